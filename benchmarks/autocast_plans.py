@@ -27,8 +27,7 @@ from dtypeguard import Plan
 from dtypeguard._costs.by_plan import bytes_kept, wide_share
 from dtypeguard._leaves.rows import percent
 from dtypeguard._precision.candidates import Candidate, candidates_in
-from dtypeguard._precision.planned import PlannedInputs, _traced, _trials, search
-from dtypeguard._precision.prepared import prepare, running
+from dtypeguard._precision.planned import PlannedInputs, plannable
 from dtypeguard._precision.trials import PlanTrials
 from dtypeguard._program.graph import Graph
 
@@ -76,26 +75,20 @@ class Bench:
         seen, *unseen = (subject.batch(jax.random.key(n)) for n in (1, 2, 3))
         self.args = (subject.params, *seen)
         self.unseen = [(subject.params, *each) for each in unseen]
-        quiet = lambda text: None
-        parts = _traced(subject.gradient, self.args, {}, NARROW, quiet)
-        self.traced, self.formats = parts[1], parts[2]
-        self.parts, self.quiet = parts, quiet
-        with running(self.traced, self.formats):
-            self.prepared = prepare(
-                subject.gradient, parts[0], self.traced, self.formats, quiet
-            )
+        self.quiet = lambda text: None
+        call = subject.gradient, self.args, {}
+        self.program = plannable(*call, NARROW, self.quiet)
         self.error_of = jax.jit(self._error)
 
     def trials(self) -> PlanTrials:
-        parts = self.parts[0], self.traced, self.prepared, self.parts[3]
-        return _trials(*parts, PlannedInputs(budget=10**6))
+        return self.program.trials(PlannedInputs(budget=10**6))
 
     def rows(self) -> dict[str, Row]:
         """A row for each plan."""
         rows = {}
         for name, find in _PLANS.items():
             trials, started = self.trials(), time.monotonic()
-            with running(self.traced, self.formats):
+            with self.program.running():
                 plan, promised = find(self, trials)
             seconds = time.monotonic() - started
             runs = trials.count
@@ -136,7 +129,9 @@ class Bench:
     def _error(self, made: Any, exact: Any) -> jax.Array:
         """The root mean square of the relative errors of the gradients that count."""
         pairs = [*zip(jax.tree.leaves(made), jax.tree.leaves(exact))]
-        counted = [x for n, x in enumerate(pairs) if n not in self.prepared.left_out]
+        counted = [
+            x for n, x in enumerate(pairs) if n not in self.program.prepared.left_out
+        ]
         norm = lambda x: jnp.linalg.norm(jnp.ravel(x).astype(jnp.float32))
         parts = [norm(m - e) / norm(e) for m, e in counted]
         return jnp.sqrt(jnp.mean(jnp.square(jnp.stack(parts))))
@@ -190,9 +185,8 @@ class Bench:
         return self.plan("all", lines), math.nan
 
     def ours(self, trials: PlanTrials) -> Found:
-        parts = self.parts[0], self.traced, self.prepared, self.parts[3]
-        tolerance, inputs = self.subject.tolerance, PlannedInputs(budget=BUDGET)
-        found = search(*parts, tolerance, inputs, None, self.quiet)
+        inputs = PlannedInputs(budget=BUDGET)
+        found = self.program.search(self.subject.tolerance, inputs, self.quiet)
         self.runs = found.runs
         return found.plan, found.plan.error or 0.0
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
     from ._precision.audit import audit_precision as audit_precision
     from ._precision.report import PrecisionReport as PrecisionReport
-    from ._rounding.apply import apply_updates as apply_updates
+    from ._rounding.rounding import apply_updates as apply_updates
 
 __version__ = "0.2.0"
 
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_optimizers.prodigy": ("ProdigyState", "prodigy"),
         "_precision.audit": ("audit_precision",),
         "_precision.report": ("PrecisionReport",),
-        "_rounding.apply": ("apply_updates",),
+        "_rounding.rounding": ("apply_updates",),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
     __all__ = [*_FILE_OF]
@@ -69,10 +69,10 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _DEPRECATED = {
         "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
         "Work": ("_costs.work", "PrecisionReport.work"),
-        "LineDecision": ("_precision.records", "a row of PrecisionReport.decisions"),
-        "LineLoss": ("_precision.loss", "a row of PrecisionReport.losses"),
-        "PlanSearch": ("_precision.plan_search", "PrecisionReport.search"),
-        "ProductsReport": ("_precision.products", "PrecisionReport"),
+        "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),
+        "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
+        "PlanSearch": ("_precision.planning", "PrecisionReport.search"),
+        "ProductsReport": ("", "PrecisionReport"),
         "Difference": ("_reference.difference", "a row of PrecisionReport.differences"),
         "Divergence": ("_reference.difference", "PrecisionReport.divergence"),
     }

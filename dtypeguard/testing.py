@@ -17,8 +17,7 @@ from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import (
     check_arrays,
-    check_extra_args,
-    check_kwargs,
+    check_names,
     check_number,
     shown,
 )
@@ -113,7 +112,7 @@ def check_contract(
     for name, tree in (("params", params), ("updates", updates)):
         check_arrays("check_contract", name, tree)
     if extra_args is not None:
-        check_extra_args("check_contract", extra_args)
+        check_names("check_contract", "extra_args", extra_args)
     check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
     inputs = _feeder(make, params, updates, extra_args)
@@ -188,7 +187,7 @@ def check_step(
     rules = _known("rules", rules, [*_STEP_RULES])
     resolved = carry_of("check_step", step, carry, returned)
     kwargs = {} if kwargs is None else kwargs
-    check_kwargs("check_step", kwargs)
+    check_names("check_step", "kwargs", kwargs)
     named = dict(kwargs)
     trial = StepTrial(step, resolved, args, named)
     if not (failures := broken_by_step(trial, rules)):
@@ -338,7 +337,7 @@ def check_lock(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     kwargs = {} if kwargs is None else kwargs
-    check_kwargs("check_lock", kwargs)
+    check_names("check_lock", "kwargs", kwargs)
     check_x64("check_lock", x64)
     file, how = os.fspath(path), "run the test with DTYPEGUARD_UPDATE=1 in the environment"
     how += " or pytest --dtypeguard-lock-update"
@@ -369,7 +368,7 @@ def _check_plan(
 ) -> None:
     """Checks that a function by the plan of a file is within the tolerance of the plan."""
     __tracebackhide__ = True
-    check_kwargs("check_precision", {} if kwargs is None else kwargs)
+    check_names("check_precision", "kwargs", {} if kwargs is None else kwargs)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 0.02"
         check_number("check_precision", "max_error", tolerance, lambda x: x >= 0, right)

@@ -9,7 +9,7 @@ from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._guard.guard import bare, guard, policy_of
 from .._guard.policy import asks_wide
-from .._leaves.arguments import check_arrays, check_extra_args
+from .._leaves.arguments import check_arrays, check_names
 from .._leaves.dtypes import is_wide
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
@@ -66,7 +66,7 @@ def audit(
             "and `update`, such as optax.adam(1e-3)), not the function that makes it."
         )
     extra_args = {} if extra_args is None else extra_args
-    check_extra_args("audit", extra_args)
+    check_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)
     updates = params if updates is None else updates
     for name, tree in (("params", params), ("updates", updates)):

@@ -10,7 +10,7 @@ from jax import tree_util
 from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._guard.guard_step import guard_step
-from .._leaves.arguments import check_kwargs
+from .._leaves.arguments import check_names
 from .._leaves.public import public
 from .._leaves.rows import array_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
@@ -75,7 +75,7 @@ def audit_step(
         [('state[1]', 'bfloat16', 'float32')]
     """
     kwargs = {} if kwargs is None else kwargs
-    check_kwargs("audit_step", kwargs)
+    check_names("audit_step", "kwargs", kwargs)
     check_x64("audit_step", x64)
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)

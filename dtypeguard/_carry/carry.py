@@ -20,20 +20,20 @@ from .returned import (
     is_unregistered,
     structure,
 )
-from .snapshot import HeldTree
+from .split import HeldTree
 
 
 class Carry(NamedTuple):
     """Which arguments of a step come back, and as which items of its result."""
 
-    owner: str
-    step: str
-    places: tuple[Place, ...]
-    returned: tuple[Key, ...] | None
-    is_one: bool
-    is_default: bool
+    owner: str  # the public function that asks
+    step: str  # its name in messages
+    places: tuple[Place, ...]  # the arguments that come back
+    returned: tuple[Key, ...] | None  # the items that they come back as
+    is_one: bool  # whether the user named one argument and not a tuple
+    is_default: bool  # whether the user named neither an argument nor an item
     names: Names
-    bound: object = None
+    bound: object = None  # of a bound method
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -178,58 +178,43 @@ class Carry(NamedTuple):
     def _find(
         self, result: PyTree, values: Sequence[PyTree], in_place: bool
     ) -> ReturnedCarry:
-        structures = [structure(value) for value in values]
+        structures, all_of_them = [structure(value) for value in values], range(len(values))
+        # Where a step changes other arguments in place, its first argument is a carry only
+        # by default, and may be a batch: no loss of the same structure is meant by it.
+        is_sure = not (self.is_default and in_place) or bool(objects(values[0]))
+        is_meant = lambda item: is_sure or is_alike(values[0], item)
         may_be_whole = self.returned is None and self.is_one
-        is_meant = lambda item: self._is_meant(item, values[0], in_place)
         if may_be_whole and structure(result) == structures[0] and is_meant(result):
             return ReturnedCarry(result)
-        items, all_of_them = Items(result), range(len(values))
+        items = Items(result)
         if self.returned is not None:
-            indices = self._indices(items, self.returned)
-            if indices is None:
+            named = [items.index(key) for key in self.returned]
+            found = [index for index in named if index is not None]
+            if len({*found}) < len(values):
                 raise TypeError(self._no_such_items(items, structures))
-            return ReturnedCarry(result, items, indices, all_of_them)
-        indices = self._first(items, len(values))
-        is_first = indices is not None and items.have(indices, structures)
-        if indices and is_first and is_meant(items.values[indices[0]]):
-            return ReturnedCarry(result, items, indices, all_of_them)
-        optional = [bool(objects(value)) for value in values]
-        if (self.is_default and in_place) or all(optional):
+            return ReturnedCarry(result, items, found, all_of_them)
+        ordered = len(items.keys) if isinstance(result, (tuple, list)) else 0
+        have = lambda numbers: (
+            len(numbers) <= ordered
+            and all(
+                structure(item) == structures[n] for n, item in zip(numbers, items.values)
+            )
+        )
+        first = range(len(values))
+        if have(first) and is_meant(items.values[0]):
+            return ReturnedCarry(result, items, first, all_of_them)
+        rest = [number for number in all_of_them if not objects(values[number])]
+        if not rest or (self.is_default and in_place):
             return ReturnedCarry(result, items, (), ())
-        if any(optional):
-            rest = [number for number in all_of_them if not optional[number]]
-            others = [structures[number] for number in rest]
-            indices = self._first(items, len(rest))
-            if indices and items.have(indices, others):
-                return ReturnedCarry(result, items, indices, rest)
-        if items.like(structures):
-            indices = None
-        elif may_be_whole and _is_likelier_whole(result, values[0]):
-            return ReturnedCarry(result)
-        if indices is None:
-            self._check_registered("returned", [result])
-            raise TypeError(self._no_such_items(items, structures))
-        return ReturnedCarry(result, items, indices, all_of_them)
-
-    def _is_meant(self, item: PyTree, value: PyTree, in_place: bool) -> bool:
-        """Whether an item is the carry, and no loss of the same structure.
-
-        Where a step changes other arguments in place, its first argument is a carry only
-        by default, and may be a batch.
-        """
-        is_named = not (self.is_default and in_place) or bool(objects(value))
-        return is_named or is_alike(value, item)
-
-    @staticmethod
-    def _first(items: Items, count: int) -> list[int] | None:
-        is_ordered = isinstance(items.result, (tuple, list)) and len(items.keys) >= count
-        return [*range(count)] if is_ordered else None
-
-    def _indices(self, items: Items, keys: Sequence[Key]) -> list[int] | None:
-        """The indices of the items that `returned` names; None if it lacks one."""
-        indices = [items.index(key) for key in keys]
-        found = [i for i in indices if i is not None]
-        return found if len(set(found)) == len(self.places) else None
+        if len(rest) < len(values) and have(rest):
+            return ReturnedCarry(result, items, range(len(rest)), rest)
+        if not items.like(structures):  # for a message about the tree that changed
+            if may_be_whole and _is_likelier_whole(result, values[0]):
+                return ReturnedCarry(result)
+            if ordered >= len(rest):
+                return ReturnedCarry(result, items, range(len(rest)), all_of_them)
+        self._check_registered("returned", [result])
+        raise TypeError(self._no_such_items(items, structures))
 
     def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)

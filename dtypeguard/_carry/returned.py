@@ -12,7 +12,7 @@ from .._leaves.dtypes import dtype_of, fits, is_weak
 from .._leaves.rows import describe
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 from .modules import closed, is_in_place
-from .snapshot import DICTS
+from .split import DICTS
 
 
 def is_unregistered(value: object) -> bool:
@@ -82,11 +82,6 @@ class Items:
             return key % len(self.values)
         return self.keys.index(key) if key in self.keys else None
 
-    def have(self, indices: list[int], structures: list[PyTreeDef]) -> bool:
-        """Whether the items at these indices have these structures."""
-        own = (structure(self.values[i]) for i in indices)
-        return all(map(operator.eq, own, structures))
-
     def like(self, structures: list[PyTreeDef]) -> list[int] | None:
         """The indices of the first item of each structure, if these are different items."""
         own = [structure(value) for value in self.values]
@@ -121,8 +116,9 @@ class ReturnedCarry(NamedTuple):
     """The place of the carry in the result of a step."""
 
     result: PyTree
-    items: Items | None = None
-    indices: Sequence[int] = ()
+    items: Items | None = None  # None if the carry is the whole result
+    indices: Sequence[int] = ()  # of the carry among the items
+    # Which of the carries these are: an object that a step changes in place may be missing.
     carried: Sequence[int] = (0,)
 
     @property

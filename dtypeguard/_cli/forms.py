@@ -173,9 +173,8 @@ def _(report: PrecisionReport) -> list[Annotation]:
         for x in report.fix
     ]
     made += [
-        Annotation(x.origin, f"{100 * x.saves:.0f}% runs wide", x.remedy, "notice")
+        Annotation(x.origin, "wide products", f"{100 * x.share:.0f}% runs wide", "notice")
         for x in report.costs
-        if x.saves >= 0.01
     ]
     if report.not_finite is not None:
         made.append(Annotation(report.not_finite, "not finite", report.headline))

@@ -49,11 +49,11 @@ class Differs(Exception):
 
 
 def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
-    """Finds the leaves of a tree that belong to those of another.
+    """Finds the leaves of a loaded tree that belong to those of a record at its path.
 
     Children belong together by key, or by position in lists and tuples. A list in place of
-    a NamedTuple or a module has lost the names: there the shapes and kinds of all leaves
-    have to agree as well.
+    a NamedTuple or a module has lost the names: below it, `is_sure` is False, and the
+    shapes and kinds of all leaves have to agree as well.
     """
     if tree_util.all_leaves([like]):
         if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):
@@ -125,31 +125,21 @@ def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTr
 def _by_position(like: PyTree, held: Sequence[PyTree], path: str, is_sure: bool) -> Paired:
     """Pairs the children of a node with those of a list, in the one order that fits."""
     names, _ = _names(like)
-    fitting: list[Paired] = []
-    errors: list[Differs] = []
-    for order in _orders(like, names):
+    fields = dataclasses.fields(like) if dataclasses.is_dataclass(like) else ()
+    defined = [field.name for field in fields if field.name in names]
+    if len(defined) < len(names) or defined == names:
+        return _together(like, held, path, is_sure)
+    fitting, first = [], None  # it may be registered with its fields in another order
+    for order in (names, defined):
         found = [held[order.index(name)] for name in names]
         try:
             fitting.append(_together(like, found, path, is_sure))
         except Differs as error:
-            errors.append(error)
-    if not fitting:
-        raise errors[0]
-    if len(fitting) > 1:
-        remedy = f"it fits in two orders: {_remedy(like, held)}"
-        raise Differs(path, _shown(like), _shown(held), remedy)
-    return fitting[0]
-
-
-def _orders(like: PyTree, names: list[str]) -> list[list[str]]:
-    """The orders in which a list may hold the children of a node.
-
-    A dataclass may be registered with its fields in another order.
-    """
-    fields = dataclasses.fields(like) if dataclasses.is_dataclass(like) else ()
-    defined = [field.name for field in fields if field.name in names]
-    is_other = len(defined) == len(names) and defined != names
-    return [names, defined] if is_other else [names]
+            first = first or error
+    if len(fitting) == 1:
+        return fitting[0]
+    remedy = f"it fits in two orders: {_remedy(like, held)}"
+    raise first or Differs(path, _shown(like), _shown(held), remedy)
 
 
 def _children(node: PyTree) -> tuple[list[Key], list[PyTree]]:

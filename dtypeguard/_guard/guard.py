@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, overload
 import numpy as np
 import optax
 
-from .._carry.snapshot import Snapshot
+from .._carry.split import Snapshot
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import canonical_scalar, is_wide_scalar, narrow
 from .._leaves.errors import DtypeDriftError, first_line, more
@@ -17,13 +17,17 @@ from .._leaves.functions import is_transformation
 from .._leaves.public import public
 from .._leaves.types import Function, Optimizer
 from .._source.warn import Attempts, WarnOnce
-from .extra_args import convert_extra_args, keep_extra_args, wide_integers
+from .attempts import (
+    convert_extra_args,
+    keep_extra_args,
+    rescue,
+    wide_integers,
+    without_x64,
+)
 from .policy import Policy, changes_precision, check_policy, float_dtype
 from .precision import check_available, in_precision
-from .rescue import rescue
 from .settle import settle
 from .strong import as_arrays, own_buffers
-from .x64 import without_x64
 
 _P = ParamSpec("_P")
 # On a guarded update: the guarded init, the bare transformation and the policy.

@@ -4,29 +4,16 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from jax import tree_util
-from jax.core import Tracer
-
 from .._carry.carry import carry_of
-from .._carry.modules import closed, objects, opened
-from .._carry.returned import ReturnedCarry
-from .._carry.snapshot import Snapshot
-from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
-from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
-from .._leaves.errors import DtypeDriftError, first_line, more
-from .._leaves.functions import copy_of, copy_of_partial
-from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
+from .._leaves.functions import copy_of
 from .._leaves.public import public
-from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree, Step
-from .._source.files import is_users
-from .._source.warn import Attempts, WarnOnce
+from .._leaves.types import Function, PyTree, Step
+from .._source.warn import WarnOnce
 from .policy import Policy, check_policy
-from .repeat import Repeat, repeat_of
-from .settle import Output, Settled, report_drift, settle_carried, settle_held
-from .x64 import wide_input
+from .step_call import OVER_TYPES, GuardedCall, Repeat, repeat_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -228,7 +215,8 @@ class _GuardedStep:
         if isinstance(step, types.FunctionType):
             self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
         elif isinstance(step, functools.partial) and token is not None:
-            self.copy = copy_of_partial(step, without=_STEPS)
+            self.copy = functools.partial(step.func, *step.args, **step.keywords)
+            vars(self.copy).update({k: v for k, v in vars(step).items() if k != _STEPS})
             self._original = weakref.ref(step)
         step = self.copy
         self.options = (carry, returned, policy)
@@ -260,7 +248,7 @@ class _GuardedStep:
         repeat = self._repeat
         avals = None if repeat is None else repeat.carry_of(args, kwargs)
         if repeat is None or avals is None:
-            call = _Call(self, args, kwargs)
+            call = GuardedCall(self, args, kwargs)
             result = call.run()
             if call.is_as_bare:
                 like = repeat_of(self.step, call.carry, args, kwargs, result)
@@ -268,8 +256,8 @@ class _GuardedStep:
             return result
         try:
             result = self.copy(*args, **kwargs)
-        except _OVER_TYPES as error:
-            call = _Call(self, args, kwargs)
+        except OVER_TYPES as error:
+            call = GuardedCall(self, args, kwargs)
             with call.attempts:
                 done, result = call.again(error)
             if not done:
@@ -277,7 +265,7 @@ class _GuardedStep:
             return result
         if repeat.is_kept(avals, result):
             return result
-        return _Call(self, args, kwargs).settled(result)
+        return GuardedCall(self, args, kwargs).settled(result)
 
     def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)
@@ -308,223 +296,3 @@ class _GuardedStep:
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.step!r}>"
-
-
-_Arguments = tuple[Args, Kwargs]
-_OVER_TYPES = (TypeError, PromotionError)
-
-
-class _Call:
-    """One call of a guarded step."""
-
-    def __init__(self, guarded: _GuardedStep, args: Args, kwargs: Kwargs):
-        self.guarded = guarded
-        self.args = args
-        self.kwargs = kwargs
-        self.carry = guarded.carry
-        values = self.carry.take(args, kwargs)
-        self.carried = [Snapshot(closed(value)) for value in values]
-        self.held = self.carry.held(args, kwargs)
-        self.is_as_bare = False
-        self.attempts = Attempts()
-
-    def run(self) -> PyTree:
-        """Makes the call; returns the result of the step with its carry settled."""
-        try:
-            if not (self.guarded.is_jitted or x64_enabled()):  # one attempt
-                return self._run()
-            with self.attempts:
-                return self._run()
-        except BaseException:
-            for held in self.held:
-                held.restore_types()
-            raise
-
-    def _run(self) -> PyTree:
-        """Makes one attempt, and maybe another if that raises over types."""
-        if self.guarded.is_jitted and self._begins_weakly():
-            try:
-                args, kwargs, is_same = self._strongly_typed()
-                result = self._attempt(args, kwargs)
-                self.is_as_bare &= is_same
-                return result
-            except DtypeDriftError:
-                raise
-            except _OVER_TYPES:  # with strict promotion a weak number alone promotes
-                self.attempts.again()
-        try:
-            return self._attempt(*self._with(self.carried))
-        except _OVER_TYPES as error:
-            done, result = self.again(error)
-            if not done:
-                raise
-            return result
-
-    def again(self, error: Exception) -> tuple[bool, PyTree]:
-        """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
-        if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
-            return False, None
-        wide = wide_input(self._inputs())
-        if wide:
-            error.add_note(
-                f"{self.carry.step} ran with jax_enable_x64 on because {wide} "
-                "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
-            )
-            return False, None
-        done, result = self._without_x64()
-        if done:
-            self.guarded.warn_once(
-                f"{self.carry.step} failed with x64 on and was run with it off: "
-                f"{first_line(error)}"
-            )
-        self.is_as_bare = False
-        return done, result
-
-    def _begins_weakly(self) -> bool:
-        """Whether a carry from outside of any trace has a weakly typed leaf."""
-        return any(
-            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
-        )
-
-    def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
-        """The arguments, with a weak leaf made strong if it comes back so in its dtype.
-
-        Also returns whether they are as given.
-
-        A jitted step then compiles once for them. A leaf that comes back weakly typed stays
-        weak: the step promotes it as it does bare. A leaf of an outer trace stays weak too,
-        because `lax.scan` finds its type by itself.
-        """
-        step: Any = self.guarded.step
-        # A bound method hands on the attributes of its function, which takes `self`.
-        is_method = isinstance(step, types.MethodType)
-        bound = [getattr(step, "__self__", None)] if is_method else []
-        eval_shape: Any = getattr(step, "eval_shape", None)
-        shapes = eval_shape(*bound, *self.args, **self.kwargs)
-        found, _ = self._find(shapes)
-        carried = list(self.carried)
-        for number, tree in zip(found.carried, found.values):
-            leaves, treedef = tree_util.tree_flatten(closed(tree))
-            if treedef == carried[number].treedef:
-                carried[number] = carried[number].map(_typed_like, leaves)
-        is_same = all(new is old for new, old in zip(carried, self.carried))
-        return *self._with(carried), is_same
-
-    def _values(self) -> list[PyTree]:
-        return [opened(each.copy()) for each in self.carried]
-
-    def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
-        values = tuple(opened(each.copy()) for each in carried)
-        return self.carry.put(self.args, self.kwargs, values)
-
-    def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes an attempt with x64 off; returns whether it worked, and its result.
-
-        A Python number that an outer `jit` traced with x64 on still has 64 bits. In the
-        carry it gets 32 bits.
-        """
-        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
-        self.attempts.again()
-        try:
-            with set_x64(False):
-                for held in self.held:
-                    held.put(tree_util.tree_map(narrow, held.before))
-                carried = [each.map(narrow) for each in self.carried]
-                return True, self._attempt(*self._with(carried))
-        except Exception:  # the first error tells the user more than any second one
-            return False, None
-
-    def _inputs(self) -> Iterator[tuple[str, PyTree]]:
-        """All inputs of the step, with their names."""
-        yield from zip(self.carry.labels, (each.copy() for each in self.carried))
-        yield from ((held.label, held.before) for held in self.held)
-        leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
-        yield from (("an argument", leaf) for leaf in leaves)
-
-    def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
-        return self.settled(self.guarded.step(*args, **kwargs))
-
-    def settled(self, result: PyTree) -> PyTree:
-        """What the step returned, with its carry settled."""
-        try:
-            return self._settled(result)
-        except DtypeDriftError as error:
-            remedy = self.carry.self_remedy(self.args, result)
-            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
-            is_default = self.carry.is_default
-            if not (is_default and (is_reshaped or remedy)):
-                raise
-            remedy = remedy or f"{self.carry.owner}(..., carry=NAME)"
-            raise DtypeDriftError(
-                f"{error}\nA guard takes the first argument, {self.carry.labels[0]}, for "
-                f"the carry. To name another: {remedy}.",
-                error.rows,
-            ) from None
-
-    def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
-        """Locates the carry in a result; also returns the carries of the call."""
-        values = self._values()
-        return self.carry.find(result, values, bool(self.held), self.args), values
-
-    def _settled(self, result: PyTree) -> PyTree:
-        found, values = self._find(result)
-        carry, policy = self.carry, self.guarded.policy
-        parts = [self._part(label) for label in carry.labels]
-        settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
-        new = []
-        for number, tree in zip(found.carried, found.values):
-            part, given = parts[number], self.carried[number]
-            new.append(settle_carried(part, closed(tree), given, policy))
-            settled += self._settled_in_place(tree, carry.labels[number])
-        report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
-        # The first item of what a loop's body returns is the carry.
-        is_asked = any(each.drifted for each in new) and not self._loop
-        if is_asked and (question := carry.ambiguity(found, values)):
-            self.guarded.warn_once(question + more("guard-a-step"))
-        settled_result = found.put([opened(each.tree) for each in new])
-        self.is_as_bare = settled_result is result and not self.held
-        return settled_result
-
-    def _settled_in_place(self, tree: PyTree, label: str) -> Iterator[Settled]:
-        """Settles an object that is returned in place of one that came in."""
-        before = {held.label: held for held in self.held}
-        for path, node in objects(tree).items():
-            held = before.get(label + path)
-            if held is not None and held.node is not node:
-                yield settle_held(self._part(held.label), held, node, self.guarded.policy)
-
-    def _part(self, label: str) -> Output:
-        carry = self.carry
-        # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
-        # comes back in another type. (Equinox 0.13.8)
-        is_fixed = self._loop == LOOPS_OF_EQUINOX
-        return Output(label, carry.step, carry.owner, starts_weak=not is_fixed)
-
-    @functools.cached_property
-    def _loop(self) -> str:
-        """Whose loop has the step as its body; empty if it is no body."""
-        leaves = (leaf for each in self.carried for leaf in each.leaves)
-        if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return ""  # an eager step is nobody's body
-        frame, others, is_in_jax = sys._getframe(), 0, False
-        while frame.f_back is not None and others < 2:  # a lambda may be around the step
-            frame = frame.f_back
-            module = frame.f_globals.get("__name__", "")
-            if module.startswith(LOOPS_OF_EQUINOX):
-                return LOOPS_OF_EQUINOX
-            if module.startswith(LOOPS_OF_JAX):
-                is_in_jax = True  # which Equinox may have called
-            elif is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
-                others += 2 if is_in_jax else 1
-        return LOOPS_OF_JAX if is_in_jax else ""
-
-
-def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
-    """Makes a weak leaf strong if what comes back for it is, in the same dtype."""
-    is_same = dtype_of(leaf) == dtype_of(returned) and not is_weak(returned)
-    return canonical(leaf) if is_same and _is_weak_and_known(leaf) else leaf
-
-
-def _is_weak_and_known(leaf: Leaf) -> bool:
-    # A Python bool promotes like an array, and modules branch on theirs.
-    return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))

@@ -1,6 +1,7 @@
 """The dtypes a guard computes in and stores, what it may cast, and what it reports."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
@@ -53,8 +54,8 @@ class Policy:
               for anything, `?` for one character, and everything else for itself. A leaf
               that no pattern matches is stored as with None. A pattern that matches no
               leaf to which `state_dtype` applies is an error;
-            - a function of the path and the leaf (a `jax.ShapeDtypeStruct`) that returns
-              a dtype, or None;
+            - a function of the path and the leaf that returns a dtype or None, which is
+              deprecated: write a mapping;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
 
             Only named leaves, as in `{"*.mu*": jnp.float16}`, are stored in dtypes with a
@@ -235,11 +236,15 @@ def _state_dtype(value: _DTypeLike) -> DType:
     if dtype is not None:
         refuse_blanket(dtype)
         return dtype.type
-    if value == "params" if isinstance(value, str) else _is_function(value):
+    if isinstance(value, str) and value == "params":
+        return value
+    if callable(value) and not (isinstance(value, type) or hasattr(value, "dtype")):
+        message = "Policy(state_dtype=function) is deprecated: write a mapping of patterns."
+        warnings.warn(message, DeprecationWarning, stacklevel=4)
         return value
     remedy = (
-        'write state_dtype="params", a floating dtype such as jnp.bfloat16, a mapping '
-        'such as {"*.mu*": jnp.bfloat16}, or a function of path and leaf'
+        'write state_dtype="params", a floating dtype such as jnp.bfloat16, or a mapping '
+        'such as {"*.mu*": jnp.bfloat16}'
     )
     raise _error("state_dtype", value, remedy)
 
@@ -264,11 +269,6 @@ def _updates_dtype(value: _DTypeLike) -> DType:
         options = 'write updates_dtype="params", "grads" or a dtype such as jnp.float32'
         raise _error("updates_dtype", value, options)
     return dtype.type
-
-
-def _is_function(value: object) -> bool:
-    """Whether it is callable and not a dtype: jnp.int32 is callable."""
-    return callable(value) and not (isinstance(value, type) or hasattr(value, "dtype"))
 
 
 def _error(name: str, value: object, remedy: str) -> ValueError:

@@ -1,7 +1,8 @@
 """Wraps a guarded optimizer to compute in one dtype and store the state in another."""
 
 import contextlib
-from collections.abc import Callable
+import fnmatch
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
@@ -9,19 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._carry.snapshot import Snapshot
+from .._carry.split import Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
 from .._leaves.public import public
-from .._leaves.rows import by_path, paths
+from .._leaves.rows import by_path, describe, paths
 from .._leaves.types import Convert, DType, Function, Leaf, State
 from .._rounding.rounding import round_with
-from .extra_args import convert_extra_args
-from .follow import cast_by_path, cast_following, dtypes_of_init, followed
-from .policy import Policy, Unavailable, float_dtype
+from .attempts import (
+    Dtypes,
+    cast_by_path,
+    cast_following,
+    convert_extra_args,
+    dtypes_of_init,
+    followed,
+)
+from .policy import Policy, Unavailable, float_dtype, refuse_blanket, storable
 from .settle import settle_updates
-from .state_dtypes import stored_dtypes
 
 # A cast of (leaf, dtype, number of the leaf).
 _Narrow = Callable[[Leaf, DType, int], jax.Array]
@@ -159,3 +165,65 @@ def check_available(policy: Policy) -> None:
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."
             )
+
+
+def stored_dtypes(
+    state_dtype: DType, state: State, following: Collection[str], own: Callable[[], Dtypes]
+) -> Dtypes:
+    """The dtype to store each floating leaf in whose path is `following`, by a policy.
+
+    Scalars have at least 32 bits. `own` returns the dtypes of the state that the inner
+    optimizer makes of params in their own dtypes.
+    """
+    leaves = {
+        path: leaf
+        for path, leaf in by_path(state).items()
+        if path in following and kind(dtype_of(leaf)) == "float"
+    }
+    if state_dtype == "params":
+        wanted = own()
+    elif isinstance(state_dtype, dict):
+        wanted = _by_pattern(state_dtype, leaves)
+    elif float_dtype(state_dtype) is not None:
+        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
+    else:
+        wanted = {path: _asked(state_dtype, path, leaf) for path, leaf in leaves.items()}
+    stored = {}
+    for path, leaf in leaves.items():
+        dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
+        is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
+        stored[path] = jnp.dtype("float32") if is_narrow_scalar else dtype
+        if state_dtype == "params":
+            refuse_blanket(stored[path], given=state_dtype)
+        if stored[path] == np.float64 and not has_float64():
+            raise Unavailable(
+                f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
+                "or turn on jax_enable_x64."
+            )
+    return stored
+
+
+def _by_pattern(rule: Dtypes, leaves: dict[str, Leaf]) -> Dtypes:
+    # Escape brackets: paths are full of them.
+    matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
+    idle = [p for p in rule if not any(matches(path, p) for path in leaves)]
+    if idle:
+        lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
+        none = "Take them out: no floating leaf of this state follows the params."
+        remedy = "Take them out, or match these paths:" if lines else none
+        raise ValueError(
+            f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
+            + "\n".join([remedy, *lines])
+        )
+    first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
+    return {path: float_dtype(first(path)) for path in leaves}
+
+
+def _asked(rule: Function, path: str, leaf: Leaf) -> DType:
+    """What a function of path and leaf asks for, which is deprecated."""
+    answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
+    if answer is not None and storable(answer) is None:
+        raise ValueError(
+            f"state_dtype returned {answer!r} for {path}: return a floating dtype."
+        )
+    return storable(answer)

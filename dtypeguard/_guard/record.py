@@ -8,8 +8,7 @@ import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
-from .._carry.snapshot import Snapshot
-from .._carry.split import eval_shape
+from .._carry.split import Snapshot, eval_shape
 from .._leaves.arguments import shown
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native

@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import put_contents
-from .._carry.snapshot import DICTS, HeldTree, Snapshot
+from .._carry.split import DICTS, HeldTree, Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import Ref
 from .._leaves.dtypes import (
@@ -43,10 +43,14 @@ from .policy import Policy, widens_updates
 class Output(NamedTuple):
     """One of the things a function returns, and how messages describe it."""
 
-    name: str
-    function: str = "update"
-    wrapper: str = "guard"
+    name: str  # a prefix of the paths of its leaves
+    function: str = "update"  # which returned it
+    wrapper: str = "guard"  # which casts it
+    # Whether the caller passes it in again. Then a weak type is a drift, and a leaf that is
+    # not an array has to stay what it is. Otherwise the caller adds it to its record.
     is_carried: bool = True
+    # Whether a weakly typed leaf takes its type from what comes back: `init` has chosen the
+    # types of a state, the first carry of a loop may not have any.
     starts_weak: bool = False
 
     @property
@@ -59,8 +63,8 @@ class Settled(NamedTuple):
     """A tree with its leaves cast to their record, and the rows to report."""
 
     tree: PyTree
-    refused: list[Row]
-    drifted: list[Row]
+    refused: list[Row]  # that no allowed cast brings back
+    drifted: list[Row]  # that a cast brought back
 
 
 _Asked = Callable[[], Sequence[Collection[DType]]]
@@ -75,11 +79,10 @@ def settle(
     warn: Callable[[str], None],
     asked: _Asked | None = None,
 ) -> tuple[Updates, State]:
-    """Casts the results of an update to the dtypes of its inputs.
+    """Casts the new updates and state to the dtypes of the given updates, state and params.
 
-    The new updates get the dtypes of the params, or without params those of the incoming
-    updates. In the new state every array leaf is strongly typed and has its dtype in the
-    incoming state, wherever that comes from.
+    `asked` returns, for each leaf of the state, dtypes in which it may come back because
+    the policy changed what the optimizer sees.
     """
     (new_updates, new_state), (updates, state, params) = outputs, given
     if tree_util.tree_structure(new_state) != state.treedef:
@@ -103,7 +106,8 @@ def settle_carried(
     if tree_util.tree_structure(tree) != given.treedef:
         before = given.copy()
         is_other = _structure_of_leaves(tree) != _structure_of_leaves(before)
-        if is_other or _changes_static_data(before, tree):
+        pairs = zip(_static_data(before), _static_data(tree))
+        if is_other or any(old[0] is new[0] and old != new for old, new in pairs):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
             raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
@@ -113,10 +117,7 @@ def settle_carried(
 
 
 def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -> Settled:
-    """Casts, in place, what a Flax NNX object holds to the dtypes that it held before.
-
-    `node` is that object, or another one that was returned in its place.
-    """
+    """Casts in place what an NNX object, or one returned for it, holds to what it held."""
     before, now = held.pairs(node)
     settled = settle_carried(part, now, before, policy)
     put_contents(node, settled.tree.values)
@@ -126,11 +127,7 @@ def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -
 def report_drift(
     settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
-    """Reports the leaves that drifted, as the policy asks.
-
-    `part` is one of the outputs, which names the function and its wrapper. `warn` gets the
-    message if `policy.on_drift` is "warn".
-    """
+    """Raises for leaves that were refused; reports those that drifted as a policy asks."""
     refused = [row for each in settled for row in each.refused]
     drifted = [row for each in settled for row in each.drifted]
     if refused:
@@ -209,7 +206,8 @@ def _settle(
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
             refused.append(row(i, _other_kind(part, dtype, new_dtype), castable=True))
         elif wraps(leaf, dtype):
-            refused.append(row(i, _SMALLER))
+            remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
+            refused.append(row(i, remedy))
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             is_asked = asks is not None and new_dtype in asks()[i]
@@ -252,12 +250,6 @@ def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
     is_empty = lambda node: not tree_util.tree_leaves(node)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
-
-
-def _changes_static_data(before: PyTree, after: PyTree) -> bool:
-    """Whether a node without leaves comes back with other static data."""
-    pairs = zip(_static_data(before), _static_data(after))
-    return any(old[0] is new[0] and old != new for old, new in pairs)
 
 
 def _static_data(tree: PyTree) -> list[tuple[type, object]]:
@@ -319,10 +311,9 @@ def settle_updates(
 
 
 def _recorded(new_updates: Updates, wanted: Snapshot, other: Snapshot) -> list[Leaf]:
-    """Pairs each leaf of the new updates with the one in its place in one of two trees.
+    """For each leaf of the new updates the one in its place in `wanted`, or in `other`.
 
-    These are the params and the incoming updates. `wanted` may lack leaves (None or
-    `MaskedNode` in their place).
+    `wanted` may lack leaves (None or `MaskedNode` in their place).
     """
     record = wanted if wanted.leaves else other
     if tree_util.tree_structure(new_updates) == record.treedef:
@@ -342,9 +333,6 @@ def _at_leaves(tree: PyTree, other: Snapshot) -> list[Leaf]:
         return other.leaves
     known = by_path(other.copy())
     return [known.get(path) for path in paths(tree)]
-
-
-_SMALLER = "it does not fit: turn on jax_enable_x64, or return a smaller number"
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:

@@ -8,7 +8,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.modules import closed, contents, objects, opened, put_contents
-from .._carry.snapshot import Snapshot
+from .._carry.split import Snapshot
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_COPY
 from .._leaves.dtypes import cast, dtype_of, native, wraps

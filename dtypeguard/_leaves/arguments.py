@@ -7,7 +7,8 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, kind
-from .rows import Row, by_path, describe, paths, table, tree_rows
+from .groups import short_table
+from .rows import Row, by_path, describe, paths, tree_rows
 from .types import Leaf, Params, PyTree, State, Updates
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -21,10 +22,7 @@ def is_finite(number: float) -> bool:
 def check_number(
     owner: str, name: str, value: Leaf, is_allowed: Callable[[float], bool], remedy: str
 ) -> None:
-    """Checks that a value is a scalar number, and a Python or NumPy number is in range.
-
-    It does not look at the values of JAX arrays, which may be traced.
-    """
+    """Checks that a value is a scalar number, in range unless it is a JAX array."""
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
     is_known = isinstance(value, (int, float, np.generic, np.ndarray))
@@ -52,10 +50,7 @@ def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
 
 
 def check_grads(owner: str, updates: Updates, params: Params) -> None:
-    """Checks that gradients have the tree and the shapes of the params.
-
-    Any gradient may be None.
-    """
+    """Checks that gradients that are not None have the tree and shapes of the params."""
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)
     except ValueError:
@@ -63,7 +58,7 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     if grads is None or any(map(is_subtree, grads)):
         rows = tree_rows("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
-        raise ValueError(table(headline, rows))
+        raise ValueError(short_table(headline, rows))
     pairs = list(zip(tree_util.tree_leaves(params), grads))
     wrong = [g is not None and np.shape(g) != np.shape(p) for p, g in pairs]
     if any(wrong):
@@ -73,7 +68,7 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
             if is_wrong
         ]
         headline = f"{owner} got updates in other shapes than the params:"
-        raise ValueError(table(headline, rows))
+        raise ValueError(short_table(headline, rows))
 
 
 def is_subtree(value: PyTree) -> bool:
@@ -96,21 +91,17 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
         )
 
 
-def check_extra_args(owner: str, extra_args: object) -> None:
-    """Checks that extra args are a dict with strings as keys."""
-    such_as = 'keyword arguments of update, such as extra_args={"value": loss}'
-    _check_names(owner, "extra_args", extra_args, such_as)
+_SUCH_AS = {
+    "extra_args": 'keyword arguments of update, such as extra_args={"value": loss}',
+    "kwargs": 'arguments by name, such as kwargs={"key": key}',
+}
 
 
-def check_kwargs(owner: str, kwargs: object) -> None:
-    """Checks that the arguments of a step by name are a dict with strings as keys."""
-    such_as = 'arguments by name, such as kwargs={"key": key}'
-    _check_names(owner, "kwargs", kwargs, such_as)
-
-
-def _check_names(owner: str, name: str, value: object, such_as: str) -> None:
+def check_names(owner: str, name: str, value: object) -> None:
+    """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
     if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        raise TypeError(f"{owner} got {name}={shown(value)}. Write a dict of {such_as}.")
+        such_as = f"Write a dict of {_SUCH_AS[name]}."
+        raise TypeError(f"{owner} got {name}={shown(value)}. {such_as}")
 
 
 def shown(value: object) -> str:

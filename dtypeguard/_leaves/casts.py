@@ -37,10 +37,9 @@ class Cast(str):
 
 
 class Casts:
-    """Names the casts of the leaves of a tree.
+    """Names the casts that the public function `owner` makes of the leaves of a tree.
 
-    `owner` is the public function that makes them, and `name` that of the tree. `paths`
-    returns the paths of its leaves; it is called once, if anything is traced.
+    `paths` returns the paths of the leaves; it is called once, if anything is traced.
     """
 
     def __init__(self, owner: str, name: str, paths: Callable[[], Sequence[str]]):
@@ -49,10 +48,7 @@ class Casts:
         self._paths = functools.cache(paths)
 
     def of(self, number: int, *leaves: Leaf) -> contextlib.AbstractContextManager[object]:
-        """A context that names the equations of the cast of a leaf, given by number.
-
-        It names nothing unless one of the operands, `leaves`, is traced.
-        """
+        """A context that names the cast of a leaf, by number, if an operand is traced."""
         if not any(isinstance(leaf, Tracer) for leaf in leaves):
             return contextlib.nullcontext()
         return jax.named_scope(Cast(self._owner, self._name + self._paths()[number]))

@@ -41,15 +41,6 @@ def required(function: Function) -> list[str]:
     return [name for name, p in parameters(function).items() if p.default is p.empty]
 
 
-def copy_of_partial(
-    function: functools.partial[Any], without: str
-) -> functools.partial[Any]:
-    """A partial function with the attributes of another, one of these left out."""
-    made = functools.partial(function.func, *function.args, **function.keywords)
-    vars(made).update({k: v for k, v in vars(function).items() if k != without})
-    return made
-
-
 def copy_of(
     function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
 ) -> FunctionType:

@@ -81,13 +81,6 @@ def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row
     return rows or [Row(name, old, new, remedy)]
 
 
-def table(headline: str, rows: Sequence[Row]) -> str:
-    """A headline and the rows below it, in columns."""
-    changes = arrows([(row.before, row.after) for row in rows])
-    lines = columns([(r.path, change, r.remedy) for r, change in zip(rows, changes)])
-    return "\n".join([headline, *(f"  {line}" for line in lines)])
-
-
 def count(rows: Sequence[object]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"

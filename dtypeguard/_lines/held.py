@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
-from .._leaves.inert import fields_of, is_a, items_of, package_of
 from .._leaves.types import Leaf, PyTree
+from .._source.inert import fields_of, is_a, items_of, package_of
 
 Path = tuple[str, ...]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.inert import code_of
 from .._leaves.internals import TRACING
 from .._source.files import is_recorded
+from .._source.inert import code_of
 from .._source.origin import callers, release
 from .recorder import Recorder
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.inert import is_a, package_of, variables_of
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
+from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import lines_of_parts
 from .held import (

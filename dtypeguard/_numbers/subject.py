@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._carry.call import SplitTree
 from .._carry.modules import gathered, spread
-from .._leaves.arguments import check_arrays, check_kwargs, shown
+from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
@@ -87,7 +87,7 @@ class Subject:
                 f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
                 "function of arrays."
             )
-        check_kwargs("audit_precision", {} if kwargs is None else kwargs)
+        check_names("audit_precision", "kwargs", {} if kwargs is None else kwargs)
         self.f, self._x64 = f, x64
         self.given = self.other(args, kwargs or {})
         check_arrays("audit_precision", "args", list(self.given.arrays))

@@ -9,14 +9,21 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
-from .._guard.x64 import without_x64
+from .._guard.attempts import without_x64
 from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
-from .._leaves.norm import scaled_norm
 from .._leaves.public import public
 from .._leaves.types import Params
 from .._source.warn import warn_caller
-from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
+from .scalars import (
+    Scalar,
+    at_least_float32,
+    check_inputs,
+    increment,
+    rate_at,
+    real_params,
+    scaled_norm,
+)
 
 
 @public

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
-from .._guard.x64 import without_x64
+from .._guard.attempts import without_x64
 from .._leaves.arguments import check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.public import public
@@ -190,29 +190,19 @@ def prodigy(
         raise TypeError(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
-    is_decay = lambda x: 0 <= x < 1
-    from_0 = lambda x: x >= 0 and is_finite(x)
-    tiny = float(np.finfo(np.float32).tiny)  # XLA flushes smaller ones to 0
-    is_normal = lambda x: x >= tiny and is_finite(x)
-    is_factor = lambda x: x > 0 and is_finite(x)
-    is_growth = lambda x: x >= 1 and (is_finite(x) or x == math.inf)
-    for name, value, is_allowed, remedy in (
-        ("beta1", beta1, is_decay, "write a number in [0, 1)"),
-        ("beta2", beta2, is_decay, "write a number in [0, 1)"),
-        ("beta3", 0 if beta3 is None else beta3, is_decay, "write a number in [0, 1)"),
-        ("eps", eps, from_0, "write a number from 0 up"),
-        ("estim_lr0", estim_lr0, is_normal, "write a small number above 0, such as 1e-6"),
-        ("estim_lr_coef", estim_lr_coef, is_factor, "write a number above 0"),
-        ("weight_decay", weight_decay, is_finite, "write a finite number"),
-        (
-            "growth_rate",
-            growth_rate,
-            is_growth,
-            "write a number from 1 to 3e38, or math.inf",
-        ),
-    ):
-        check_number("prodigy", name, value, is_allowed, remedy)
-    check_rate("prodigy", learning_rate, from_0)
+    numbers = {
+        "beta1": beta1,
+        "beta2": beta2,
+        "beta3": 0 if beta3 is None else beta3,
+        "eps": eps,
+        "estim_lr0": estim_lr0,
+        "estim_lr_coef": estim_lr_coef,
+        "weight_decay": weight_decay,
+        "growth_rate": growth_rate,
+    }
+    for name, value in numbers.items():
+        check_number("prodigy", name, value, *_ALLOWED[name])
+    check_rate("prodigy", learning_rate, _ALLOWED["eps"][0])
     mask = mask if callable(mask) else _checked_mask(mask)
     beta3 = beta2**0.5 if beta3 is None else beta3
     every = functools.partial(_every, _checked_slice(slice_p))
@@ -288,7 +278,9 @@ def prodigy(
         new_d = jnp.where(moves, _bounded(d_max, base, growth_rate), d)
 
         # The update of each param, and its moments as the state holds them.
-        decays = each(_full_mask(mask, params))
+        flags = _checked_mask(mask(params)) if callable(mask) else mask
+        spread = lambda flag, below: tree_util.tree_map(lambda _: flag, below)
+        decays = each(tree_util.tree_map(spread, True if flags is None else flags, params))
         for i in moving:
             p, g, (m, v, s) = ps[i], gs[i], moments[i]
             own = functools.partial(cast, dtype=at_least_float32(p))
@@ -325,6 +317,24 @@ def prodigy(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+_DECAY = (lambda x: 0 <= x < 1), "write a number in [0, 1)"
+_TINY = float(np.finfo(np.float32).tiny)  # XLA flushes smaller ones to 0
+_ALLOWED = {
+    **dict.fromkeys(("beta1", "beta2", "beta3"), _DECAY),
+    "eps": ((lambda x: x >= 0 and is_finite(x)), "write a number from 0 up"),
+    "estim_lr0": (
+        (lambda x: x >= _TINY and is_finite(x)),
+        "write a small number above 0, such as 1e-6",
+    ),
+    "estim_lr_coef": ((lambda x: x > 0 and is_finite(x)), "write a number above 0"),
+    "weight_decay": (is_finite, "write a finite number"),
+    "growth_rate": (
+        (lambda x: x >= 1 and (is_finite(x) or x == math.inf)),
+        "write a number from 1 to 3e38, or math.inf",
+    ),
+}
+
+
 def _every(slice_p: int, leaf: Leaf) -> Leaf:
     """Every `slice_p`-th entry as a flat array; for 1 the leaf itself."""
     if slice_p == 1:
@@ -343,22 +353,11 @@ def _bounded(largest: jax.Array, base: jax.Array, growth: Scalar) -> jax.Array:
     return jnp.where(is_bound, jnp.minimum(largest, bound), largest)
 
 
-def _full_mask(mask: PyTree | Callable[[Params], PyTree], params: Params) -> PyTree:
-    """A mask or a prefix of one, with a flag for every param; None selects all."""
-    mask = _checked_mask(mask(params)) if callable(mask) else mask
-    spread = lambda flag, below: tree_util.tree_map(lambda _: flag, below)
-    return tree_util.tree_map(spread, True if mask is None else mask, params)
-
-
 def _checked_mask(mask: PyTree) -> PyTree:
     is_flag = lambda leaf: kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
-    wrong = [
-        f"  mask{path}: {shown(leaf)}"
-        for path, leaf in by_path(mask).items()
-        if not is_flag(leaf)
-    ]
+    wrong = {path: leaf for path, leaf in by_path(mask).items() if not is_flag(leaf)}
     if wrong:
-        lines = "\n".join(wrong)
+        lines = "\n".join(f"  mask{path}: {shown(leaf)}" for path, leaf in wrong.items())
         raise TypeError(
             f"prodigy takes bools in mask; these are not:\n{lines}\nWrite True for each "
             "param to decay and False for the others, or mask=None to decay all."

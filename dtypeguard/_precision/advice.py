@@ -7,7 +7,7 @@ from .._leaves.dtypes import kind
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._source.files import package
-from .loss import STOCHASTICALLY
+from .rows import STOCHASTICALLY
 
 _STORED = (
     'With state_dtype=jnp.bfloat16, rounding="stochastic" it is stored in bfloat16 and '
@@ -15,13 +15,13 @@ _STORED = (
 )
 
 
-def advice_of(line: Line, formats: Formats, has_float64: bool, keeps: bool) -> str:
+def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> str:
     """What to write for a line.
 
     Args:
-        line: the line.
         formats: those of its program.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
+        line: the line.
         keeps: whether its result stays wide, and is not cast back.
     """
     name = str(formats.wide)
@@ -50,7 +50,7 @@ def advice_of(line: Line, formats: Formats, has_float64: bool, keeps: bool) -> s
     text = f"Compute {where} in {name}"
     if line.origin.called_from:
         called = f"{package(line.origin.file)} at {line.origin.users}"
-        text = f"Give {called} arrays of {name}"
+        text = f"Have {called} compute in {name}"
     elif not keeps:
         text += ", and cast its result back"
     if line.is_in_loop:

@@ -1,14 +1,12 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import functools
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.costs import Figures, figures_of, input_names, line_costs
-from .._costs.flow import Flow
+from .._costs.costs import input_names, line_costs
 from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.public import public
@@ -19,14 +17,14 @@ from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
+from .advice import advice_of
 from .losses import line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .progress import check_progress, status
-from .records import Compared, Costs, Decided, Errors, Setting, Updates
-from .report import PrecisionReport
-from .runs import Runs
+from .report import Details, PrecisionReport
+from .rows import WideLines
 from .updates import unmoved
 
 
@@ -96,7 +94,7 @@ def audit_precision(
         budget: how many runs this search may make; 0 for no plan.
 
     Returns:
-        A `PrecisionReport`; print it. With `matmul_precision`, a `ProductsReport`.
+        A `PrecisionReport`; print it.
 
     Raises:
         TypeError: if `f` is not callable, has no floating output and computes nothing with
@@ -173,97 +171,79 @@ def audit_call(
         traced = traced._replace(numbers=PythonNumbers())
     graph = Graph(traced.program)
     work = work_of(graph, narrow) if products is None else None
-    flow, figures = None, list[Figures]()
+    costs = ()
     if work is not None and work.narrow is not None and work.wide:
-        flow = Flow(graph, jnp.dtype(work.narrow), input_names(f, subject.given.paths))
-        figures += figures_of(flow, functools.partial(_again, subject, flow))
+        names = input_names(f, subject.given.paths)
+        costs = line_costs(graph, jnp.dtype(work.narrow), names)
     if not subject.has_values:
-        costs = line_costs(figures, lambda *_: math.nan)
-        return PrecisionReport(Setting(**formats.names), spent=Costs(work, costs))
-    paths = traced.paths
+        details = Details(**formats.names, work=work)
+        return PrecisionReport(costs=costs, details=details)
     with running(traced, formats):
         prepared = prepare(f, subject, traced, formats, show_status)
-        measures, runs, left_out = prepared.measures, prepared.runs, prepared.left_out
-        make: Callable[..., PrecisionReport] = PrecisionReport
+        measures, runs = prepared.measures, prepared.runs
+        error_range, compiled = runs.error_range, runs.compiled()
+        parts = subject, traced, prepared, graph, tolerance, inputs
+        plan = search_if_asked(*parts, show_status)
         if isinstance(runs, ProductRuns):
             found = product_losses(measures, runs, tolerance, show_status)
-            make = runs.report
         else:
-            has_double = traced.has_float64
-            found = line_losses(measures, runs, has_double, tolerance, show_status)
-        error_range, as_compiled = runs.error_range, runs.compiled()
-        parts = subject, traced, prepared, graph, tolerance, inputs
-        planned = search_if_asked(*parts, found.scaled and found.scaled.scale, show_status)
-        show_status("measuring costs")
-        harm = _harms(flow, runs) if flow else lambda *_: math.nan
-        costs = line_costs(figures, harm)
+            remedy = functools.partial(advice_of, formats, traced.has_float64)
+            found = line_losses(
+                measures, runs, tolerance, show_status, remedy, plan and plan.lines
+            )
         stuck = unmoved(graph, measures.arrays, runs.written, runs.exact) if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-    errors = dict(zip(paths, runs.by_output))
-    return make(
-        setting=Setting(
-            **formats.names,
-            lines=measures.lines,
-            tolerance=tolerance,
-            not_examined=tuple(sorted(measures.program.unknown)),
-            not_separated=measures.not_separated,
-            held=tuple(measures.program.held),
-        ),
-        errors=Errors(
-            runs.total,
-            {p: x for n, (p, x) in enumerate(errors.items()) if n not in left_out},
-            {paths[n]: error for n, error in prepared.vanishing.items()},
-            as_compiled,
-            runs.once,
-            error_range,
-            runs.lost,
-            not measures.are_floats,
-            prepared.not_finite,
-        ),
-        by_line=found,
-        decided=Decided(runs.flipped(measures.total), runs.decisions, runs.turns_differ),
-        updates=Updates(
-            {paths[n]: share for n, share in stuck.items() if n not in left_out},
-            runs.has_gradients and not stuck and work is not None,
-        ),
-        spent=Costs(work, costs),
-        compared=Compared(**compared),
-        search=planned,
+    paths, left_out = traced.paths, prepared.left_out
+    outputs = {
+        p: x for n, (p, x) in enumerate(zip(paths, runs.by_output)) if n not in left_out
+    }
+    run = found.run
+    if plan is not None:
+        error, price = plan.plan.error or 0.0, 1 - (plan.plan.share or 0.0)
+        run = WideLines(error, runs.left(error), price)
+    details = Details(
+        **formats.names,
+        lines=measures.lines,
+        tolerance=tolerance,
+        price=run.price,
+        left=run.left,
+        keeps=found.keeps,
+        compiled=compiled,
+        once=runs.once,
+        explained=found.explained,
+        error_range=error_range,
+        lost=runs.lost,
+        scaling=found.scaling,
+        flipped=runs.flipped(measures.total),
+        decisions=runs.decisions,
+        turns_differ=runs.turns_differ,
+        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
+        not_separated=measures.not_separated,
+        held=tuple(measures.program.held),
+        is_of_integers=not measures.are_floats,
+        is_of_gradients=runs.has_gradients and not stuck and work is not None,
+        work=work,
+        raises=measures.raises,
+        words=runs.words,
     )
-
-
-def _again(subject: Subject, flow: Flow, inputs: Collection[int]) -> Flow | None:
-    """What makes a function wide if some of its inputs are narrow.
-
-    None if it does not trace so, or is another program then: it may ask for dtypes, or keep
-    something from one trace to the next.
-    """
-    program = subject.with_dtype(flow.narrow, inputs)
-    if program is None:
-        return None
-    try:
-        found = Flow(Graph(program), flow.narrow, flow.inputs)
-    except Exception:  # it has another number of inputs
-        return None
-    work, same_work = (sum(each.work.values()) for each in (found, flow))
-    return found if math.isclose(work, same_work) else None
-
-
-def _harms(flow: Flow, runs: Runs) -> Callable[[Flow, int], float]:
-    """The error that it adds if what a source makes wide is narrow.
-
-    Not a number for a source that shows only in another program.
-    """
-    plan = flow.plan()
-
-    @functools.cache
-    def of(equations: frozenset[tuple[int, ...]]) -> float:
-        return runs.harm(equations, flow.narrow)
-
-    def harm(known: Flow, source: int) -> float:
-        if known is not flow:
-            return math.nan
-        return of(frozenset(key for key, mask in plan.items() if mask >> source & 1))
-
-    return harm
+    if isinstance(runs, ProductRuns):
+        details = details._replace(
+            matmul_precision=runs.products.name,
+            precision=runs.level.name,
+            times_as_expensive=runs.times_as_expensive,
+        )
+    return PrecisionReport(
+        error=runs.total,
+        outputs=outputs,
+        losses=found.lines,
+        fix=found.fix,
+        mended=run.error,
+        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        not_finite=prepared.not_finite,
+        costs=costs,
+        not_examined=tuple(sorted(measures.program.unknown)),
+        search=plan,
+        details=details,
+        **compared,
+    )

@@ -2,13 +2,19 @@
 
 import itertools
 import linecache
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from .._costs.costs import LineCost
+from .._leaves.rows import percent
 from .._source.files import file_text
-from .._source.origin import Origin
+from .._source.origin import Origin, place_of
+from . import text
 
+# A `PrecisionReport`, of which this is a page.
+Report: TypeAlias = Any
 # A file of at most so many lines is shown as a whole.
 _SHORT = 60
 # Lines shown before and after a line that the report names.
@@ -52,54 +58,29 @@ summary { cursor: pointer; margin-top: 1rem; }
 
 
 class Mark(NamedTuple):
-    """What a report says of a line.
-
-    Attributes:
-        origin: the line; None if it is none of a file.
-        place: its name.
-        text: what is measured of it; may be empty.
-        inner: the line of a package that it calls, and its code, or the leaves that
-            dtypeguard casts; empty for the line itself.
-        loses: its share of the error.
-        pays: its share of the work.
-        is_chosen: whether it is one of those to change.
-    """
+    """What a report says of a line: in words, its share of the error, and of the work."""
 
     origin: Origin | None
     place: str
     text: str
-    inner: str = ""
     loses: float = 0.0
     pays: float = 0.0
     is_chosen: bool = False
 
 
-def body(
-    headline: str,
-    marks: Sequence[Mark],
-    advice: Mapping[str, Sequence[str]],
-    notes: Sequence[str],
-    figures: Mapping[str, str],
-    is_healthy: bool,
-) -> str:
-    """The body of a page.
-
-    Args:
-        headline: the result in one sentence.
-        marks: what is said of lines, the most important first.
-        advice: what to write, lists by their headings.
-        notes: sentences below it.
-        figures: tables behind the source that open on demand, by their titles.
-        is_healthy: whether no line stands out; then no color says that one is wrong.
-    """
-    parts = [f"<h1>precision: {escape(headline)}</h1>"]
-    for heading, sentences in advice.items():
-        items = "".join(f"<li>{escape(each)}</li>\n" for each in sentences)
-        parts += [f"<h2>{heading}</h2>\n<ul>\n{items}</ul>"] if items else []
-    parts += [f"<p>{escape(note)}</p>" for note in notes]
-    if marks:
-        parts.append(_legend(marks))
-    columns = _columns(marks)
+def body(it: Report) -> str:
+    """The body of a page: the text of the report around the source that it is about."""
+    told = text.report(it)
+    first = told[0].removeprefix("precision: ")
+    parts = [f"<h1>precision: {escape(first)}</h1>"]
+    advised = text.advice(it)
+    items = "".join(f"<li>{escape(each)}</li>\n" for each in advised)
+    parts += [f"<h2>What to change</h2>\n<ul>\n{items}</ul>"] if items else []
+    sentences = [*text.details_of(it.differences, it.divergence), *text.notes(it)]
+    parts += [f"<p>{escape(each)}</p>" for each in sentences]
+    marks = [*_marks(it)]
+    columns = [kind for kind in _MEANINGS if any(getattr(mark, kind) for mark in marks)]
+    parts.append(_legend(columns))
     elsewhere = []
     for file, of_file in _by_file(marks).items():
         lines = [line.rstrip("\n").expandtabs(4) for line in linecache.getlines(file)]
@@ -108,16 +89,53 @@ def body(
         else:
             elsewhere += [mark for each in of_file.values() for mark in each]
     if elsewhere:
-        parts.append(_without_source(elsewhere, columns))
-    for title, table in figures.items():
-        summary = f"<summary>{escape(title)}</summary>"
-        parts.append(f'<details class="figures">{summary}\n{table}\n</details>')
-    kind = ' class="healthy"' if is_healthy else ""
+        rows = [_row("", mark.place, [mark], columns) for mark in elsewhere]
+        parts += ["<h2>On no line of a file</h2>", _table(rows, columns)]
+    kind = ' class="healthy"' if it.is_spread else ""
     return f"<main{kind}>\n" + "\n".join(parts) + "\n</main>"
 
 
-def bar_label(share: float) -> str:
-    """A share as a bar is labelled."""
+def _marks(it: Report) -> Iterator[Mark]:
+    """What is said of lines: what they lose, what they make wide, how they decide."""
+    for loss in it.losses:
+        said = [f"rounds to {' and '.join(loss.dtypes)}", loss.constant or ""]
+        said.append(f"{percent(loss.alone)} off if only this line rounds")
+        if not math.isnan(loss.left):
+            left = f"{percent(loss.left)} of the squared error left with it "
+            said.append(left + it.words.widened)
+        is_inner = loss.origin and loss.origin.called_from
+        inner = f"{loss.origin} {loss.origin.code}" if is_inner else ""
+        said = "" if it.is_spread else "; ".join(filter(None, said))
+        told = ": ".join(filter(None, (loss.cast or inner, said)))
+        is_chosen = loss in it.fix and not it.is_spread
+        yield Mark(loss.origin, loss.place, told, loss.share, is_chosen=is_chosen)
+    for cost in it.costs:
+        yield from _marks_of_cost(cost)
+    for each in it.decisions:
+        place = place_of(each.origin) if each.origin else "inside JAX"
+        part = percent(each.flipped / each.count)
+        yield Mark(
+            each.origin,
+            place,
+            f"{part} of {each.count:,} decisions are others in {it.wide}",
+        )
+
+
+def _marks_of_cost(cost: LineCost) -> Iterator[Mark]:
+    """A mark where values become wide, and one on the line that makes them so."""
+    cause = cost.cause if isinstance(cost.cause, Origin) else None
+    origin = cost.origin or cause
+    is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
+    made = "" if cause is not None and is_own else f" because of {place_of(cost.cause)}"
+    told = f"{_label(cost.share)} of the matrix products run wide{made}"
+    place = place_of(origin or cost.cause)
+    yield Mark(origin, place, told, pays=cost.share)
+    if cause is not None and not is_own:
+        told = f"What this line makes is wide: {place} runs wide because of it."
+        yield Mark(cause, place_of(cause), told)
+
+
+def _label(share: float) -> str:
     return f"{100 * share:.0f}%" if not 0 < share < 0.01 else "<1%"
 
 
@@ -127,18 +145,13 @@ _MEANINGS = {
 }
 
 
-def _columns(marks: Sequence[Mark]) -> list[str]:
-    """The kinds of bars that a page has."""
-    return [kind for kind in _MEANINGS if any(getattr(mark, kind) for mark in marks)]
-
-
-def _legend(marks: Sequence[Mark]) -> str:
+def _legend(columns: Sequence[str]) -> str:
     keys = (
         f'<span><span class="bar key {kind}" aria-hidden="true"><i></i></span>'
         f"what a line {kind}: {_MEANINGS[kind]}</span>"
-        for kind in _columns(marks)
+        for kind in columns
     )
-    return f'<p class="legend dim">{" ".join(keys)}</p>'
+    return f'<p class="legend dim">{" ".join(keys)}</p>' if columns else ""
 
 
 def _by_file(marks: Sequence[Mark]) -> dict[str, dict[int, list[Mark]]]:
@@ -152,36 +165,28 @@ def _by_file(marks: Sequence[Mark]) -> dict[str, dict[int, list[Mark]]]:
 
 
 def _source(
-    name: str, lines: Sequence[str], marks: Mapping[int, Sequence[Mark]], columns: list[str]
+    name: str, lines: Sequence[str], marks: dict[int, list[Mark]], columns: list[str]
 ) -> str:
     """A file, or what is around the lines with marks, as a table."""
-    shown = _shown(lines, marks)
-    texts = [lines[number - 1] for number in shown]
-    margin = min((len(x) - len(x.lstrip()) for x in texts if x.strip()), default=0)
-    rows, last = [], 0
-    for number, text in zip(shown, texts):
-        if number > last + 1:
-            rows.append(_gap(number - last - 1, columns))
-        rows.append(_row(str(number), text[margin:], marks.get(number, ()), columns))
+    shown, rows, last = _shown(lines, marks), [], 0
+    for number in [*shown, len(lines) + 1]:
+        if (left_out := number - last - 1) > 0:
+            told = "1 line" if left_out == 1 else f"{left_out} lines"
+            span = 2 + len(columns)
+            rows.append(f'<tr class="gap"><td colspan="{span}">{told}</td></tr>')
+        if number <= len(lines):
+            rows.append(
+                _row(str(number), lines[number - 1], marks.get(number, []), columns)
+            )
         last = number
-    if last < len(lines):
-        rows.append(_gap(len(lines) - last, columns))
-    return f"<h2>{escape(name)}</h2>\n{_table('line', 'source', rows, columns)}"
+    return f"<h2>{escape(name)}</h2>\n{_table(rows, columns)}"
 
 
-def _without_source(marks: Sequence[Mark], columns: list[str]) -> str:
-    rows = [_row("", mark.place, [mark], columns) for mark in marks]
-    return f"<h2>On no line of a file</h2>\n{_table('', 'where', rows, columns)}"
-
-
-def _table(first: str, last: str, rows: Sequence[str], columns: list[str]) -> str:
-    heads = [("number", first), *(("share", kind) for kind in columns), ("", last)]
+def _table(rows: Sequence[str], columns: Sequence[str]) -> str:
+    heads = [("number", "line"), *(("share", kind) for kind in columns), ("", "source")]
     cells = "".join(f'<th scope="col" class="{kind}">{head}</th>' for kind, head in heads)
-    return (
-        f'<table class="source">\n<thead><tr>{cells}</tr></thead>\n<tbody>\n'
-        + "\n".join(rows)
-        + "\n</tbody>\n</table>"
-    )
+    head = f'<table class="source">\n<thead><tr>{cells}</tr></thead>\n<tbody>\n'
+    return head + "\n".join(rows) + "\n</tbody>\n</table>"
 
 
 def _shown(lines: Sequence[str], marked: Iterable[int]) -> list[int]:
@@ -192,27 +197,20 @@ def _shown(lines: Sequence[str], marked: Iterable[int]) -> list[int]:
     full = [n for n, line in enumerate(lines, 1) if n in near and line.strip()]
     shown = {*full}
     for one, other in itertools.pairwise(full):
-        between = "".join(lines[one : other - 1])
         # One line left out takes as much room as the row that says so.
-        if other - one <= 2 or not between.strip():
+        if other - one <= 2 or not "".join(lines[one : other - 1]).strip():
             shown |= {*range(one, other)}
     return sorted(shown)
 
 
-def _row(number: str, code: str, marks: Sequence[Mark], columns: list[str]) -> str:
+def _row(number: str, code: str, marks: Sequence[Mark], columns: Sequence[str]) -> str:
     kinds = ["named"] * bool(marks) + ["chosen"] * any(mark.is_chosen for mark in marks)
-    bars = "".join(_bar(kind, marks) for kind in columns)
-    said = "".join(map(_said, marks))
+    said = "".join(f'<p class="said">{escape(x.text)}</p>' for x in marks if x.text)
     return (
-        f'<tr class="{" ".join(kinds)}"><th scope="row">{number}</th>{bars}'
+        f'<tr class="{" ".join(kinds)}"><th scope="row">{number}</th>'
+        f"{''.join(_bar(kind, marks) for kind in columns)}"
         f"<td><code>{escape(code)}</code>{said}</td></tr>"
     )
-
-
-def _said(mark: Mark) -> str:
-    inner = f"<code>{escape(mark.inner)}</code>" if mark.inner else ""
-    said = "<br>".join(part for part in (inner, escape(mark.text)) if part)
-    return f'<p class="said">{said}</p>' if said else ""
 
 
 def _bar(kind: str, marks: Sequence[Mark]) -> str:
@@ -224,11 +222,6 @@ def _bar(kind: str, marks: Sequence[Mark]) -> str:
     share = sum(shares) if kind == "loses" else max(shares)
     width = 100 * min(max(share, 0.0), 1.0)
     return (
-        f'<td class="share">{escape(bar_label(share))}'
+        f'<td class="share">{escape(_label(share))}'
         f'<span class="bar {kind}"><i style="width: {width:.1f}%"></i></span></td>'
     )
-
-
-def _gap(count: int, columns: list[str]) -> str:
-    said = "1 line" if count == 1 else f"{count} lines"
-    return f'<tr class="gap"><td colspan="{2 + len(columns)}">{said}</td></tr>'

@@ -1,19 +1,18 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .._leaves.casts import shown as shown_casts
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
-from .advice import advice_of
-from .loss import LineLoss
-from .records import Losses
+from .rows import LineLoss, Scaled, WideLines
 from .runs import Runs
-from .search import NOTHING, Bound, find
+from .search import Bound, Found, find
 
-Remedy = Callable[[Line], str]
+Remedy = Callable[[Line, bool], str]
 
 _LEAST_SHARE = 0.01
 # From this share of the squared error on, it is decisions that matter.
@@ -24,23 +23,43 @@ _FINITE = 0.1
 _LEFT = 0.1
 
 
+class Losses(NamedTuple):
+    """The lines that lose precision, those to compute wider, and the run in which they are.
+
+    Attributes:
+        lines: those that lose it.
+        fix: those to compute wider.
+        keeps: whether what they make stays so.
+        run: that with the fix.
+        explained: what the shares of all lines add up to.
+        scaling: the run with the loss scaled.
+    """
+
+    lines: tuple[LineLoss, ...]
+    fix: tuple[LineLoss, ...]
+    keeps: bool
+    run: WideLines
+    explained: float | None
+    scaling: Scaled | None
+
+
 def line_losses(
     measures: Measures,
     runs: Runs,
-    has_float64: bool,
     tolerance: float | None,
     show_status: Callable[[str], None],
-    remedy: Remedy | None = None,
+    remedy: Remedy,
+    planned: Sequence[int] | None = None,
 ) -> Losses:
     """The lines with more than a hundredth of the error, the most important first.
 
     Args:
         measures: of the program.
         runs: of the same.
-        has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         tolerance: the error that the fix has to reach.
         show_status: called with what it is about to do.
-        remedy: says what to write for a line; by default, to compute it in wide types.
+        remedy: what to write for a line, and whether its result stays wide.
+        planned: the lines of a plan that was searched: they are the fix.
     """
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
     # Where all of the error is decisions, lines have no share in it.
@@ -55,24 +74,25 @@ def line_losses(
     order = sorted(numbers, key=lambda n: (-_two_digits(weight(n)), places[n]))
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
-    scaled, bound = runs.scaled(), allowed(runs, tolerance)
+    scaling, bound = runs.scaled(), allowed(runs, tolerance)
     flipped = runs.flipped(measures.total)
-    found = NOTHING._replace(kept=runs.nothing)
-    if scaled is None or scaled.error > bound:  # to scale the loss costs nothing
-        limit = Bound(bound, tolerance is not None)
+    found = Found([], True, runs.nothing, {})
+    if planned is not None:
+        found = found._replace(lines=[n for n in order if n in planned])
+    elif scaling is None or scaling.error > bound:  # to scale the loss costs nothing
         tried = [*important]
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
             tried += [number for number in order if number not in important]
+        limit = Bound(bound, tolerance is not None)
         found = find(runs, order, tried, limit, measures.about)
-    fix, keeps, kept, cast = found.lines, found.keeps, found.kept, found.cast
     by_rounding = 1 - flipped
     losses = {}
     for number in order:
-        if number in important or number in fix:
+        if number in important or number in found.lines:
             line, meant = measures.program.lines[number], measures.constant(number)
             alone = found.alone.get(number)
-            if alone is None and [*found.lines] == [number]:
-                alone = found.best
+            if alone is None and found.lines == [number] and planned is None:
+                alone = found.run
             losses[number] = LineLoss(
                 origin=line.origin,
                 share=shares[number] * by_rounding,
@@ -81,21 +101,18 @@ def line_losses(
                 price=np.nan if alone is None else alone.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=remedy(line)
-                if remedy
-                else advice_of(line, measures.program.formats, has_float64, keeps),
+                remedy=remedy(line, found.keeps),
                 backward=measures.backward(number),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,
             )
     return Losses(
         tuple(losses.values()),
+        tuple(losses[number] for number in found.lines),
+        found.keeps,
+        found.run,
         by_rounding * bool(shares) if is_finite else None,
-        tuple(losses[number] for number in fix),
-        keeps,
-        kept._replace(plan=None),
-        cast._replace(plan=None),
-        scaled,
+        scaling,
     )
 
 

@@ -26,7 +26,7 @@ from .._numbers.program import NumericProgram
 from .._numbers.run import run_as_one
 from .._program.graph import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
-from .records import LineDecision
+from .rows import LineDecision
 
 # An error above this may be that of an output that rounding alone decides.
 _FAR = 0.05

@@ -1,5 +1,6 @@
 """Plans of a function: searched, and checked against what they promise."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -14,20 +15,21 @@ import numpy as np
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_AUTOCAST
-from .._leaves.rows import describe
+from .._leaves.rows import columns, describe, percent
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced, formats_of
 from .._program.graph import Graph
 from .candidates import candidates_in
-from .plan_check import PlanCheck
-from .plan_search import PlanSearch
-from .planning import Planning
+from .planning import Planning, PlanSearch, is_within
 from .prepared import Prepared, prepare, running
 from .trials import PlanTrials
 
 BUDGET = 300
 Show = Callable[[str], None]
+_NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
+# Of the lines that lose most.
+_WORST = 5
 
 
 class PlannedInputs(NamedTuple):
@@ -48,6 +50,75 @@ class PlannedInputs(NamedTuple):
 ONE_INPUT = PlannedInputs()
 
 
+@dataclasses.dataclass(frozen=True)
+class PlanCheck:
+    """What a program by a plan was measured to be.
+
+    Attributes:
+        path: of the plan.
+        plan: the plan.
+        tolerance: the error that is allowed; not a number if the plan has none.
+        error: how far the program by the plan is off.
+        held_out: the same on inputs that are held out.
+        compiled: the error as XLA compiles the program here; None with a loss scale.
+        share: the part of the multiply-adds that is narrow.
+        worst: the narrow lines that cause most alone, with that error; none if within.
+    """
+
+    path: str
+    plan: Plan
+    tolerance: float
+    error: float
+    held_out: float | None
+    compiled: float | None
+    share: float
+    worst: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it is within the tolerance; without one, whether it is finite."""
+        return self._holds(self.compiled)
+
+    def _holds(self, compiled: float | None) -> bool:
+        bound = self.tolerance if self.tolerance == self.tolerance else 1e30
+        plan = dataclasses.replace(self.plan, error=self.error, held_out=self.held_out)
+        return is_within(plan, compiled, bound)
+
+    @property
+    def headline(self) -> str:
+        """How it went."""
+        within = "within" if self.is_within else "not within"
+        off = f"{percent(max(self.error, self.held_out or 0.0))} off"
+        if self._holds(None) and not self.is_within:
+            off += f" ({percent(self.compiled or 0.0)} as XLA compiles it here)"
+        return f"{self.path}: {off}, {within} {percent(self.tolerance)}."
+
+    def __str__(self) -> str:
+        shown = lambda x: "" if x is None else percent(x)
+        plan = self.plan
+        rows = [
+            ("", "now", "in the plan"),
+            ("off", shown(self.error), shown(plan.error)),
+            ("off, as compiled", shown(self.compiled), ""),
+            ("off, held out", shown(self.held_out), shown(plan.held_out)),
+            (f"multiply-adds in {plan.narrow}", shown(self.share), shown(plan.share)),
+        ]
+        lines = [self.headline, *columns([row for row in rows if any(row[1:])])]
+        if self.worst:
+            worst = columns([(percent(x), name) for name, x in self.worst])
+            lines += [f"Of what is {plan.narrow}, these lines lose most alone:"]
+            lines += [*(f"  {x}" for x in worst)]
+            lines.append("Search a plan anew, or give one of them an entry.")
+        return "\n".join(lines)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        fields = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        del fields["plan"]
+        return {**fields, "ok": self.is_within}
+
+
 def inputs_of(
     owner: str,
     also: Sequence[Args],
@@ -61,9 +132,8 @@ def inputs_of(
         TypeError: if one is no tuple.
     """
     for name, given in (("also", also), ("held_out", held_out)):
-        if not isinstance(given, (list, tuple)) or not all(
-            type(each) is tuple for each in given
-        ):
+        is_list = isinstance(given, (list, tuple))
+        if not is_list or not all(type(each) is tuple for each in given):
             raise TypeError(
                 f"{owner} got {name}={shown(given)}. Write a list of tuples of arguments, "
                 f"such as {name}=[(params, other_batch)]."
@@ -72,41 +142,41 @@ def inputs_of(
     return PlannedInputs(named(also), named(held_out), budget)
 
 
-def has_plan(formats: Formats) -> bool:
-    """Whether there are plans in these dtypes, in this release of JAX."""
-    return CAN_AUTOCAST and formats.narrow in _NARROW and formats.wide == np.float32
+class PlannedProgram(NamedTuple):
+    """A program that was run, for which there are plans."""
 
+    subject: Subject
+    traced: Traced
+    prepared: Prepared
+    graph: Graph
 
-_NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """The flags under which it runs."""
+        return running(self.traced, self.prepared.measures.program.formats)
 
+    def trials(self, inputs: PlannedInputs) -> PlanTrials:
+        """What runs it by plans."""
+        given = functools.partial(_arrays, self.subject, self.traced)
+        measures = self.prepared.measures
+        also = [measures.arrays, *map(given, inputs.also)]
+        held_out = [*map(given, inputs.held_out)]
+        left_out = self.prepared.left_out
+        return PlanTrials(measures, self.graph, also, held_out, left_out, inputs.budget)
 
-def search(
-    subject: Subject,
-    traced: Traced,
-    prepared: Prepared,
-    graph: Graph,
-    tolerance: float,
-    inputs: PlannedInputs,
-    loss_scale: float | None,
-    show_status: Show,
-) -> PlanSearch:
-    """Searches the plan of a program that was run.
-
-    Raises:
-        TypeError: if other inputs are of other types than the arguments.
-    """
-    trials = _trials(subject, traced, prepared, graph, inputs)
-    narrow = prepared.measures.program.formats.narrow
-    assert narrow is not None
-    bare = Plan(
-        narrow,
-        loss_scale=loss_scale,
-        tolerance=tolerance,
-        measured=_measured(subject.f, trials),
-    )
-    found = Planning(trials, bare, show_status).search()
-    updates = tuple(traced.paths[number] for number in trials.updated)
-    return dataclasses.replace(found, updates=updates)
+    def search(
+        self, tolerance: float, inputs: PlannedInputs, show_status: Show
+    ) -> PlanSearch:
+        """Searches its plan."""
+        trials, scaled = self.trials(inputs), self.prepared.runs.scaled()
+        bare = Plan(
+            trials.program.formats.narrow,
+            loss_scale=None if scaled is None else scaled.scale,
+            tolerance=tolerance,
+            measured=_measured(self.subject.f, trials),
+        )
+        found = Planning(trials, bare, show_status).search()
+        updates = tuple(self.traced.paths[number] for number in trials.updated)
+        return dataclasses.replace(found, updates=updates)
 
 
 def search_if_asked(
@@ -116,13 +186,17 @@ def search_if_asked(
     graph: Graph,
     tolerance: float | None,
     inputs: PlannedInputs,
-    *options: Any,
+    show_status: Show,
 ) -> PlanSearch | None:
-    """The same, or None for an audit without a tolerance, or in dtypes without plans."""
+    """The plan of a program that was run; None for an audit without a tolerance.
+
+    None as well in dtypes without plans.
+    """
     formats = prepared.measures.program.formats
-    if tolerance is None or not inputs.budget or not has_plan(formats):
+    if tolerance is None or not inputs.budget or not _has_plan(formats):
         return None
-    return search(subject, traced, prepared, graph, tolerance, inputs, *options)
+    program = PlannedProgram(subject, traced, prepared, graph)
+    return program.search(tolerance, inputs, show_status)
 
 
 def plan_call(
@@ -135,13 +209,9 @@ def plan_call(
     show_status: Show,
 ) -> PlanSearch:
     """Searches the plan of a call."""
-    subject, traced, formats, graph = _traced(f, args, kwargs, narrow, show_status)
-    with running(traced, formats):
-        prepared = prepare(f, subject, traced, formats, show_status)
-        scaled = prepared.runs.scaled()
-        scale = None if scaled is None else scaled.scale
-        parts = subject, traced, prepared, graph, tolerance, inputs, scale
-        return search(*parts, show_status)
+    program = plannable(f, args, kwargs, narrow, show_status)
+    with program.running():
+        return program.search(tolerance, inputs, show_status)
 
 
 def check_call(
@@ -159,26 +229,24 @@ def check_call(
         ValueError: if the file is no plan, or an entry matches nothing in the function.
     """
     plan = Plan.load(path)
-    subject, traced, formats, graph = _traced(f, args, kwargs, plan.narrow, show_status)
-    with running(traced, formats):
-        prepared = prepare(f, subject, traced, formats, show_status)
-        trials = _trials(subject, traced, prepared, graph, inputs)
+
+    program = plannable(f, args, kwargs, plan.narrow, show_status)
+    with program.running():
+        trials = program.trials(inputs)
         show_status("running it by the plan")
-        error, held_out = trials.error(plan), trials.held_out(plan)
         bound = plan.tolerance if tolerance is None else tolerance
         found = PlanCheck(
             path=os.fspath(path),
             plan=plan,
             tolerance=float("nan") if bound is None else bound,
-            error=error,
-            held_out=held_out,
+            error=trials.error(plan),
+            held_out=trials.held_out(plan),
             compiled=trials.compiled(plan),
             share=1 - trials.cost(plan).wide,
         )
-        if not found.is_within:
-            worst = _worst(trials, plan, show_status)
-            found = dataclasses.replace(found, worst=worst)
-        return found
+        if found.is_within:
+            return found
+        return dataclasses.replace(found, worst=_worst(trials, plan, show_status))
 
 
 def _worst(
@@ -194,16 +262,14 @@ def _worst(
     return tuple(sorted(found, key=lambda each: -each[1])[:_WORST])
 
 
-_WORST = 5
-
-
-def _traced(
+def plannable(
     f: Function,
     args: Args,
     kwargs: Mapping[str, PyTree] | None,
     narrow: DType,
     show_status: Show,
-) -> tuple[Subject, Traced, Formats, Graph]:
+) -> PlannedProgram:
+    """A call, run as if all of it were narrow."""
     if not CAN_AUTOCAST:
         raise NotImplementedError(
             f"Plans need JAX 0.7.2 or later, and this is {jax.__version__}: write "
@@ -214,30 +280,20 @@ def _traced(
     show_status("tracing")
     traced = subject.traced()
     formats = formats_of(list(traced.avals), None, narrow)
-    if not has_plan(formats):
+    if not _has_plan(formats):
         raise TypeError(
             f"audit_precision got narrow={shown(narrow)}. Write narrow=jnp.bfloat16 or "
             "narrow=jnp.float16: a plan has no other."
         )
-    return subject, traced, formats, Graph(traced.program)
+    graph = Graph(traced.program)
+    with running(traced, formats):
+        prepared = prepare(f, subject, traced, formats, show_status)
+    return PlannedProgram(subject, traced, prepared, graph)
 
 
-def _trials(
-    subject: Subject,
-    traced: Traced,
-    prepared: Prepared,
-    graph: Graph,
-    inputs: PlannedInputs,
-) -> PlanTrials:
-    given = functools.partial(_arrays, subject, traced)
-    return PlanTrials(
-        prepared.measures,
-        graph,
-        [prepared.measures.arrays, *map(given, inputs.also)],
-        [*map(given, inputs.held_out)],
-        prepared.left_out,
-        inputs.budget,
-    )
+def _has_plan(formats: Formats) -> bool:
+    """Whether there are plans in these dtypes, in this release of JAX."""
+    return CAN_AUTOCAST and formats.narrow in _NARROW and formats.wide == np.float32
 
 
 def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) -> list[Leaf]:

@@ -1,4 +1,4 @@
-"""An audit of products as another device does them: its runs, remedies and report."""
+"""An audit of products as another device does them: its runs and its advice."""
 
 import dataclasses
 import math
@@ -16,10 +16,9 @@ from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
-from .losses import allowed, line_losses
+from .losses import Losses, allowed, line_losses
 from .plain import rounded_otherwise
-from .records import Losses, ReportWords, Setting, WideLines
-from .report import PrecisionReport
+from .rows import ReportWords, WideLines
 from .runs import Runs
 
 # A few roundings of float32.
@@ -66,25 +65,26 @@ class ProductRuns(Runs):
         assert products is not None
         return products
 
-    def report(self, setting: Setting, **found: Any) -> "ProductsReport":
-        """The report on what was found."""
-        products, computed = self.products, self.program.block.all_nodes()
-        times = self.level.dearer / min(self._dear, default=1.0)
+    @property
+    def times_as_expensive(self) -> float:
+        """What the precision of the advice makes of the cost of a product there."""
+        return self.level.dearer / min(self._dear, default=1.0)
+
+    @property
+    def words(self) -> ReportWords:
+        """How a report names what was run."""
+        begin, computed = self.products.begin, self.program.block.all_nodes()
+        nothing = f"{begin} the outputs are the same."
+        if not any(self.products.algorithm(node.eqn, True) for node in computed):
+            nothing = "there are no float32 products, so none is rounded."
+        elif not self._measures.lines:
+            why = ": each asks for another precision, or is too small to be"
+            why *= begin != "with float32 products"
+            nothing = f"{begin} no product is rounded{why}."
+        times = self.times_as_expensive
         become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
         widened = f"at Precision.{self.level.name}"
-        words = ReportWords(
-            products.begin, widened, become, "|rounded - float32| / |float32|"
-        )
-        return ProductsReport(
-            setting._replace(products=words),
-            **found,
-            matmul_precision=products.name,
-            precision=self.level.name,
-            times_as_expensive=times,
-            has_products=any(products.algorithm(node.eqn, True) for node in computed),
-            begin=products.begin,
-            asks=self.asks,
-        )
+        return ReportWords(begin, widened, become, "those of float32 products", nothing)
 
     @property
     def asks(self) -> bool:
@@ -99,7 +99,7 @@ class ProductRuns(Runs):
     def scaled(self) -> None:
         """A scale of the loss is no remedy."""
 
-    def remedy(self, line: Line) -> str:
+    def remedy(self, line: Line, _: bool) -> str:
         """What to write for a line."""
         name = self.level.name
         precision = f"jax.lax.Precision.{name}"
@@ -159,53 +159,14 @@ def product_losses(
     """
     found = None
     for level in runs.products.levels:
-        if found is None or found.best.error > allowed(runs, tolerance):
+        if found is None or found.run.error > allowed(runs, tolerance):
             runs.level = level
-            found = line_losses(measures, runs, True, tolerance, show_status, runs.remedy)
+            found = line_losses(measures, runs, tolerance, show_status, runs.remedy)
     assert found is not None
-    at_once, count = None, len(found.fix)
-    if count == measures.lines > 1 and not (found.is_spread or runs.asks):
+    count = len(found.fix)
+    if count == measures.lines > 1 and not runs.asks:
         within = f'with jax.default_matmul_precision("{runs.level.name.lower()}"):'
-        at_once = f"Put `{within}` around the whole call: all that multiply are needed."
-    return found._replace(cast=WideLines(), at_once=at_once)
-
-
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class ProductsReport(PrecisionReport):
-    """What `audit_precision` with `matmul_precision` found; `print` it.
-
-    Its `error` is that of a run with the products of a device, beside one with float32
-    products; other dtypes are those of the program in both. A loss is what the rounded
-    products of a line cause.
-
-    Attributes:
-        matmul_precision: the setting: a device, or the name of a precision.
-        precision: what the advice gives to products: "HIGH" or "HIGHEST".
-        times_as_expensive: what this makes of the cost of a product there; not a number if
-            that is not known.
-        has_products: whether the program has products of float32 operands.
-        begin: the setting, as the headline has it.
-        asks: whether a product that is rounded asks for a precision itself, so that a
-            default precision around it changes nothing.
-    """
-
-    matmul_precision: str = ""
-    precision: str = ""
-    times_as_expensive: float = math.nan
-    has_products: bool = True
-    begin: str = ""
-    asks: bool = False
-
-    @property
-    def headline(self) -> str:
-        """One sentence that says how it went."""
-        if not self.has_products:
-            return "there are no float32 products, so none is rounded."
-        if not self.lines:
-            why = (
-                ""
-                if self.begin == "with float32 products"
-                else ": each asks for another precision, or is too small to be"
-            )
-            return f"{self.begin} no product is rounded{why}."
-        return super().headline
+        told = f"Put `{within}` around the whole call: all that multiply are needed."
+        fix = tuple(each._replace(remedy=told) for each in found.fix)
+        found = found._replace(fix=fix)
+    return found

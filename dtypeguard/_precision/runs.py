@@ -1,7 +1,7 @@
 """Plain runs of a program with some lines wide, or with the loss scaled."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,9 @@ from .._leaves.types import Equation, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
-from .._numbers.plans import WIDE, Key, WidthPlan
+from .._numbers.plans import WIDE, WidthPlan
 from .plain import PlainRuns
-from .records import Scaled, WideLines
+from .rows import ReportWords, Scaled, WideLines
 
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
 # powers of two.
@@ -34,7 +34,6 @@ class Runs(PlainRuns):
 
     def __init__(self, measures: Measures):
         super().__init__(measures)
-        self._as_given: list[Leaf] | None = None
         self.count = 0
         self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
         wide = plans.wide(self.program)
@@ -101,6 +100,16 @@ class Runs(PlainRuns):
         return sum(inside) > 1
 
     @property
+    def words(self) -> ReportWords:
+        """How a report names what was run."""
+        formats, unknown = self.program.formats, self.program.unknown
+        setting = "" if formats.narrow is None else f"in {formats.narrow}"
+        wide = str(formats.wide)
+        so_far = ", as far as they were examined" * bool(unknown)
+        nothing = f"the outputs are those of {wide}{so_far}."
+        return ReportWords(setting, f"in {wide}", wide, f"those of {wide}", nothing)
+
+    @property
     def nothing(self) -> WideLines:
         """The program with no line wide."""
         return WideLines(self.total, self.left(self.total), 0.0)
@@ -126,24 +135,6 @@ class Runs(PlainRuns):
         )
         left = self.left(error)
         return Scaled(2.0**power, error, left, short[0]) if left < _LEFT_AT_MOST else None
-
-    def harm(self, equations: Collection[Key], narrow: np.dtype) -> float:
-        """The error that it adds to the outputs as written if some equations are narrow.
-
-        Args:
-            equations: the identities of each, and of those around it.
-            narrow: the dtype that they get.
-        """
-        formats = self.program.formats
-        own = formats._replace(narrow=narrow, is_own=True)
-        if self._as_given is None:
-            self._as_given = self.written
-            if formats.narrow is not None:
-                wide = plans.wide(self.program)
-                self._as_given = self._measures.run(wide, formats=own)
-        plan = plans.all_but(self.program, equations)
-        made = self._measures.run(plan, formats=own)
-        return self._mean(self._distances(made, self._as_given))
 
     def _widened_work(self, plan: WidthPlan, is_any: bool = False) -> float:
         """The operations of the products that a plan makes wide, or of all of them."""

@@ -1,5 +1,5 @@
 """Stochastic rounding: stores float32 values in fewer bits with the right mean.
 
-May import `_leaves`. Read `rounding.py` first, which draws the random bits and rounds.
-`apply.py` has the public `apply_updates`, which rounds the sum of params and updates.
+May import `_leaves`. `rounding.py` draws the random bits and rounds, and has the public
+`apply_updates`, which rounds the sum of params and updates.
 """

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 
-from .._leaves.inert import fields_of, is_a, items_of, variables_of
 from .._leaves.types import PyTree
+from .inert import fields_of, is_a, items_of, variables_of
 
 
 def line_at(file: str, line: int) -> str:

@@ -1,9 +1,6 @@
 """audit_precision on programs that compute wider than they need, and on mended ones."""
 
-import inspect
-import json
 import math
-import re
 
 import equinox as eqx
 import jax
@@ -253,7 +250,7 @@ def remat(f):
     "transform", [None, jax.grad, remat], ids=["loss", "grad", "remat"]
 )
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_the_source_is_found_and_what_mending_it_saves(plant, transform):
+def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transform):
     change = transform or (lambda f: f)
     f, args = plant(mended=False)
     report = audit_precision(change(f), *args)
@@ -267,87 +264,12 @@ def test_the_source_is_found_and_what_mending_it_saves(plant, transform):
         assert cost.cause.line == marked(plant, "# cause"), report
     total = sum(report.work.flops.values())
     saved = after.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
-    assert saved == pytest.approx(cost.saves * total), (report, after)
-    assert cost.saves == cost.share > 0.15
+    assert saved == pytest.approx(cost.share * total), (report, after)
+    assert cost.share > 0.15
     assert sum(after.work.flops.values()) == total
     assert after.costs == ()
     assert after.work.wide == 0
-    assert cost.is_cast == (plant in (normalized, softmax, named))
     assert math.isnan(report.error)
-    assert math.isnan(cost.harm)
-
-
-@pytest.mark.parametrize("gradient", [False, True], ids=["loss", "grad"])
-def test_two_sources_of_one_product(gradient):
-    def program(a, b):
-        def f(w, x, key):
-            h = x + jax.random.normal(key, x.shape, BF16 if a else F32)
-            v = w * (1.5 if b else np.float32(1.5))
-            return mean(h @ v) + mean(h @ w)
-
-        return jax.grad(f) if gradient else f
-
-    report = audit_precision(program(False, False), W, X, KEY)
-    first, second = report.costs
-    assert "random" in first.cause.code
-    assert "1.5" in second.cause.code
-    total = sum(report.work.flops.values())
-    work = lambda a, b: (
-        audit_precision(program(a, b), W, X, KEY).work.flops.get("bfloat16", 0) / total
-    )
-    assert report.work.wide == 1
-    assert (work(True, False), work(False, True)) == (first.saves, second.saves)
-    assert second.saves == 0 < second.share
-    assert work(True, True) == 1 == first.share
-    assert first.others == (second.cause.place,)
-    assert f"It saves 50% only together with {first.cause.place}" in str(report)
-    assert "Write a Python number" in second.remedy
-    assert "dtype=jnp.bfloat16" in first.remedy
-
-
-def test_a_cast_is_advised_where_it_works():
-    """At each line that uses what is wide; to an array that the function closes over."""
-
-    def f(w, x):
-        table = jnp.cos(jnp.arange(8.0))  # table
-        h = x * table  # first
-        k = x + table  # second
-        return h @ w, k @ w
-
-    place = lambda name: (
-        f"test_costs.py:{marked(test_a_cast_is_advised_where_it_works, name)}"
-    )
-    (cost,) = audit_precision(f, W, X).costs
-    assert f"{place('# table')} makes, where " in cost.remedy
-    assert f"{place('# first')} and " in cost.remedy
-    assert f"{place('# second')} use it: " in cost.remedy
-    (cost,) = audit_precision(lambda x: x @ TABLE, shape(8, 16)).costs
-    assert "Cast the array that " in cost.remedy
-
-
-def test_a_call_that_takes_a_dtype_is_told_by_what_it_calls():
-    filled = jnp.ones
-    makers = lambda: filled(8, F32), lambda: jnp.cos(jnp.arange(8.0))  # not ones(8)
-    for make, takes_dtype in zip(makers, (True, False)):
-        (cost,) = audit_precision(lambda w, x, make=make: (x * make()) @ w, W, X).costs
-        assert ("give the call dtype=jnp.bfloat16" in cost.remedy) == takes_dtype
-
-
-def test_the_last_lines_that_make_it_are_cast():
-    """Of a rotation: angles that are cast themselves lose their positions."""
-
-    def f(w, x):
-        rates = 10000 ** -(jnp.arange(8.0) / 8)
-        angles = jnp.arange(16.0)[:, None] * rates
-        cos = jnp.cos(angles)  # cos
-        sin = jnp.sin(angles)  # sin
-        return (x * cos + x[:, ::-1] * sin) @ w  # use
-
-    (cost,) = audit_precision(f, W, X).costs
-    at = lambda name: marked(test_the_last_lines_that_make_it_are_cast, f"# {name}")
-    found = [int(line) for line in re.findall(r"test_costs.py:(\d+)", cost.remedy)]
-    assert sorted(found) == [at("cos"), at("sin"), at("use")]
-    assert " make, where " in cost.remedy
 
 
 def test_a_weak_array_that_a_function_closes_over_is_no_source():
@@ -360,7 +282,6 @@ def test_a_weak_array_that_a_function_closes_over_is_no_source():
     assert cost.cause.line == marked(
         test_a_weak_array_that_a_function_closes_over_is_no_source, "# cause"
     )
-    assert "Write a Python number" in cost.remedy
     assert audit_precision(lambda w, x: f(w, x, 2.8), W, X).costs == ()
 
 
@@ -373,69 +294,6 @@ def test_a_use_that_is_cast_back_is_not_the_line():
     assert cost.origin.line == marked(
         test_a_use_that_is_cast_back_is_not_the_line, "# cause"
     )
-
-
-def test_a_layer_without_a_dtype_among_layers_that_have_one():
-    """Its bias alone keeps its product wide: the kernel and the bias are named together."""
-    nn = need("flax.linen")
-    dense = lambda **dtype: nn.Dense(8, **dtype)
-    model = nn.Sequential([dense(dtype=BF16), dense(), dense(dtype=BF16)])
-    x = shape(16, 8)
-    params = jax.eval_shape(model.init, KEY, x)
-    (cost,) = audit_precision(model.apply, params, x).costs
-    layer = "variables['params']['layers_1']"
-    assert cost.cause == f"{layer}['bias'], {layer}['kernel']"
-    narrow = jax.tree.map(lambda x: shape(*x.shape), params["params"]["layers_1"])
-    params = {"params": {**params["params"], "layers_1": narrow}}
-    assert audit_precision(model.apply, params, x).costs == ()
-
-
-def test_params_beside_what_is_no_array_are_given_narrow():
-    model = eqx.nn.MLP(8, 8, 8, 1, key=jax.random.key(0))
-    f = lambda model, x: jax.vmap(model)(x)
-    (cost,) = audit_precision(f, model, jnp.ones((99, 8), BF16)).costs
-    narrow = eval(cost.remedy.partition("bfloat16: ")[2].rstrip("."))
-    assert audit_precision(f, narrow, jnp.ones((99, 8), BF16)).costs == ()
-
-
-def test_harm_of_subnormals():
-    """float16 has them, and XLA's `reduce_precision` makes them zero."""
-    x, w = jnp.linspace(1e-5, 3e-5, 64, dtype=F16).reshape(8, 8), jnp.eye(8, dtype=F16)
-    report = audit_precision(lambda x, w: (x.astype(F32) * 1.5) @ w, x, w)
-    (cost,) = report.costs
-    assert 0 < cost.harm < 0.01
-
-
-def test_harm_is_what_mending_does_to_the_outputs():
-    f, (params, x) = weights(mended=False)
-    keys = iter(jax.random.split(jax.random.key(0), 4))
-    draw = lambda s: jax.random.normal(next(keys), s.shape, s.dtype) / 3
-    params, x = jax.tree.map(draw, params), draw(x)
-    f = lambda params, x: jnp.tanh(jnp.tanh(x @ params["a"]) @ params["b"]).astype(F32)
-    report = audit_precision(f, params, x)
-    (cost,) = report.costs
-    narrow = f({**params, "b": params["b"].astype(BF16)}, x)
-    off = np.linalg.norm(narrow - f(params, x)) / np.linalg.norm(f(params, x))
-    assert 0.5 * off < cost.harm < 2 * off, (cost.harm, off)
-    assert "costs: 50% of the operations of matrix products run wider" in str(report)
-    # It would add more than half of the error: that is no advice.
-    assert cost.harm > report.error / 2
-    assert "Give params['b'] in bfloat16" not in str(report)
-    found = json.loads(report.to_json())
-    assert found["costs"][0]["harm"] == cost.harm
-    assert found["work"]["flops"] == report.work.flops
-
-
-def test_what_is_right_to_be_wide_has_a_harm_that_says_so():
-    """Differences of large numbers: narrow, the product has nothing left of them."""
-
-    def f(w, x):
-        large = x.astype(F32) + 300 + jnp.arange(8) / 100
-        return (large @ w.astype(F32) - 300 * jnp.sum(w.astype(F32), 0)).astype(x.dtype)
-
-    w = jnp.asarray(np.random.RandomState(0).normal(size=(8, 8)), BF16)
-    report = audit_precision(f, w, jnp.zeros((16, 8), BF16))
-    assert max(cost.harm for cost in report.costs) > 0.5
 
 
 def test_what_jax_widens_within_a_line_is_no_cost():
@@ -456,56 +314,6 @@ def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
 
     report = audit_precision(jax.grad(f), W, X)
     assert report.costs == ()
-    assert "no line makes 1% of them so" in str(report) or not report.work.wide
-
-
-def stack(strays, wrap):
-    """A gradient of unrolled layers on one line, with float32 weights at some of them."""
-
-    def f(weights, x):
-        for w in weights:
-            x = jnp.tanh(x @ w)
-        return mean(x)
-
-    weights = [shape(8, 8, dtype=F32 if n in strays else BF16) for n in range(5)]
-    return audit_precision(jax.grad(wrap(f)), weights, X)
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["bare", "remat"])
-def test_products_of_one_line_are_told_apart(wrap):
-    both, first, last = (stack(strays, wrap) for strays in ({1, 3}, {1}, {3}))
-    total = sum(both.work.flops.values())
-    costs = {cost.cause: cost for cost in both.costs}
-    wide = lambda report: report.work.flops["float32"] / total
-    assert costs["weights[1]"].share == wide(both) == wide(first)
-    assert costs["weights[1]"].saves == pytest.approx(wide(both) - wide(last))
-    assert (costs["weights[3]"].share, costs["weights[3]"].saves) == (wide(last), 0)
-
-
-def test_wide_values_that_meet():
-    """Of two that meet before anything narrow, a cast of the result is enough."""
-
-    def angles(w, x, key):
-        rates = jnp.linspace(1, 2, 8)
-        phases = jax.random.uniform(key, (8,))
-        both = rates + phases
-        return (x * both) @ w
-
-    (cost,) = audit_precision(angles, W, X, KEY).costs
-    assert cost.cause.code == "both = rates + phases"
-    assert cost.saves == 1
-
-    def scaled(w, x):
-        ones = jnp.ones(8)
-        wide = x.astype(F32)
-        return (wide * ones) @ w
-
-    costs = audit_precision(scaled, W, X).costs
-    assert {cost.cause.code for cost in costs} == {
-        "ones = jnp.ones(8)",
-        "wide = x.astype(F32)",
-    }
-    assert [(cost.share, cost.saves) for cost in costs] == [(1, 0), (1, 0)]
 
 
 def test_calls_and_loops_add_no_source():
@@ -518,10 +326,9 @@ def test_calls_and_loops_add_no_source():
         return h.at[n].add(1) @ w
 
     report = audit_precision(f, W, X)
-    assert [cost.is_cast for cost in report.costs] == [True], report
-    assert report.costs[0].saves == report.work.wide == 1
-    ones = jnp.ones((8, 8), BF16)
-    assert 0 < audit_precision(f, ones / 8, ones).costs[0].harm < 0.1
+    (cost,) = report.costs
+    assert cost.cause.code == "h = x.astype(F32)"
+    assert cost.share == report.work.wide == 1
 
 
 def matrix(*sizes):
@@ -612,7 +419,6 @@ def test_a_while_loop_is_said_to_count_once():
         return lax.while_loop(lambda h: h[0, 0] < 9, step, x.astype(F32))
 
     report = audit_precision(f, W, X)
-    assert report.costs[0].is_cast
     assert "a while_loop counts once" in str(report)
 
 
@@ -652,7 +458,7 @@ def test_a_float64_array_in_a_float32_program():
     x, w = shape(16, 8, dtype=F32), shape(8, 8, dtype=F32)
     report = audit_precision(f, w, x, x64=True)
     assert report.work.narrow == "float32"
-    assert report.costs[0].saves == 1
+    assert report.costs[0].share == 1
     assert audit_precision(f, w, x).costs == ()
 
 
@@ -662,7 +468,7 @@ def test_models_of_flax_and_equinox():
     params = jax.eval_shape(model.init, jax.random.key(0), X)
     loss = lambda params, x: mean(model.apply(params, x))
     report = audit_precision(loss, params, X)
-    assert [cost.cause for cost in report.costs] == ["params"], report
+    assert {x.cause.rpartition("[")[2] for x in report.costs} == {"'kernel']"}, report
     half = jax.tree.map(lambda x: shape(*x.shape), params)
     assert audit_precision(loss, half, X).costs == ()
 
@@ -670,7 +476,7 @@ def test_models_of_flax_and_equinox():
     table = jnp.ones(8, F32)
     f = lambda mlp, x: mean(jax.vmap(mlp)(x * table))
     report = audit_precision(eqx.filter_grad(f), mlp, X)
-    assert [cost.saves for cost in report.costs] == [1]
+    assert [cost.share for cost in report.costs] == [1]
     assert "x * table" in report.costs[0].origin.code
 
 
@@ -708,11 +514,6 @@ def trained(opt):
 
 
 # Functions of wide inputs, their arguments, and what their reports name.
-def muon():
-    """A state that is all wide; Optax casts its bias correction to the dtype of that."""
-    return *trained(optax.contrib.muon(1e-3, mu_dtype=F32)), ["o"]
-
-
 def one_of_a_state():
     """A state of which the wide momentum alone comes to a product."""
     step, (params, state, x) = trained(optax.adam(1e-3, mu_dtype=F32))
@@ -736,59 +537,21 @@ def some_of_the_params():
         cast = p["c"].astype(x.dtype)
         return mean(jnp.tanh(x @ p["a"]) @ p["b"] + jnp.tanh(x @ cast) @ cast)
 
-    return f, [{n: jnp.ones((8, 8)) for n in "abc"}, matrix(8, 8)], ["p['a'], p['b']"]
+    return f, [{n: jnp.ones((8, 8)) for n in "abc"}, matrix(8, 8)], ["p['a']", "p['b']"]
 
 
 def an_array():
     return lambda x, w: mean(x @ w), [matrix(8, 8), jnp.ones((8, 8))], ["w"]
 
 
-INPUTS = [muon, one_of_a_state, one_of_the_params, some_of_the_params, an_array]
+INPUTS = [one_of_a_state, one_of_the_params, some_of_the_params, an_array]
 
 
 @pytest.mark.parametrize("plant", INPUTS, ids=lambda plant: plant.__name__)
-def test_an_input_is_named_by_its_path_and_its_remedy_works_to_the_letter(plant):
+def test_an_input_is_named_by_its_path(plant):
     f, args, causes = plant()
     report = audit_precision(f, *shapes(args))
-    assert [cost.cause for cost in report.costs] == causes
-    assert all(cost.saves == cost.share > 0.05 for cost in report.costs)
-    names = dict(zip(inspect.signature(f).parameters, args))
-    for cost in report.costs:
-        made = cost.remedy.partition(f" in {report.work.narrow}: ")[2].removesuffix(".")
-        for path in cost.cause.split(", "):
-            code = f"{path}{made[1:].removesuffix(' of each')}" if "each" in made else made
-            narrow = eval(code, {**names, "jax": jax, "jnp": jnp})
-            old = eval(path, names)
-            swap = lambda x, old=old, narrow=narrow: narrow if x is old else x
-            args = jax.tree.map(swap, args, is_leaf=lambda x, old=old: x is old)
-    assert audit_precision(f, *shapes(args)).costs == ()
-
-
-def test_a_policy_that_widens_is_named():
-    reports = []
-    for policy in (dtypeguard.Policy(compute_dtype=F32), None):
-        opt = dtypeguard.guard(optax.contrib.muon(1e-3), policy=policy)
-        f, args = trained(opt)
-        reports.append(audit_precision(f, *shapes(args)))
-    report, mended = reports
-    (cast,) = [cost for cost in report.costs if cost.is_cast]
-    assert "Leave out the compute_dtype of the policy at " in cast.remedy
-    assert mended.costs == ()
-
-
-def test_a_function_that_is_another_one_when_it_is_traced_again():
-    """It asks for a dtype, or counts its calls: what it was at first tells the costs."""
-    stray = np.ones((8, 8), np.float32)
-    calls = []
-
-    def by_dtype(x, w):
-        return x @ w if x.dtype == F32 else x @ (w * stray) @ (w * stray)
-
-    def by_call(x, w):
-        calls.append(x)
-        return x @ w if len(calls) == 1 else x @ w @ (w * stray)
-
-    types = jax.ShapeDtypeStruct((4, 8), F32), jax.ShapeDtypeStruct((8, 8), BF16)
-    for function in (by_dtype, by_call):
-        (cost,) = audit_precision(function, *types).costs
-        assert (cost.cause, cost.share, cost.saves) == ("x", 1, 1)
+    assert {cost.cause for cost in report.costs} == {*causes}
+    assert all(cost.share > 0.05 for cost in report.costs)
+    narrow = lambda x: x.astype(BF16) if x.dtype == F32 else x
+    assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).costs == ()

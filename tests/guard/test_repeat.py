@@ -25,9 +25,9 @@ BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 def guards(monkeypatch):
     """Counts the calls that the guard takes apart: each snapshots and settles its carry."""
     made = []
-    take_apart = module._Call.__init__
+    take_apart = module.GuardedCall.__init__
     monkeypatch.setattr(
-        module._Call,
+        module.GuardedCall,
         "__init__",
         lambda self, *args: made.append(1) or take_apart(self, *args),
     )
@@ -119,7 +119,7 @@ def test_a_carry_that_stays_weak_is_looked_into_once(monkeypatch):
     guarded = guard_step(step)
     state = {"weak": 1.0, "sum": jnp.zeros(3, BF16)}
     calls = []
-    monkeypatch.setattr(module._Call, "_strongly_typed", counted(calls))
+    monkeypatch.setattr(module.GuardedCall, "_strongly_typed", counted(calls))
     for _ in range(4):
         state = guarded(state, jnp.ones(3, BF16))
     assert len(calls) == 2  # a Python number, then an array of weak type
@@ -132,7 +132,7 @@ def test_a_carry_that_stays_weak_is_looked_into_once(monkeypatch):
 
 
 def counted(calls):
-    ask = module._Call._strongly_typed
+    ask = module.GuardedCall._strongly_typed
     return lambda self: calls.append(1) or ask(self)
 
 

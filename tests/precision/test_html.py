@@ -11,12 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard import PrecisionReport, audit_precision
-from dtypeguard._costs.costs import LineCost
-from dtypeguard._costs.work import Work
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._precision.records import Costs, Errors, Setting
-from dtypeguard._source.origin import Origin
 
 pytestmark = [
     pytest.mark.third_party,
@@ -92,10 +88,10 @@ def test_a_short_file_is_shown_as_a_whole_with_its_line_marked_and_escaped(modul
     shown = [re.sub(r"^\d+", "", row) for kind, row in page.rows if "named" not in kind]
     assert "    text = \"<script>alert('&amp;')</script>\"" in shown
     (row,) = page.named()
-    assert row.startswith("5100% p = jnp.arange(600, dtype=x.dtype) # <b>loses</b>100%: ")
+    assert row.startswith("5100% p = jnp.arange(600, dtype=x.dtype) # <b>loses</b>")
     assert "rounds to bfloat16" in row
     assert [kind for kind, _ in page.rows if "chosen" in kind] == ["named chosen"]
-    for sentence in (report.headline, report.fix[0].remedy, "squared error is left."):
+    for sentence in (report.headline, report.fix[0].remedy, "squared error left with it"):
         assert sentence in text
     assert "prefers-color-scheme: dark" in text
     assert '<th scope="col" class="share">loses</th>' in text
@@ -115,7 +111,6 @@ def test_a_healthy_program_does_not_read_like_a_list_of_faults():
     assert report.is_spread
     text = report.to_html()
     page = _Page(text)
-    assert "That is the cost of bfloat16" in text
     assert "What to change" not in text
     assert "Compute" not in text
     assert '<main class="healthy">' in text  # bars without the color of a fault
@@ -155,32 +150,3 @@ def train(w):
     (row,) = [row for row in page.named() if "optax/_src/update.py" in row]
     assert row.startswith("6")
     assert "return optax.apply_updates(w, updates)optax/_src/update.py:" in row
-
-
-def test_costs_stand_on_the_line_where_values_become_wide():
-    """And the line that makes the wide value says so; two that share work are no sum."""
-    at = lambda line: Origin(healthy.__file__, line, "spread", "")
-    costs = (
-        LineCost(at(9), at(7), 0.5, 0.25, 0.003, is_cast=False),
-        LineCost(at(9), "args[0]", 0.5, 0.0, float("nan"), is_cast=False),
-        LineCost(at(11), at(11), 0.3, 0.3, 0.02, is_cast=True),
-        LineCost(None, "args[1]", 0.1, 0.1, float("nan"), is_cast=False),
-    )
-    work = Work({"bfloat16": 3e6, "float32": 1e6}, {"bfloat16": 1.0, "int32": 1.0})
-    errors, spent = Errors(0.0, {"": 0.0}), Costs(work, costs)
-    report = PrecisionReport(Setting(wide="float32"), errors, spent=spent)
-    text = report.to_html()
-    page = _Page(text)
-    assert page.wrong == []
-    assert ">loses</th>" not in text
-    cause, product, cast, elsewhere = page.named()
-    assert cause.startswith("7 w = x[:4]What this line makes is wide: ")
-    assert product.startswith("950% b = jnp.tanh(x @ w.T)50% of the matrix products run ")
-    assert f"because of {at(7).place}; 25% saved if this alone is narrow" in product
-    assert "; 0.3% error added if it is" in product
-    assert "because of args[0]; 0% saved if this alone is narrow" in product
-    assert "nan" not in text
-    assert "by an explicit cast; 30% saved if this alone" in cast
-    assert "args[1]10% of the matrix products" in elsewhere
-    rows = [text for kind, text in page.rows if text.startswith(("bfloat16", "float32"))]
-    assert rows == ["bfloat1675%50%", "float3225%0%"]

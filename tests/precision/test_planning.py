@@ -10,8 +10,7 @@ from trained import written
 
 from dtypeguard import Plan, audit_precision, autocast
 from dtypeguard._leaves.compat import CAN_AUTOCAST
-from dtypeguard._precision.plan_check import PlanCheck
-from dtypeguard._precision.planned import inputs_of, plan_call
+from dtypeguard._precision.planned import PlanCheck, inputs_of, plan_call
 from dtypeguard.testing import check_precision
 
 pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")

@@ -391,7 +391,8 @@ def test_what_is_finite_in_wide_types_alone_comes_first(plant):
     assert report.error == float("inf")
     assert report.losses[0].origin.line == marked(plant), report
     assert report.losses[0].alone == float("inf")
-    assert str(report).count(f"test_planted.py:{marked(plant)} in float32") == 1
+    assert str(report).count("Compute ") == 1
+    assert f"test_planted.py:{marked(plant)} in float32." in str(report)
     assert report.not_finite.line >= marked(plant)
     assert f"{report.not_finite.line} is the first that is not." in report.headline
 

@@ -25,7 +25,7 @@ import optax
 
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import x64_enabled
-from dtypeguard._precision.sections import LEGENDS
+from dtypeguard._precision.text import LEGENDS
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -43,7 +43,7 @@ _PARTS = re.compile(
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )
-_LEGEND = re.compile(r"^(Off is \|.*\n)", flags=re.MULTILINE)
+_LEGEND = re.compile(r"^(Off: how .*\n)", flags=re.MULTILINE)
 _REMEDY = re.compile(r"(?<!`, )\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
 # What differs between machines and releases: hashes, releases and other figures, lines of

@@ -207,7 +207,7 @@ ASKED = [
     Policy(state_dtype="params"),  # which refuses float16
     Policy(compute_dtype=jnp.float64),  # which needs x64
     Policy(updates_dtype=jnp.float64),
-    Policy(state_dtype=lambda path, leaf: jnp.float64),
+    Policy(state_dtype={"*": jnp.float64}),
 ]
 
 

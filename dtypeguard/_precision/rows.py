@@ -1,16 +1,16 @@
-"""What a line of source loses."""
+"""The rows of a report of precision."""
 
-import dataclasses
 import math
+from typing import NamedTuple
 
+from .._numbers.plans import WidthPlan
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
 STOCHASTICALLY = "dtypeguard.apply_updates(params, updates, key=key)"
 
 
-@dataclasses.dataclass(frozen=True)
-class LineLoss:
+class LineLoss(NamedTuple):
     """A line of source that loses precision.
 
     Attributes:
@@ -19,9 +19,8 @@ class LineLoss:
         share: its share of the squared error of the outputs: what its rounding adds to the
             lines before it. Shares add up to what decisions leave, and may be negative.
         alone: the error of the outputs if only this line rounds.
-        left: the share of the squared error that is left if only this line is wide, and
-            what it makes up to an explicit cast, by a run of the program; not a number
-            for lines beyond the first eight.
+        left: the share of the squared error that is left if only this line is wide, by a
+            run of the program; not a number for lines beyond the first eight.
         dtypes: the dtypes that it rounds to.
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.
@@ -33,8 +32,7 @@ class LineLoss:
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
         scope: what the scopes of `jax.named_scope` in which it is computed have in common,
-            such as "encoder/block_*"; Flax Linen and Haiku name their modules so. Empty if
-            there is nothing.
+            such as "encoder/block_*"; empty if there is nothing.
     """
 
     origin: Origin | None
@@ -64,3 +62,60 @@ class LineLoss:
             return "the inputs"
         place = place_of(self.origin)
         return place if self.cast is None else f"{place}, {self.cast}"
+
+
+class LineDecision(NamedTuple):
+    """A line that decides by floating numbers, and decides otherwise in wide types.
+
+    Attributes:
+        origin: the line; None if no line outside JAX leads to it.
+        flipped: how many of its decisions are others in wide types.
+        count: how many it makes: a mask of 32,768 elements is as many.
+    """
+
+    origin: Origin | None
+    flipped: int
+    count: int
+
+
+class WideLines(NamedTuple):
+    """A run with some lines wide: its error, what it leaves of that squared, its price."""
+
+    error: float = math.nan
+    left: float = math.nan
+    price: float = math.nan
+    plan: WidthPlan | None = None
+
+
+class Scaled(NamedTuple):
+    """A run with the loss scaled, of which the gradients are divided in wide types.
+
+    Attributes:
+        scale: the factor, a power of two.
+        error: that of its outputs.
+        left: the share of the squared error as written that it leaves.
+        dtype: the one whose range is too small without.
+    """
+
+    scale: float
+    error: float
+    left: float
+    dtype: str
+
+
+class ReportWords(NamedTuple):
+    """How a report names what was run.
+
+    Attributes:
+        setting: how the program was run; empty if as written.
+        widened: how the lines of the fix are computed.
+        become: what their products become.
+        beside: what the outputs are compared with.
+        nothing: what is said where nothing is off.
+    """
+
+    setting: str
+    widened: str
+    become: str
+    beside: str
+    nothing: str

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
-PAGE = ROOT / "docs" / "releases.md"
+PAGE = ROOT / "docs" / "contract.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",

@@ -27,12 +27,12 @@ from .._leaves.internals import COMPILING, STATEFUL
 from .._leaves.paths import keys
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
-from .._lines.bindings import field_line
 from .._lines.compiled import KeptProgram, first_line, kept
 from .._lines.fed import parameter
 from .._lines.made import Made
-from .._lines.traced import made_of, recorded
+from .._lines.record import made_of, of_number, of_object, recorded
 from .._source.files import is_installed, is_users, line_text, package
+from .._source.inert import fields_of
 from .._source.origin import Origin, origin_of_frame
 from .._source.syntax import parsed
 
@@ -230,6 +230,8 @@ def _begun(
         line = first_line(call.callers[0], place, name, value) if weak else None
         for path in weak:
             made = recorded(values[path]).root or line
+            if made is None and is_python_number(values[path]):
+                made = of_number(keys(path)[-1], values[path])
             begun |= {path: made} if made else {}
     return begun
 
@@ -292,20 +294,11 @@ def line_of_jit(call: CompiledCall) -> str:
 
 
 def line_of_object(call: CompiledCall, path: str) -> Origin | None:
-    """The user's line that makes an object among the arguments, or that puts it in a field.
-
-    Args:
-        call: that has the argument.
-        path: of the object.
-    """
-    named = _arguments(call)
-    name, *fields = keys(path)
-    holder = named.get(name)
-    if not fields:
-        return first_line(call.callers[0], [*named].index(name), name, holder)
-    for field in fields[:-1]:
-        holder = getattr(holder, "__dict__", {}).get(field)
-    return field_line(type(holder), fields[-1])
+    """The user's line that gave an object among the arguments to a variable."""
+    holder: object = _arguments(call)
+    for name in keys(path):
+        holder = (holder if type(holder) is dict else fields_of(holder)).get(name)
+    return of_object(holder)
 
 
 _JIT = re.compile(r"(.*\.)?(\w+_)?(p?jit|pmap)")

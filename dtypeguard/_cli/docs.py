@@ -22,7 +22,17 @@ _FILES = ".ipynb", ".npz"
 
 
 # Names that pages had before, and the pages that have their text now.
-_MOVED: dict[str, str] = {}
+_MOVED = {
+    "stability": "contract",
+    "limits": "contract",
+    "releases": "contract",
+    "migrating": "corrected-optimizers",
+    "devices": "libraries",
+    "notebooks": "libraries",
+    "glossary": "faq",
+    "why-dtypes-drift": "find-the-line",
+    "lbfgs": "find-the-line",
+}
 
 
 def docs(arguments: argparse.Namespace) -> int:

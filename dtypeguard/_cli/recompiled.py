@@ -18,6 +18,7 @@ from .._leaves.rows import Type
 from .._leaves.types import Function, Leaf
 from .._lines.compiled import ALL_EQUATIONS, CompiledLines
 from .._lines.fed import parameter
+from .._lines.record import recorded
 from .._source.origin import Origin, Why, callers, release
 from .changes import (
     TypeChange,
@@ -352,7 +353,7 @@ def _explained(
     calls = " then ".join(dict.fromkeys(filter(None, (before.caller, now.caller))))
     program, lines, returned = before.program, None, {}
     if program is not None:
-        lines = CompiledLines(program, call.jaxpr, call.frames, values)
+        lines = CompiledLines(program, call.jaxpr, values)
         fed = {path: (now.positions[path], values[path]) for path in paths}
         returned = program.returned(fed)
     changes = []
@@ -369,7 +370,7 @@ def _explained(
             why = lines.of_result(returned[path], path, old.type)
             begun = _first(before, path) or begun
         elif lines is not None:
-            made = lines.of_value(values[path])
+            made = recorded(values[path]).root
             is_in_call = users_line(made) in (before.caller, now.caller)
             why = Why() if is_in_call else Why(made)
         pair = old.type, new.type

@@ -40,12 +40,7 @@ class Work:
 
 
 def work_of(graph: Graph, narrow: DType = None) -> Work:
-    """Counts what a program computes.
-
-    Args:
-        graph: the program.
-        narrow: the dtype that it is expected to compute in, if that is known.
-    """
+    """Counts what a program computes."""
     flops: dict[str, float] = defaultdict(float)
     moved: dict[str, float] = defaultdict(float)
     uncounted: set[str] = set()
@@ -143,6 +138,33 @@ def operations(eqn: JaxEquation) -> float:
     else:  # each row of the left operand goes to one group
         count = math.prod(left.shape) * right.shape[-1]
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
+
+
+def wide_share(graph: Graph, narrow: DType) -> float:
+    """The share of the multiply-adds that are on operands wider than a dtype.
+
+    An operand that is rounded first is narrow, though a CPU is given it in float32.
+    """
+    wide = total = 0.0
+    for equation, _ in equations(graph):
+        if count := operations(equation.stack[0]) * repetitions(equation.stack):
+            sizes = (_rounded_itemsize(graph, value) for value in equation.inputs[:2])
+            total += count
+            wide += count * (max(sizes) > narrow.itemsize)
+    return wide / total if total else 0.0
+
+
+def _rounded_itemsize(graph: Graph, value: int) -> float:
+    """The bytes of each number of a value, or of what it is a copy of."""
+    made, size = graph.made_by.get(value), _itemsize(graph, value)
+    if made is None or made.primitive != "convert_element_type":
+        return size
+    return min(size, _itemsize(graph, made.inputs[0]))
+
+
+def _itemsize(graph: Graph, value: int) -> float:
+    dtype: DType = getattr(graph.avals[value], "dtype", None)
+    return getattr(dtype, "itemsize", 0)
 
 
 def _is_closed(eqn: JaxEquation) -> bool:

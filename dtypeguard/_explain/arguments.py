@@ -14,8 +14,8 @@ from .._leaves.types import DType, Leaf
 from .._lines.fed import parameter
 from .._lines.numbers import number_line
 from .._lines.provenance import TypeProvenance
+from .._lines.record import recorded
 from .._lines.sites import Argument, Site, arguments, stored, written_in
-from .._lines.traced import recorded
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_of_frame
 from .._source.syntax import evaluated, returned, statement

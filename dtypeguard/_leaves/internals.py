@@ -60,6 +60,8 @@ STATEFUL = ("brainstate",)
 
 # Functions inside of JAX, known by the frames of a traceback: parts of their names ...
 TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
+# The end of each trace, with what it closes over and its results.
+TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
 LIKE = ForeignNames("_like")
 # ... and whole names.

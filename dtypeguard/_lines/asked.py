@@ -6,7 +6,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from .._leaves.types import DType
-from .._source.assignments import assigned_at
+from .._source.assigned import assigned_value
 from .._source.files import is_recorded
 from .._source.origin import Origin, origin_at
 from .._source.syntax import defaults_of, expression, first_line, parsed, text_of
@@ -45,9 +45,8 @@ def _written(name: str, frame: FrameType) -> Iterator[tuple[str, ast.expr]]:
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     if name not in code.co_varnames[:count]:
-        known = frame.f_locals
-        found = assigned_at(code.co_filename, name, frame.f_lineno, known)
-        yield from ((code.co_filename, x.value) for x in found if x.value and not found[1:])
+        found = assigned_value(code.co_filename, name, frame.f_lineno)
+        yield from ((code.co_filename, x) for x in [found] if x)
         return
     if found := passed(frame, name):
         caller, given = found

@@ -11,24 +11,20 @@ from collections.abc import Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from .._leaves.dtypes import is_array, is_python_number, is_weak
+from .._leaves.dtypes import is_python_number, is_weak
 from .._leaves.rows import Type, type_of
-from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
-from .._program.graph import Equation, Graph, open_jaxpr
+from .._leaves.types import Jaxpr, Leaf, PyTree
+from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_users
-from .._source.origin import Origin, Why, origin_at, origin_of_frame
-from .._source.syntax import expression, statement
-from .bindings import assignments, bound, words_of
-from .blame import Blame
+from .._source.origin import Origin, Why
+from .._source.syntax import expression
 from .fed import Fed, parameter, returned_as, words
 from .numbers import number_line
-from .provenance import TypeProvenance
-from .region import Matches
+from .record import recorded
 from .sites import Site
-from .why import Has, line_of, why
+from .why import Ends, Has, line_of, why
 
 # What the jaxprs that are kept may have: equations of one, equations of all, and bytes of
 # constants that are written in one.
@@ -165,31 +161,25 @@ def _size(jaxpr: Jaxpr, most: int) -> int | None:
     return size
 
 
-class CompiledLines:
+class CompiledLines(Ends):
     """Finds the lines in a program that was kept, while its function is compiled again.
 
     Args:
         program: of the earlier call.
         again: the new jaxpr, whose constants are those of the earlier one.
-        frames: of JAX, inside of the call, and its callers, inside out.
         given: the leaves of the new call, by path.
     """
 
     def __init__(
-        self,
-        program: KeptProgram,
-        again: Jaxpr | None,
-        frames: Sequence[FrameType],
-        given: Mapping[str, Leaf],
+        self, program: KeptProgram, again: Jaxpr | None, given: Mapping[str, Leaf]
     ):
-        self._provenance = TypeProvenance(frames[:1], caller_of(frames), is_again=True)
         inside = program.jaxpr
         consts = getattr(again, "consts", ())
         if len(consts) != len(inside.constvars):
             consts = ()
         self._graph = Graph(SimpleNamespace(jaxpr=inside, consts=consts))
         self._names, self._results = program.arguments, program.results
-        self._frames, self._given = frames, given
+        self._given = given
 
     def of_result(self, number: int, path: str, before: Type) -> Why:
         """The lines that gave a result a type that the leaf of a path did not have.
@@ -227,48 +217,8 @@ class CompiledLines:
             for name in [words(self._results[other])]
         )
 
-    def of_value(self, leaf: Leaf) -> Origin | None:
-        """The line of the caller's that made an argument."""
-        return None if leaf is None else self._provenance.of_leaf(leaf)
-
-    def result(self, output: int) -> Why:
-        return Why()
-
     def given(self, number: int) -> Why:
-        return Why(self.of_value(self._given.get(self._names[number])))
-
-    def constant(
-        self, graph: Graph, found: Blame, line: Origin, matches: Matches
-    ) -> Origin | None:
-        if found.operand is None:
-            return line
-        value = graph.values.get(found.operand)
-        held = [value] if isinstance(value, (jax.Array, np.ndarray)) else []
-        held += self._variables(line, matches, graph.avals[found.operand])
-        lines = (self._provenance.of_value(each).root for each in held)
-        return next(filter(None, lines), line)
-
-    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
-        return None
-
-    def undisplaced(self, graph: Graph) -> Graph:
-        return graph
-
-    def _variables(self, user: Origin, matches: Matches, aval: Aval) -> list[Leaf]:
-        """The one array of the property that a line of a function reads from outside."""
-        names = words_of(user.file, user.line)
-        found: dict[int, Leaf] = {}
-        for frame in self._frames:
-            if frame.f_code.co_filename == user.file:
-                known = {**frame.f_globals, **frame.f_locals}
-                values = [known[name] for name in names if name in known]
-                found |= {
-                    id(value): value
-                    for value in values
-                    if isinstance(value, (jax.Array, np.ndarray, np.generic))
-                    if matches(value) and np.shape(value) == aval.shape
-                }
-        return list(found.values()) if len(found) == 1 else []
+        return Why(recorded(self._given.get(self._names[number])).root)
 
 
 def caller_of(frames: Sequence[FrameType]) -> list[Site]:
@@ -291,28 +241,11 @@ def first_line(
         name: of the parameter.
         value: the argument.
     """
-    is_number = is_python_number(value)
-    if not is_number and (line := bound(frame, value)):
-        return line
+    if not is_python_number(value):
+        return recorded(value).root
     call = expression(frame.f_code, frame.f_lasti)
-    if not isinstance(call, ast.Call):
-        return None
-    named = {each.arg: each.value for each in call.keywords}
+    named = {x.arg: x.value for x in call.keywords} if isinstance(call, ast.Call) else {}
     source = named.get(name)
-    if source is None and place is not None and place < len(call.args):
-        source = call.args[place]
-    if is_number and (found := number_line(source, frame, value)):
-        return found
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    if isinstance(source, ast.Name):
-        # The statement that makes the first call has not assigned anything yet.
-        node = statement(file, line)
-        possible = assignments(frame, source.id, line, of_items=True)
-        before = [x for x in possible if x.line < (node.lineno if node else line)]
-        only = before[0] if len(before) == 1 else None
-        return only and origin_at(file, only.line, only.function)
-    # What makes an array of a number, as in `jnp.asarray(0.0)`, is written as well.
-    parts = source.args if isinstance(source, ast.Call) and is_array(value) else ()
-    is_made = bool(parts) and all(isinstance(each, ast.Constant) for each in parts)
-    is_written = isinstance(source, (ast.Constant, ast.Dict, ast.Tuple, ast.List))
-    return origin_of_frame(frame) if is_written or is_made else None
+    if isinstance(call, ast.Call) and source is None and place is not None:
+        source = next(iter(call.args[place : place + 1]), None)
+    return number_line(source, frame, value)

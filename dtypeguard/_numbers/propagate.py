@@ -182,15 +182,15 @@ class Propagation(Generic[State]):
     def solve(self, node: Node, values: list[State]) -> Sequence[State]:
         return self.block(node.inner[0], solved(node, values))
 
-    def _left(self, block: Block, given: Sequence[State]) -> list[State]:
+    def inside(self, block: Block, given: Sequence[State]) -> list[State]:
         return self.leaving(block, self.block(block, given))
 
     def _branches(self, node: Node, values: list[State]) -> list[State]:
-        made = [self._left(block, values[1:]) for block in node.inner]
+        made = [self.inside(block, values[1:]) for block in node.inner]
         return [self.joined(each, 0) for each in zip(*made)]
 
     def _shards(self, node: Node, values: list[State]) -> list[State]:
-        return self._left(node.inner[0], values)
+        return self.inside(node.inner[0], values)
 
     def _loop(self, node: Node, values: list[State]) -> list[State]:
         _, before, consts, count = loop_parts(node.eqn)
@@ -199,7 +199,7 @@ class Propagation(Generic[State]):
         carry = [self.crossing(value, var.aval) for value, var in pairs]
         for attempt in itertools.count(1):
             given = [*values[before:first], *carry, *values[last:]]
-            made = self._left(node.inner[0], given)
+            made = self.inside(node.inner[0], given)
             after = [self.joined(pair, attempt) for pair in zip(carry, made)]
             if after == carry:
                 break

@@ -20,21 +20,7 @@ from .runs import RunCall
 def comparison(
     reference: PyTree, subject: Subject, traced: Traced, formats: Formats
 ) -> Callable[[Sequence[Leaf]], dict[str, Any]]:
-    """Checks a reference; returns what compares the two on some arrays.
-
-    Args:
-        reference: a tree of arrays, a dict of them by path, or a function.
-        subject: the function and its arguments.
-        traced: the function, traced.
-        formats: the dtypes of the audit.
-
-    Returns:
-        A function of the inputs. It returns the fields of a report.
-
-    Raises:
-        ValueError: if the reference has another tree or other shapes.
-        TypeError: if it holds something else than numbers.
-    """
+    """Checks a reference; returns what compares the two on some arrays."""
     paths, avals = traced.outputs, traced.program.out_avals
     given, other = {}, None
     if is_function(reference, paths):

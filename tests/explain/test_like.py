@@ -34,9 +34,8 @@ def test_an_item_of_a_first_carry():
 
 
 def test_an_array_of_the_same_shape_follows_the_other():
-    model = jnp.ones(3)  # the model
-
     def run():
+        model = jnp.ones(3)  # the model
         carry = jnp.zeros_like(model)
         return lax.scan(lambda c, x: ((c * x).astype(BF16), None), carry, jnp.ones(2, BF16))
 
@@ -45,12 +44,8 @@ def test_an_array_of_the_same_shape_follows_the_other():
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
 def test_what_a_function_has_returned_is_recorded():
-    monitored = Monitored()
-    monitored.start()
-    try:
+    with Monitored():
         assert f"begins at {line('in a function')}  promoted" in note_on(recorded)
-    finally:
-        monitored.stop()
 
 
 def recorded():

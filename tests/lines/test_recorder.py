@@ -1,5 +1,7 @@
 """A script is recorded as its lines run, and runs as it would otherwise."""
 
+import concurrent.futures
+import contextlib
 import gc
 import importlib.util
 import io
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from dtypeguard import audit_step
-from dtypeguard._lines.monitored import Monitored, recorder
+from dtypeguard._lines.monitored import RECORD, Monitored
 
 pytestmark = [
     pytest.mark.third_party,
@@ -40,16 +42,13 @@ def program(tmp_path):
             return number
 
         def steps(self, value):
-            made = recorder().made(value)
+            made = RECORD.recorder.made(value)
             places = [step.through[0] for step in made.steps()] if made else []
             return [place.line for place in places if place.file == str(self.path)]
 
-    monitored = Monitored()
-    monitored.start()
-    Program.monitored = monitored
-    yield Program
-    monitored.stop()
-    assert recorder() is None
+    with RECORD as Program.monitored:
+        yield Program
+    assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
 
 
 VALUES = """
@@ -128,7 +127,7 @@ def test_the_line_that_made_a_value(program, name, mark):
 def test_an_item_and_what_was_promoted_before(program):
     values = program(VALUES)
     assert values.steps(values.module.items["a"]) == [values.marked("an item")]
-    made = recorder().made(values.module.promoted)
+    made = RECORD.recorder.made(values.module.promoted)
     (promotion,) = [step for step in made.steps() if step.is_promoted]
     assert promotion.through[0].line == values.marked("promoted")
 
@@ -230,11 +229,11 @@ def lines_of_another_tool(functions, call):
 
 def test_another_tool_sees_each_line_as_often_as_without(program):
     seen = []
-    for stops in (lambda: None, program.monitored.stop):
-        stops()
-        module = program(LINES).module
-        functions = module.helper, module.main
-        seen.append(lines_of_another_tool(functions, module.main))
+    for recorded in (contextlib.nullcontext(), RECORD):
+        with recorded:
+            module = program(LINES).module
+            functions = module.helper, module.main
+            seen.append(lines_of_another_tool(functions, module.main))
     assert seen[0] == seen[1]
     assert {number for name, number in seen[0] if name == "main"} == set(range(9, 14))
 
@@ -274,10 +273,8 @@ def test_pdb_changes_a_variable(program):
 
 
 def test_nothing_is_left_of_it():
-    monitored = Monitored()
-    monitored.start()
-    jnp.ones(3)
-    monitored.stop()
+    with Monitored():
+        jnp.ones(3)
     assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
     sys.monitoring.use_tool_id(4, "other")
     try:
@@ -288,14 +285,38 @@ def test_nothing_is_left_of_it():
         sys.monitoring.free_tool_id(4)
 
 
+FUNCTION = """
+    import jax.numpy as jnp
+
+    def f():
+        y = jnp.ones(3)
+        return y
+"""
+
+
+def test_it_begins_again_after_it_has_ended(program):
+    values = program(FUNCTION)
+    monitored = Monitored()
+    for _ in range(5):
+        with monitored, monitored:
+            value = values.module.f()
+            made = monitored.recorder.made(value)
+            assert made.through[0].line == 5
+
+
+def test_each_thread_is_recorded(program):
+    values = program(FUNCTION)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = [each.result() for each in [pool.submit(values.module.f) for _ in range(3)]]
+    assert [values.steps(value) for value in found] == [[5]] * 3
+
+
 def test_where_others_have_all_places_nothing_is_recorded():
     for tool in (3, 4):
         sys.monitoring.use_tool_id(tool, "other")
     try:
-        monitored = Monitored()
-        monitored.start()
-        assert recorder() is None
-        monitored.stop()
+        with Monitored():
+            assert sys.monitoring.get_tool(4) == "other"
     finally:
         for tool in (3, 4):
             sys.monitoring.free_tool_id(tool)
@@ -303,9 +324,9 @@ def test_where_others_have_all_places_nothing_is_recorded():
 
 def test_a_number_that_no_file_writes_out(program):
     made = program("total = 128\nsize = total / 3  # the size\nother = size\n")
-    number = recorder().number("size", 128 / 3)
+    number = RECORD.recorder.number("size", 128 / 3)
     assert number.through[0].line == made.marked("the size")
-    assert recorder().number("size", 7.5) is None
+    assert RECORD.recorder.number("size", 7.5) is None
 
 
 CONFIGS = """
@@ -334,7 +355,7 @@ CONFIGS = """
 
 def test_a_line_that_reads_one_field_of_a_config_made_none_of_its_numbers(program):
     made = program(CONFIGS)
-    number = recorder().number("width", 64 / 3)
+    number = RECORD.recorder.number("width", 64 / 3)
     assert number.through[0].line == made.marked("it")
 
 
@@ -490,7 +511,7 @@ def test_an_item_of_a_statement_of_several_lines_has_its_own_line(program):
     settings = made.module.settings
     assert made.steps(settings["tau"]) == [made.marked("tau")]
     assert made.steps(settings["shapes"]["top"]) == [made.marked("top")]
-    assert recorder().number("size", 32 / 3).through[0].line == made.marked("sizes")
+    assert RECORD.recorder.number("size", 32 / 3).through[0].line == made.marked("sizes")
 
 
 VIEWS = """

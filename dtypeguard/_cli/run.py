@@ -35,16 +35,7 @@ class _Options(NamedTuple):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs the named script with the arguments after its name.
-
-    Returns:
-        1 if the script raised, else 0.
-
-    Raises:
-        SystemExit: as the script raises it.
-        KeyboardInterrupt: likewise, once it is printed.
-        UsageError: if there is no such script.
-    """
+    """Runs the named script with the arguments after its name."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2

@@ -183,7 +183,7 @@ def normal(text: str) -> list[str]:
 
 
 def is_of(package: str | None, release: str) -> bool:
-    """Whether this is the release of Optax that a page shows, or a Python as new as that."""
+    """Whether this is the Optax that a page shows, or a Python as new as that."""
     if package == "python":
         return sys.version_info >= tuple(map(int, release.split(".")))
     return package is None or release == optax.__version__

@@ -22,7 +22,7 @@ from .._leaves.internals import (
     TRANSPOSED,
 )
 from .._leaves.types import Equation
-from .._source.assignments import assigned_at
+from .._source.assigned import assigned_value
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, origin_of_frames
 from .._source.syntax import CASTING, expression
@@ -207,8 +207,7 @@ def _follows(call: ast.Call, file: str) -> bool:
         return False
     for given in (*call.args, *(each.value for each in call.keywords)):
         if isinstance(given, ast.Name):  # what was assigned to it, if that is certain
-            found = assigned_at(file, given.id, call.lineno)
-            given = found[0].value if len(found) == 1 else None
+            given = assigned_value(file, given.id, call.lineno)
         if isinstance(given, ast.Attribute) and given.attr == "dtype":
             return True
         if isinstance(given, ast.Call) and _last_name(given.func) in _OF_VALUES:

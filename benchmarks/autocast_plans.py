@@ -24,7 +24,7 @@ from autocast_programs import SUBJECTS, Subject
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._costs.by_plan import bytes_kept, wide_share
+from dtypeguard._costs.work import wide_share
 from dtypeguard._leaves.rows import percent
 from dtypeguard._precision.candidates import Candidate, candidates_in
 from dtypeguard._precision.planned import PlannedInputs, plannable
@@ -47,7 +47,6 @@ class Row(NamedTuple):
 
     Attributes:
         narrow: the share of the multiply-adds that is narrow.
-        kept: the bytes that are kept for the backward pass.
         promised: the error that its search has measured; not a number without one.
         errors: those by hand, on the inputs of the search and on others.
         entries: how many.
@@ -56,7 +55,6 @@ class Row(NamedTuple):
     """
 
     narrow: float
-    kept: float
     promised: float
     errors: tuple[float, float]
     entries: int
@@ -118,7 +116,6 @@ class Bench:
             errors = [float(by_hand(*args)) for args in inputs]
         return Row(
             1 - wide_share(graph, NARROW),
-            bytes_kept(graph),
             promised,
             (errors[0], max(errors[1:])),
             0 if plan is None else len(plan.entries),
@@ -210,8 +207,7 @@ def is_better(ours: Row, other: Row, tolerance: float) -> str:
     """How ours compares: "better", "equal", "mixed" or "worse"."""
     if max(other.errors) > tolerance >= max(ours.errors):
         return "better"
-    pairs = [(ours.narrow, other.narrow), (-ours.kept, -other.kept)]
-    pairs.append((-ours.entries, -other.entries))
+    pairs = [(ours.narrow, other.narrow), (-ours.entries, -other.entries)]
     if max(ours.errors) > tolerance >= max(other.errors):
         pairs.append((0, 1))
     more = any(mine > its for mine, its in pairs)
@@ -226,8 +222,15 @@ def table(rows: dict[str, Row], tolerance: float) -> list[str]:
             f"**{shown(x)}**" if x > tolerance else shown(x) for x in row.errors
         )
         verdict = "" if name == "ours" else is_better(rows["ours"], row, tolerance)
-        cells = shown(row.narrow), f"{row.kept / 1e3:.0f} kB", shown(row.promised)
-        cells = name, *cells, first, other, row.entries, row.runs or ""
+        cells = (
+            name,
+            shown(row.narrow),
+            shown(row.promised),
+            first,
+            other,
+            row.entries,
+            row.runs or "",
+        )
         seconds = f"{row.seconds:.0f}" if row.runs else ""
         lines.append(f"| {' | '.join(map(str, (*cells, seconds, verdict)))} |")
     return lines
@@ -241,7 +244,7 @@ def main(names: Sequence[str]) -> None:
         subject = SUBJECTS[name]()
         rows = Bench(subject).rows()
         print(f"**{name}**, within {shown(subject.tolerance)}\n")
-        head = "plan", "narrow", "kept", "promised", "by hand", "held out", "entries"
+        head = "plan", "narrow", "promised", "by hand", "held out", "entries"
         print(f"| {' | '.join((*head, 'runs', 's', 'ours is'))} |")
         print("|---" * (len(head) + 3) + "|")
         print("\n".join(table(rows, subject.tolerance)), "\n", flush=True)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
-PAGE = ROOT / "docs" / "releases.md"
+PAGE = ROOT / "docs" / "contract.md"
 TESTS = (
     "whole/test_reports",
     "guard/test_guard",
@@ -59,6 +59,7 @@ TESTS = (
     "precision/test_odd_programs",
     "lock/test_lock",
 )
+NOTES = "docs/explain.md", "docs/find-the-line.md"
 LONG_TESTS = (
     "sweep/test_contract",
     "optimizers/test_multi_steps",

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_TRACE_ANEW, set_x64
-from .._leaves.types import DType, PyTree
+from .._leaves.compat import set_x64
+from .._leaves.types import DType
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.lines import ProgramLines
-from .._lines.watch import Watch
+from .._lines.monitored import RECORD
 from .._program.trace import Program, TraceFailed
-from .._source.origin import Origin
 from . import constants, wide
 from .report import AuditReport, Kind
 from .trace_error import TraceError, reduce_error
@@ -45,9 +44,6 @@ class Advice(NamedTuple):
     remedy: str = ""
 
 
-_MANY = 50  # leaves, of which JAX before 0.5 watches no first trace
-
-
 class Audited(Protocol):
     """The optimizer or step of an audit."""
 
@@ -64,22 +60,14 @@ class Audited(Protocol):
         ...
 
 
-def examine(
-    subject: Audited,
-    x64: bool | None,
-    bound: Callable[[PyTree], Origin | None] = lambda _: None,
-) -> AuditReport:
+def examine(subject: Audited, x64: bool | None) -> AuditReport:
     """Audits an optimizer or a step, with `jax_enable_x64` as it is if `x64` is None."""
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
-    with flag, warnings.catch_warnings():
+    with flag, RECORD, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
         about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
-        # A watched trace takes two to four times as long. Where JAX can trace once more, it
-        # watches that one, and only if a constant turns up.
-        watch = None if CAN_TRACE_ANEW or subject.leaves > _MANY else Watch()
         try:
-            with watch or contextlib.nullcontext():
-                program = subject.trace()
+            program = subject.trace()
         except TraceFailed as failed:
             if failed.args == ("inputs",):
                 raise
@@ -87,7 +75,7 @@ def examine(
             nothing = tuple((name, ()) for name in _ANALYSES)
             about |= subject.advice((), error)._asdict()
             return AuditReport(findings=nothing, error=error, **about)
-        lines = ProgramLines(program, watch, subject.trace, bound)
+        lines = ProgramLines(program, subject.trace)
         drifts = tuple(drift.find(program, lines))
         found = {name: tuple(x.find(program, lines)) for name, x in _ANALYSES.items()}
         about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())

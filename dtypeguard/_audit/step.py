@@ -1,8 +1,6 @@
 """Audits a step: which leaves of its carry drift, and on which line of source."""
 
 import dataclasses
-import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from jax import tree_util
@@ -14,7 +12,6 @@ from .._leaves.arguments import check_names
 from .._leaves.public import public
 from .._leaves.rows import array_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
-from .._lines.bindings import bound
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
@@ -57,7 +54,7 @@ def audit_step(
     Returns:
         An `AuditReport`; print it. A drift's `path` begins with the name of the parameter.
         For a leaf that was weakly typed at first, the line that made it has run before the
-        audit: its `origin` is the line where the caller assigned it to a variable.
+        audit: its `origin` is known where that is recorded, as under `dtypeguard run`.
 
     Raises:
         TypeError: if `step` is not callable, or does not return its carry.
@@ -80,7 +77,7 @@ def audit_step(
     name = carry_of("audit_step", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
     subject.leaves = len(tree_util.tree_leaves((args, kwargs)))
-    return examine(subject, x64, functools.partial(bound, sys._getframe(1)))
+    return examine(subject, x64)
 
 
 def audit_made_step(
@@ -90,9 +87,6 @@ def audit_made_step(
 
     Traces that function too, to find the line that made a leaf weak. If it does not trace,
     runs it instead and raises what it raises.
-
-    Raises:
-        ValueError: also if the carry holds no array, so that no leaf could change.
     """
     subject = _Step(step, carry, returned, make, name, is_made=True, needs_arrays=True)
     try:

@@ -8,11 +8,14 @@ import numpy as np
 PRODUCTS, ALL = DEFAULTS = "products", "all"
 VERSION = 1
 # The figures of an entry, as its comment says them.
-FIGURES = {
+_FIGURES = {
     "error": "without it {} off",
     "held_out": "on held-out inputs {}",
     "share": "makes {} of the multiply-adds wide",
 }
+
+
+_FLOAT32 = np.dtype("float32")
 
 
 class PlanError(ValueError):
@@ -22,6 +25,8 @@ class PlanError(ValueError):
 @dataclasses.dataclass(frozen=True)
 class PlanEntry:
     """A function, or an expression of it, that computes in a dtype of its own.
+
+    Its figures are for a reader: a file has them as comments, which are not read again.
 
     Attributes:
         place: the file, relative to the root of its project, and the qualified name of the
@@ -37,10 +42,10 @@ class PlanEntry:
     place: str
     expression: str | None = None
     scope: str | None = None
-    dtype: np.dtype = dataclasses.field(default_factory=lambda: np.dtype("float32"))
-    error: float | None = None
-    held_out: float | None = None
-    share: float | None = None
+    dtype: np.dtype = _FLOAT32
+    error: float | None = dataclasses.field(default=None, compare=False)
+    held_out: float | None = dataclasses.field(default=None, compare=False)
+    share: float | None = dataclasses.field(default=None, compare=False)
 
     @property
     def key(self) -> str:
@@ -50,18 +55,11 @@ class PlanEntry:
     def __str__(self) -> str:
         return f"{self.key}{f' in scope {self.scope}' if self.scope else ''}"
 
-    def rounded(self) -> "PlanEntry":
-        """The entry with its figures as its comment has them."""
-        rounded = {key: float(text) / 100 for key, text in self._percents().items()}
-        return dataclasses.replace(self, **rounded)
-
-    def _percents(self) -> dict[str, str]:
-        known = {key: getattr(self, key) for key in FIGURES}
-        return {key: f"{100 * x:.3g}" for key, x in known.items() if x is not None}
-
     def lines(self) -> list[str]:
         """The entry as TOML, with its figures as a comment."""
-        parts = [FIGURES[key].format(f"{x}%") for key, x in self._percents().items()]
+        known = {key: getattr(self, key) for key in _FIGURES}
+        percents = {key: f"{100 * x:.3g}%" for key, x in known.items() if x is not None}
+        parts = [_FIGURES[key].format(x) for key, x in percents.items()]
         above = [f"# {', '.join(parts)}"] if parts else []
         return [*above, f"{quoted(self.key)} = {quoted(str(self.dtype))}"]
 

@@ -40,10 +40,10 @@ class Plan:
     default: str = PRODUCTS
     entries: tuple[PlanEntry, ...] = ()
     loss_scale: float | None = None
-    error: float | None = None
-    held_out: float | None = None
+    error: float | None = dataclasses.field(default=None, compare=False)
+    held_out: float | None = dataclasses.field(default=None, compare=False)
     tolerance: float | None = None
-    share: float | None = None
+    share: float | None = dataclasses.field(default=None, compare=False)
     measured: str = ""
 
     def __post_init__(self) -> None:
@@ -61,12 +61,6 @@ class Plan:
             TypeError: if it is no floating dtype of at most 32 bits.
         """
         return cls(dtype)
-
-    def rounded(self) -> "Plan":
-        """The plan as it is loaded after it was saved: with rounded figures."""
-        figures = {name: float(text) for name, text in self._figures().items()}
-        entries = tuple(each.rounded() for each in self._by_scope())
-        return dataclasses.replace(self, entries=entries, **figures)
 
     def _by_scope(self) -> list[PlanEntry]:
         return sorted(self.entries, key=lambda each: each.scope or "")

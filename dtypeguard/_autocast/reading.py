@@ -1,6 +1,5 @@
 """Reads the text of a plan, which an editor may have changed."""
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,13 +7,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .entries import DEFAULTS, FIGURES, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
+from .entries import DEFAULTS, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
 
 _NARROW = "bfloat16", "float16"
 _DTYPES = "float32", *_NARROW
 NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
 _KEYS = {"narrow", "default", "measured", "entries", "scope", *NUMBERS}
-_PERCENT = r"(-?[\d.e+-]+)%"
 
 
 def fields_of(text: str, name: str) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def fields_of(text: str, name: str) -> dict[str, Any]:
     return {
         "narrow": _read_dtype(name, "narrow", data.get("narrow"), _NARROW),
         "default": default,
-        "entries": (*_entries(name, tables, _comments(text)),),
+        "entries": (*_entries(name, tables),),
         "measured": str(data.get("measured", "")),
         **{key: _number(name, key, data.get(key)) for key in NUMBERS},
     }
@@ -107,11 +105,7 @@ def _tables(name: str, data: Mapping[str, Any]) -> list[_Table]:
     return tables
 
 
-def _entries(
-    name: str,
-    tables: Sequence[_Table],
-    figures: Mapping[tuple[str | None, str], Mapping[str, float]],
-) -> Iterator[PlanEntry]:
+def _entries(name: str, tables: Sequence[_Table]) -> Iterator[PlanEntry]:
     every = ((x.scope, key, value) for x in tables for key, value in x.entries.items())
     for scope, key, value in every:
         dtype = _read_dtype(name, quoted(key), value, _DTYPES)
@@ -122,32 +116,10 @@ def _entries(
                 f"{name} has the entry {quoted(key)}. Write a function of a file, "
                 '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
             )
-        place, about = f"{file}:{function}", figures.get((scope, key), {})
-        yield PlanEntry(place, expression or None, scope, dtype, **about)
+        yield PlanEntry(f"{file}:{function}", expression or None, scope, dtype)
 
 
 def _read_dtype(name: str, key: str, value: object, allowed: Sequence[str]) -> np.dtype:
     if not isinstance(value, str) or value not in allowed:
         raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
     return jnp.dtype(value)
-
-
-def _comments(text: str) -> dict[tuple[str | None, str], dict[str, float]]:
-    """The figures that stand above entries, by scope and key."""
-    found: dict[tuple[str | None, str], dict[str, float]] = {}
-    patterns = {key: re.escape(x).replace(r"\{\}", _PERCENT) for key, x in FIGURES.items()}
-    scope, above = None, ""
-    for line in text.splitlines():
-        try:
-            table = tomllib.loads(line)
-        except tomllib.TOMLDecodeError:  # a part of a text of several lines
-            continue
-        if line.startswith("["):
-            scope = next(iter(table.get("scope", {})), None)
-        elif line.startswith('"'):
-            key = next(iter(table))
-            hits = {name: re.search(x, above) for name, x in patterns.items()}
-            numbers = {name: float(x[1]) / 100 for name, x in hits.items() if x}
-            found[scope, key] = numbers
-        above = line if line.startswith("#") else ""
-    return found

@@ -223,10 +223,6 @@ class HeldTree:
         """Puts these contents into the object."""
         put_contents(self.node, held.values)
 
-    def restore(self) -> None:
-        """Puts the old contents back."""
-        self.put(self.before)
-
     def restore_types(self) -> None:
         """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)

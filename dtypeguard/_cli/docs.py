@@ -22,15 +22,21 @@ _FILES = ".ipynb", ".npz"
 
 
 # Names that pages had before, and the pages that have their text now.
-_MOVED: dict[str, str] = {}
+_MOVED = {
+    "stability": "contract",
+    "limits": "contract",
+    "releases": "contract",
+    "migrating": "corrected-optimizers",
+    "devices": "libraries",
+    "notebooks": "libraries",
+    "glossary": "faq",
+    "why-dtypes-drift": "find-the-line",
+    "lbfgs": "find-the-line",
+}
 
 
 def docs(arguments: argparse.Namespace) -> int:
-    """Prints the page or the file of a name, or lists those in which a word stands.
-
-    Raises:
-        UsageError: if there is none.
-    """
+    """Prints the page or the file of a name, or lists those in which a word stands."""
     pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
     files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
     if arguments.name is None:

@@ -18,7 +18,7 @@ class ScriptWatch:
 
     def __init__(self) -> None:
         self._unfiltered: Any = None
-        self._monitored: Any = None
+        self._recording = contextlib.ExitStack()
         self._recompiled: Any = None
         self._warned: Any = None
         self._is_open = False
@@ -35,8 +35,9 @@ class ScriptWatch:
             sys.meta_path.remove(self)
         if self._unfiltered:
             self._unfiltered.leave()
-        for each in filter(None, (self._monitored, self._warned)):
-            each.stop()
+        self._recording.close()
+        if self._warned:
+            self._warned.stop()
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Starts with the first file of JAX's after its options."""
@@ -55,7 +56,7 @@ class ScriptWatch:
         return (), ()
 
     def changed(self) -> list[Any]:
-        """The leaves that had a function compiled again, by its name."""
+        """The functions that were compiled again."""
         return self._recompiled.changed() if self._recompiled else []
 
     def _start(self) -> None:
@@ -70,20 +71,20 @@ class ScriptWatch:
             UNFILTERED.enter()
             self._unfiltered = UNFILTERED
             monitoring.register_event_duration_secs_listener(self._listen)
-            from .._lines.monitored import Monitored
+            from .._lines.monitored import RECORD
             from .warned import DtypeWarnings
 
-            self._monitored, self._warned = Monitored(), DtypeWarnings()
-            self._monitored.start()
+            self._recording.enter_context(RECORD)
+            self._warned = DtypeWarnings()
             self._warned.start()
 
     def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
         if not self._is_open or not event.endswith("/backend_compile_duration"):
             return
         try:
-            from .recompiled import Recompiled
+            from .._lines.recompiled import Compilations
 
-            self._recompiled = self._recompiled or Recompiled()
+            self._recompiled = self._recompiled or Compilations()
             self._recompiled.record(sys._getframe(1))
         except Exception:  # the list lacks it; the script runs on
             return

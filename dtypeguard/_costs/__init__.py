@@ -1,6 +1,5 @@
-"""What a program computes wider than necessary, and what that costs.
+"""What a program computes wider than necessary, and which lines make it so.
 
-May import `_numbers`, `_lines`, `_program` and below. `work.py` counts operations,
-`flow.py` pushes the sources of wide values forward through the graph, and `costs.py` says
-of lines what they cost and what to write.
+May import `_numbers`, `_lines`, `_program` and below. `work.py` counts operations, and
+`costs.py` has the lines behind the wide operands of products.
 """

@@ -53,11 +53,6 @@ def line_costs(
 
     A product has the causes of its operands. One of a backward pass has those of the
     forward products of its call: a gradient has the dtype of its value.
-
-    Args:
-        graph: of the program.
-        narrow: the dtype that it is expected to compute in.
-        inputs: the names of its inputs.
     """
     search, work = _Causes(graph, narrow, inputs), list[tuple[float, frozenset[LineCost]]]()
     products = [x for x, _ in equations(graph) if x.primitive in PRODUCTS]

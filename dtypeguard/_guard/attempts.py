@@ -197,9 +197,7 @@ def cast_by_path(tree: PyTree, dtypes: Dtypes) -> PyTree:
 
 
 def rescue(
-    init: Function,
-    update: Function,
-    inputs: tuple[Updates, State, Params, ExtraArgs],
+    init: Function, update: Function, inputs: tuple[Updates, State, Params, ExtraArgs]
 ) -> tuple[DType, tuple[Updates, State]] | None:
     """Runs an update in the promoted dtype of its params and updates, at least float32.
 

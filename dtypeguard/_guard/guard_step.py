@@ -203,12 +203,7 @@ class _GuardedStep:
     """
 
     def __init__(
-        self,
-        step: Step,
-        carry: _Carry,
-        returned: Any,
-        policy: Policy,
-        token: object = None,
+        self, step: Step, carry: _Carry, returned: Any, policy: Policy, token: object = None
     ):
         self.copy, self._token = step, token
         self._original: Callable[[], Step | None] = lambda: None

@@ -96,11 +96,7 @@ def settle(
 
 
 def settle_carried(
-    part: Output,
-    tree: PyTree,
-    given: Snapshot,
-    policy: Policy,
-    asked: _Asked | None = None,
+    part: Output, tree: PyTree, given: Snapshot, policy: Policy, asked: _Asked | None = None
 ) -> Settled:
     """Casts a carry to the types with which it came in, every array leaf strongly typed."""
     if tree_util.tree_structure(tree) != given.treedef:

@@ -1,11 +1,14 @@
 """The extension of IPython: `%load_ext dtypeguard` adds the notes to errors in cells."""
 
+import contextlib
+import sys
 from types import TracebackType
 from typing import Any
 
-from .kept_frames import explain
+from .kept_frames import explain, recorded
 
 _BEFORE = "_dtypeguard_before"
+_recordings: list[contextlib.ExitStack] = []
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -17,6 +20,8 @@ def load_ipython_extension(shell: Any) -> None:
     if not hasattr(shell, _BEFORE):
         setattr(shell, _BEFORE, (shell.custom_exceptions, shell.CustomTB))
         shell.set_custom_exc((Exception,), _show)
+        shell.events.register("pre_run_cell", _record)
+        _record()
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -28,6 +33,16 @@ def unload_ipython_extension(shell: Any) -> None:
     if hasattr(shell, _BEFORE):
         shell.custom_exceptions, shell.CustomTB = getattr(shell, _BEFORE)
         delattr(shell, _BEFORE)
+        shell.events.unregister("pre_run_cell", _record)
+        if _recordings:
+            _recordings.pop().close()
+
+
+def _record(*_: object) -> None:
+    """Begins to record the lines that make arrays, once JAX is imported."""
+    if "jax" in sys.modules and not _recordings:
+        _recordings.append(contextlib.ExitStack())
+        _recordings[0].enter_context(recorded())
 
 
 def _show(

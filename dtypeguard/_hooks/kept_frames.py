@@ -1,7 +1,7 @@
-"""Has JAX hide its frames from who prints an error, rather than take them out of it.
+"""What notes on errors are made from: JAX's frames in the error, and a record of lines.
 
-JAX does so by itself in IPython. pytest hides them as IPython does. The notes on errors are
-made from these frames.
+JAX is to hide its frames from who prints an error, rather than take them out of it. It does
+so by itself in IPython. pytest hides them as IPython does.
 """
 
 import contextlib
@@ -24,6 +24,18 @@ def kept_frames() -> Iterator[None]:
     finally:
         if is_ours and getattr(config, _OPTION) == _HIDDEN:
             config.update(_OPTION, _DEFAULT)
+
+
+@contextlib.contextmanager
+def recorded(is_wanted: bool = True) -> Iterator[None]:
+    """A context in which the lines that make arrays are recorded, if JAX is imported."""
+    if not is_wanted or "jax" not in sys.modules:
+        yield
+        return
+    from .._lines.monitored import RECORD
+
+    with RECORD:
+        yield
 
 
 def explain(error: BaseException | None) -> None:

@@ -8,17 +8,23 @@ from typing import Any
 
 import pytest
 
-from .kept_frames import explain, kept_frames
+from .kept_frames import explain, kept_frames, recorded
 
-_VARIABLE = "DTYPEGUARD_UPDATE"
+_VARIABLE, _RECORD = "DTYPEGUARD_UPDATE", "dtypeguard_record"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option that writes locks."""
+    """Adds the option that writes locks, and the one that records nothing."""
     parser.getgroup("dtypeguard").addoption(
         "--dtypeguard-lock-update",
         action="store_true",
         help=f"have check_lock write its files anew, as with {_VARIABLE}=1",
+    )
+    parser.addini(
+        _RECORD,
+        type="bool",
+        default=True,
+        help="record the lines that make arrays, for the notes on errors",
     )
 
 
@@ -28,6 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
         patch = pytest.MonkeyPatch()
         patch.setenv(_VARIABLE, "1")
         config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Has the lines that make arrays recorded, once JAX is imported."""
+    with recorded(bool(item.config.getini(_RECORD))):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -168,10 +168,7 @@ def rank(dtype: DType) -> int:
 
 def fits(source: DType, target: DType) -> bool:
     """Whether a cast stays within a kind, or goes between bool and int."""
-    return kind(source) == kind(target) or {kind(source), kind(target)} == {
-        "bool",
-        "int",
-    }
+    return kind(source) == kind(target) or {kind(source), kind(target)} == {"bool", "int"}
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

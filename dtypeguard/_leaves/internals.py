@@ -52,14 +52,13 @@ class ForeignNames(frozenset[str]):
 # Those whose files are of a package however they came to be on the path.
 LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
 
-# Those whose modules promote what they give to `jax.lax`, which takes one dtype.
-PROMOTE = ("flax",)
-
 # Those that keep a state outside of what a step takes and returns.
 STATEFUL = ("brainstate",)
 
 # Functions inside of JAX, known by the frames of a traceback: parts of their names ...
 TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
+# The end of each trace, with what it closes over and its results.
+TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
 LIKE = ForeignNames("_like")
 # ... and whole names.

@@ -88,32 +88,10 @@ class Body(NamedTuple):
         return program._replace(returned=(retraced.returned,))
 
     def lines(
-        self,
-        program: Program,
-        provenance: TypeProvenance,
-        given: Callable[[int], Origin | None] = lambda _: None,
+        self, program: Program, begun: Callable[[int], Origin | None] = lambda _: None
     ) -> ProgramLines:
-        """What finds the lines behind the values of the program.
-
-        Args:
-            program: of the function.
-            provenance: finds the lines of what the function closes over.
-            given: finds the line of an input of the program.
-        """
-        outside: dict[int, tuple[Leaf, Leaf]] = {}
-
-        def retrace_it() -> Program | None:
-            retraced = self.retraced()
-            outside.update(retraced.outside if retraced else {})
-            return self._program_of(retraced)
-
-        def holding(value: object) -> Origin | None:
-            known = outside.get(id(value))
-            if known is None:
-                return provenance.variables.holding(value)
-            return provenance.of_value(known[1]).root
-
-        return ProgramLines(program, None, retrace_it, holding=holding, given=given)
+        """What finds the lines behind the values of the program."""
+        return ProgramLines(program, self.retraced_program, begun)
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """A jaxpr as a program whose carry comes first; None if it is not the function's.
@@ -145,7 +123,7 @@ class Body(NamedTuple):
         program = None if jaxpr is None else self.program(jaxpr)
         if program is None:
             return None
-        return Results(self, program.step, self.lines(program, provenance))
+        return Results(self, program.step, self.lines(program))
 
     def drifts(
         self, provenance: TypeProvenance, first: Sequence[Leaf], is_apart: bool
@@ -164,7 +142,7 @@ class Body(NamedTuple):
         programs = [self.retraced_program()] if is_apart else []
         for program in (*programs, *map(self.program, self.jaxprs)):
             if program is not None:
-                lines = self.lines(program, provenance, given)
+                lines = self.lines(program, given)
                 found = (x for x in find(program, lines) if x.kind in ("dtype", "shape"))
                 begins = lambda drift: given(begun.index(drift.path))
                 yield program, (dataclasses.replace(x, begun=begins(x)) for x in found)
@@ -176,7 +154,7 @@ class Body(NamedTuple):
         if number >= len(first):
             return None
         if is_python_number(first[number]) and self.carry is not None:
-            return provenance.variables.holding(self.inputs[self.carry])
+            return None
         return provenance.of_leaf(first[number])
 
     def begun_apart(

@@ -46,7 +46,6 @@ class Calls:
             frame: of a function of JAX, or of another that is not the user's.
             user: the frame that called it.
         """
-        raise NotImplementedError
 
     def into_user(self, frame: FrameType) -> Left | None:
         """Sees a call of the user's code; returns what sees its end, if that matters."""

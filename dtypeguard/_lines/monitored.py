@@ -1,4 +1,4 @@
-"""Calls a recorder while a script runs, by `sys.monitoring` of Python 3.12.
+"""Calls a recorder while the user's code runs, by `sys.monitoring` of Python 3.12.
 
 Every event is switched off once it was seen a few times. When JAX begins a trace, those of
 the user's functions are switched on again, by the functions: `restart_events` would also
@@ -7,12 +7,14 @@ wake what a coverage tool or a debugger has switched off.
 
 import contextlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.internals import TRACING
+from .._leaves.internals import TRACED, TRACING
 from .._source.files import is_recorded
 from .._source.inert import code_of
 from .._source.origin import callers, release
@@ -21,24 +23,24 @@ from .recorder import Recorder
 # How often a line is looked at, a function is switched on, and a call is seen.
 _MOST_SEEN, _MOST_TRACES, _MOST_CALLS = 3, 100, 1000
 
-_active: list[Recorder] = []
-
-
-def recorder() -> Recorder | None:
-    """The recorder of the script that runs; None if nothing is recorded."""
-    return _active[-1] if _active else None
-
 
 class Monitored:
-    """Records where a script makes its arrays, from `start` until `stop`.
+    """Records where the user's files make their arrays, while it is entered.
 
     Before Python 3.12, and where other tools have taken all places, nothing is recorded.
+    It may be entered several times, in one another too. What it knows of functions it
+    keeps; of arrays it knows only those that are alive.
+
+    Attributes:
+        recorder: what it has recorded.
     """
 
     def __init__(self) -> None:
-        self._recorder = Recorder()
+        self.recorder = Recorder()
         self._tool: int | None = None
-        self._is_busy = False
+        self._entered = 0
+        self._lock = threading.RLock()
+        self._busy: set[int] = set()  # threads that record
         # By identity, as to hash code takes long: the user's, with the line on which a call
         # begins; that of others; and what was switched off in part or as a whole.
         self._own: dict[int, tuple[CodeType, int]] = {}
@@ -48,7 +50,20 @@ class Monitored:
         self._seen: Counter[tuple[int, object]] = Counter()
         self._traces: Counter[int] = Counter()
 
-    def start(self) -> None:
+    def __enter__(self) -> "Monitored":
+        with self._lock:
+            self._entered += 1
+            if self._entered == 1:
+                self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0:
+                self._stop()
+
+    def _start(self) -> None:
         """Begins, in the functions that run as well."""
         monitoring: Any = getattr(sys, "monitoring", None)
         places = (4, 3) if monitoring else ()  # nobody's
@@ -65,15 +80,18 @@ class Monitored:
         }
         self._monitoring, self._return = monitoring, events.PY_RETURN
         self._every = sum(callbacks) - events.PY_START
-        monitoring.use_tool_id(self._tool, "dtypeguard run")
+        monitoring.use_tool_id(self._tool, "dtypeguard")
         for event, callback in callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
         monitoring.set_events(self._tool, events.PY_START)
+        for code, _ in self._own.values():
+            self._set(code, self._every)
+        for code in self._others.values():
+            self._set(code, self._return)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
-        _active.append(self._recorder)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Ends."""
         if self._tool is None:
             return
@@ -82,7 +100,9 @@ class Monitored:
             self._set(code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
-        _active.remove(self._recorder)
+        for each in (self._off, self._ended, self._seen, self._traces):
+            each.clear()
+        self.recorder.pause()
 
     def _set(self, code: CodeType, events: int) -> None:
         self._monitoring.set_local_events(self._tool, code, events)
@@ -101,7 +121,7 @@ class Monitored:
                 self._traces[key] += 1
                 self._set(code, 0)
                 self._set(code, self._every if key in self._own else self._return)
-                self._recorder.forget(code)
+                self.recorder.forget(code)
         for key in [key for key in self._seen if key[0] in self._off]:
             del self._seen[key]
         self._off.clear()
@@ -120,35 +140,40 @@ class Monitored:
 
     def _call(self, record: Callable[..., None], frame: FrameType, *given: object) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
-        self._is_busy = True
+        thread = get_ident()
+        self._busy.add(thread)
         try:
             with contextlib.suppress(Exception):
                 record(frame, *given)
             release([frame])
         finally:
-            self._is_busy = False
+            self._busy.discard(thread)
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
+        if code.co_qualname in TRACED:
+            if get_ident() not in self._busy:
+                self._call(self.recorder.ends_trace, sys._getframe(1))
+            return None
         if not TRACING.are_in(code.co_name):
             self._watch(code)
             is_short = id(code) in self._own and _is_on_one_line(code)
             return self._on_first(code) if is_short else self._monitoring.DISABLE
-        if self._off and not self._is_busy:
+        if self._off and get_ident() not in self._busy:
             self._again()
             for frame in callers(sys._getframe(1)):
                 if id(frame.f_code) in self._own:
-                    self._call(self._recorder.resumes, frame)
+                    self._call(self.recorder.resumes, frame)
         return None
 
     def _on_line(self, code: CodeType, line: int) -> object:
-        if self._is_busy:
+        if get_ident() in self._busy:
             return None
         frame, times = sys._getframe(1), self._times(code, line)
         is_first = line == self._own[id(code)][1]
         if is_first:
             self._enter(frame, times)
         if times <= _MOST_SEEN:
-            self._call(self._recorder.runs, frame, line)
+            self._call(self.recorder.runs, frame, line)
         if is_first or times < _MOST_SEEN:
             return None
         self._off[id(code)] = code
@@ -157,32 +182,32 @@ class Monitored:
     def _enter(self, frame: FrameType, times: int) -> None:
         """A function of the user's begins."""
         if times > _MOST_SEEN:
-            self._recorder.begins(frame)  # not one that had the same identity
+            self.recorder.begins(frame)  # not one that had the same identity
         else:
-            self._call(self._recorder.enters, frame)
+            self._call(self.recorder.enters, frame)
         if times > _MOST_CALLS:
             self._end(frame.f_code)
 
     def _on_first(self, code: CodeType) -> object:
         """Sees a function begin that has no other line, and so no event of one."""
-        if not self._is_busy:
+        if get_ident() not in self._busy:
             self._enter(sys._getframe(2), self._times(code, code.co_firstlineno))
         return self._monitoring.DISABLE if id(code) in self._ended else None
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
-        if self._is_busy:
+        if get_ident() in self._busy:
             return None
         frame = sys._getframe(1)
         if id(code) in self._own:
             if self._times(code, ("return", instruction)) <= _MOST_SEEN:
-                self._call(self._recorder.leaves, frame, value)
-            self._recorder.ends(frame)
+                self._call(self.recorder.leaves, frame, value)
+            self.recorder.ends(frame)
             return None
         user = frame.f_back
         key = id(user and user.f_code)
         is_seen = value is not None and key in self._own and key not in self._ended
         if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
-            self._call(self._recorder.returns, user, value)
+            self._call(self.recorder.returns, user, value)
         if self._times(code, None) <= _MOST_CALLS:
             return None
         self._off[id(code)] = code
@@ -201,3 +226,7 @@ class Monitored:
 
 def _is_on_one_line(code: CodeType) -> bool:
     return all(line in (None, code.co_firstlineno) for *_, line in code.co_lines())
+
+
+# The one of all contexts, hooks and commands: nested use counts.
+RECORD = Monitored()

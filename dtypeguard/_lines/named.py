@@ -2,6 +2,7 @@
 
 import dis
 import re
+from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
@@ -40,6 +41,10 @@ class Words(NamedTuple):
         names = *self.others, *self.read
         is_reshaped = "shape" in names and any(x.endswith("_like") for x in names)
         return is_reshaped or any(map(_DTYPE.fullmatch, names))
+
+    def names(self, path: Sequence[str]) -> bool:
+        """Whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""
+        return all(part.isdigit() or part in self.others for part in path)
 
 
 def words_of(code: CodeType) -> dict[int, Words]:

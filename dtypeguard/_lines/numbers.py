@@ -15,7 +15,6 @@ from .._source.origin import (
     callers,
     origin_at,
     origin_of_frame,
-    origin_of_frames,
 )
 from .._source.syntax import (
     defaults_of,
@@ -26,7 +25,7 @@ from .._source.syntax import (
     text_of,
 )
 from .expressions import passed
-from .monitored import recorder
+from .record import of_number
 
 
 def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Origin | None:
@@ -45,9 +44,8 @@ def number_line(source: ast.AST | None, frame: FrameType, value: PyTree) -> Orig
     if not name and isinstance(source, ast.expr) and is_recorded(file):
         is_computed = isinstance(source, (ast.BinOp, ast.Call, ast.Constant))
         return origin_of_frame(frame, source.lineno) if is_computed else None
-    known = recorder()
-    if known and (made := known.number(name, value)):
-        return origin_of_frames(made.through)
+    if line := of_number(name, value):
+        return line
     if isinstance(source, ast.Name) and (line := _passed(frame, name, value)):
         return line
     found = _only(_files(source, frame) if name else (), name, value)

@@ -5,6 +5,7 @@ stand for them, are known by identity and kept weakly. Nothing here imports JAX,
 script may choose first.
 """
 
+import contextlib
 import inspect
 import itertools
 import weakref
@@ -34,6 +35,7 @@ from .named import Words, words_of
 # Callers of a line, frames between two, values that calls return, and those that are not
 # kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
+_MOST_READ = 50  # arrays, by one run of a line
 
 
 class _Running:
@@ -54,6 +56,7 @@ class Recorder:
 
     def __init__(self):
         self._known: dict[int, tuple[Any, Made]] = {}
+        self._objects: dict[int, tuple[weakref.ref[Any], Sequence[Frame]]] = {}
         self._strong: OrderedDict[int, None] = OrderedDict()
         self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
         self._numbers: dict[tuple[str, str], Made] = {}
@@ -62,6 +65,8 @@ class Recorder:
         self._helpers: dict[tuple[int, int], Made | None] = {}
         self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        # By their file and their number what lines have read.
+        self._read: dict[tuple[str, int], dict[Frame, Made]] = {}
         # What was behind a line's values while what it calls was still looked at.
         self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
@@ -75,8 +80,13 @@ class Recorder:
             return None
         return self.made(base)
 
-    def argument(self, variable: object) -> Made | None:
-        """How the argument of a traced function came to be, by its variable in a jaxpr."""
+    def object(self, value: object) -> Sequence[Frame]:
+        """The line that gave a function or an object to a variable first, and callers."""
+        ref, through = self._objects.get(id(value), (None, ()))
+        return through if ref and ref() is value else ()
+
+    def variable(self, variable: object) -> Made | None:
+        """How a variable of a jaxpr came to be: an argument, a constant or a result."""
         known, made = self._variables.get(id(variable), (None, None))
         return made if known is variable else None
 
@@ -87,6 +97,10 @@ class Recorder:
         alike = [made for (_, other), made in self._numbers.items() if other == text]
         is_alone = len({made.through[0] for made in alike}) == 1
         return known or (alike[0] if is_alone and type(value) is not int else None)
+
+    def read(self, file: str, line: int) -> Sequence[Made]:
+        """The arrays that a line has read, one for each line that made them."""
+        return [*self._read.get((file, line), {}).values()]
 
     def begins(self, frame: FrameType) -> None:
         """A function of the user's begins."""
@@ -100,6 +114,11 @@ class Recorder:
         """Some calls of a function may not have been seen to end."""
         kept = {key: x for key, x in self._running.items() if x.code is not code}
         self._running = kept
+
+    def pause(self) -> None:
+        """No call that began before has to be seen to end."""
+        self._running.clear()
+        self._behind.clear()
 
     def _running_of(self, frame: FrameType) -> _Running:
         running = self._running.get(id(frame))
@@ -126,9 +145,25 @@ class Recorder:
             sources = [source] if source else []
             made = Made(through, type_of(tracer), sources, is_passed=True)
             self._add(tracer, made)
-            variable = getattr(tracer, "val", None)
-            if variable is not None and not is_array(variable):
-                _keep(self._variables, id(variable), (variable, made))
+            self._link(getattr(tracer, "val", None), made)
+
+    def ends_trace(self, frame: FrameType) -> None:
+        """Links what a traced function closes over, and its results, to their lines.
+
+        Args:
+            frame: of JAX, as it makes the jaxpr.
+        """
+        variables = frame.f_locals
+        for variable, value in list(variables["self"].constvar_to_val.items()):
+            value = value if is_array(value) else getattr(value, "original", None)
+            self._link(variable, self.made(value))
+        for tracer in variables["out_tracers"]:
+            self._link(tracer.val, self.made(tracer))
+
+    def _link(self, variable: object, made: Made | None) -> None:
+        """Records what a variable of a jaxpr stands for."""
+        if made and variable is not None and not is_array(variable):
+            _keep(self._variables, id(variable), (variable, made))
 
     def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
         """What JAX was given, by its frames, for the tracers that it made of that."""
@@ -210,13 +245,18 @@ class Recorder:
 
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
-        values, new = variables_of(frame), []
+        values, new, read = variables_of(frame), [], []
         for name in (*words.stored, *words.read):
             is_stored = name in words.stored
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
+            if is_stored and not is_array(value) and not is_number(value):
+                self._add_object(value, frame, line)
             for path, leaf in held(value):
                 is_made = is_stored or (path and words.is_making)
-                if is_made and is_array(leaf) and self.made(leaf) is None:
+                made = self.made(leaf) if is_array(leaf) else None
+                if made and not is_stored and words.names(path):
+                    read.append(made)
+                elif is_made and is_array(leaf) and not made:
                     new.append((path, leaf))
                 elif is_number(leaf) and (
                     is_stored or (is_made and _name_in(path) in words.others)
@@ -227,6 +267,11 @@ class Recorder:
                     made = made or (None if words.is_computing else self.number("", leaf))
                     through = self._part(_through(frame, line), words, path)
                     self._numbers[key] = made or Made(through, type_of(leaf))
+        if running := self._running.get(id(frame)):
+            pairs = itertools.chain(running.came, *running.before.values())
+            read += [made for path, made in pairs if words.names(path)]
+        known = self._read.setdefault((frame.f_code.co_filename, line), {})
+        known |= {made.through[0]: made for made in read[:_MOST_READ] if made.through}
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
@@ -310,6 +355,14 @@ class Recorder:
         if id(code) not in self._words:  # to hash code takes long
             self._words[id(code)] = code, words_of(code)
         return self._words[id(code)][1]
+
+    def _add_object(self, value: object, frame: FrameType, line: int) -> None:
+        """Records a variable that holds a function or an object."""
+        known, key = self._objects, id(value)
+        if key not in known:
+            with contextlib.suppress(TypeError):  # a number, say: one for all
+                ref = weakref.ref(value, lambda _: known.pop(key, None))
+                known[key] = ref, _through(frame, line)
 
     def _add(self, value: Leaf, made: Made) -> None:
         key, known = id(value), self._known

@@ -10,12 +10,9 @@ from typing import NamedTuple
 
 from jax.core import Tracer
 
-from .._leaves.dtypes import is_array
 from .._leaves.types import Equation, Leaf
 from .._program.graph import Graph, Variable
-from .._source.origin import Why
-from .made import Made
-from .monitored import recorder
+from .record import unwrapped
 
 
 class TracedValue(NamedTuple):
@@ -24,48 +21,16 @@ class TracedValue(NamedTuple):
     Attributes:
         graph: of the equations that lead to it. It is the only output.
         arguments: the variables that the traced function takes.
-        constants: what the function closes over, by variable.
-        output: the variable of the value.
         trace: JAX's own, to tell its tracers from those of others.
     """
 
     graph: Graph
     arguments: list[Variable]
-    constants: dict[Variable, Leaf]
-    output: Variable
     trace: object
 
     def is_own(self, value: Leaf) -> bool:
         """Whether a value belongs to the same trace."""
         return getattr(unwrapped(value), "_trace", None) is self.trace
-
-    def value_of(self, variable: Variable) -> Leaf | None:
-        """The value of a literal, or of a variable that is closed over."""
-        return variable.val if hasattr(variable, "val") else self.constants.get(variable)
-
-
-def unwrapped(value: Leaf) -> Leaf:
-    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
-    while isinstance(value, Tracer):
-        inner = getattr(value, "primal", None)
-        inner = getattr(value, "val", None) if inner is None else inner
-        if not is_array(inner):
-            break
-        value = inner
-    return value
-
-
-def recorded(value: Leaf) -> Why:
-    """The lines behind a value, if `dtypeguard run` saw them run; else none."""
-    made = made_of(value)
-    return made.why() if made else Why()
-
-
-def made_of(value: Leaf) -> Made | None:
-    """What `dtypeguard run` saw of how a value was made; it does not keep the value."""
-    known = recorder()
-    found = [known.made(each) for each in (value, unwrapped(value))] if known else []
-    return next(filter(None, found), None)
 
 
 def traced(value: Leaf) -> TracedValue | None:
@@ -79,10 +44,11 @@ def traced(value: Leaf) -> TracedValue | None:
         arguments = list(frame.invars)
         constants = dict(frame.constvar_to_val)
         jaxpr = SimpleNamespace(
-            invars=[*constants, *arguments], eqns=equations, outvars=[output]
+            constvars=[*constants], invars=arguments, eqns=equations, outvars=[output]
         )
-        graph = Graph(jaxpr, len(arguments))
-        return TracedValue(graph, arguments, constants, output, value._trace)
+        closed = SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()])
+        graph = Graph(closed)
+        return TracedValue(graph, arguments, value._trace)
     except Exception:  # this release keeps them elsewhere
         return None
 

@@ -1,14 +1,13 @@
 """The lines behind the type of a value of a program: the one walk, and where it ends.
 
 `why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
-its `Ends`: a constant, which has no line in a jaxpr; what the program was given; the array
-that `zeros_like` was to be like. `lines.py` knows them by watching another trace,
-`provenance.py` by what the trace that raised an error still holds, `compiled.py` by the
-variables of the function that calls a compiled one.
+its `Ends`, and those the record: a constant, which has no line in a jaxpr; what the program
+was given; the array that `zeros_like` was to be like. `lines.py` has the ends of a program,
+`provenance.py` those of a trace that has raised an error.
 """
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
@@ -16,33 +15,38 @@ from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .blame import Blame, blame, equations_behind
 from .equations import Written
+from .record import of_variable, read_on, recorded
 from .region import Matches, kind_of, nearest_input
 
 
-class Ends(Protocol):
-    """What is known of a program's surroundings. None where it is not known."""
+class Ends:
+    """What is known beyond a program, by the record alone. None where it is not known."""
 
-    def result(self, output: int) -> Why:
-        """The lines behind an output that is a constant."""
-        ...
+    def result(self, graph: Graph, constant: int) -> Why:
+        """The lines behind a constant of the graph."""
+        lines = of_variable(graph.variables.get(constant))
+        return lines if lines.origin else recorded(graph.values.get(constant))
 
     def given(self, number: int) -> Why:
         """The lines behind an input, by its number."""
-        ...
+        return Why()
 
     def constant(
         self, graph: Graph, found: Blame, line: Origin, matches: Matches
     ) -> Origin | None:
         """The line that made the constant which an equation on a line uses."""
-        ...
+        if found.operand is None:
+            return line
+        made = self.result(graph, found.operand).root
+        return made or read_on(line.users, matches) or line
 
-    def model(self, user: Equation, line: Origin, matches: Matches) -> Origin | None:
+    def model(self, line: Origin, matches: Matches) -> Origin | None:
         """The line that made the `x` of a `zeros_like(x)` on a line."""
-        ...
+        return read_on(line.users, matches)
 
     def undisplaced(self, graph: Graph) -> Graph:
         """The graph with lines of their own for a user's rules, if it can be had."""
-        ...
+        return graph
 
 
 def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) -> Why:
@@ -56,7 +60,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         ends: knows what lies beyond the program.
     """
     if output in graph.constants:
-        return ends.result(output)
+        return ends.result(graph, output)
     if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
         return ends.given(number)
     found = blame(graph, output, matches, leaves)
@@ -74,7 +78,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
     elif cause is None and found.operand in graph.inputs:
         nearest = found.operand
     if root is not None and line is not None and Written(root.stack).is_like:
-        cause = ends.model(root, line, matches) or cause
+        cause = ends.model(line, matches) or cause
     if cause is not None and is_installed(cause.users.file):
         # An argument of the user's may force it as well.
         nearest = nearest_input(graph, output, matches)

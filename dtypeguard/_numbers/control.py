@@ -87,7 +87,6 @@ class Control(Interpreter):
         formats: the dtypes.
         scale: see `Arithmetic`.
         is_traced: whether JAX traces what is computed.
-        turns: how many turns the next `while` loop takes, if that is known.
     """
 
     program: NumericProgram
@@ -96,7 +95,6 @@ class Control(Interpreter):
     formats: Formats
     scale: float | None
     is_traced: bool
-    turns: int | None = None
 
     def boundary(
         self, number: int, place: int, value: Value, aval: Aval, entry: int | None
@@ -154,9 +152,7 @@ class Control(Interpreter):
         finally:
             self.probes = outer
 
-    def compiled(
-        self, node: Node, operands: Sequence[Leaf], turns: int | None = None
-    ) -> list[Leaf]:
+    def compiled(self, node: Node, operands: Sequence[Leaf]) -> list[Leaf]:
         """The results of a loop or of shards, compiled once for each of their plans."""
         first, probes = node.inner[0].first, self.probes
         given = probes.given_within(first, node.number) or None
@@ -169,12 +165,12 @@ class Control(Interpreter):
         types = (*map(jax.typeof, operands),)
         key = node.number, part, self.formats, types, notes, probes.finite is None
         shapes = ((n, x.shape) for n, x in (given or {}).items())
-        key = *key, (*shapes,), self.scale is None, turns
+        key = *key, (*shapes,), self.scale is None
 
         def function(operands, given, scale):
             inside = noted.empty(given)
             runner = self.in_trace(inside)
-            runner.scale, runner.turns = scale, turns
+            runner.scale = scale
             with under_mesh(node.eqn):
                 made = runner.made(node, [*operands])
             return made, inside.decisions, inside.finite

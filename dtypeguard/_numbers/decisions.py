@@ -14,10 +14,9 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .algebra import ALIGNED
 from .evaluate import evaluate, own_dtype
 from .nodes import Node
-from .primitives import SELECTS
+from .primitives import OF_OWN_DTYPES, SELECTS
 
 _COMPARES = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 _STEPS = frozenset(["sign", "floor", "ceil", "round"])
@@ -46,7 +45,7 @@ def kind_of(node: Node) -> DecisionKind | None:
     variables, results = node.eqn.invars, node.eqn.outvars
     if not any(_kind(var) == "float" for var in variables):
         return None
-    if node.name == "svd" and len(results) == 1:  # without vectors
+    if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return None
     if node.name in _KINDS:
         return _KINDS[node.name]
@@ -115,20 +114,6 @@ def _maxima(node: Node, decision: Leaf) -> Leaf:
     return evaluate(node.eqn, [ones, decision], own_dtype)[0] != 0
 
 
-def _aligned_with(place: int) -> Callable[[Node, Arrays, Arrays, Leaf], list[Leaf]]:
-    def follow(node: Node, operands: Arrays, made: Arrays, other: Leaf) -> list[Leaf]:
-        others = [*made[:place], other, *made[place + 1 :]]
-        return ALIGNED[node.name](operands, made, others)
-
-    return follow
-
-
-def _signs(node: Node, vectors: Leaf) -> Leaf:
-    """Whether the largest component of each column is positive."""
-    largest = jnp.argmax(jnp.abs(vectors), axis=-2, keepdims=True)
-    return jnp.real(jnp.take_along_axis(vectors, largest, axis=-2)) > 0
-
-
 _INDEX = DecisionKind(_index, _index_instead)
 # The last operand tells which of the first to take.
 _SELECTS = DecisionKind(
@@ -141,8 +126,4 @@ _KINDS = {
     **dict.fromkeys(SELECTS, _SELECTS),
     "top_k": DecisionKind(_index, _top_instead),
     "sort": DecisionKind(_order, _order_instead),
-    # An eigenvector may have either sign, and a row may be a pivot or not.
-    "eigh": DecisionKind(lambda _, __, made: made[0], _aligned_with(0), _signs),
-    "svd": DecisionKind(lambda _, __, made: made[1], _aligned_with(1), _signs),
-    "lu": DecisionKind(lambda _, __, made: made[2], _aligned_with(2)),
 }

@@ -1,21 +1,23 @@
 """Where the values of a program stop being finite: from counts of results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._program.graph import Stack, loop_parts
+from .._leaves.types import Aval, Leaf
+from .._program.graph import Stack
 from . import plans
 from .measure import Measures
 from .nodes import Block, Node
 from .primitives import is_inexact
 from .program import NumericProgram
-from .propagate import solved
+from .propagate import WRITTEN, Propagation
 from .run import Counts, Probes
 
-# A value: a result of an equation, an input of a block, or a constant.
-_Value = tuple[object, int]
+# A value: by the number of the equation and the place of the result, as counts are noted.
+_Key = tuple[int, int]
+_INPUT, _CONSTANT = -1, -2  # in place of a number
 
 
 class Birth(NamedTuple):
@@ -30,88 +32,96 @@ class Birth(NamedTuple):
     stack: Stack
 
 
-class _Graph:
-    """The values of a program, and of which others each is made.
+class _Known(NamedTuple):
+    """What is known of a value.
 
     Attributes:
-        sources: the values that one is made of.
-        joins: those that are one of their sources: what a loop carries, what branches
-            return.
-        births: the equation or the input that makes one, in the order of the program.
-        loops: of what a `while` loop makes, the values that the loop is given.
-        constants: the arrays that the program holds.
-        outputs: what it returns.
+        key: the value.
+        birth: the first bad one that leads to it through bad ones, and is new.
+        in_loop: the first bad one of a `while` loop that is given none. Of a loop of many
+            turns the counts do not tell in which one a value is bad.
     """
 
-    def __init__(self, program: NumericProgram):
-        self.sources: dict[_Value, list[_Value]] = {}
-        self.joins = set[_Value]()
-        self.births: dict[_Value, Birth] = {}
-        self.loops: dict[_Value, list[_Value]] = {}
-        self.constants: dict[_Value, Any] = {}
-        block = program.block
-        given: list[_Value] = [("input", n) for n in range(len(program.jaxpr.in_avals))]
-        for number, value in enumerate(given):
-            self.sources[value] = []
-            self.births[value] = Birth(number, ())
-        self.outputs = self._enter(block, given)
+    key: _Key
+    birth: _Key | None = None
+    in_loop: _Key | None = None
 
-    def _constant(self, array: Any) -> _Value:
-        value = "constant", len(self.constants)
-        self.constants[value] = array
-        return value
 
-    def _join(self, value: _Value, *sources: _Value) -> _Value:
-        self.joins.add(value)
-        self.sources.setdefault(value, []).extend(sources)
-        return value
+class _Births(Propagation[_Known]):
+    """Pushes through a program which value was the first bad one.
 
-    def _enter(self, block: Block, given: Sequence[_Value]) -> list[_Value]:
-        consts = [self._constant(x) for x in block.consts]
-        known = dict(zip(block.inputs, [*consts, *given]))
-        read = lambda v: self._constant(v.val) if hasattr(v, "val") else known[v]
-        for node in block.nodes:
-            operands = [read(v) for v in node.eqn.invars]
-            known |= zip(node.eqn.outvars, self._made(node, operands))
-        return [read(v) for v in block.outputs]
+    Args:
+        program: the program.
+        counts: how many numbers are not finite, and how many are none, by value.
+        is_bad: whether a value is bad.
+        is_new: whether a bad one is so though those that it is made of are not.
+    """
 
-    def _made(self, node: Node, operands: list[_Value]) -> Sequence[_Value]:
-        made: list[_Value] = [(node.number, n) for n in range(len(node.eqn.outvars))]
+    def __init__(
+        self,
+        program: NumericProgram,
+        counts: "_Counts",
+        is_bad: Callable[[_Key], bool],
+        is_new: Callable[[_Key, Sequence[_Key]], bool],
+    ):
+        super().__init__(program)
+        self._counts, self._is_bad, self._is_new = counts, is_bad, is_new
+        self._constants = 0
+        # Whether the outermost `while` loop around is given no bad value; None outside.
+        self._is_clean: bool | None = None
+
+    def outputs(self) -> list[_Known]:
+        count = range(len(self.program.jaxpr.in_avals))
+        given = [self._found((_INPUT, n), ()) for n in count]
+        return self.block(self.program.block, given)
+
+    def constant(self, array: Leaf, aval: Aval) -> _Known:
+        key, self._constants = (_CONSTANT, self._constants), self._constants + 1
+        self._counts[key] = _counted(array)
+        return _Known(key)
+
+    def node(self, node: Node, values: list[_Known]) -> Sequence[_Known]:
+        before = self._is_clean
+        if node.rule == "while" and before is None:
+            self._is_clean = not any(self._is_bad(value.key) for value in values)
+        made = super().node(node, values)
+        self._is_clean = before
         if node.rule == "call":
-            return self._enter(node.inner[0], operands)
-        if node.rule == "custom_linear_solve":
-            return self._enter(node.inner[0], solved(node, operands))
-        if node.rule == "cond":
-            for block in node.inner:
-                for value, inner in zip(made, self._enter(block, operands[1:])):
-                    self._join(value, inner)
             return made
-        if node.rule == "shard_map":
-            inner = self._enter(node.inner[0], operands)
-            return [self._join(*pair) for pair in zip(made, inner)]
-        if node.rule in ("scan", "while"):
-            return self._looped(node, operands, made)
-        for value in made:
-            # What is selected away is followed no further than the counts say.
-            self.sources[value] = operands
-            self.births[value] = Birth(None, node.stack)
-        return made
+        return [x._replace(key=(node.number, n)) for n, x in enumerate(made)]
 
-    def _looped(
-        self, node: Node, operands: list[_Value], made: list[_Value]
-    ) -> list[_Value]:
-        _, before, consts, count = loop_parts(node.eqn)
-        outside, given = operands[before : before + consts], operands[before + consts :]
-        body = node.inner[0]
-        entered = [self._join((body.number, n), value) for n, value in enumerate(given)]
-        known = len(self.births)
-        inner = self._enter(body, [*outside, *entered])
-        if node.rule == "while":
-            self.loops |= dict.fromkeys([*self.births][known:], operands)
-        for value, come_round in zip(entered[:count], inner):
-            self._join(value, come_round)
-        last = [*entered[:count], *inner[count:]]
-        return [self._join(*pair) for pair in zip(made, last)]
+    def computed(self, node: Node, values: list[_Known]) -> list[_Known]:
+        places = range(len(node.eqn.outvars))
+        return [self._found((node.number, n), values) for n in places]
+
+    opaque = computed
+
+    def inside(self, block: Block, given: Sequence[_Known]) -> list[_Known]:
+        # What enters it is counted by its number.
+        entered = [x._replace(key=(block.number, n)) for n, x in enumerate(given)]
+        return super().inside(block, entered)
+
+    def joined(self, values: Sequence[_Known], attempt: int) -> _Known:
+        return _Known(values[0].key, *_earliest(values))
+
+    def entry_of(self, value: _Known, aval: Aval) -> int:
+        return WRITTEN
+
+    def _found(self, key: _Key, values: Sequence[_Known]) -> _Known:
+        # What is selected away is followed no further than the counts say.
+        if not self._is_bad(key):
+            return _Known(key)
+        birth, in_loop = _earliest(values)
+        if birth is None and self._is_new(key, [value.key for value in values]):
+            birth = key
+        if in_loop is None and self._is_clean:
+            in_loop = key
+        return _Known(key, birth, in_loop)
+
+
+def _earliest(values: Sequence[_Known]) -> tuple[_Key | None, _Key | None]:
+    least = lambda keys: min((key for key in keys if key is not None), default=None)
+    return least(x.birth for x in values), least(x.in_loop for x in values)
 
 
 def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:
@@ -127,30 +137,33 @@ def not_finite(measures: Measures) -> tuple[list[Birth], list[Birth]]:
     program = measures.program
     written = _counts(measures, plans.written(program))
     wide = _counts(measures, plans.rounding(program, ()))
-    graph = _Graph(program)
-    for value, array in graph.constants.items():
-        written[value] = wide[value] = _counted(array)
     for number, array in enumerate(measures.arrays):
-        written["input", number] = wide["input", number] = _counted(array)
-    is_lost = lambda v: bool(
-        np.any(written.get(v, _NONE)[..., 0] > wide.get(v, _NONE)[..., 0])
+        written[_INPUT, number] = wide[_INPUT, number] = _counted(array)
+    of = lambda counts, key: counts.get(key, _NONE)[..., 0]
+    is_lost = lambda key: bool(
+        key[0] != _CONSTANT and np.any(of(written, key) > of(wide, key))
     )
-    is_bad = lambda v: bool(np.any(wide.get(v, _NONE)[..., 0]))
-    pairs = zip(graph.outputs, program.jaxpr.out_avals)
-    outputs = [value for value, aval in pairs if is_inexact(aval)]
-    lost = [_first(graph, x, is_lost, lambda _: True) for x in outputs]
-    bad = [_first(graph, x, is_bad, lambda v: _is_new(graph, v, wide)) for x in outputs]
-    order = {value: n for n, value in enumerate(graph.births)}
-    births = lambda found: [
-        graph.births[x] for x in sorted({*filter(None, found)}, key=lambda x: order[x])
-    ]
-    return births(lost), births(bad)
+    is_bad = lambda key: bool(np.any(of(wide, key)))
+    is_new = lambda key, operands: _is_new(key, operands, wide)
+    floats = [n for n, aval in enumerate(program.jaxpr.out_avals) if is_inexact(aval)]
+    stacks = {node.number: node.stack for node in program.block.all_nodes()}
+
+    def births(rules: _Births) -> list[Birth]:
+        outputs = rules.outputs()
+        found = (outputs[n].birth or outputs[n].in_loop for n in floats)
+        keys = sorted({key for key in found if key is not None})
+        of_input = lambda key: Birth(key[1], ()) if key[0] == _INPUT else None
+        return [of_input(key) or Birth(None, stacks[key[0]]) for key in keys]
+
+    lost = _Births(program, written, is_lost, lambda *_: True)
+    return births(lost), births(_Births(program, wide, is_bad, is_new))
 
 
+_Counts = dict[_Key, np.ndarray]
 _NONE = np.zeros(2, int)
 
 
-def _counts(measures: Measures, plan: plans.WidthPlan) -> dict[_Value, np.ndarray]:
+def _counts(measures: Measures, plan: plans.WidthPlan) -> _Counts:
     """How many elements of each value are not finite, and how many are not a number."""
     counts: Counts = {}
     measures.run(plan, Probes(given=measures.given, finite=counts))
@@ -164,16 +177,16 @@ def _counted(array: Any) -> np.ndarray:
     return np.array([np.sum(~np.isfinite(array)), np.sum(np.isnan(array))])
 
 
-def _is_new(graph: _Graph, value: _Value, counts: dict[_Value, np.ndarray]) -> bool:
+def _is_new(key: _Key, operands: Sequence[_Key], counts: _Counts) -> bool:
     """Whether a value is not finite, or not a number, and what it is made of is not so."""
-    mine = counts.get(value, _NONE)
-    operands = [counts.get(x, _NONE) for x in graph.sources[value]]
-    if value[0] == "input":
+    mine = counts.get(key, _NONE)
+    if key[0] == _INPUT:
         return bool(mine[..., 1])
+    before = [counts.get(x, _NONE) for x in operands]
     # Of a loop, in one of its turns.
     bad, nan = (
-        np.any([_turns(x[..., n], mine[..., n]) > 0 for x in operands], axis=0)
-        if operands
+        np.any([_turns(x[..., n], mine[..., n]) > 0 for x in before], axis=0)
+        if before
         else np.zeros(mine[..., n].shape, bool)
         for n in (0, 1)
     )
@@ -188,24 +201,3 @@ def _turns(counts: np.ndarray, like: np.ndarray) -> np.ndarray:
     if extra >= 0:
         return np.broadcast_to(np.sum(counts), like.shape)
     return np.broadcast_to(counts.reshape(counts.shape + (1,) * -extra), like.shape)
-
-
-def _first(graph: _Graph, output: _Value, is_bad: Any, is_new: Any) -> _Value | None:
-    """The first value that leads to an output through bad ones, and is new.
-
-    Of a loop of many turns the counts do not tell in which one a value is bad: if none is
-    known to be new, it is the first one of a loop that is given no bad ones.
-    """
-    order = {value: n for n, value in enumerate(graph.births)}
-    seen, queue = {output}, [output]
-    for each in queue:
-        if each in graph.joins or is_bad(each):
-            more = [x for x in graph.sources.get(each, ()) if x not in seen]
-            seen.update(more)
-            queue += dict.fromkeys(more)
-    found = [x for x in queue if x in order and is_bad(x)]
-    in_loops = [
-        x for x in found if x in graph.loops and not any(map(is_bad, graph.loops[x]))
-    ]
-    found = [x for x in found if is_new(x)] or in_loops
-    return min(found, key=lambda x: order[x], default=None)

@@ -1,7 +1,6 @@
 """Loops of a program that is run by a plan: turn by turn, or compiled."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,14 +14,11 @@ from .._program.graph import loop_parts
 from .._program.meshes import of_mesh
 from .arithmetic import Value
 from .control import Control, decides, split, zeros_like
-from .decisions import kind_of
-from .nodes import Block, Node
+from .nodes import Node
 from .probes import Probes
 
 # Loops with more equations, over all turns, are compiled.
 _MOST_EAGER = 2000
-# Of `while` loops of many turns, so many numbers that decide are noted at most.
-_MOST_NOTED = 2**27
 
 
 class Loops(Control):
@@ -74,7 +70,7 @@ class Loops(Control):
         """A `while` loop; under `vmap`, each element goes on by itself.
 
         It notes how many turns it took. Of many turns, it notes in how many a value was not
-        finite, and decisions inside in a second run, when the number of turns is known.
+        finite, and no decisions inside.
         """
         _, before, consts, _ = loop_parts(node.eqn)
         values = self.entered(node, values, before + consts)
@@ -82,14 +78,7 @@ class Loops(Control):
             return self._loop_in_trace(node, values)
         is_long = node.number in self.program.long and not self.probes.given_inside(node)
         made = None if is_long else self._turn_by_turn(node, values)
-        if made is not None:
-            return made
-        made = self.compiled(node, values)
-        if self.probes.decisions is not None and _is_replayed(node):
-            turns = int(jnp.max(self.probes.decisions[node.number]))
-            if 0 < turns * _decided_in(node.inner[0]) <= _MOST_NOTED:
-                return self.compiled(node, values, turns)
-        return made
+        return self.compiled(node, values) if made is None else made
 
     def _goes_on(self, node: Node, constants: list[Leaf]) -> Callable[..., Leaf]:
         """Whether a loop goes on, of the turns that it took and what it carries."""
@@ -97,7 +86,7 @@ class Loops(Control):
         # As often as the run that it follows, if it decides as that inside as well. It may
         # otherwise be at its end earlier: a solver then divides by a step of 0.
         is_alone = self.is_traced and decides(node.inner[0])
-        if given is not None and (not is_alone or self.probes.given_inside(node)):
+        if given is not None and not is_alone:
             return lambda turns, carry: turns < given
 
         def goes_on(turns: Leaf, carry: list[Leaf]) -> Leaf:
@@ -130,11 +119,6 @@ class Loops(Control):
         return carry
 
     def _loop_in_trace(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        given, length = self.probes.given_inside(node), self.turns
-        if given and _is_replayed(node):
-            length = len(next(iter(given.values())))
-        if length is not None:
-            return self._counted_in_trace(node, values, length)
         self.program.long.add(node.number)
         _, before, consts, _ = loop_parts(node.eqn)
         constants, outside, carry = split(values, before, consts)
@@ -162,39 +146,6 @@ class Loops(Control):
         turns, made, counts = lax.while_loop(is_on, step, state)
         self.probes.add({node.number: turns}, counts)
         return made
-
-    def _counted_in_trace(self, node: Node, values: list[Leaf], length: int) -> list[Leaf]:
-        """A loop of which it is known how many turns it takes, with its decisions."""
-        _, before, consts, _ = loop_parts(node.eqn)
-        constants, outside, carry = split(values, before, consts)
-        goes_on, self.turns = self._goes_on(node, constants), None
-
-        def step(state, given):
-            turns, carry = state
-            is_on, probes = goes_on(turns, carry), self.probes.empty(given)
-            operands = [*outside, *carry]
-            made, decisions, counts = self.noted(probes, node, node.inner[0], operands)
-            state = turns + is_on.astype(turns.dtype), _chosen(is_on, made, carry)
-            return state, (decisions, counts)
-
-        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
-        given = self.probes.given_inside(node)
-        (turns, made), (decisions, counts) = lax.scan(step, (turns, carry), given, length)
-        self.probes.add({node.number: turns}, None)
-        self.probes.add(decisions, counts)
-        return made
-
-
-def _is_replayed(node: Node) -> bool:
-    """Whether a loop of many turns decides inside, and all of that can be noted."""
-    body = node.inner[0]
-    return decides(body) and all(x.rule != "while" for x in body.all_nodes())
-
-
-def _decided_in(block: Block) -> int:
-    """About how many numbers decide in a block."""
-    nodes = filter(kind_of, block.all_nodes())
-    return sum(max(math.prod(v.aval.shape) for v in x.eqn.invars) for x in nodes)
 
 
 def size_of(node: Node) -> int:

@@ -81,10 +81,9 @@ class Measures:
         """What decides in each run by itself, though others follow."""
         if not self.follows:
             return ("the program",) * self.are_floats
-        is_noted = lambda x: any(x.inner[0].first <= n < x.number for n in self.decisions)
         long, nodes = self.program.long, self.program.block.all_nodes()
         loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        found = [Written(x.stack).origin for x in loops if not is_noted(x)]
+        found = [Written(x.stack).origin for x in loops]
         places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
         return (*dict.fromkeys(places),)
 

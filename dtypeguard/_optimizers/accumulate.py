@@ -1,7 +1,6 @@
 """The accumulator, which sums or averages the gradients of several mini-steps."""
 
 import contextlib
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -71,62 +70,31 @@ def add_to(
     return tree_util.tree_map(add, sums, updates)
 
 
-def late_dtypes(sums: PyTree, updates: Updates, params: Params) -> list[DType]:
-    """For each sum the dtype of a gradient that is None now, but may have come before.
+def as_gradients(
+    sums: PyTree, updates: Updates, params: Params, compute_dtype: DType
+) -> Updates:
+    """The sums as gradients for the inner update.
 
-    That of the param if it is differentiable, else None. Without params nothing tells a
-    floating param from an integer one.
+    They have the dtypes of the gradients, or the `compute_dtype` of the inner update where
+    that is wider: rounding a mean to bfloat16 would lose what the accumulator kept. One
+    that is None now may have come before: it has the dtype of its param. Without params, or
+    for an integer param, None comes back, and so does float0.
     """
     named, treedef = tree_util.tree_flatten_with_path(sums)
     grads = treedef.flatten_up_to(updates)
     held = by_path(params) if any(grad is None for grad in grads) else {}
 
-    def of(path, grad):
-        dtype = dtype_of(held.get(tree_util.keystr(path))) if grad is None else None
-        return dtype if kind(dtype) in ("float", "complex") else None
-
-    return [of(path, grad) for (path, _), grad in zip(named, grads)]
-
-
-def have_come(sums: PyTree, late: list[DType]) -> jax.Array | None:
-    """Whether a sum with a late dtype is not 0; None if there is no late dtype."""
-    pairs = zip(tree_util.tree_leaves(sums), late)
-    found = [jnp.any(acc != 0) for acc, dtype in pairs if dtype is not None]
-    return functools.reduce(jnp.logical_or, found) if found else None
-
-
-def as_gradients(
-    sums: PyTree, updates: Updates, late: list[DType], compute_dtype: DType
-) -> Updates:
-    """The sums as gradients for the inner update.
-
-    They have the dtypes of the gradients, or of `late_dtypes`, or the `compute_dtype` of
-    the inner update where that is wider: rounding a mean to bfloat16 would lose what the
-    accumulator kept. Other None and float0 gradients come back unchanged.
-    """
-
-    def as_gradient(acc, grad, late):
-        dtype = dtype_of(grad) if late is None else late
-        if dtype is None:
+    def as_gradient(path, acc, grad):
+        of = held.get(tree_util.keystr(path)) if grad is None else grad
+        dtype = dtype_of(of)
+        if dtype is None or (grad is None and kind(dtype) not in ("float", "complex")):
             return grad
         if compute_dtype is not None and kind(dtype) == "float":
             dtype = promoted(dtype, jnp.dtype(compute_dtype))
         return cast(acc, dtype)
 
-    leaves, treedef = tree_util.tree_flatten(sums)
-    grads = treedef.flatten_up_to(updates)
-    return treedef.unflatten(map(as_gradient, leaves, grads, late))
-
-
-def either(come: jax.Array, with_late: Updates, others: Updates, sums: PyTree) -> Updates:
-    """The first updates if late gradients have come, else the others; both emitted or 0."""
-    treedef = tree_util.tree_structure(sums)
-    pairs = zip(*map(treedef.flatten_up_to, (with_late, others)))
-    select = lambda a, b: jnp.where(come, a, cast(b, a.dtype))
-    return treedef.unflatten(
-        a if dtype_of(b) is None else b if dtype_of(a) is None else select(a, b)
-        for a, b in pairs
-    )
+    triples = ((path, acc, grad) for (path, acc), grad in zip(named, grads))
+    return treedef.unflatten(as_gradient(*each) for each in triples)
 
 
 def _sum_dtype(param: Leaf, asked: DType) -> DType:

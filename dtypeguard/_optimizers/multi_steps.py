@@ -1,6 +1,5 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
-import functools
 from collections.abc import Callable
 from typing import TypeGuard
 
@@ -22,10 +21,7 @@ from .accumulate import (
     add_to,
     as_gradients,
     check_accumulator_dtype,
-    either,
     first_sums,
-    have_come,
-    late_dtypes,
 )
 from .emit import emit_if
 from .scalars import Scalar, increment
@@ -57,9 +53,9 @@ def multi_steps(
     - It does not narrow 64-bit gradients: see `accumulator_dtype`.
     - If k shrinks during an accumulation, the new k takes effect at once.
 
-    A gradient that is None on some mini-steps counts as 0 there, provided that `update`
-    gets the params. One that is None on all of them is None to the inner update, or 0 if
-    that takes no None, as Adam's; if the update then is None too, it is negative zeros.
+    A gradient that is None counts as 0, provided that `update` gets the params: it may have
+    come on other mini-steps. To keep a param as it is, put None in its place in the params,
+    or `optax.masked` around `inner`.
 
     Under `jax.vmap` with a batched state, the inner update runs for all members if one of
     them emits, and each member gets its own result.
@@ -146,24 +142,11 @@ def multi_steps(
             keep = lambda old, new: jnp.where(skips, old, new)
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
 
-        def step(late, sums, inner_state):
-            grads = as_gradients(sums, updates, late, policy.compute_dtype)
+        def step(sums, inner_state):
+            grads = as_gradients(sums, updates, params, policy.compute_dtype)
             return inner.update(grads, inner_state, params, **extra_args)
 
-        late = late_dtypes(sums, updates, params)
-        come, none = have_come(sums, late), functools.partial(step, [None for _ in late])
-        if come is None:
-            new_updates, sums, inner_state = emit_if(emits, none, sums, inner_state)
-        else:  # a gradient that is None may have to be what was accumulated
-            with_late = functools.partial(step, late)
-            try:
-                others, *carry = emit_if(emits & ~come, none, sums, inner_state)
-            except Exception:  # Adam, for one, takes no None: it is 0 on all mini-steps too
-                new_updates, *carry = emit_if(emits, with_late, sums, inner_state)
-            else:
-                new_updates, *carry = emit_if(emits & come, with_late, *carry)
-                new_updates = either(come, new_updates, others, sums)
-            sums, inner_state = carry
+        new_updates, sums, inner_state = emit_if(emits, step, sums, inner_state)
         return new_updates, optax.MultiStepsState(
             mini_step=jnp.where(emits, 0, number),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),

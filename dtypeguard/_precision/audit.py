@@ -17,15 +17,14 @@ from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .advice import advice_of
-from .losses import line_losses
+from .losses import advice_of, line_losses
+from .plain import unmoved
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .progress import check_progress, status
 from .report import Details, PrecisionReport
 from .rows import WideLines
-from .updates import unmoved
 
 
 @public

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple, TypeAlias
 
-from .._costs.costs import LineCost
 from .._leaves.rows import percent
 from .._source.files import file_text
 from .._source.origin import Origin, place_of
@@ -24,7 +23,6 @@ STYLE = """
 h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; overflow-wrap: anywhere; }
 h1, p, li { overflow-wrap: anywhere; max-width: 60rem; }
 ul { padding-left: 1.4rem; } li { margin: .3rem 0; }
-summary { cursor: pointer; margin-top: 1rem; }
 .bar { display: block; height: .5rem; border-radius: 2px; background: var(--soft);
   border: 1px solid var(--line); }
 .bar i { display: block; height: 100%; min-width: 1px; }
@@ -48,8 +46,6 @@ summary { cursor: pointer; margin-top: 1rem; }
 .source tr.gap td { color: var(--dim); background: var(--soft); text-align: center; }
 .source .said { font: 13px/1.5 system-ui, sans-serif; color: var(--dim); margin: 0 0 .3rem;
   padding-left: 1rem; overflow-wrap: anywhere; } .source .said code { font-size: 12px; }
-.figures td + td { text-align: right; font-variant-numeric: tabular-nums; }
-.figures td { overflow-wrap: anywhere; }
 @media (max-width: 40rem) {
   .source th, .source td { padding: 0 .25rem; font-size: 12px; }
   .source .number { width: 2.4rem; } .source .share { width: 3.1rem; }
@@ -110,7 +106,10 @@ def _marks(it: Report) -> Iterator[Mark]:
         is_chosen = loss in it.fix and not it.is_spread
         yield Mark(loss.origin, loss.place, told, loss.share, is_chosen=is_chosen)
     for cost in it.costs:
-        yield from _marks_of_cost(cost)
+        origin = cost.origin or (cost.cause if isinstance(cost.cause, Origin) else None)
+        told = f"{_label(cost.share)} of the matrix products run wide"
+        told += f" because of {place_of(cost.cause)}" * (cost.cause != origin)
+        yield Mark(origin, place_of(origin or cost.cause), told, pays=cost.share)
     for each in it.decisions:
         place = place_of(each.origin) if each.origin else "inside JAX"
         part = percent(each.flipped / each.count)
@@ -119,20 +118,6 @@ def _marks(it: Report) -> Iterator[Mark]:
             place,
             f"{part} of {each.count:,} decisions are others in {it.wide}",
         )
-
-
-def _marks_of_cost(cost: LineCost) -> Iterator[Mark]:
-    """A mark where values become wide, and one on the line that makes them so."""
-    cause = cost.cause if isinstance(cost.cause, Origin) else None
-    origin = cost.origin or cause
-    is_own = cause is None or origin is None or str(cause.users) == str(origin.users)
-    made = "" if cause is not None and is_own else f" because of {place_of(cost.cause)}"
-    told = f"{_label(cost.share)} of the matrix products run wide{made}"
-    place = place_of(origin or cost.cause)
-    yield Mark(origin, place, told, pays=cost.share)
-    if cause is not None and not is_own:
-        told = f"What this line makes is wide: {place} runs wide because of it."
-        yield Mark(cause, place_of(cause), told)
 
 
 def _label(share: float) -> str:

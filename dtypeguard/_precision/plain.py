@@ -7,7 +7,7 @@ import collections
 import functools
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from .._numbers.primitives import is_inexact
 from .._numbers.probes import KeptValues, Noted, Probes
 from .._numbers.program import NumericProgram
 from .._numbers.run import run_as_one
-from .._program.graph import jaxprs_in, open_jaxpr
+from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from .rows import LineDecision
 
@@ -53,9 +53,6 @@ class PlainRuns:
         decisions: the lines whose decisions differ, those that differ most first.
         turns_differ: whether a loop turns another number of times.
         has_gradients: whether an output is a gradient in a narrow dtype.
-
-    Args:
-        measures: of the program.
     """
 
     def __init__(self, measures: Measures):
@@ -124,9 +121,6 @@ class PlainRuns:
         """The share of the squared error that other decisions cause.
 
         Negative if they undo what rounding causes.
-
-        Args:
-            rounding: the error with the decisions as written.
         """
         is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
         decides = bool(self.decisions) or self.turns_differ
@@ -194,13 +188,7 @@ class PlainRuns:
 
 
 def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
-    """An array of floats with this part of each number added or taken away, in wide types.
-
-    Args:
-        array: the array.
-        part: which part of each number.
-        shift: which numbers grow: others for 0, 1 and 2.
-    """
+    """A float array with a part of each number added or taken away, in wide types."""
     if not is_inexact(array):
         return array
     widest = np.float64 if x64_enabled() else np.float32
@@ -241,3 +229,66 @@ def _compared(
         counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
     return turns_differ, tuple(lines)
+
+
+# Which outputs are an input with an update, and where rounding takes the update away.
+
+_SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])
+_ADDS = frozenset(["add", "add_any", "sub"])
+
+
+def unmoved(
+    graph: Graph, arrays: Sequence[Leaf], written: Sequence[Leaf], exact: Sequence[Leaf]
+) -> dict[int, float]:
+    """The share of the elements of each update that do not move, by number of the output.
+
+    An element does not that is the input again as written, and another number in wide
+    types. It has the floating outputs that a program makes of an input of their shape by
+    adding to it, once or in each turn of a loop.
+    """
+    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
+    shares = dict[int, float]()
+    for number, (value, new, true) in enumerate(zip(floats, written, exact)):
+        for place in _updated(graph, value):
+            moves = true != jnp.asarray(arrays[place], true.dtype)
+            stays = moves & (new == jnp.asarray(arrays[place], new.dtype))
+            share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
+            shares[number] = max(share, shares.get(number, 0.0))
+    return shares
+
+
+def updated_inputs(graph: Graph) -> dict[int, int]:
+    """The input to which each floating output adds, by the numbers of both."""
+    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
+    found = ((n, next(_updated(graph, value), None)) for n, value in enumerate(floats))
+    return {number: place for number, place in found if place is not None}
+
+
+def _updated(graph: Graph, output: int) -> Iterator[int]:
+    """The inputs to which an output adds."""
+    shape = getattr(graph.avals[output], "shape", None)
+    waiting, seen = [(output, False)], set[tuple[int, bool]]()
+    while waiting:
+        state = value, is_added = waiting.pop()
+        if state in seen or getattr(graph.avals[value], "shape", None) != shape:
+            continue
+        seen.add(state)
+        if value < len(graph.inputs) and is_added:
+            yield value
+        equation = graph.made_by.get(value)
+        if equation is None:
+            waiting += [(each, is_added) for each in graph.same.get(value, ())]
+        else:
+            adds = is_added or equation.primitive in _ADDS
+            waiting += [(each, adds) for each in _carried(graph, equation)]
+
+
+def _carried(graph: Graph, equation: Equation) -> Sequence[int]:
+    """The operands of an equation that its result may be, but for what is added."""
+    inputs = equation.inputs
+    if equation.primitive == "sub":
+        return inputs[:1]
+    if equation.primitive == "mul":  # a decay by a number
+        scalars = [not getattr(graph.avals[each], "shape", ()) for each in inputs]
+        return [each for each, other in zip(inputs, scalars[::-1]) if other]
+    return inputs if equation.primitive in _SAME | _ADDS else ()

@@ -126,11 +126,7 @@ def inputs_of(
     kwargs: Mapping[str, PyTree] | None,
     budget: int = BUDGET,
 ) -> PlannedInputs:
-    """More arguments by position, beside the same ones by name.
-
-    Raises:
-        TypeError: if one is no tuple.
-    """
+    """More arguments by position, beside the same ones by name."""
     for name, given in (("also", also), ("held_out", held_out)):
         is_list = isinstance(given, (list, tuple))
         if not is_list or not all(type(each) is tuple for each in given):
@@ -223,11 +219,7 @@ def check_call(
     inputs: PlannedInputs,
     show_status: Show,
 ) -> PlanCheck:
-    """Measures a function by the plan of a file.
-
-    Raises:
-        ValueError: if the file is no plan, or an entry matches nothing in the function.
-    """
+    """Measures a function by the plan of a file."""
     plan = Plan.load(path)
 
     program = plannable(f, args, kwargs, plan.narrow, show_status)
@@ -242,7 +234,7 @@ def check_call(
             error=trials.error(plan),
             held_out=trials.held_out(plan),
             compiled=trials.compiled(plan),
-            share=1 - trials.cost(plan).wide,
+            share=trials.share(plan),
         )
         if found.is_within:
             return found

@@ -10,11 +10,9 @@ from .._autocast.entries import ALL, PRODUCTS, PlanEntry
 from .._autocast.plan import Plan
 from .._leaves.rows import columns, percent
 from .candidates import Candidate, candidates_in, grouped
-from .choosing import Choosing, Chosen
+from .search import Choosing, Chosen
 from .trials import PlanTrials
 
-# From this share of the multiply-adds on, a line that many layers share is told of.
-_MUCH = 0.01
 # XLA leaves roundings out and puts operations together: so much it may add to an error.
 _MORE = 1.25
 _OF_PLAN = "default", "error", "held_out", "tolerance", "share", "loss_scale", "measured"
@@ -29,7 +27,6 @@ class PlanSearch:
         runs: how many runs of the program were made.
         seconds: how long that took.
         is_minimal: whether no entry can be dropped; False if the runs were spent before.
-        kept: the bytes that are kept for the backward pass.
         notes: what it could not reach, and what the last tenth of the tolerance costs.
         updates: the outputs of which the error is that of the update.
         lines: the numbers of the program's lines that its entries name.
@@ -41,7 +38,6 @@ class PlanSearch:
     runs: int
     seconds: float
     is_minimal: bool
-    kept: float
     notes: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     lines: frozenset[int] = frozenset()
@@ -61,7 +57,7 @@ class PlanSearch:
     def headline(self) -> str:
         """The plan in a sentence."""
         plan, bound = self.plan, percent(self.plan.tolerance or 0.0)
-        if plan.share == 0:
+        if plan.share == 0 and self.is_within:
             return f"plan: nothing to gain: within {bound}, no product is narrow."
         share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
         off = f"{percent(plan.error or 0.0)} off"
@@ -81,8 +77,6 @@ class PlanSearch:
             lines.append(f"For {few}{more}, the error is that of the update.")
         if not self.is_minimal:
             lines.append("The runs were spent before each entry was known to be needed.")
-        if self.kept:
-            lines.append(f"{self.kept / 1e6:.3g} MB are kept for the backward pass.")
         return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
 
     @property
@@ -128,13 +122,7 @@ def table_of(entries: Sequence[PlanEntry]) -> list[str]:
 
 
 class Planning:
-    """The search for a plan: all products narrow, or all of it if there are none.
-
-    Args:
-        trials: of the program.
-        plan: without entries: its dtype, tolerance, loss scale, and what is measured.
-        show_status: called with what it is about to do.
-    """
+    """The search for a plan: all products narrow, or all of it if there are none."""
 
     def __init__(self, trials: PlanTrials, plan: Plan, show_status: Callable[[str], None]):
         self._trials, self._show = trials, show_status
@@ -161,15 +149,13 @@ class Planning:
         items = grouped(chosen.items, self._candidates)
         items = self._needed(items) if chosen.is_minimal else items
         plan = self._measured(items)
-        cost = self._trials.cost(plan)
-        plan = dataclasses.replace(plan, share=1 - cost.wide).rounded()
+        plan = dataclasses.replace(plan, share=self._trials.share(plan))
         numbers, nodes = _numbers(items), self._trials.program.block.all_nodes()
         return PlanSearch(
             plan=plan,
             runs=self._trials.count,
             seconds=time.monotonic() - started,
             is_minimal=chosen.is_minimal or chosen.error < math.inf,
-            kept=cost.kept,
             notes=(*self._notes(plan, items),),
             lines=frozenset(x.line for x in nodes if x.number in numbers),
             compiled=self._trials.compiled(plan),
@@ -216,12 +202,7 @@ class Planning:
         return dataclasses.replace(self._bare, entries=entries)
 
     def _error(self, items: Collection[Candidate], is_asked: bool = False) -> float:
-        """The error with some lines wide, on the inputs of the search.
-
-        Args:
-            items: the lines.
-            is_asked: whether it is a figure of the result: the budget is no limit then.
-        """
+        """The error with some lines wide, on the inputs of the search."""
         key = _numbers(items)
         if key not in self._errors:
             self._errors[key] = self._trials.error(self._plan(items), is_asked)
@@ -248,15 +229,6 @@ class Planning:
                 "The last tenth of the tolerance costs "
                 f"{percent(dearest.share or 0.0)} of the multiply-adds: without {dearest} "
                 f"it is {percent(dearest.error or 0.0)} off."
-            )
-        is_shared = lambda x: x.layers > 1 and x.work >= _MUCH and x.scope is None
-        shared = [each for each in items if is_shared(each)]
-        if shared:
-            most = max(shared, key=lambda each: each.work)
-            yield (
-                f"{most.entry(plan.narrow)} is computed {most.layers} times"
-                f"{', as others are,' * (len(shared) > 1)} in one dtype: a jax.named_scope "
-                "around each layer tells them apart, but for turns of a loop."
             )
         if self._unnamed:
             equations = "1 equation" if self._unnamed == 1 else f"{self._unnamed} equations"

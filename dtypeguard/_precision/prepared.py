@@ -58,12 +58,7 @@ def prepare(
     formats: Formats,
     show_status: Callable[[str], None],
 ) -> Prepared:
-    """Runs a program as written and in wide types.
-
-    Raises:
-        ValueError: if a value is not finite in wide types either, or the program returns
-            other numbers each time.
-    """
+    """Runs a program as written and in wide types."""
     program, paths = traced.program, traced.paths
     show_status("compiling")
     given = zip(subject.given.arrays, program.in_avals)
@@ -83,12 +78,7 @@ def prepare(
 def _checked(
     f: Function, measures: Measures, given: Sequence[str], outputs: Sequence[str]
 ) -> Origin | None:
-    """The line that makes the first value that is not finite as written, if there is one.
-
-    Raises:
-        ValueError: if a value is not finite in wide types either, or the program returns
-            other numbers each time.
-    """
+    """The line that makes the first value that is not finite as written, if any."""
     unknown = measures.program.unknown
     if unknown and not measures.is_repeatable():
         raise ValueError(

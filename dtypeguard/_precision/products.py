@@ -149,14 +149,7 @@ def product_losses(
     tolerance: float | None,
     show_status: Callable[[str], None],
 ) -> Losses:
-    """The lines whose products lose precision, and the cheapest remedy that is enough.
-
-    Args:
-        measures: of the program.
-        runs: of the same.
-        tolerance: the error that the fix has to reach.
-        show_status: called with what it is about to do.
-    """
+    """The lines whose products lose precision, and the cheapest remedy that is enough."""
     found = None
     for level in runs.products.levels:
         if found is None or found.run.error > allowed(runs, tolerance):

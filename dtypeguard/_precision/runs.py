@@ -44,11 +44,6 @@ class Runs(PlainRuns):
 
         Of a line inside of a package, that is all that the user's line calls there, which
         is given wide arrays.
-
-        Args:
-            lines: their numbers.
-            keeps: whether what they make stays wide, and so what is made of it, up to an
-                explicit cast; otherwise it is cast back where another line uses it.
         """
         origins = [line.origin for line in self.program.lines]
         called = {n: x.users.place for n, x in enumerate(origins) if x and x.called_from}
@@ -82,12 +77,6 @@ class Runs(PlainRuns):
         """Whether some lines are enough for other roundings of the inputs as well.
 
         They are by the median of three: the inputs, and two that differ by a rounding.
-
-        Args:
-            wide: the run with these lines wide.
-            bound: the error that is allowed.
-            has_tolerance: whether that was asked for. Elsewhere half of the squared error
-                may be left, as far as that is within it.
         """
         if wide.plan is None or not math.isfinite(self.total):
             return wide.error <= bound

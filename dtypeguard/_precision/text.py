@@ -117,7 +117,8 @@ def _answer(it: Report) -> list[str]:
 
 def _with_fix(it: Report) -> str:
     count = len(it.fix)
-    lines = it.fix[0].place if count == 1 else f"these {count} lines"
+    place = it.fix[0].place.partition(",")[0]  # a cast of dtypeguard has its path behind it
+    lines = place if count == 1 else f"these {count} lines"
     begin = f"With {lines} {it.words.widened} it is {percent(it.mended)}"
     if it.price > _MOSTLY:
         but = ", but so" if makes_all_wide(it) else ", and"
@@ -281,7 +282,7 @@ def advice(it: Report) -> list[str]:
 
 def _costs(it: Report) -> list[str]:
     """The table of what makes products wide."""
-    if not it.costs:
+    if not it.costs or it.narrow is not None:  # where all is as if it were narrow
         return []
     told = [] if math.isnan(it.error) else [f"costs: {_wide_work(it)}"]
     table: list[Sequence[str]] = [("share", "line", "made wide by", "")]

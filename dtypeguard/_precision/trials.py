@@ -13,7 +13,7 @@ from .._autocast.emit import narrowed
 from .._autocast.entries import PRODUCTS
 from .._autocast.matching import Matcher
 from .._autocast.plan import Plan
-from .._costs.by_plan import bytes_kept, wide_share
+from .._costs.work import wide_share
 from .._leaves.compat import as_function
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
@@ -23,8 +23,8 @@ from .._numbers.primitives import is_inexact
 from .._numbers.run import run
 from .._program.graph import Graph
 from .candidates import Candidate
-from .choosing import Spent
-from .updates import updated_inputs
+from .plain import updated_inputs
+from .search import Spent
 
 
 class Inputs(NamedTuple):
@@ -41,18 +41,6 @@ class Inputs(NamedTuple):
     sizes: list[float]
 
 
-class Cost(NamedTuple):
-    """What a plan costs.
-
-    Attributes:
-        wide: the share of the multiply-adds that stays wide.
-        kept: the bytes that are kept for the backward pass.
-    """
-
-    wide: float
-    kept: float
-
-
 class PlanTrials:
     """Runs of a program by plans.
 
@@ -64,14 +52,6 @@ class PlanTrials:
         count: how many runs were made.
         seconds: how long they took.
         updated: the outputs that are an input with an update, each with that input.
-
-    Args:
-        measures: of the program as if all of it were narrow.
-        graph: of the same.
-        given: its inputs, for each of the several that are searched on.
-        held_out: inputs that the search does not see.
-        left_out: the outputs that do not count.
-        budget: how many runs the search may make.
     """
 
     def __init__(
@@ -100,12 +80,7 @@ class PlanTrials:
         return self._error_on(self._given[0], plan)
 
     def error(self, plan: Plan, is_asked: bool = False) -> float:
-        """The greatest error of a plan on the inputs of the search.
-
-        Args:
-            plan: the plan.
-            is_asked: whether the budget is no limit.
-        """
+        """The greatest error of a plan on the inputs of the search."""
         errors = []
         for inputs in self._given:
             if not is_asked:
@@ -148,10 +123,9 @@ class PlanTrials:
             return entry.dtype.itemsize < self.program.formats.wide.itemsize
         return plan.default != PRODUCTS or candidate.has_products
 
-    def cost(self, plan: Plan) -> Cost:
-        """What a plan costs."""
-        graph = Graph(self._by_plan(plan))
-        return Cost(wide_share(graph, plan.narrow), bytes_kept(graph))
+    def share(self, plan: Plan) -> float:
+        """The share of the multiply-adds that is narrow by a plan."""
+        return 1 - wide_share(Graph(self._by_plan(plan)), plan.narrow)
 
     def _by_plan(self, plan: Plan) -> Jaxpr:
         """The program that `autocast` makes by a plan."""

@@ -55,6 +55,7 @@ class Graph:
         constants: literals and closed-over values, each with the stack of the first
             equation that uses it.
         values: what the constants are, as far as the jaxpr holds it.
+        variables: what the constants are in the jaxpr.
         regions: what `blame` keeps of the values that have a property.
         inputs: the arguments. Their numbers start at 0.
         outputs: the results.
@@ -85,6 +86,7 @@ class Graph:
         self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
+        self.variables: dict[int, Variable] = {}
         self.regions: dict[Callable[[Aval], bool], Any] = {}
         self._left, self._shared = 0, {}
         self._dependencies: dict[int, int] | None = None
@@ -157,7 +159,7 @@ class Graph:
             if not is_literal and variable in known:
                 return known[variable]
             value = self._new(variable.aval)
-            self.constants[value] = (*user, *outer)
+            self.constants[value], self.variables[value] = (*user, *outer), variable
             if is_literal or variable in self._held:
                 self.values[value] = variable.val if is_literal else self._held[variable]
             if not is_literal:

@@ -37,13 +37,7 @@ class _Program(NamedTuple):
 
 
 def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
-    """The first lines whose results differ by more than rounding.
-
-    Args:
-        call: the program.
-        reference: the same otherwise written.
-        outputs: the numbers of those that differ.
-    """
+    """The first lines whose results differ by more than rounding."""
     known = _Groups()
     calls = [each.in_float32 or each for each in (call, reference)]
     mine, other = (known.program(*sketched(each)) for each in calls)

@@ -33,19 +33,7 @@ def arrays_of(
     avals: Sequence[Aval],
     is_result: Sequence[bool],
 ) -> dict[int, np.ndarray]:
-    """The arrays of a reference by the numbers of the outputs.
-
-    Args:
-        reference: the tree, or a dict of arrays by path.
-        paths: of the outputs.
-        avals: their abstract values.
-        is_result: whether each is returned; others are changed in place, and a reference
-            may leave them out.
-
-    Raises:
-        ValueError: if the tree or a shape is another one. Names the paths.
-        TypeError: if a leaf is no array of numbers.
-    """
+    """The arrays of a reference by the numbers of the outputs."""
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
     wrong = [(_name(str(path)), "no output") for path in leaves if path not in paths]
@@ -76,11 +64,7 @@ def check_function(
     outputs: Sequence[tuple[str, Aval]],
     others: Sequence[tuple[str, Aval]],
 ) -> None:
-    """Checks that a reference returns what the function returns, but for its dtypes.
-
-    Raises:
-        ValueError: if it has other paths or other shapes. Names them.
-    """
+    """Checks that a reference returns what the function returns, but for its dtypes."""
     shapes, own = ({p: x.shape for p, x in each} for each in (outputs, others))
     rows = [
         (_name(p), f"{own.get(p, 'missing')}", f"the function has {shapes.get(p, 'none')}")

@@ -29,13 +29,7 @@ _DEVICES = "tpu", "a100", "tensorfloat32"
 
 
 class Judge:
-    """A program, and how far rounding takes its outputs.
-
-    Args:
-        call: the program and its inputs.
-        paths: of all its outputs.
-        formats: the dtypes of the audit.
-    """
+    """A program, and how far rounding takes its outputs."""
 
     def __init__(self, call: RunCall, paths: list[str], formats: Formats):
         self._call, self._paths, self._formats = call, paths, formats

@@ -35,13 +35,7 @@ Measures = dict[str, float]
 
 
 def measures(off: np.ndarray, truth: np.ndarray, is_exact: bool) -> Measures:
-    """The sizes of a difference, as a whole and in directions.
-
-    Args:
-        off: the difference.
-        truth: the output in float64.
-        is_exact: whether the output has integers or bools: then what differs is counted.
-    """
+    """The sizes of a difference, as a whole and in directions."""
     found = {"whole": size_of(off, is_exact)}
     if is_exact or not off.size:
         return found
@@ -84,15 +78,6 @@ class Rounding:
         least: the least size of what the program rounds, or of what its inputs did.
         is_far: whether it is much further off than rounded inputs take it.
         source: the size of what rounded numbers of the source give.
-
-    Args:
-        call: the program in this precision, whose inputs are moved.
-        written: a run of it.
-        wide: one of the same function in float64.
-        truth: its outputs.
-        exact: whether each output has integers or bools.
-        dtype: that of the precision.
-        moves: whether inputs and outputs are rounded to it as well.
     """
 
     def __init__(
@@ -133,11 +118,6 @@ class Rounding:
         """How many times what rounding gave a difference has, and in which measure.
 
         A reference of a finer dtype may be nearer than this precision: that is "small".
-
-        Args:
-            n: the number of the output.
-            off: the difference from the truth.
-            grid: the dtype of the reference.
         """
         truth, is_exact = self._given[n]
         again = difference(_rounded(self.made[n], grid), truth)

@@ -67,13 +67,7 @@ def sketched(call: RunCall) -> tuple[list[SketchNode], list[int | None]]:
 
 
 def moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
-    """Inputs some of whose numbers are a unit in the last place larger or smaller.
-
-    Args:
-        arrays: the inputs.
-        eps: the unit, relative to a number.
-        seed: of the numbers that move.
-    """
+    """Inputs some of whose numbers are a unit in the last place larger or smaller."""
     random = np.random.default_rng(seed)
 
     def one(x: Leaf) -> Leaf:

@@ -23,6 +23,14 @@ def test_it_lists_the_pages_and_prints_one(capsys):
         assert capsys.readouterr().out == (DOCS / "explain.md").read_text()
 
 
+def test_the_name_of_a_page_that_was_merged_opens_the_one_that_has_it(capsys):
+    moved = {"stability": "contract", "limits": "contract", "devices": "libraries"}
+    for name, page in (moved | {"migrating": "corrected-optimizers"}).items():
+        assert main(["docs", name]) == 0
+        assert capsys.readouterr().out == (DOCS / f"{page}.md").read_text()
+        assert not (DOCS / f"{name}.md").exists()
+
+
 def test_the_api_has_signatures_and_docstrings(capsys):
     assert main(["docs", "api"]) == 0
     printed = capsys.readouterr().out

@@ -49,8 +49,8 @@ def test_a_leaf_of_a_state(leaf, change, kind, before, after):
     assert (drift.kind, drift.before, drift.after) == (kind, before, after)
     assert drift.path.startswith(".leaf")
     assert report.compilations == 2
-    assert (drift.origin is None) == (kind == "structure")
-    # The state holds a Python number: the line is that of the state.
+    is_number = before.endswith("(weak)")  # for which nothing may be recorded
+    assert is_number or (drift.origin is None) == (kind == "structure")
     holder = inspect.getfile(one_leaf)
     assert drift.origin is None or drift.origin.file in (__file__, holder)
 

@@ -6,6 +6,7 @@ JAX gives all of it the line of the call that the rule belongs to.
 import linecache
 import os
 import pathlib
+import sys
 import sysconfig
 
 import equinox as eqx
@@ -13,14 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import set_x64
+from helpers import needs_record, set_x64
 from jax import lax
 
 from dtypeguard import audit_step, explain
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
-DOUBLE = np.float32(2)  # the factor
+with explain():  # it is recorded
+    DOUBLE = np.float32(2)  # the factor
 
 
 def with_rule(backward):
@@ -179,11 +181,14 @@ def test_the_lines_of_an_audit(step):
     for _ in range(2):  # JAX has kept the traces of the second
         (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
         for line, mark in zip((drift.origin, drift.cause), OWN[step]):
+            if mark in ("# the factor", "# the operand") and sys.version_info < (3, 12):
+                continue
             assert line.code.endswith(mark)
             if mark in ("# the step", "# the operand"):
                 assert functions_lines(step)[line.line].endswith(mark)
 
 
+@needs_record
 @pytest.mark.parametrize("step", [a_scan, an_operand, under_vmap])
 def test_the_lines_of_a_note(step):
     with pytest.raises(TypeError, match="carry") as raised, explain():

@@ -12,12 +12,10 @@ import optax
 import planted_steps
 import pytest
 from advice import line as line_of
+from helpers import needs_record
 
 from dtypeguard import audit_step, explain
 from dtypeguard._leaves.compat import HAS_BARRIER
-from dtypeguard._lines import watch
-from dtypeguard._lines.calls import Calls
-from dtypeguard._program import graph
 
 pytestmark = pytest.mark.third_party
 
@@ -48,6 +46,7 @@ def kept(x):
     return moved * rate  # the user
 
 
+@needs_record
 def test_a_trace_that_jax_kept_hides_no_maker():
     pytest.importorskip("jax.experimental.xla_metadata")
     x = planted_steps.struct(jnp.bfloat16)
@@ -62,6 +61,7 @@ def test_a_trace_that_jax_kept_hides_no_maker():
     assert "# the maker" in note
 
 
+@needs_record
 def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "edited_and_reloaded.py"
@@ -69,10 +69,11 @@ def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
     for n, text in enumerate([source, f"# A comment.\n\n{source}# More.\n"]):
         path.write_text(text)
         os.utime(path, (n, n))  # the bytecode is that of the source of this time
-        if n == 0:
-            module = importlib.import_module(path.stem)
-        else:
-            module = importlib.reload(sys.modules[path.stem])
+        with explain():
+            if n == 0:
+                module = importlib.import_module(path.stem)
+            else:
+                module = importlib.reload(sys.modules[path.stem])
         x = planted_steps.struct(jnp.bfloat16)
         (drift,) = audit_step(module.step, x).drifts
         assert drift.origin.code == "return x * RATE"
@@ -88,33 +89,7 @@ def make_factor():
     return np.float32(0.9)  # the factor
 
 
-def test_leaves_that_drift_on_one_line_are_looked_at_once_each(monkeypatch):
-    looks, look = [], watch._content
-    monkeypatch.setattr(watch, "_content", lambda value: looks.append(value) or look(value))
-    compared, compare = [], watch._may_be
-    monkeypatch.setattr(watch, "_may_be", lambda *it: compared.append(0) or compare(*it))
-    report = audit_step(decayed, [planted_steps.struct(jnp.bfloat16)] * 30)
-    assert {each.cause.code for each in report.drifts} == {
-        "return np.float32(0.9)  # the factor"
-    }
-    assert len(report.drifts) == 30
-    # Once Flax NNX is imported, each `isinstance` there asks JAX of a tracer.
-    factors = [value for value in looks if not isinstance(value, jax.core.Tracer)]
-    assert len(factors) <= 50  # one a leaf; 30 * 30 if each leaf looked at all
-    assert len(compared) <= 100
-
-
-def test_no_graph_is_built_while_a_trace_is_watched(monkeypatch):
-    watching, built = [], []
-    build, enter, leave = graph.Graph._build, Calls.__enter__, Calls.__exit__
-    monkeypatch.setattr(Calls, "__enter__", lambda it: watching.append(it) or enter(it))
-    monkeypatch.setattr(Calls, "__exit__", lambda it, *e: watching.pop() and leave(it, *e))
-    counted = lambda it, *args: built.append(len(watching)) or build(it, *args)
-    monkeypatch.setattr(graph.Graph, "_build", counted)
-    assert audit_step(decayed, [planted_steps.struct(jnp.bfloat16)]).drifts
-    assert built == [0]  # and none of the watched trace
-
-
+@needs_record
 def test_code_without_a_module_hides_no_maker():
     names = {}
     exec("def same(x): return x + 1", names)
@@ -128,6 +103,7 @@ def test_code_without_a_module_hides_no_maker():
     assert drift.cause.code.endswith("# the factor")
 
 
+@needs_record
 def test_a_function_of_jax_may_compute_before_its_arguments_meet():
     def step(x):
         points = jnp.linspace(0, 1, 3)  # the points

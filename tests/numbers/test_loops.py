@@ -242,22 +242,6 @@ def test_a_loop_of_many_turns_ends_by_itself_where_it_decides_inside(monkeypatch
     assert f"Decisions that flip in {place} count as rounding: each" in str(report)
 
 
-def test_decisions_in_a_loop_of_many_turns_are_separated():
-    """Each number grows until it is large, and begins again."""
-
-    def f(x, y):
-        step = lambda n, x: jnp.where(x > y, 0.25, x * 1.03125)
-        return lax.fori_loop(0, jnp.argmax(x) * 0 + 500, step, x)
-
-    x, y = jnp.linspace(0.25, 0.5, 256, dtype=BF16), jnp.linspace(0.5, 1, 256, dtype=BF16)
-    report = audit_precision(f, x, y)
-    assert report.not_separated == ()
-    assert report.rounding < report.error / 2
-    (line,) = report.decisions
-    assert line.count == 500 * 256
-    assert line.origin.code.startswith("step = lambda n, x: jnp.where(x > y, 0.25")
-
-
 def test_wide_types_that_are_finite_with_their_own_decisions_alone():
     """In bfloat16 0.9982 is 1, which is above 0.9985."""
 

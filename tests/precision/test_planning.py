@@ -11,7 +11,7 @@ from trained import written
 from dtypeguard import Plan, audit_precision, autocast
 from dtypeguard._leaves.compat import CAN_AUTOCAST
 from dtypeguard._precision.planned import PlanCheck, inputs_of, plan_call
-from dtypeguard.testing import check_plan
+from dtypeguard.testing import check_precision
 
 pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
 BF16, F16 = jnp.bfloat16, jnp.float16
@@ -44,14 +44,14 @@ def module(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(module):
     args = module.inputs()
-    return searched(module.step, args, 0.008, held_out=[module.unseen()])
+    return searched(module.step, args, 0.002, held_out=[module.unseen()])
 
 
 def test_the_plan_is_within_the_tolerance_by_hand_as_well(found, module):
     plan = found.plan
     assert found.is_within
     assert found.is_minimal
-    assert plan.error <= plan.tolerance == 0.008
+    assert plan.error <= plan.tolerance == 0.002
     # XLA leaves out roundings, so compiled it is less off than op by op.
     assert error_of(module, plan, module.inputs()) <= 1.1 * plan.tolerance
     assert error_of(module, plan, module.unseen()) <= 1.5 * plan.tolerance
@@ -66,17 +66,15 @@ def test_no_entry_can_be_dropped(found, module, tmp_path):
         assert entry.error > plan.tolerance
         assert entry.held_out is not None
         dataclasses.replace(plan, entries=rest).save(tmp_path / "less.plan")
-        with pytest.raises(AssertionError, match=r"not within 0\.8%") as failed:
-            check_plan(module.step, *module.inputs(), path=tmp_path / "less.plan")
+        with pytest.raises(AssertionError, match=r"not within 0\.2%") as failed:
+            check_precision(module.step, *module.inputs(), plan=tmp_path / "less.plan")
         assert str(entry) in str(failed.value) or entry.expression is None
 
 
 def test_an_update_that_rounding_takes_away_is_no_plan(found):
     """New params are nearly right in bfloat16, but their updates are not."""
-    keys = [str(entry) for entry in found.plan.entries]
-    assert any("p - 0.1 * g" in key or key.endswith(":step") for key in keys), keys
     assert {*found.updates} == {"[0][0]", "[0][1]", "[0][2]"}
-    assert found.plan.default == "products" or found.plan.share == 1
+    assert found.plan.default == "products"  # the updates are as written
 
 
 def test_the_report_has_the_plan_and_survives_pickling(module, tmp_path):
@@ -87,7 +85,6 @@ def test_the_report_has_the_plan_and_survives_pickling(module, tmp_path):
     assert again.plan == report.plan
     report.plan.save(tmp_path / "train.plan")
     assert Plan.load(tmp_path / "train.plan") == report.plan
-    assert again.search.tried == report.search.tried
     assert "For dtypeguard.autocast, a plan: " in str(report)
     assert "runs in" in str(report.search)
     none = audit_precision(module.step, *args, narrow=BF16)
@@ -104,10 +101,10 @@ def test_a_plan_is_right_for_all_of_several_inputs(module):
 
 
 def test_the_runs_are_at_most_as_many_as_allowed(module):
-    found = searched(module.step, module.inputs(), 0.001, budget=12)
+    found = searched(module.step, module.inputs(), 0.001, budget=3)
     assert not found.is_minimal
     assert "runs were spent" in str(found)
-    assert found.runs <= 12 + 2 * len(found.plan.entries) + 4
+    assert found.runs <= 3 + 2 * len(found.plan.entries) + 4
 
 
 def test_where_products_are_too_far_off_it_says_so(module):

@@ -53,6 +53,10 @@ def needs_optax(name: str) -> pytest.MarkDecorator:
     )
 
 
+# The lines that make arrays are recorded from Python 3.12 on.
+needs_record = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
+
+
 def need(name: str) -> Any:
     """The module; skips the test where its package is missing, fails it in CI."""
     package = name.partition(".")[0]

@@ -4,6 +4,7 @@
 `# operand: NAME` on that of the cause, where there is one.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,6 +16,11 @@ import numpy as np
 import optax
 import planted
 from jax import lax
+
+from dtypeguard import explain
+
+RECORDED = contextlib.ExitStack()  # until the end of this file
+RECORDED.enter_context(explain())
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 FINITE = np.ones(3, bool)
@@ -247,12 +253,12 @@ class Environment:
     """An environment with a method for its step, as brax and gymnax have them."""
 
     def __init__(self, dt):
-        self.dt = dt
+        self.dt = dt  # operand: method_of_an_environment
 
     def step(self, key, state, action):
         """Gives the observation first and the state second."""
         position, time = state
-        velocity = self.dt * action  # operand: method_of_an_environment
+        velocity = self.dt * action
         position = position + velocity  # promotion: method_of_an_environment
         return position[:1], (position, time + 1)
 
@@ -401,3 +407,5 @@ def gradient_in_cast_params(w, x):
 
 marked = functools.partial(planted.marked, file=__file__)
 assert_told = functools.partial(planted.assert_told, file=__file__)
+
+RECORDED.close()

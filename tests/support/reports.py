@@ -149,7 +149,7 @@ class Report:
 
     Args:
         id: its name in the tests.
-        title: its name in docs/releases.md.
+        title: its name in docs/contract.md.
         needs: the name in Optax that an old release may lack.
         run: the user's program, given an optimizer.
         bare: makes that optimizer with Optax alone.
@@ -251,7 +251,7 @@ def _outcome(report: Report, build: Callable[[], Any]) -> str:
 
 
 def cell(found: dict[str, str]) -> str:
-    """The cell in the table of docs/releases.md for some outcomes."""
+    """The cell in the table of docs/contract.md for some outcomes."""
     bare, *ours = found.values()
     return (
         "not there yet" if bare == MISSING else f"{bare} → {' or '.join(sorted({*ours}))}"

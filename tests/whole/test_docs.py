@@ -120,7 +120,9 @@ def test_the_tests_that_keep_the_contract_exist():
 
 
 def test_every_rule_of_the_contract_has_a_test():
-    rules = re.split(r"^## ", (DOCS / "contract.md").read_text(), flags=re.MULTILINE)[1:]
+    rules, *_ = (DOCS / "contract.md").read_text().partition("## What it does not do")
+    rules = re.split(r"^## ", rules, flags=re.MULTILINE)[1:]
+    assert len(rules) > 9
     assert all("`test_" in rule for rule in rules)
 
 

@@ -26,7 +26,7 @@ def test_cells_give_what_is_stored(notebook, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_it_is_on_the_page_and_its_links_lead_somewhere(notebook):
-    assert f"]({notebook.name})" in (DOCS / "notebooks.md").read_text()
+    assert f"]({notebook.name})" in (DOCS / "libraries.md").read_text()
     links = re.findall(r"\]\(([\w.-]+\.md)(?:#[\w-]+)?\)", notebook.read_text())
     assert links
     assert not [link for link in links if not (DOCS / link).is_file()]

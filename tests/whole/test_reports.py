@@ -8,7 +8,7 @@ from helpers import in_optax
 from releases import RELEASES, table_in
 from reports import MISSING, PASSES, REPORTS, cell, outcomes
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "releases.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "contract.md"
 by_report = pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
 
 pytestmark = pytest.mark.third_party

@@ -1,0 +1,83 @@
+"""What is recorded of an array, a number, or what a line has read; nothing if nothing is.
+
+`monitored.py` records while a context, a hook or a command of dtypeguard is open, from
+Python 3.12 on.
+"""
+
+from collections.abc import Iterator
+
+import jax
+from jax.core import Tracer
+
+from .._leaves.dtypes import is_array, kind
+from .._leaves.types import DType, Leaf
+from .._source.origin import Origin, Why, origin_of_frames
+from .made import Made
+from .monitored import RECORD
+from .region import Matches
+
+_KNOWN = RECORD.recorder
+
+
+def unwrapped(value: Leaf) -> Leaf:
+    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
+    while isinstance(value, Tracer):
+        inner = getattr(value, "primal", None)
+        inner = getattr(value, "val", None) if inner is None else inner
+        if not is_array(inner):
+            break
+        value = inner
+    return value
+
+
+def made_of(value: Leaf) -> Made | None:
+    """How a value was made; the record does not keep the value."""
+    return _KNOWN.made(value) or _KNOWN.made(unwrapped(value))
+
+
+def recorded(value: Leaf) -> Why:
+    """The lines behind a value."""
+    made = made_of(value)
+    return made.why() if made else Why()
+
+
+def of_variable(variable: object) -> Why:
+    """The lines behind what a variable of a jaxpr stands for: an argument, a constant."""
+    made = _KNOWN.variable(variable)
+    return made.why() if made else Why()
+
+
+def of_object(value: object) -> Origin | None:
+    """The line that gave a function or an object to a variable first."""
+    return origin_of_frames(_KNOWN.object(value))
+
+
+def of_number(name: str, value: object) -> Origin | None:
+    """The line that gave a Python number, by its name or if one line alone did."""
+    made = _KNOWN.number(name, value)
+    return origin_of_frames(made.through) if made else None
+
+
+def read_on(line: Origin, matches: Matches) -> Origin | None:
+    """The line that made the one array with a property that a line has read.
+
+    Args:
+        line: that has run.
+        matches: whether an abstract value has the property.
+    """
+    roots = [why.root for why in _read_on(line, matches)]
+    others = {x.users: x for x in roots if x and x.users.line != line.line}
+    return others.popitem()[1] if len(others) == 1 else None
+
+
+def _read_on(line: Origin, matches: Matches) -> Iterator[Why]:
+    for made in _KNOWN.read(line.file, line.line):
+        dtype, is_weak = made.type
+        if not is_weak and matches(_type(dtype)):
+            yield made.why()
+
+
+def _type(dtype: DType) -> jax.ShapeDtypeStruct:
+    """A scalar of a dtype, as JAX makes it of an array of NumPy."""
+    known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
+    return jax.ShapeDtypeStruct((), known)

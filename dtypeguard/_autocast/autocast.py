@@ -14,7 +14,7 @@ from .._leaves.arguments import shown
 from .._leaves.compat import CAN_AUTOCAST
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
-from .calls import Traces, WholeCall
+from .calls import WholeCall
 from .emit import Emitter, cast
 from .entries import PRODUCTS, PlanError
 from .plan import Plan
@@ -142,14 +142,14 @@ class _Autocast:
 
     def __init__(self, function: Function, plan: Plan):
         self._function, self._plan = function, plan
-        self._emitter, self._traces = Emitter(plan), Traces()
+        self._emitter = Emitter(plan)
         self.kept = self._emitter.kept
         self._lock = threading.RLock()
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
-            jaxpr, returned = self._traces.of(call)
+            jaxpr, returned = call.traced()
             made, _ = self._emitter.emit(jaxpr, call.arrays)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]

@@ -370,21 +370,6 @@ def test_inner_jit_compiles_once():
     assert not [event for event in compiled if "backend_compile" in event]
 
 
-def test_python_runs_once_for_the_same_types():
-    runs = []
-
-    def f(w, x):
-        runs.append(1)
-        return x @ w
-
-    cast = dtypeguard.autocast(f, jnp.bfloat16)
-    jax.jit(lambda w, x: cast(w, x) + cast(w, x)).lower(_W, _X)
-    jax.make_jaxpr(cast)(_W, _X)
-    assert len(runs) == 1
-    jax.make_jaxpr(cast)(_W, _X[:2])
-    assert len(runs) == 2
-
-
 def test_what_it_closes_over_may_change():
     held = [_W]
     cast = dtypeguard.autocast(lambda x: x @ held[0], jnp.bfloat16)

@@ -332,6 +332,14 @@ def mixed(w, x):
     return y @ w
 
 
+def test_functions_with_their_dtypes():
+    outer = lambda w, x: mixed(w, x) @ w
+    cast = dtypeguard.autocast(outer, {"test_autocast.py:mixed": "float32"})
+    assert dots(cast, _W, _X) == [_WIDE, _WIDE, _NARROW]
+    with pytest.raises(PlanError, match=r"autocast has .* = 'int8'. Write one of float32"):
+        dtypeguard.autocast(outer, {"test_autocast.py:mixed": "int8"})
+
+
 def test_entry_of_a_flow():
     entry = PlanEntry("test_autocast.py:flowing", "jnp.exp(y)")
     cast = dtypeguard.autocast(flowing, Plan(_BFLOAT16, "all", (entry,)))

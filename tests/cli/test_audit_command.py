@@ -6,6 +6,7 @@ import sys
 
 import optax.contrib
 import pytest
+from helpers import needs_record
 
 from dtypeguard._cli.main import main
 from dtypeguard._source.files import short_path
@@ -35,6 +36,7 @@ def script(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@needs_record
 @pytest.mark.parametrize(
     ("target", "name"),
     [("my_script.py:opt", "opt"), ("my_script:make_optimizer", "make_optimizer(...)")],
@@ -194,6 +196,7 @@ def step_file(tmp_path):
     return str(file)
 
 
+@needs_record
 @pytest.mark.parametrize("name", ["inputs", "by_name"])
 def test_a_step(step_file, name, capsys):
     inputs = f"{step_file}:{name}"
@@ -217,6 +220,7 @@ def test_a_step(step_file, name, capsys):
     )
 
 
+@needs_record
 def test_a_step_that_is_clean_and_inputs_that_are_run(step_file, capsys):
     audit = ["audit", f"{step_file}:step", "--inputs"]
     assert main([*audit, f"{step_file}:one"]) == 0

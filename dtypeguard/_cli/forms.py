@@ -12,12 +12,12 @@ from .._audit.page import document
 from .._audit.report import AuditReport
 from .._explain.explain import printed
 from .._leaves.rows import columns, shown_fields
+from .._lines.recompiled import Recompiled
 from .._lock.check import Locked
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin
 from .output import UsageError, default_form, write, writer
-from .recompiled import RecompiledFunction
 
 _IN_FILES = "json", "markdown", "html"
 
@@ -197,7 +197,7 @@ def of_lock(locked: Locked, update: str) -> FormedReport:
 def of_run(
     error: BaseException | None,
     lines: Sequence[str],
-    functions: Iterable[RecompiledFunction],
+    functions: Iterable[Recompiled],
 ) -> FormedReport:
     """What a run found: the notes on the error that ended it, and what compiled again."""
     made, notes, data = list[Annotation](), list[str](), dict[str, Any](error=None)
@@ -217,7 +217,7 @@ def of_run(
             made.append(Annotation(line, title, note))
             notes.append(note)
     for function in functions:
-        for change in function.changes.values():
+        for change in function.types.values():
             line = change.why.root or change.why.begun
             text = f"{change.path}: {change.before} -> {change.after}"
             title = f"{function.name} was compiled again"

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 
 import optax.contrib
@@ -43,12 +44,11 @@ def script(tmp_path, monkeypatch):
 )
 def test_a_target_that_drifts_exits_1(script, capsys, target, name):
     assert main(["audit", target, "--params", "bfloat16"]) == 1
-    assert capsys.readouterr().out == (
-        "audit: 1 state leaf changed dtype in one update.\n"
-        "  state  bfloat16 -> float32  my_script.py:6  forced by my_script.py:4\n"
-        f"Wrap the optimizer: dtypeguard.guard({name}).\n"
-        "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses.\n"
-    )
+    headline, line, *advice = capsys.readouterr().out.splitlines()
+    assert headline == "audit: 1 state leaf changed dtype in one update."
+    at = r"  state  bfloat16 -> float32  my_script\.py:6  forced by my_script\.py:\d"
+    assert re.fullmatch(at, line)
+    assert advice[0] == f"Wrap the optimizer: dtypeguard.guard({name})."
 
 
 def test_a_clean_target_exits_0(script, capsys):

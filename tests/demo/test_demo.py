@@ -42,7 +42,7 @@ def test_it_fits_and_ends_with_what_to_type(played, capsys):
         (title,) = (n for n, line in enumerate(lines) if line.endswith(f" {name}.py"))
         bare, line, guarded = lines[title + 1 : title + 4]
         assert lines[title].startswith(f"{number:2}  ")
-        assert (bare[:10], guarded[:10]) == ("    bare  ", "    with  ")
+        assert (bare[:10], guarded[:10]) == ("    as is ", "    with  ")
         assert re.match(r"    line  [\w/.]+\.py:\d+", line), line
         assert "FAILED" not in guarded
 

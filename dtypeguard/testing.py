@@ -5,8 +5,9 @@ import inspect
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._audit.audit import name_of
 from ._audit.examine import check_x64
@@ -41,11 +42,8 @@ from ._testing.entry import Entry, SweepInputs
 from ._testing.recipes import Recipe
 
 __all__ = [
-    "RULES",
-    "STEP_RULES",
     "check_contract",
     "check_lock",
-    "check_plan",
     "check_precision",
     "check_step",
     "parametrize_with_checks",
@@ -56,12 +54,6 @@ def __dir__() -> list[str]:
     """The public names, without what this file imports."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
-
-RULES = tuple(_RULES)
-"""The names of the rules that `check_contract` checks."""
-
-STEP_RULES = tuple(_STEP_RULES)
-"""The names of the rules that `check_step` checks."""
 
 _WEAK = re.compile(r"\b(\w+) \(weak\) -> \1$")
 _NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
@@ -74,7 +66,7 @@ def check_contract(
     updates: Updates = None,
     extra_args: dict[str, Any] | None = None,
     configurations: str | Iterable[str] | None = None,
-    rules: str | Iterable[str] = RULES,
+    rules: str | Iterable[str] | None = None,
     progress: bool | None = None,
 ) -> None:
     """Checks that an optimizer keeps its types wherever JAX needs it to.
@@ -100,7 +92,7 @@ def check_contract(
         configurations: the names of those to run, "bf16", "bf16/f32" and so on; by
             default all of them. Those that the policy of a guard refuses do
             not count, such as float64 with x64 off, unless it refuses all of them.
-        rules: which of `RULES` to check.
+        rules: the names of those to check, "scan" or "donation"; by default all.
         progress: whether to show what it is at; None for on a terminal and in a notebook
             alone.
 
@@ -115,7 +107,7 @@ def check_contract(
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, RULES)
+    rules = _known("rules", rules, [*_RULES])
     configurations = _known("configurations", configurations, _NAMES)
     for name, tree in (("params", params), ("updates", updates)):
         check_arrays("check_contract", name, tree)
@@ -159,7 +151,7 @@ def check_step(
     carry: int | str | tuple[int | str, ...] = 0,
     returned: Any = None,
     kwargs: Mapping[str, Any] | None = None,
-    rules: str | Iterable[str] = STEP_RULES,
+    rules: str | Iterable[str] | None = None,
 ) -> None:
     """Checks that a step keeps the types of its carry wherever JAX needs it to.
 
@@ -175,7 +167,7 @@ def check_step(
         returned: the item of the result that it comes back as, or a tuple of as many; by
             default as in [`dtypeguard.guard_step`][].
         kwargs: its arguments by name.
-        rules: which of `STEP_RULES` to check.
+        rules: the names of those to check, "scan" or "donation"; by default all.
 
     Raises:
         AssertionError: if a rule is broken. Names every broken rule, how it is broken, and
@@ -192,7 +184,7 @@ def check_step(
         >>> check_step(dtypeguard.guard_step(step), average, x)
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, STEP_RULES)
+    rules = _known("rules", rules, [*_STEP_RULES])
     resolved = carry_of("check_step", step, carry, returned)
     kwargs = {} if kwargs is None else kwargs
     check_names("check_step", "kwargs", kwargs)
@@ -227,11 +219,13 @@ def check_precision(
     max_error: float | None = None,
     max_wide_work: float | None = None,
     reference: PyTree = None,
+    plan: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> None:
     """Checks that a function is precise, and that it computes no wider than necessary.
 
-    Or that rounding explains how it differs from a reference, which needs no tolerance.
+    Or that rounding explains how it differs from a reference, which needs no tolerance; or
+    that it is within the tolerance of a plan when it runs by that.
 
     Args:
         f: a function of arrays with floating outputs, as for
@@ -243,11 +237,17 @@ def check_precision(
             may run wider than the inputs or `narrow`, `PrecisionReport.work.wide`.
         reference: what the outputs should be, for `dtypeguard.audit_precision`: no
             output's verdict may be "differs". What is "undecidable" passes.
+        plan: the file of a plan for [`dtypeguard.autocast`][]: the function runs by it and
+            in wide types. `max_error` is then by default the tolerance of the plan, and of
+            the other options `kwargs` and `held_out` apply, tuples of more arguments.
         **options: further arguments of `dtypeguard.audit_precision`.
 
     Raises:
         AssertionError: if the error or the share is greater, or the reference is another
-            computation; names the outputs. It has the report.
+            computation; names the outputs. It has the report. Of a plan it names the
+            narrow lines that lose most.
+        ValueError: if the file is no plan, or an entry matches nothing in the function;
+            names the nearest line.
 
     Example:
         >>> import jax.numpy as jnp
@@ -257,11 +257,13 @@ def check_precision(
     __tracebackhide__ = True  # pytest shows the line of the test
     _check_bound("max_error", max_error, "relative error that is allowed", 1e-2)
     _check_bound("max_wide_work", max_wide_work, "share of work that may be wide", 0.1)
+    if plan is not None:
+        return _check_plan(f, args, plan, max_error, **options)
     if max_error is None and max_wide_work is None and reference is None:
         raise TypeError(
             "check_precision got nothing to check. Write max_error=1e-2, the relative "
             "error that is allowed, max_wide_work=0.1, the share of work that may be "
-            "wide, or reference=, what the outputs should be."
+            "wide, reference=, what the outputs should be, or plan=, the file of a plan."
         )
     report = audit_precision(f, *args, reference=reference, **options)
     name = getattr(f, "__name__", "f")
@@ -356,51 +358,23 @@ def check_lock(
         raise AssertionError(locked.report(how))
 
 
-def check_plan(
-    step: Function,
-    /,
-    *args: PyTree,
+def _check_plan(
+    f: Function,
+    args: Sequence[PyTree],
     path: str | os.PathLike[str],
+    tolerance: float | None,
     kwargs: Mapping[str, Any] | None = None,
-    tolerance: float | None = None,
     held_out: Sequence[tuple[PyTree, ...]] = (),
 ) -> None:
-    """Checks that a function by the plan of a file is within the tolerance of the plan.
-
-    The function runs by the plan and in wide types, as when the plan was searched.
-
-    Args:
-        step: the function that [`dtypeguard.autocast`][] is given, without a plan.
-        *args: its arguments.
-        path: of the plan.
-        kwargs: its arguments by name.
-        tolerance: the relative error that is allowed; by default that of the plan.
-        held_out: tuples of more arguments, on which it has to be within it as well.
-
-    Raises:
-        AssertionError: if it is not; names the error, the tolerance and the narrow lines
-            that lose most.
-        ValueError: if the file is no plan, or an entry matches nothing in the function;
-            names the nearest line.
-        TypeError: if an argument is of the wrong type.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dtypeguard.testing import check_plan
-        >>> try:
-        ...     check_plan(jnp.tanh, jnp.ones(3), path="tanh.plan")
-        ... except ValueError as error:
-        ...     print(str(error).partition(". ")[0])
-        tanh.plan does not exist
-    """
-    __tracebackhide__ = True  # pytest shows the line of the test
-    check_names("check_plan", "kwargs", {} if kwargs is None else kwargs)
+    """Checks that a function by the plan of a file is within the tolerance of the plan."""
+    __tracebackhide__ = True
+    check_names("check_precision", "kwargs", {} if kwargs is None else kwargs)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 0.02"
-        check_number("check_plan", "tolerance", tolerance, lambda x: x >= 0, right)
-    inputs = inputs_of("check_plan", (), held_out, kwargs)
+        check_number("check_precision", "max_error", tolerance, lambda x: x >= 0, right)
+    inputs = inputs_of("check_precision", (), held_out, kwargs)
     with status() as show_status:
-        found = check_call(step, args, kwargs, path, tolerance, inputs, show_status)
+        found = check_call(f, tuple(args), kwargs, path, tolerance, inputs, show_status)
     if not found.is_within:
         raise AssertionError(str(found))
 
@@ -458,7 +432,7 @@ def parametrize_with_checks(
     named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
     for opt in named.values():
         _maker(opt)
-    rules = _known("rules", options.pop("rules", None), RULES)
+    rules = _known("rules", options.pop("rules", None), [*_RULES])
     _known("configurations", options.get("configurations"), _NAMES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
@@ -548,3 +522,26 @@ def _known(what: str, names: Iterable[str] | None, known: Sequence[str]) -> tupl
         one = what.removesuffix("s")
         raise ValueError(f"no {one} is called {unknown[0]!r}; there are {', '.join(known)}")
     return names
+
+
+def _check_plan_of_0_1(step: Function, /, *args: PyTree, path: Any, **options: Any) -> None:
+    __tracebackhide__ = True
+    tolerance = options.pop("tolerance", None)
+    check_precision(step, *args, plan=path, max_error=tolerance, **options)
+
+
+# Names of 0.1 that go with a later minor version, and what serves in their place.
+_DEPRECATED: dict[str, tuple[object, str]] = {
+    "RULES": (tuple(_RULES), "the names that an unknown rule is answered with"),
+    "STEP_RULES": (tuple(_STEP_RULES), "the names that an unknown rule is answered with"),
+    "check_plan": (_check_plan_of_0_1, "check_precision(f, *args, plan=path)"),
+}
+if not TYPE_CHECKING:  # so that type checkers see no name beside those above
+
+    def __getattr__(name: str) -> object:
+        if name not in _DEPRECATED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value, instead = _DEPRECATED[name]
+        told = f"dtypeguard.testing.{name} is deprecated. Use {instead}."
+        warnings.warn(told, DeprecationWarning, stacklevel=2)
+        return value

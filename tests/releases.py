@@ -59,6 +59,7 @@ TESTS = (
     "precision/test_odd_programs",
     "lock/test_lock",
 )
+NOTES = "docs/explain.md", "docs/find-the-line.md"
 LONG_TESTS = (
     "sweep/test_contract",
     "optimizers/test_multi_steps",

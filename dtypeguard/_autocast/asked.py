@@ -11,7 +11,7 @@ from types import CodeType
 
 from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
-from .._source.assignments import assigned_at
+from .._source.assigned import assigned_value
 from .._source.files import is_installed
 from .._source.syntax import expression, parsed
 
@@ -66,8 +66,7 @@ def _is_wide(node: ast.expr, code: CodeType, depth: int) -> bool:
         given = [*node.args, *(each.value for each in node.keywords)]
         return name in _CASTS and (name in _WIDE or any(map(_is_dtype, given)))
     if isinstance(node, ast.Name) and depth and _is_variable(node.id, code):
-        found = assigned_at(code.co_filename, node.id, node.lineno)
-        value = found[0].value if len(found) == 1 else None
+        value = assigned_value(code.co_filename, node.id, node.lineno)
         return value is not None and _is_wide(value, code, depth - 1)
     return False
 

@@ -38,14 +38,7 @@ _TELLING: tuple[_Inputs, ...] = (
 
 
 def audited(options: argparse.Namespace) -> int:
-    """Audits what is named, shows the report and writes it.
-
-    Returns:
-        The exit status, 0 or 1.
-
-    Raises:
-        UsageError: if the target, an option or a file cannot be used.
-    """
+    """Audits what is named, shows the report and writes it."""
     check_files(options)
     given = vars(options)
     named = [f"--{x}" for x in ("set", "params", "grads") if given[x] not in (None, [])]

@@ -26,11 +26,7 @@ For your own files:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Runs all scenes, or shows one in full.
-
-    Returns:
-        The exit status: 1 if one fails although guarded, else 0.
-    """
+    """Runs all scenes, or shows one in full."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small
     write, name = writer(), arguments.name

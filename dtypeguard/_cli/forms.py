@@ -12,25 +12,18 @@ from .._audit.page import document
 from .._audit.report import AuditReport
 from .._explain.explain import printed
 from .._leaves.rows import columns, shown_fields
+from .._lines.recompiled import Recompiled
 from .._lock.check import Locked
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin
 from .output import UsageError, default_form, write, writer
-from .recompiled import RecompiledFunction
 
 _IN_FILES = "json", "markdown", "html"
 
 
 class Annotation(NamedTuple):
-    """What is found on a line.
-
-    Attributes:
-        origin: the line; None if there is none.
-        title: in a few words.
-        text: what to read there.
-        level: "error", "warning" or "notice", as GitHub has them.
-    """
+    """What is found on a line."""
 
     origin: Origin | None
     title: str
@@ -39,13 +32,7 @@ class Annotation(NamedTuple):
 
 
 class FormedReport(NamedTuple):
-    """What a command found, if it has no report of its own.
-
-    Attributes:
-        text: all of it.
-        findings: the lines.
-        data: all of it, for JSON.
-    """
+    """What a command found, if it has no report of its own."""
 
     text: str
     findings: Sequence[Annotation]
@@ -58,17 +45,7 @@ class FormedReport(NamedTuple):
 def deliver(
     report: Any, options: argparse.Namespace, is_ok: bool = True, style: str = ""
 ) -> int:
-    """Writes a report into files, and prints it in the form that is asked for.
-
-    Args:
-        report: it.
-        options: of the command line.
-        is_ok: whether the exit status is 0.
-        style: of its headline then.
-
-    Returns:
-        The exit status, 0 or 1.
-    """
+    """Writes a report into files, and prints it in the form that is asked for."""
     files = _files(options)
     for form, name in files.items():
         write(name, formed(report, form))
@@ -111,11 +88,7 @@ def _files(options: argparse.Namespace) -> dict[str, str]:
 
 
 def check_files(options: argparse.Namespace, **more: str) -> None:
-    """Refuses a file before long work, not after it; leaves what the files hold.
-
-    Raises:
-        UsageError: the message has the right form.
-    """
+    """Refuses a file before long work, not after it; leaves what the files hold."""
     files, command = _files(options) | more, options.command
     write_as = lambda forms: " ".join(f"--{x} {command}.{x}" for x in forms)
     forms = [form for form, name in files.items() if name == "-"]
@@ -209,12 +182,7 @@ def _(report: PrecisionReport) -> list[Annotation]:
 
 
 def of_lock(locked: Locked, update: str) -> FormedReport:
-    """What a check of a lock found.
-
-    Args:
-        locked: the step beside its lock.
-        update: the command that accepts what differs.
-    """
+    """What a check of a lock found."""
     step, path = locked.now.lock.step, locked.path
     causes = [] if locked.holds else locked.causes()
     made = [
@@ -229,15 +197,9 @@ def of_lock(locked: Locked, update: str) -> FormedReport:
 def of_run(
     error: BaseException | None,
     lines: Sequence[str],
-    functions: Iterable[RecompiledFunction],
+    functions: Iterable[Recompiled],
 ) -> FormedReport:
-    """What a run found: the notes on the error that ended it, and what compiled again.
-
-    Args:
-        error: if one ended it.
-        lines: the list of what was compiled again.
-        functions: those in it.
-    """
+    """What a run found: the notes on the error that ended it, and what compiled again."""
     made, notes, data = list[Annotation](), list[str](), dict[str, Any](error=None)
     for part in printed(error) if error is not None else ():
         rows = getattr(part, "dtypeguard_rows", ())
@@ -255,7 +217,7 @@ def of_run(
             made.append(Annotation(line, title, note))
             notes.append(note)
     for function in functions:
-        for change in function.changes.values():
+        for change in function.types.values():
             line = change.why.root or change.why.begun
             text = f"{change.path}: {change.before} -> {change.after}"
             title = f"{function.name} was compiled again"

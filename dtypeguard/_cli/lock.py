@@ -19,14 +19,7 @@ HOLDS, CHANGED = 0, 1
 
 
 def locked(options: argparse.Namespace) -> int:
-    """Prints, writes, checks or updates a lock.
-
-    Returns:
-        The exit status, 0 or 1.
-
-    Raises:
-        UsageError: if the step, its inputs or the lock cannot be used.
-    """
+    """Prints, writes, checks or updates a lock."""
     check_files(options)
     path = options.out or options.check or options.update
     if options.out and os.path.exists(options.out):

@@ -46,18 +46,7 @@ def console() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-        argv: its arguments; those of the process by default.
-
-    Returns:
-        Of `audit`, 0 if the optimizer or step is clean, else 1. Of `demo`, 1 if a scene
-        fails although guarded, else 0. Of `precision`, 1 if an output is not finite as
-        written, or if the error is above `--max-error` or that of a plan above the
-        tolerance, else 0. Of `lock --check`, 1 if the step is not as locked, else 0. Of
-        `run`, 1 if the script raises, else 0. 2 for wrong usage.
-    """
+    """Runs the command line."""
     argv = [*(sys.argv[1:] if argv is None else argv)]
     command = next(iter(argv), "")
     try:
@@ -85,11 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Runs a command other than `run`.
-
-    Raises:
-        UsageError: if it cannot do what is asked, or what is named here ends the program.
-    """
+    """Runs a command other than `run`."""
     try:
         with _raising_exit():
             file, name = _COMMANDS[arguments.command]

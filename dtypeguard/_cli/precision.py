@@ -22,14 +22,7 @@ from .targets import NamedCall, Reader
 
 
 def measured(options: argparse.Namespace) -> int:
-    """Measures a function, searches a plan or checks one; shows and writes what is found.
-
-    Returns:
-        The exit status, 0 or 1.
-
-    Raises:
-        UsageError: if the function, its inputs or an option cannot be used.
-    """
+    """Measures a function, searches a plan or checks one; shows what is found."""
     is_search = bool(options.out or options.is_plan) and not options.check
     missing = [x for x in ("narrow", "tolerance") if vars(options)[x] is None]
     if is_search and missing:
@@ -109,10 +102,10 @@ def _checked(options: argparse.Namespace, show: Show) -> _Found:
     return _of_plan(str(found), str(found), found.is_within, found.data)
 
 
-def _of_plan(text: str, headline: str, is_within: bool, data: dict) -> _Found:
-    level = "notice" if is_within else "error"
+def _of_plan(text: str, headline: str, is_ok: bool, data: dict) -> _Found:
+    level = "notice" if is_ok else "error"
     finding = Annotation(None, "plan", headline, level)
-    return FormedReport(text, [finding], data), is_within, ""
+    return FormedReport(text, [finding], data), is_ok, ""
 
 
 def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:

@@ -20,7 +20,7 @@ HELP = """
 Runs a script, or with -m a module, as python does, with its output and exit status. The
 notes on a type error of JAX's name the leaves, the line that promoted them, the line that
 forced the promotion, and what to write. At the end, standard error lists the functions that
-were compiled again only because the type of an argument changed. With --all, notes and the
+were compiled more than once, with what differs between the calls. With --all, notes and the
 list have every leaf, where they otherwise fit on a screen. With --format github, as by
 default where GITHUB_ACTIONS is set, GitHub shows the notes beside their lines. With --json,
 or --format markdown or html, standard output ends with notes and list.
@@ -35,16 +35,7 @@ class _Options(NamedTuple):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs the named script with the arguments after its name.
-
-    Returns:
-        1 if the script raised, else 0.
-
-    Raises:
-        SystemExit: as the script raises it.
-        KeyboardInterrupt: likewise, once it is printed.
-        UsageError: if there is no such script.
-    """
+    """Runs the named script with the arguments after its name."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE + "\n" + HELP)
         return 0 if arguments else 2

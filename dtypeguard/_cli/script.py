@@ -16,10 +16,6 @@ def run_script(file: str) -> None:
     """Runs a script, or what `python FOLDER` runs, in a `__main__` of its own.
 
     That stays until the process ends: threads and functions of `atexit` need it.
-
-    Raises:
-        UsageError: if it cannot be read.
-        SyntaxError: if it does not compile.
     """
     if os.path.isdir(file) or file.endswith((".zip", ".pyz")):
         runpy.run_path(file, run_name="__main__")
@@ -46,11 +42,7 @@ def run_script(file: str) -> None:
 
 
 def run_module(name: str) -> None:
-    """Runs what `python -m NAME` runs.
-
-    Raises:
-        UsageError: if there is no such module.
-    """
+    """Runs what `python -m NAME` runs."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     try:

@@ -34,15 +34,7 @@ _OF_XLA = getattr(jax.errors, "JaxRuntimeError", ())
 
 
 class NamedCall(NamedTuple):
-    """A function that a command line names, and what `--inputs` gives it.
-
-    Attributes:
-        target: the name of the function.
-        inputs: that of its arguments.
-        function: it.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-    """
+    """A function that a command line names, and what `--inputs` gives it."""
 
     target: str
     inputs: str
@@ -71,11 +63,7 @@ class NamedCall(NamedTuple):
 
     @contextlib.contextmanager
     def running(self, *passed: type[Exception]) -> Iterator[None]:
-        """Makes a usage error of what a run raises; it says whose error it is.
-
-        Args:
-            *passed: errors that are raised as they are.
-        """
+        """Makes a usage error of what a run raises; it says whose error it is."""
         try:
             yield
         except (UsageError, *passed):
@@ -110,20 +98,12 @@ class Reader:
         self._modules: dict[str, ModuleType] = {}
 
     def target(self) -> Any:
-        """What the target names.
-
-        Raises:
-            UsageError: as `load` does.
-        """
+        """What the target names."""
         options = self._options
         return self.load(options.target, right(options.command))
 
     def step(self) -> Any:
-        """The target of a command that takes no optimizer.
-
-        Raises:
-            UsageError: likewise, or if it is an optimizer.
-        """
+        """The target of a command that takes no optimizer."""
         step, options = self.target(), self._options
         if is_transformation(step) and not inspect.isclass(step):
             advice = f"Write: dtypeguard audit {options.target}"
@@ -133,11 +113,7 @@ class Reader:
         return step
 
     def call(self, inputs: str = "") -> NamedCall:
-        """The target with the arguments that `--inputs` or another name gives.
-
-        Raises:
-            UsageError: if there is none such, it raises, or there is no array in them.
-        """
+        """The target with the arguments that `--inputs` or another name gives."""
         step, target = self.step(), self._options.target
         inputs = inputs or self._options.inputs
         make = self.arguments(inputs)
@@ -148,9 +124,6 @@ class Reader:
         """A function that gives arguments by position and by name.
 
         It raises a `UsageError` if there is no array in them: nothing would be checked.
-
-        Raises:
-            UsageError: as `load` does.
         """
         where = self._options.target.rpartition(":")[0]
         advice = f"Write for example: --inputs {where}:inputs"
@@ -171,11 +144,7 @@ class Reader:
         return make
 
     def load(self, named: str, advice: str) -> Any:
-        """Imports what `MODULE:NAME` or `FILE.py:NAME` names.
-
-        Raises:
-            UsageError: if it does not exist or cannot be imported; ends with the advice.
-        """
+        """Imports what `MODULE:NAME` or `FILE.py:NAME` names."""
         where, colon, name = named.rpartition(":")
         if not colon or not where or not name:
             module, dot, attribute = named.rpartition(".")

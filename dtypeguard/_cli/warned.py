@@ -46,8 +46,6 @@ class DtypeWarnings:
         if not _DTYPE.search(str(message)):
             return
         if is_recorded(filename):
-            with contextlib.suppress(Exception):  # the warning is shown in any case
-                self._show_given(str(message), filename)
             return
         is_jax = lambda file: package(file) == "jax"
         frames = list(itertools.islice(callers(sys._getframe()), 1000))
@@ -64,52 +62,22 @@ class DtypeWarnings:
                 made += _made(frames, str(message))
             print(text, *made, sep="\n    ", file=sys.stderr)
 
-    def _show_given(self, message: str, file: str) -> None:
-        """Prints where a dtype is given that the user's line asks for by a variable."""
-        # Not before: this file is imported while the script imports JAX.
-        import jax.numpy as jnp
-
-        from .._lines.asked import given_dtype
-
-        asked, had = (_DTYPE.findall(message) + [("",)] * 2)[:2]
-        frames = itertools.islice(callers(sys._getframe()), 1000)
-        frame = next((x for x in frames if x.f_code.co_filename == file), None)
-        if frame is None or "will be truncated" not in message:
-            return
-        given = given_dtype(frame, jnp.dtype(asked[0]))
-        if given and (message, given.line) not in self._lines:
-            self._lines.add((message, given.line))
-            print(
-                f"dtypeguard run: the dtype of the warning above is given at {given.line}: "
-                f"write jnp.{had[0]} in place of {given.text}.",
-                file=sys.stderr,
-            )
-
 
 def _made(frames: Sequence[FrameType], message: str) -> Iterator[str]:
-    """The lines of the two arrays that a warning is about: what is written, and to what.
-
-    Args:
-        frames: inside out, from that of the warning.
-        message: which names their dtypes.
-    """
+    """The lines of the two arrays that a warning is about: what is written, and to what."""
     # Not before: this file is imported while the script imports JAX.
     from .._leaves.dtypes import dtype_of, is_array
     from .._leaves.rows import type_text
-    from .._lines.compiled import caller_of
-    from .._lines.provenance import TypeProvenance
+    from .._lines.record import recorded
 
     named = {match[0] for match in _DTYPE.finditer(message)}
-    for number, frame in enumerate(frames):
+    of_jax = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames)
+    for frame in of_jax:
         pair = [frame.f_locals.get(name) for name in ("x", "y")]
         types = {str(dtype_of(x)) for x in pair if is_array(x)}
-        if is_users(frame.f_code.co_filename):
-            return
         if len(types) == 2 and types <= named:
-            around = frames[number:]
-            provenance = TypeProvenance(around[:1], caller_of(around))
             for value in pair:
-                origin, cause, *_ = provenance.of_value(value)
+                origin, cause, *_ = recorded(value)
                 forced = f", forced by {cause.users}" if cause else ""
                 if origin:
                     yield f"{type_text(value)} is made at {origin.users}{forced}"

@@ -56,7 +56,7 @@ class ScriptWatch:
         return (), ()
 
     def changed(self) -> list[Any]:
-        """The leaves that had a function compiled again, by its name."""
+        """The functions that were compiled again."""
         return self._recompiled.changed() if self._recompiled else []
 
     def _start(self) -> None:
@@ -82,9 +82,9 @@ class ScriptWatch:
         if not self._is_open or not event.endswith("/backend_compile_duration"):
             return
         try:
-            from .recompiled import Recompiled
+            from .._lines.recompiled import Compilations
 
-            self._recompiled = self._recompiled or Recompiled()
+            self._recompiled = self._recompiled or Compilations()
             self._recompiled.record(sys._getframe(1))
         except Exception:  # the list lacks it; the script runs on
             return

@@ -1,9 +1,9 @@
-"""What a program computes: operations of matrix products, and bytes, by dtype."""
+"""What a program computes: operations of matrix products, by dtype."""
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +14,13 @@ from .._numbers.primitives import COMBINES
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, jaxprs_in, manual_axes
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What a program computes, by dtype.
 
     Attributes:
         flops: the floating point operations of matrix products and convolutions, by the
             dtype of the wider operand. The body of a scan counts as often as it runs, that
             of a `while_loop` once; the branches of a `cond` count as their mean.
-        bytes: the bytes that its equations read and write, by dtype. XLA fuses equations
-            and then moves less.
         has_while: whether there is a `while_loop`, which counts once.
         not_counted: the primitives that hold programs which were not looked into.
         narrow: the dtype that the program is expected to compute in; None if it has no
@@ -32,7 +29,6 @@ class Work:
     """
 
     flops: dict[str, float]
-    bytes: dict[str, float]
     has_while: bool = False
     not_counted: tuple[str, ...] = ()
     narrow: str | None = None
@@ -42,10 +38,9 @@ class Work:
 def work_of(graph: Graph, narrow: DType = None) -> Work:
     """Counts what a program computes."""
     flops: dict[str, float] = defaultdict(float)
-    moved: dict[str, float] = defaultdict(float)
     uncounted: set[str] = set()
     has_while = False
-    for equation, results in equations(graph):
+    for equation, _ in equations(graph):
         times = repetitions(equation.stack)
         has_while |= any(each.primitive.name == "while" for each in equation.stack)
         avals = [graph.avals[value] for value in equation.inputs]
@@ -55,15 +50,10 @@ def work_of(graph: Graph, narrow: DType = None) -> Work:
             flops[str(widest)] += times * count
         elif equation.primitive not in uncounted and _is_closed(equation.stack[0]):
             uncounted.add(equation.primitive)
-        for aval in (*avals, *(graph.avals[value] for value in results)):
-            dtype = getattr(aval, "dtype", None)
-            if dtype is not None and kind(dtype):
-                moved[str(dtype)] += times * math.prod(aval.shape) * dtype.itemsize
     narrow = _expected(graph, flops) if narrow is None else jnp.dtype(narrow)
     wide = sum(n for dtype, n in flops.items() if bits(jnp.dtype(dtype)) > bits(narrow))
     return Work(
         flops=dict(flops),
-        bytes=dict(moved),
         has_while=has_while,
         not_counted=tuple(sorted(uncounted)),
         narrow=None if narrow is None else str(narrow),

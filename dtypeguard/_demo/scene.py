@@ -26,15 +26,7 @@ RUNS = "runs, and gives back the types it was given"
 
 
 class PlayedHalf(NamedTuple):
-    """How one half of a scene went.
-
-    Attributes:
-        text: what happened, in one sentence.
-        line: the line that is named, with what it does; empty if there is none.
-        whole: the report or the error with its note, as a user sees it.
-        is_error: whether it raised.
-        is_missing: whether it raised because this release of JAX or Optax lacks it.
-    """
+    """How one half of a scene went."""
 
     text: str
     line: str = ""
@@ -44,16 +36,7 @@ class PlayedHalf(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A scene that has run.
-
-    Attributes:
-        name: of its file.
-        title: the first line of the file.
-        file: its path.
-        call: what is written in the second half.
-        bare: how it went without it.
-        guarded: how it went with it.
-    """
+    """A scene that has run."""
 
     name: str
     title: str

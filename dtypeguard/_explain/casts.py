@@ -12,7 +12,7 @@ from .._leaves.dtypes import dtype_of, is_python_number, kind, rank
 from .._leaves.rows import array_text, cast_text, dtype_text, lost
 from .._leaves.types import DType
 from .._lines.sites import Argument
-from .._source.assignments import assigned_at
+from .._source.assigned import assigned_value
 from .._source.files import line_text
 from .._source.origin import Origin
 from .._source.syntax import statement, text_of
@@ -56,7 +56,7 @@ def cast_in_map(line: Origin, cause: Origin | None) -> str:
     pairs = [pair for pair in zip(names, maps[0].args[1:]) if not is_wide(pair[1])]
     if len(pairs) > 1:  # what came in
         is_given = lambda x: (
-            isinstance(x, ast.Name) and not assigned_at(line.file, x.id, line.line)
+            isinstance(x, ast.Name) and assigned_value(line.file, x.id, line.line) is None
         )
         pairs = [pair for pair in pairs if is_given(pair[1])]
     narrow = [name for name, _ in pairs]

@@ -13,7 +13,7 @@ from .._leaves.dtypes import dtype_of, fits, is_array, kind
 from .._leaves.rows import cast_text
 from .._leaves.types import DType, Leaf, PyTree
 from .._lines.sites import Site, written_in
-from .._source.assignments import assigned_at
+from .._source.assigned import assigned_value
 from .._source.files import is_installed, line_text, package
 from .._source.origin import Origin
 from .._source.syntax import evaluated
@@ -129,9 +129,8 @@ def _floats(site: Site, trials: Trials) -> Iterator[Way]:
         yield way(source, number, lambda trial=trial: bool(trial()))
     owner = getattr(getattr(site.node, "func", None), "value", None)
     name = owner.id if isinstance(owner, ast.Name) else ""
-    found = assigned_at(site.file, name, site.line, site.frame.f_locals) if name else []
-    made = [x.value for x in found if x.value]
-    numbers = _ints(made[0]) if len(made) == 1 else []
+    made = assigned_value(site.file, name, site.line) if name else None
+    numbers = _ints(made)
     if len(numbers) == 1:
         yield way(*numbers[0], untried)
 

@@ -10,7 +10,6 @@ import numpy as np
 from .._autocast.entries import PlanEntry
 from .._autocast.matching import MatchedLine, key_of_line
 from .._costs.work import operations, repetitions
-from .._lines.equations import Written
 from .._numbers.nodes import Node
 from .._numbers.plans import wide
 from .._numbers.program import NumericProgram
@@ -30,7 +29,6 @@ class Candidate:
         work: its share of the multiply-adds.
         size: how many numbers its forward pass makes.
         has_products: whether it has matrix products or convolutions.
-        layers: how many calls, or turns of a loop, compute it.
     """
 
     place: str
@@ -40,7 +38,6 @@ class Candidate:
     work: float
     size: float
     has_products: bool
-    layers: int
 
     def entry(self, dtype: np.dtype) -> PlanEntry:
         """The entry of a plan that has it in a dtype."""
@@ -111,7 +108,6 @@ def _joined(key: tuple[str, str | None], parts: Sequence[Candidate]) -> Candidat
         sum(each.work for each in parts),
         sum(each.size for each in parts),
         any(each.has_products for each in parts),
-        max(each.layers for each in parts),
     )
 
 
@@ -138,16 +134,7 @@ def _candidate(
         sum(map(_work, nodes)) / total,
         sum(map(_size, forward)),
         any(node.name in PRODUCTS for node in nodes),
-        _layers(forward or nodes),
     )
-
-
-def _layers(nodes: Sequence[Node]) -> int:
-    """How many times the commonest call of a line is made."""
-    counts = defaultdict[tuple[object, ...], float](float)
-    for node in nodes:
-        counts[node.name, Written(node.stack).calls] += repetitions(node.stack)
-    return int(max(counts.values()))
 
 
 def _work(node: Node) -> float:

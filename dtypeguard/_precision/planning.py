@@ -13,8 +13,6 @@ from .candidates import Candidate, candidates_in, grouped
 from .search import Choosing, Chosen
 from .trials import PlanTrials
 
-# From this share of the multiply-adds on, a line that many layers share is told of.
-_MUCH = 0.01
 # XLA leaves roundings out and puts operations together: so much it may add to an error.
 _MORE = 1.25
 _OF_PLAN = "default", "error", "held_out", "tolerance", "share", "loss_scale", "measured"
@@ -59,7 +57,7 @@ class PlanSearch:
     def headline(self) -> str:
         """The plan in a sentence."""
         plan, bound = self.plan, percent(self.plan.tolerance or 0.0)
-        if plan.share == 0:
+        if plan.share == 0 and self.is_within:
             return f"plan: nothing to gain: within {bound}, no product is narrow."
         share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
         off = f"{percent(plan.error or 0.0)} off"
@@ -231,15 +229,6 @@ class Planning:
                 "The last tenth of the tolerance costs "
                 f"{percent(dearest.share or 0.0)} of the multiply-adds: without {dearest} "
                 f"it is {percent(dearest.error or 0.0)} off."
-            )
-        is_shared = lambda x: x.layers > 1 and x.work >= _MUCH and x.scope is None
-        shared = [each for each in items if is_shared(each)]
-        if shared:
-            most = max(shared, key=lambda each: each.work)
-            yield (
-                f"{most.entry(plan.narrow)} is computed {most.layers} times"
-                f"{', as others are,' * (len(shared) > 1)} in one dtype: a jax.named_scope "
-                "around each layer tells them apart, but for turns of a loop."
             )
         if self._unnamed:
             equations = "1 equation" if self._unnamed == 1 else f"{self._unnamed} equations"

@@ -1,8 +1,8 @@
 """What an audit of precision says of a reference, by output."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .._leaves.rows import percent
 from .._source.origin import Origin
@@ -11,8 +11,7 @@ from .._source.origin import Origin
 _MOST_LINES = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """How an output of a program differs from that of a reference, and why.
 
     Attributes:
@@ -52,8 +51,7 @@ class Difference:
         return self.output or "the output"
 
 
-@dataclasses.dataclass(frozen=True)
-class Divergence:
+class Divergence(NamedTuple):
     """Where two programs begin to differ by more than rounding.
 
     Attributes:

@@ -39,12 +39,7 @@ class Fault(Exception):
 
 
 class CheckedCall:
-    """A step and its first carry, while they are traced.
-
-    Attributes:
-        step: a function of the carry that returns the next carry.
-        carry: the first carry.
-    """
+    """A step and its first carry, while they are traced."""
 
     def __init__(self, step: Callable[[PyTree], PyTree], carry: PyTree):
         self.step = step
@@ -59,16 +54,7 @@ class Training(NamedTuple):
 
 
 class OptimizerSubject(CheckedCall):
-    """The training step of an optimizer, traced once for each set of argument types.
-
-    Args:
-        opt: the transformation, bare or guarded.
-        inputs: what it takes. The arrays in it are tracers; functions are not.
-
-    Attributes:
-        traces: how often its update has been traced.
-        updates_dtype: the `Policy.updates_dtype` of the optimizer.
-    """
+    """The training step of an optimizer, traced once for each set of argument types."""
 
     def __init__(self, opt: Optimizer, inputs: SweepInputs):
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)

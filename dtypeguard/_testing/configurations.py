@@ -15,15 +15,7 @@ _MIXED = (jnp.bfloat16, jnp.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """Dtypes and the x64 flag.
-
-    Attributes:
-        name: the dtype of the params, and of the gradients if it differs.
-        params: the dtype of the params; the leaves take the dtypes of a tuple in turn.
-        grads: the same for the gradients.
-        x64: whether `jax_enable_x64` is on.
-        explicit: `jax_explicit_x64_dtypes`: what float64 by name means with x64 off.
-    """
+    """Dtypes and the x64 flag."""
 
     name: str
     params: DTypes

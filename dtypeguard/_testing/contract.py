@@ -80,19 +80,7 @@ class Trial:
 
 
 class StepTrial:
-    """A step with the arguments of its first call.
-
-    Args:
-        step: the step.
-        carry: which of its arguments come back.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-
-    Attributes:
-        names: what each carry is called.
-        carried: the array leaves of its first carry, by path: what a loop carries.
-        constants: what is no array in the carry and changed, once the step is traced.
-    """
+    """A step with the arguments of its first call."""
 
     def __init__(
         self, step: Step, carry: Carry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -274,15 +262,7 @@ def broken(
     rules: Iterable[str],
     configurations: Iterable[Configuration],
 ) -> dict[str, list[tuple[Configuration, str]]]:
-    """The rules that an optimizer breaks, each with where and how.
-
-    Args:
-        make: makes the optimizer, under the flags of a configuration.
-        inputs: makes what it takes, likewise.
-        rules: names of `RULES`.
-        configurations: of the sweep. Those that a guard's policy refuses do not count,
-            unless it refuses all of them.
-    """
+    """The rules that an optimizer breaks, each with where and how."""
     chosen = {rule: RULES[rule] for rule in rules}
     refused: dict[str, list[tuple[Configuration, str]]] = {}
     found: dict[str, list[tuple[Configuration, str]]] = {}

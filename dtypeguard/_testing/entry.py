@@ -33,13 +33,7 @@ class SweepInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """One way to call one factory.
-
-    Attributes:
-        id: its name in Optax, with the variant: `optax.adam[mu_dtype=bf16]`.
-        make: makes the transformation; see `build`.
-        recipe: its params and gradients.
-    """
+    """One way to call one factory."""
 
     id: str
     make: Callable[[], Optimizer]
@@ -70,20 +64,7 @@ class Entry:
         return functools.reduce(operator.add, squares) / 2
 
     def inputs(self, params: DTypes, grads: DTypes) -> SweepInputs:
-        """Small arrays for one update.
-
-        Args:
-            params: the dtype of the params; the leaves take the dtypes of a tuple in turn.
-            grads: the same for the gradients. 64-bit dtypes need x64.
-
-        Returns:
-            Params, their gradients of `loss`, and the extra args that the optimizer needs
-            (the value of the loss, the loss itself and so on).
-
-        Raises:
-            Exception: the optimizer's own, if no extra args that the catalogue knows make
-                it run in float32 with x64 off.
-        """
+        """Small arrays for one update."""
         return self._inputs(params, grads, self.extra_names)
 
     def feed(

@@ -28,12 +28,7 @@ PARAMS = sample({"w": (4, 3), "b": (3,)})
 
 
 class Recipe(NamedTuple):
-    """What one optimizer is fed.
-
-    Attributes:
-        params: NumPy arrays, which a configuration casts.
-        grads: makes their gradients; by default those of `Entry.loss`.
-    """
+    """What one optimizer is fed."""
 
     params: Params = PARAMS
     grads: Callable[[Params], Updates] = slopes

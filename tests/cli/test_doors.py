@@ -126,3 +126,11 @@ def test_the_names_of_testing_are_its_own():
     shown = [name for name in dir(testing) if not name.startswith("__")]
     assert shown == sorted(testing.__all__)
     assert {"check_contract", "check_step"} <= {*shown}
+
+
+@pytest.mark.parametrize("name", testing._DEPRECATED)
+def test_a_name_of_testing_that_goes_says_what_serves_in_its_place(name):
+    with pytest.warns(DeprecationWarning, match=f"testing.{name} is deprecated. Use"):
+        assert getattr(testing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = testing.chekc

@@ -77,7 +77,8 @@ def test_an_entry_that_matches_nothing_is_wrong_usage(plan, capsys):
     with open("train.plan") as file:
         text = file.read()
     with open("train.plan", "w") as file:
-        file.write(text + '\n"train.py:normed" = "float32"\n')
+        table = "" if "[entries]" in text else "\n[entries]"
+        file.write(f'{text}{table}\n"train.py:normed" = "float32"\n')
     capsys.readouterr()
     assert plan("--check", "train.plan") == 2
     error = capsys.readouterr().err

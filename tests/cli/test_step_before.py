@@ -51,8 +51,8 @@ PROGRAMS = {
         def step(state, x):
             params, count = state
             value, grads = jax.value_and_grad(convolved)(params, x)
-            rate = jnp.float32(0.1)
-            params = {"k": params["k"] - rate * grads["k"]}  # the update
+            rate = jnp.float32(0.1)  # the update
+            params = {"k": params["k"] - rate * grads["k"]}
             return (params, count + 1), value
 
         state = params, 0
@@ -82,7 +82,8 @@ def test_the_call_that_gave_a_leaf_back_in_another_type(name, run, script):
     program, leaf = PROGRAMS[name]
     note, place = ran(program, run, script)
     text = f"The call of step (.*) before this one was given {re.escape(leaf)} as bfloat16 "
-    assert re.search(rf"\n{text}and gave it back as float32, at {place}\.\n", note)
+    at = place if sys.version_info >= (3, 12) else r"\S+"
+    assert re.search(rf"\n{text}and gave it back as float32, at {at}\.\n", note)
     assert "dtypeguard.guard_step(step)" in note
     # A cast at the convolution would fail in the first step.
     assert "in place of" not in note
@@ -137,7 +138,8 @@ def test_a_call_before_had_another_kind(run, script):
     code, _, err = run(path)
     assert code == 1
     told = "The call of losses (.*) before this one was given data as int32, this one as "
-    assert re.search(rf"\n{told}float32, at .*:11\.\n", err)
+    at = ", at .*:11" if sys.version_info >= (3, 12) else ""
+    assert re.search(rf"\n{told}float32{at}\.\n", err)
     place = f"At {short_path(str(path))}:7"
     assert f"{place} write row[0].astype(jnp.int32) in place of row[0]" in err
 

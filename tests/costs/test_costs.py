@@ -406,13 +406,6 @@ def test_a_sharded_program_counts_all_shards(names):
     assert audit_precision(f, W, X).work.flops == {"bfloat16": ONE}
 
 
-def test_bytes_are_counted():
-    work = audit_precision(lambda x: lax.exp(x), shape(10)).work
-    assert work.bytes == {"bfloat16": 40}
-    looped = lambda x: lax.scan(lambda x, _: (lax.exp(x), None), x, None, 3)[0]
-    assert audit_precision(looped, shape(10)).work.bytes == {"bfloat16": 120}
-
-
 def test_a_while_loop_is_said_to_count_once():
     def f(w, x):
         step = lambda h: jnp.tanh(h @ w)

@@ -4,7 +4,7 @@ import pytest
 from trained import TEXT, written
 
 from dtypeguard._leaves.compat import CAN_AUTOCAST
-from dtypeguard.testing import check_plan
+from dtypeguard.testing import check_precision
 
 pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
 
@@ -87,21 +87,21 @@ def path(tmp_path):
 @pytest.mark.parametrize("edits", REFACTORS.values(), ids=REFACTORS)
 def test_a_refactored_program_is_as_the_plan_says(edits, path, tmp_path):
     module = written(tmp_path, *edits)
-    check_plan(module.step, *module.inputs(), path=path)
+    check_precision(module.step, *module.inputs(), plan=path)
 
 
 @pytest.mark.parametrize(("edits", "message"), EDITS.values(), ids=EDITS)
 def test_an_edit_of_what_it_names_is_told(edits, message, path, tmp_path):
     module = written(tmp_path, *edits)
     with pytest.raises(ValueError, match=r"of the plan matches? nothing") as raised:
-        check_plan(module.step, *module.inputs(), path=path)
+        check_precision(module.step, *module.inputs(), plan=path)
     assert raised.match(message)
 
 
 def test_a_check_that_fails_names_error_tolerance_and_lines(path, tmp_path):
     module = written(tmp_path)
     with pytest.raises(AssertionError, match=r"off, not within 0.01%") as raised:
-        check_plan(module.step, *module.inputs(), path=path, tolerance=1e-4)
+        check_precision(module.step, *module.inputs(), plan=path, max_error=1e-4)
     text = str(raised.value)
     assert "these lines lose most alone" in text
     assert "train.py:forward: jnp.tanh(norm(x) @ w)" in text
@@ -110,18 +110,18 @@ def test_a_check_that_fails_names_error_tolerance_and_lines(path, tmp_path):
 
 def test_what_is_held_out_has_to_be_within_it_too(path, tmp_path):
     module = written(tmp_path)
-    check_plan(module.step, *module.inputs(), path=path, held_out=[module.unseen()])
+    check_precision(module.step, *module.inputs(), plan=path, held_out=[module.unseen()])
     params, x, y = module.inputs()
     far = ([1e3 * p for p in params], x, y)
     with pytest.raises(AssertionError, match="off, held out"):
-        check_plan(module.step, params, x, y, path=path, held_out=[far])
+        check_precision(module.step, params, x, y, plan=path, held_out=[far])
 
 
 def test_wrong_arguments_are_told(path, tmp_path):
     module = written(tmp_path)
     with pytest.raises(ValueError, match=r"none.plan does not exist"):
-        check_plan(module.step, *module.inputs(), path=tmp_path / "none.plan")
+        check_precision(module.step, *module.inputs(), plan=tmp_path / "none.plan")
     with pytest.raises(ValueError, match="write a relative error from 0 up"):
-        check_plan(module.step, *module.inputs(), path=path, tolerance=-1)
-    with pytest.raises(TypeError, match="check_plan got held_out=3"):
-        check_plan(module.step, *module.inputs(), path=path, held_out=3)
+        check_precision(module.step, *module.inputs(), plan=path, max_error=-1)
+    with pytest.raises(TypeError, match="check_precision got held_out=3"):
+        check_precision(module.step, *module.inputs(), plan=path, held_out=3)

@@ -319,3 +319,16 @@ def test_an_error_of_the_reference_says_whose_it_is():
     with pytest.raises(TypeError) as raised:
         compared(jnp.sin, (X,), lambda x, y: x)
     assert "That is reference=" in raised.value.__notes__[-1]
+
+
+def test_a_function_without_arguments_gives_the_reference():
+    for factor, verdict in ((1, "rounding"), (1.01, "differs")):
+        report = audit_precision(jnp.sin, X, reference=_given(factor))
+        assert report.differences[0].verdict == verdict
+
+
+def _given(factor):
+    def reference():
+        return factor * np.sin(X)
+
+    return reference

@@ -37,7 +37,7 @@ _SHOWN = r"(?:\n\n^```text\n(?P<shown{0}>.*?)^```$)?"
 _PARTS = re.compile(
     rf"^```python\n(?P<code>.*?)^```${_SHOWN.format(1)}"
     rf"|^```sh\n(?P<lines>.*?)^```${_SHOWN.format(2)}"
-    r"|^<!-- run: (?P<run>.*?)(?: \(optax (?P<optax>\S+)\))? -->\n"
+    r"|^<!-- run: (?P<run>.*?)(?: \((?P<of>optax|python) (?P<release>\S+)\))? -->\n"
     r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|.*\n)+))"
     r"|(?<!\")\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
     r"`(?P<that>[^`]+)`",
@@ -130,7 +130,7 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
                     continue
             printed = run_code(part["code"], file or "<page>")
         elif part["run"]:
-            if part["optax"] not in (None, optax.__version__):
+            if not is_of(part["of"], part["release"]):
                 continue
             printed, name = run_command(part["run"]), f"{page.stem}-{part['run']}"
         else:
@@ -180,6 +180,13 @@ def normal(text: str) -> list[str]:
     for pattern, by in _VARYING:
         text = pattern.sub(by, text)
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def is_of(package: str | None, release: str) -> bool:
+    """Whether this is the Optax that a page shows, or a Python as new as that."""
+    if package == "python":
+        return sys.version_info >= tuple(map(int, release.split(".")))
+    return package is None or release == optax.__version__
 
 
 def run_command(line: str) -> str:

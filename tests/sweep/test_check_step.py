@@ -14,7 +14,8 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard import audit_step, guard_step, strong
-from dtypeguard.testing import STEP_RULES, check_step
+from dtypeguard._testing.contract import STEP_RULES
+from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -292,9 +292,9 @@ check_lock(jnp.sin, jnp.ones(2), path='none.lock', x64=1)
     TypeError: check_lock got x64=1. Write True, False or None
 check_lock(jnp.sin, path='none.lock', kwargs=[1])
     TypeError: check_lock got kwargs=[1]
-check_plan(jnp.sin, jnp.ones(2), path='no.plan')
+check_precision(jnp.sin, jnp.ones(2), plan='no.plan')
     PlanError: no.plan does not exist. `dtypeguard precision FILE.py:FUNCTION --out no.plan`
-check_plan(jnp.sin, jnp.ones(2), path='no.plan', tolerance=-1)
+check_precision(jnp.sin, jnp.ones(2), plan='no.plan', max_error=-1)
     ValueError: write a relative error from 0 up, such as 0.02
 check_precision(jnp.sin, jnp.ones(2), max_error='1e-3')
     TypeError: Write the relative error that is allowed, such as max_error=0.01

@@ -14,9 +14,10 @@ class Block(nnx.Module):
     def __init__(self, width, rngs):
         self.linear = nnx.Linear(width, width, rngs=rngs)
         self.norm = nnx.LayerNorm(width, rngs=rngs)
+        self.activation = nnx.relu
 
     def __call__(self, x):
-        return nnx.relu(self.norm(self.linear(x)))
+        return self.activation(self.norm(self.linear(x)))
 
 
 class Model(nnx.Module):

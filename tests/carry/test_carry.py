@@ -299,7 +299,7 @@ def test_a_call_that_only_instances_have():
 
 def test_a_carry_that_is_no_tree_to_jax():
     message = r"step was called with a Unregistered, .*register_dataclass\(Unregistered\)"
-    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit_step, step)):
+    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit, step)):
         with pytest.raises(TypeError, match=message):
             of(Unregistered(ONE), None)
 

@@ -87,9 +87,6 @@ def audit_made_step(
 
     Traces that function too, to find the line that made a leaf weak. If it does not trace,
     runs it instead and raises what it raises.
-
-    Raises:
-        ValueError: also if the carry holds no array, so that no leaf could change.
     """
     subject = _Step(step, carry, returned, make, name, is_made=True, needs_arrays=True)
     try:

@@ -52,9 +52,6 @@ class ForeignNames(frozenset[str]):
 # Those whose files are of a package however they came to be on the path.
 LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
 
-# Those whose modules promote what they give to `jax.lax`, which takes one dtype.
-PROMOTE = ("flax",)
-
 # Those that keep a state outside of what a step takes and returns.
 STATEFUL = ("brainstate",)
 

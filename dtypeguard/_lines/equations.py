@@ -3,7 +3,6 @@
 import ast
 import inspect
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from types import CodeType
 
@@ -17,7 +16,6 @@ from .._leaves.internals import (
     FILLS,
     LIKE,
     MAKERS,
-    PROMOTE,
     PROMOTING,
     REPEATED,
     REPEATING,
@@ -25,7 +23,7 @@ from .._leaves.internals import (
 )
 from .._leaves.types import Equation
 from .._source.assigned import assigned_value
-from .._source.files import is_ours, is_users, package
+from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, origin_of_frames
 from .._source.syntax import CASTING, expression
 from .tracebacks import (
@@ -122,19 +120,6 @@ class Written:
         """Whether a function of JAX makes something for the user's line in any dtype."""
         called = list(self._inside)[-6:]
         return any(x.function in MAKERS or x.file == _JAX_RANDOM for x in called)
-
-    @property
-    def takes_one_dtype(self) -> bool:
-        """Whether the user's line calls a function of `jax.lax`, which promotes nothing.
-
-        The modules of some packages promote what they give it.
-        """
-        if self._stack[0].primitive.name == "dot_general":
-            return False
-        origin, frames = self.origin, [*self._inside_own]
-        if origin is None or not frames or package(origin.file) in PROMOTE:
-            return False
-        return frames[-1].file.startswith(_JAX_LAX)
 
     @property
     def is_following(self) -> bool:
@@ -239,5 +224,4 @@ def _last_name(node: ast.expr) -> str:
 
 
 _JAX_RANDOM = inspect.unwrap(jax.random.normal).__code__.co_filename
-_JAX_LAX = os.path.dirname(inspect.unwrap(jax.lax.add).__code__.co_filename) + os.sep
 _JAX_NN = inspect.unwrap(jax.nn.softmax).__code__.co_filename

@@ -139,11 +139,7 @@ class Compilations:
             release(call.callers)
 
     def lines(self, is_whole: bool = False) -> list[str]:
-        """The report; empty if no function was compiled again.
-
-        Args:
-            is_whole: whether to list every leaf.
-        """
+        """The report; empty if no function was compiled again."""
         lines = list[str]()
         for each in self.changed():
             again = f"was compiled {each.times} times"

@@ -27,7 +27,6 @@ class LockCause(NamedTuple):
         change: what this function computes otherwise.
         leaves: the inputs, carry or outputs that change their types there.
         kinds: of the entries that these lines themselves change.
-        work: the multiply-adds that it computes otherwise, as a share of all.
     """
 
     lines: Sequence[Origin]
@@ -35,7 +34,6 @@ class LockCause(NamedTuple):
     change: FunctionChange | None = None
     leaves: Sequence[LeafChange] = ()
     kinds: frozenset[str] = frozenset()
-    work: float = 0.0
 
 
 class Causes(NamedTuple):
@@ -181,12 +179,8 @@ class _Search:
         if not is_own and (other := next(others, None)) is not None:  # that left out a cast
             return LockCause([first], other, self._changes[other])
         added = (e for x in computations for e in x.entries if e in change.added)
-        total = sum(sum(each.work.values()) for each in self._all) or 1.0
-        work = sum(sum(each.work.values()) for each in computations) / total
         kinds = frozenset(entry.kind for entry in added)
-        return LockCause(
-            [*dict.fromkeys(lines.values())], function, change, (), kinds, work
-        )
+        return LockCause([*dict.fromkeys(lines.values())], function, change, (), kinds)
 
     def _line_of(self, computation: Computation, change: FunctionChange) -> Origin:
         is_own = _is_own(computation, change)

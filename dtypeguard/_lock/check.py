@@ -67,22 +67,7 @@ def lock_of(
     x64: bool | None = None,
     owner: str = "lock",
 ) -> TracedStep:
-    """What a step computes in now.
-
-    Args:
-        step: the step.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        path: of the lock, from whose folder files are named; None for the working one.
-        carry: see `check_lock`, as `returned` and `x64`.
-        returned: as above.
-        x64: as above.
-        owner: the public function that asks.
-
-    Raises:
-        LockError: if this JAX is too old.
-        TraceFailed: if the step raises.
-    """
+    """What a step computes in now."""
     if not CAN_LOCK:
         raise LockError(
             f"{owner} needs JAX 0.7 or newer, and this is JAX {jax.__version__}: older "
@@ -98,12 +83,7 @@ def lock_of(
 
 
 def compared(now: TracedStep, path: str, *, is_update: bool = False) -> Locked:
-    """A step beside the lock in a file.
-
-    Raises:
-        LockError: if the file cannot be used, or is of another step or, but for an update,
-            of other inputs.
-    """
+    """A step beside the lock in a file."""
     lock = read(path)
     found = differences(lock, now)
     if is_of_another(lock, now, found):

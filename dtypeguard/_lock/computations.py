@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._costs.work import equations, operations, repetitions
-from .._leaves.dtypes import bits, kind
+from .._costs.work import equations
+from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
 from .._lines.equations import Written
@@ -67,7 +67,6 @@ class Computation:
         stack: of its first equation.
         takes: the abstract values that come from other calls, by value.
         gives: those that others use.
-        work: multiply-adds by the text of a product.
     """
 
     def __init__(self, number: int, chain: Chain, is_backward: bool, stack: Stack):
@@ -75,7 +74,6 @@ class Computation:
         self.is_backward = is_backward
         self.takes: dict[int, Aval] = {}
         self.gives: dict[int, Aval] = {}
-        self.work: dict[str, float] = defaultdict(float)
         self._products: dict[str, tuple[set[str], set[str]]] = {}
         self._sums: set[str] = set()
         self._casts = self._computes = False
@@ -90,12 +88,12 @@ class Computation:
         """Whether it only moves values, as `reshape` does."""
         return not (self._products or self._sums or self._casts or self._computes)
 
-    def add(self, eqn: JaxEquation, stack: Stack, is_of_optimizer: bool) -> None:
+    def add(self, eqn: JaxEquation, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
         made = [v.aval for v in eqn.outvars]
         if name in PRODUCTS and not is_of_optimizer:
-            self._add_product(eqn, stack)
+            self._add_product(eqn)
         elif name in _SUMS and not is_of_optimizer and any(map(_counts, made)):
             self._sums.update(filter(None, map(_name, filter(_counts, made))))
         elif name == "convert_element_type":
@@ -104,13 +102,12 @@ class Computation:
             operands = [v.aval for v in eqn.invars]
             self._computes = self._computes or not moves(eqn, operands, made)
 
-    def _add_product(self, eqn: JaxEquation, stack: Stack) -> None:
+    def _add_product(self, eqn: JaxEquation) -> None:
         left, right, out = (_name(v.aval) for v in (*eqn.invars[:2], eqn.outvars[0]))
         text = f"{left} @ {right} -> {out}"
         if precision := _precision(eqn.params.get("precision")):
             text += f", precision {precision}"
         self._products[text] = {left, right}, {out}
-        self.work[text] += operations(eqn) * repetitions(stack)
 
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
@@ -174,7 +171,7 @@ def computations(graph: Graph, step: Step) -> list[Computation]:
                 if computation is None:
                     computation = Computation(len(found), own, key[1], stack)
                     found[key] = computation
-                computation.add(stack[0], stack, is_of_optimizer)
+                computation.add(stack[0], is_of_optimizer)
         of[id(equation)] = computation
         order.append((equation, computation))
     _connect(graph, order, of)
@@ -296,19 +293,3 @@ def _precision(asked: object) -> str:
     each = asked if isinstance(asked, tuple) else (asked,)
     names = [str(getattr(x, "name", x)).lower() for x in each if x is not None]
     return "" if set(names) <= {"default"} else "/".join(dict.fromkeys(names))
-
-
-def shares(found: Iterable[Computation]) -> dict[str, float]:
-    """The share of multiply-adds in each type, that of the wider operand."""
-    work: dict[str, float] = defaultdict(float)
-    for each in found:
-        for text, count in each.work.items():
-            operands = text.partition(" -> ")[0].split(" @ ")
-            work[max(operands, key=lambda x: bits(_dtype(x)))] += count
-    total = sum(work.values())
-    ranked = sorted(work.items(), key=lambda item: -item[1])
-    return {name: count / total for name, count in ranked if count}
-
-
-def _dtype(name: str) -> object:
-    return None if name in ("int", "bool", "") else jnp.dtype(name.removeprefix("weak "))

@@ -1,6 +1,5 @@
 """The types of inputs, carry and outputs by path, grouped."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,7 +18,6 @@ class _Leaf(NamedTuple):
     name: str
     value: int
     made: int
-    bytes: int
 
 
 class TypedLeaf(_Leaf):
@@ -30,7 +28,6 @@ class TypedLeaf(_Leaf):
         name: its type, `bfloat16` or `weak float32`; both where it changes.
         value: its number in the graph, of a leaf of the carry that of the input.
         made: of a leaf of the carry, the number of the output; else that of the value.
-        bytes: its size.
     """
 
     __slots__ = ()
@@ -39,8 +36,7 @@ class TypedLeaf(_Leaf):
         """Reads the type of a value of the graph."""
         aval = avals[value]
         name = f"{'weak ' * is_weak(aval)}{aval.dtype}"
-        size = math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0)
-        return super().__new__(cls, path, name, value, value, size)
+        return super().__new__(cls, path, name, value, value)
 
     def after(self, other: "TypedLeaf") -> "TypedLeaf":
         """The leaf of a carry that comes back as another one."""

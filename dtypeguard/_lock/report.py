@@ -10,7 +10,6 @@ from .compare import Differences, FunctionChange, LeafChange
 from .step import Function, TracedStep
 
 _MOST = 8  # functions that follow, or leaves of a line
-_MEBIBYTE = 2**20
 
 
 class ToldCause(NamedTuple):
@@ -40,20 +39,12 @@ def _data(cause: LockCause) -> dict[str, Any]:
     return {
         "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
         "function": _name(cause.function),
-        "work": cause.work,
         "changes": [dict(zip(("what", "locked", "now"), change)) for change in changes],
     }
 
 
 def report(found: Differences, now: TracedStep, path: str, update: str = "") -> str:
-    """What changed since a lock was written.
-
-    Args:
-        found: the differences.
-        now: the step.
-        path: of the lock.
-        update: the command that accepts the changes.
-    """
+    """What changed since a lock was written."""
     moved = [x for x in found.functions if x.moved_from]
     rest = [x for x in found.functions if x.added or x.removed]
     rest = found._replace(functions=rest)
@@ -84,8 +75,7 @@ def _name(function: Function | None) -> str:
 def _cause(cause: LockCause) -> list[str]:
     places = ", ".join(map(str, cause.lines))
     name = f" {cause.function[1]}" if cause.function else ""
-    share = f" ({100 * cause.work:.3g}% of multiply-adds)" if cause.work else ""
-    head = f"  {places}{':' * bool(places)}{name}{share}".rstrip()
+    head = f"  {places}{':' * bool(places)}{name}".rstrip()
     text = [head] if head else []
     text += [f"      {line.code}" for line in cause.lines if line.code]
     rows = _rows(cause.change, cause.kinds) if cause.change else []
@@ -118,15 +108,8 @@ def _leaf_lines(changes: Sequence[LeafChange]) -> list[str]:
             change.table,
             change.path,
             f"locked: {change.before or 'none such'}   now: {change.after or 'gone'}",
-            _size(sum(leaf.bytes for leaf in change.leaves)),
         )
         for change in changes[:_MOST]
     ]
     left = changes[_MOST:]
     return columns(rows) + [f"and {len(left)} more of these"] * bool(left)
-
-
-def _size(count: int) -> str:
-    if count >= _MEBIBYTE:
-        return f"({count / _MEBIBYTE:,.3g} MiB now)"
-    return f"({count:,} bytes now)" if count else ""

@@ -2,8 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
@@ -11,7 +10,7 @@ from .._leaves.functions import parameters
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, LockEntry, computations, function_name, shares
+from .computations import Computation, LockEntry, computations, function_name
 from .leaves import TypedLeaf, Types, grouped
 
 Function = tuple[str, str]  # its file and its name
@@ -27,7 +26,6 @@ class Lock(NamedTuple):
         functions: in the order of the program.
         inputs: types by path; also `carry`, where a leaf may change its type, and
             `outputs`.
-        shares: of multiply-adds by type; none of a lock that was read.
     """
 
     step: str
@@ -35,7 +33,6 @@ class Lock(NamedTuple):
     inputs: Types
     carry: Types
     outputs: Types
-    shares: Mapping[str, float] = MappingProxyType({})
 
 
 class TracedStep(NamedTuple):
@@ -85,24 +82,14 @@ class MayCarry(Call):
 
 
 def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> TracedStep:
-    """Traces a step and reads what it computes in.
-
-    Args:
-        call: the call of the step.
-        step: the step.
-        name: its name.
-        folder: of the lock; files are named from there.
-
-    Raises:
-        TraceFailed: if the step raises.
-    """
+    """Traces a step and reads what it computes in."""
     program = trace(lambda: call)
     file_of = functools.cache(lambda file: name_of_file(file, folder))
     found = computations(program.step, step)
     pairs = [((file_of(x.code.co_filename), function_name(x.code)), x) for x in found]
     leaves = _leaves(call, program, step)
     tables = {key: grouped(x[:2] for x in each) for key, each in leaves.items()}
-    lock = Lock(name, _functions(pairs), **tables, shares=shares(found))
+    lock = Lock(name, _functions(pairs), **tables)
     return TracedStep(lock, program, pairs, leaves)
 
 

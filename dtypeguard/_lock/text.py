@@ -27,13 +27,11 @@ class LockError(ValueError):
 
 def text_of(lock: Lock) -> str:
     """The lock as TOML."""
-    work = ", ".join(f"{100 * part:.3g}% {name}" for name, part in lock.shares.items())
     lines = [
         f"# What {lock.step} computes in, by function. Written by `dtypeguard lock` with "
         f"JAX {jax.__version__}.",
         "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
         "one type: both.",
-        f"# Multiply-adds, not checked: {work or 'none'}.",
         f"format = {_FORMAT}",
         f"step = {_quoted(lock.step)}",
     ]
@@ -73,11 +71,7 @@ def _quoted(text: str) -> str:
 
 
 def read(path: str) -> Lock:
-    """Reads the lock in a file.
-
-    Raises:
-        LockError: if there is none, or it is of another version or damaged.
-    """
+    """Reads the lock in a file."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -133,11 +127,7 @@ def _repeated(item: str) -> list[str]:
 
 
 def write(path: str, text: str) -> None:
-    """Writes a file whole, or leaves it as it is.
-
-    Raises:
-        LockError: if it cannot be written.
-    """
+    """Writes a file whole, or leaves it as it is."""
     folder = os.path.dirname(os.path.abspath(path))
     temporary = None
     try:

@@ -4,15 +4,11 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from .._program.graph import Stack
 from .formats import Formats
 from .gradients import Gradients
 from .nodes import Node
 from .program import NumericProgram
 from .propagate import ROUNDED, WIDE, WideLines, WidthPlan
-
-# The identities of an equation and of those that contain it, inside out.
-Key = tuple[int, ...]
 
 
 def written(program: NumericProgram) -> WidthPlan:
@@ -48,15 +44,6 @@ def rounding(
 def constant(program: NumericProgram, line: int, meant: float) -> WidthPlan:
     """One Python number is rounded, and all else is wide."""
     return wide(program)._replace(constants=frozenset([(line, meant)]))
-
-
-def all_but(program: NumericProgram, equations: Collection[Key]) -> WidthPlan:
-    """All is wide but these equations, by the identities of each and of those around it."""
-    return chosen_wide(program, lambda node, _: key_of(node.stack) not in equations, True)
-
-
-def key_of(stack: Stack) -> Key:
-    return tuple(map(id, stack))
 
 
 def chosen_wide(

@@ -48,15 +48,13 @@ class Algorithm(NamedTuple):
         pairs = [(i, j) for i in numbers for j in numbers if i + j <= self.order]
         return sorted(pairs, key=sum, reverse=True)
 
-    def split(self, operand: Leaf, rounds: Leaf | None) -> list[Leaf]:
+    def split(self, operand: Leaf) -> list[Leaf]:
         """The parts of an operand, the greatest first."""
         if self.dtype is None or not _is_single(operand.dtype):
             return [operand]
         parts, rest = [], operand
         for _ in range(self.parts):
             part = self._rounded(rest)
-            if rounds is not None:
-                part = lax.select(rounds, part, rest)
             parts.append(part)
             rest = rest - part
             rest = jnp.where(jnp.isfinite(rest), rest, jnp.zeros_like(rest))
@@ -179,25 +177,19 @@ class Products:
         return (self.default, self.high, FLOAT32)[level]
 
 
-def product(
-    eqn: Equation,
-    operands: Sequence[Leaf],
-    algorithm: Algorithm,
-    rounds: Leaf | None = None,
-) -> list[Leaf]:
+def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
     """The result of a product as a device computes it.
 
     Args:
         eqn: the equation.
         operands: its operands.
         algorithm: how.
-        rounds: if given, a bool: whether operands are rounded.
     """
     # An accelerator would round what it is given here as well.
     highest = (lax.Precision.HIGHEST,) * 2
     eqn = eqn.replace(params={**eqn.params, "precision": highest})
     left, right, *others = operands
-    lefts, rights = algorithm.split(left, rounds), algorithm.split(right, rounds)
+    lefts, rights = algorithm.split(left), algorithm.split(right)
     pairs = [
         (lefts[i], rights[j])
         for i, j in algorithm.pairs

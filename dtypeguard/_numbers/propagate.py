@@ -13,7 +13,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from .._leaves.types import Aval, DType, Leaf
-from .._lines.equations import Written
 from .._program.graph import loop_parts
 from .gradients import Gradients
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
@@ -52,8 +51,6 @@ class WidthPlan(NamedTuple):
         rounded: the uses of values that are as written first, by the number of the equation
             or the block and the place among its operands or outputs.
         constants: the lines and Python numbers that are rounded though the line is wide.
-        mixed: equations that take operands of one dtype, where the source would give them
-            wide and narrow ones.
         dtypes: what entries from `FIRST_DTYPE` on stand for.
     """
 
@@ -63,7 +60,6 @@ class WidthPlan(NamedTuple):
     carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
     rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
-    mixed: tuple[Node, ...] = ()
     dtypes: tuple[Computes, ...] = ()
 
     def computes(self, entry: int) -> Computes | None:
@@ -257,16 +253,13 @@ class WideLines(Propagation[Width]):
         self._is_wide, self._gradients = is_wide, gradients
         self._is_given_wide, self._given_wide = is_given_wide, given_wide
         self._casts_back = casts_back
-        self._mixed = dict[int, Node]()
 
     def plan(self) -> WidthPlan:
         block, is_wide = self.program.block, self._is_given_wide
         given = [Width(is_wide and is_inexact(x)) for x in self.program.jaxpr.in_avals]
         self._used(block.number, self.block(block, given))
         rounded = frozenset(use for use, is_due in self.rounded.items() if is_due)
-        mixed = (*self._mixed.values(),)
-        plan = WidthPlan(self.entries, is_wide, is_wide, self.carried, rounded)
-        return plan._replace(mixed=mixed)
+        return WidthPlan(self.entries, is_wide, is_wide, self.carried, rounded)
 
     def constant(self, array: Leaf, aval: Aval) -> Width:
         return Width()
@@ -307,10 +300,6 @@ class WideLines(Propagation[Width]):
                 values = self._used(node.number, values)
         wide = self._wants_wide(node, values)
         self.entries[node.number] = WIDE if wide else WRITTEN
-        if wide and self._is_mixed(node, values):
-            self._mixed[node.number] = node
-        else:
-            self._mixed.pop(node.number, None)
         outs = node.eqn.outvars
         made = [Width(wide and is_inexact(var.aval), line=node.line) for var in outs]
         if self._gradients is None:
@@ -343,13 +332,6 @@ class WideLines(Propagation[Width]):
             for var, value in zip(variables, widths):
                 if is_inexact(var.aval):
                     note(node, _shape(var), value.is_wide)
-
-    def _is_mixed(self, node: Node, values: Sequence[Width]) -> bool:
-        """Whether an equation takes no operands of the dtypes that the source gives it."""
-        pairs = zip(node.eqn.invars, values)
-        arrays = [(var, v) for var, v in pairs if not hasattr(var, "val")]
-        is_one = len({v.is_wide for var, v in arrays if is_inexact(var.aval)}) < 2
-        return not (is_one or node.is_backward) and Written(node.stack).takes_one_dtype
 
     def _used(
         self, number: int, values: Sequence[Width], line: int | None = None

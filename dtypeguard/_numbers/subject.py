@@ -2,8 +2,7 @@
 
 import contextlib
 import math
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -115,14 +114,12 @@ class Subject:
         self,
         f: Function | None = None,
         arrays: Sequence[Leaf] | None = None,
-        hears: bool = True,
     ) -> Traced:
         """The function, traced.
 
         Args:
             f: another one of the same arguments.
             arrays: others in place of those among the arguments.
-            hears: whether Python numbers are looked for.
         """
         f, arrays = f or self.f, self.given.arrays if arrays is None else arrays
         outputs: list[str] = []
@@ -148,8 +145,7 @@ class Subject:
                 stack.enter_context(set_x64(self._x64))
             # What JAX has traced before it does not trace again, and no number is seen.
             stack.enter_context(traced_anew())
-            if hears:
-                stack.enter_context(numbers)
+            stack.enter_context(numbers)
             try:
                 program = jax.make_jaxpr(run)(*arrays)
             except Exception as error:
@@ -161,19 +157,6 @@ class Subject:
         has_floats = any(map(is_inexact, avals_in(program)))
         paths = [outputs[n] for n in measured(program.out_avals) if has_floats]
         return Traced(program, paths, numbers, has_double, outputs)
-
-    def with_dtype(self, dtype: DType, inputs: Collection[int]) -> Jaxpr | None:
-        """The program if some inputs have another dtype; None if it does not trace so."""
-        shapes = [
-            jax.ShapeDtypeStruct(jnp.shape(x), dtype) if n in inputs else x
-            for n, x in enumerate(self.given.arrays)
-        ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first trace has warned
-            try:
-                return self.traced(None, shapes, hears=False).program
-            except Exception:
-                return None
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

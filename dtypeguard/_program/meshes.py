@@ -36,12 +36,7 @@ def as_dtype(array: Leaf, dtype: DType) -> Leaf:
 
 
 def varying_as(array: Leaf, others: Sequence[Leaf]) -> Leaf:
-    """An array of shards, that of the first where its type shall not say that it differs.
-
-    Args:
-        array: the array.
-        others: arrays of which one differs where it may.
-    """
+    """An array of shards; that of the first where its type shall not say they differ."""
     axes = (*_varying(array).difference(*map(_varying, others)),)
     if not axes:
         return array

@@ -68,20 +68,7 @@ def trace(
     is_optimizer: bool = False,
     types: Mapping[str, DType] | None = None,
 ) -> Program:
-    """Traces a step.
-
-    Args:
-        make: makes the call of the step from `inputs`.
-        inputs: trees of arrays and `jax.ShapeDtypeStruct`s.
-        is_made: whether to trace `make` rather than run it. The arrays that it makes keep
-            their weak types.
-        is_optimizer: see `Program`.
-        types: dtypes by path. If given, the carry goes in strongly typed: these leaves in
-            these dtypes, the others in their own.
-
-    Raises:
-        TraceFailed: if the step raises. What `make` raises passes through.
-    """
+    """Traces a step."""
     traced = {}
 
     def first(*inputs):

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import pdb
+import re
 import sys
 import textwrap
 import weakref
@@ -54,31 +55,32 @@ def program(tmp_path):
 VALUES = """
     import functools, jax, jax.numpy as jnp, numpy as np
     from jax import lax
+    from typing import NamedTuple
     BF16 = jnp.bfloat16
 
     def reset(key):
-        position = jnp.zeros(3, BF16)  # inside vmap
+        position = jnp.zeros(3, BF16)  # vmapped
         return {"position": position, "time": jnp.zeros((), jnp.float32)}
 
     vmapped = jax.vmap(reset)(jnp.arange(4))["position"]
 
     @jax.jit
     def initialized():
-        weights = jnp.ones(3, BF16)  # inside jit
+        weights = jnp.ones(3, BF16)  # jitted
         return weights * 2, jnp.zeros(())
 
     jitted, loss = initialized()
 
     def body(carry, x):
         carry = carry + 1
-        seen = carry.astype(BF16)  # inside scan
+        seen = carry.astype(BF16)  # scanned
         return carry, seen
 
     last, scanned = lax.scan(body, jnp.float32(0), None, 4)
 
     class Loader:
         def __init__(self):
-            self.rows = np.ones((4, 3), np.float32)  # a field
+            self.rows = np.ones((4, 3), np.float32)  # field
 
         def batch(self):
             return self.rows
@@ -87,49 +89,153 @@ VALUES = """
         loader = Loader()
         return loader, [
             jnp.ones(3),
-            jnp.ones(3, dtype),  # one of several lines
+            jnp.ones(3, dtype),  # listed
         ]
 
     loader, listed = factory()
     listed = listed[1]
     field = loader.batch()
-    scale = jnp.float32(2)  # what promotes
+    scale = jnp.float32(2)  # promoted
     narrow = jnp.ones(3, BF16)
-    promoted = narrow * scale  # promoted
-    promoted = promoted + 1  # promoted again
+    promoted = narrow * scale  # the promotion
+    promoted = promoted + 1
     if promoted.ndim:
-        branch = jnp.ones(3, BF16)  # a branch
+        branch = jnp.ones(3, BF16)  # branch
     else:
         branch = jnp.zeros(3, BF16)
     items = {}
-    items["a"] = jnp.ones(3, BF16)  # an item
+    items["a"] = jnp.ones(3, BF16)  # item
+    item = items["a"]
+
+    class State(NamedTuple):
+        position: object
+        velocity: object
+
+    def batches():
+        rows = np.ones((4, 3))
+        while True:
+            yield {
+                "x": rows[:, :1].astype(np.float32),  # key
+                "y": rows[:, 1:].astype(np.float16),  # other_key
+            }
+
+    batch = next(batches())
+    key, other_key = batch["x"], batch["y"]
+    keyword = State(
+        jnp.ones(3),
+        velocity=jnp.zeros(3, jnp.bfloat16),  # keyword
+    ).velocity
+
+    def zeros(param):
+        return jnp.zeros_like(param, jnp.bfloat16)  # helper
+
+    params = {name: jnp.ones(3) for name in "abcdefgh"}
+    states = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
+    helper = states["h"][1]
+    elsewhere = [jnp.ones(3, jnp.bfloat16), zeros(params["a"])][0]  # elsewhere
+
+    def train(step):
+        model = Loader()
+        model.state = jnp.ones(3)
+        for n in range(9):
+            if n == 7:
+                model.state = model.state.astype(jnp.bfloat16)  # often
+            model.state = step(model.state)
+        return model
+
+    often = train(jax.jit(lambda x: x * 2)).state
+
+    model = Loader()
+    model.params = {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}  # of_params
+    model.mu = {"mu": {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}}  # of_state
+    first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.mu)))
+    of_params, of_state = first[0]["a"]["k"], first[1]["mu"]["a"]["k"]
+
+    CONFIG = {"weights": {"ics": 1, "res": 1.5}}  # of_number
+
+    def create(config):
+        state = {"weights": dict(config["weights"]), "key": 7}
+        return jax.tree.map(jnp.asarray, state)
+
+    of_number = create(CONFIG)["weights"]["res"]
+
+    settings = dict(
+        tau=np.float32(0.5),  # tau
+        shapes={
+            "top": np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1),  # top
+            "left": np.zeros((4, 2), int),
+        },
+    )
+    tau, top = settings["tau"], settings["shapes"]["top"]
+    grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # view
+
+    class Walls:
+        def __init__(self, rows):
+            self.indices = rows
+
+        def shifted(self):
+            moved = np.array(self.indices)
+            moved[0] += 1
+            return tuple(moved)
+
+    view = Walls(tuple(grid.T)).shifted()[0]
+
+    def one_hot(token):
+        rows = np.zeros((2, 3), np.int8)  # encoded
+        rows[0, token] = 1
+        return rows
+
+    encoded = [np.array([one_hot(x) for x in [1] * 5]) for _ in range(3)][2]
+"""
+NAMES = re.findall(r"  # (\w+)$", VALUES, re.MULTILINE)
+
+
+def test_the_lines_that_made_values(program):
+    values = program(VALUES)
+    found = {name: values.steps(getattr(values.module, name))[-1] for name in NAMES}
+    assert found == {name: values.marked(name) for name in NAMES}
+    made = RECORD.recorder.made(values.module.promoted)
+    (promotion,) = [step for step in made.steps() if step.is_promoted]
+    assert promotion.through[0].line == values.marked("the promotion")
+
+
+NUMBERS_OF = """
+    import dataclasses
+
+    total = 128
+    size = total / 3  # size
+
+    @dataclasses.dataclass
+    class Model:
+        width: float = 8
+
+    @dataclasses.dataclass
+    class Config:
+        seed: int = 0
+        model: Model = dataclasses.field(
+            default_factory=lambda: Model(width=64 / 3),  # width
+        )
+
+    def main(config):
+        width, seed = config.model.width, config.seed
+        return width, [seed]
+
+    WIDTH, KEY = main(Config())
+    settings = dict(
+        depth=3,
+        sizes=(32 / 3, 3),  # hidden
+    )
+    for hidden in settings["sizes"]:
+        last = hidden
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "mark"),
-    [
-        ("vmapped", "inside vmap"),
-        ("jitted", "inside jit"),
-        ("scanned", "inside scan"),
-        ("listed", "one of several lines"),
-        ("field", "a field"),
-        ("promoted", "what promotes"),
-        ("branch", "a branch"),
-    ],
-)
-def test_the_line_that_made_a_value(program, name, mark):
-    values = program(VALUES)
-    steps = values.steps(getattr(values.module, name))
-    assert steps[-1] == values.marked(mark)
-
-
-def test_an_item_and_what_was_promoted_before(program):
-    values = program(VALUES)
-    assert values.steps(values.module.items["a"]) == [values.marked("an item")]
-    made = RECORD.recorder.made(values.module.promoted)
-    (promotion,) = [step for step in made.steps() if step.is_promoted]
-    assert promotion.through[0].line == values.marked("promoted")
+def test_the_lines_that_gave_python_numbers(program):
+    values = program(NUMBERS_OF)
+    for name, number in (("size", 128 / 3), ("width", 64 / 3), ("hidden", 32 / 3)):
+        made = RECORD.recorder.number(name, number)
+        assert made.through[0].line == values.marked(name)
+    assert RECORD.recorder.number("size", 7.5) is None
 
 
 def test_what_a_traced_function_is_given_is_linked_to_what_it_stands_for(program):
@@ -320,242 +426,6 @@ def test_where_others_have_all_places_nothing_is_recorded():
     finally:
         for tool in (3, 4):
             sys.monitoring.free_tool_id(tool)
-
-
-def test_a_number_that_no_file_writes_out(program):
-    made = program("total = 128\nsize = total / 3  # the size\nother = size\n")
-    number = RECORD.recorder.number("size", 128 / 3)
-    assert number.through[0].line == made.marked("the size")
-    assert RECORD.recorder.number("size", 7.5) is None
-
-
-CONFIGS = """
-    import dataclasses
-
-    @dataclasses.dataclass
-    class Model:
-        width: float = 8
-
-    @dataclasses.dataclass
-    class Config:
-        seed: int = 0
-        model: Model = dataclasses.field(default_factory=lambda: Model(width=64 / 3))  # it
-
-    def seeded(seed):
-        return [seed]
-
-    def main(config):
-        key = seeded(config.seed)
-        width, seed = config.model.width, config.seed
-        return width, key
-
-    WIDTH, KEY = main(Config())
-"""
-
-
-def test_a_line_that_reads_one_field_of_a_config_made_none_of_its_numbers(program):
-    made = program(CONFIGS)
-    number = RECORD.recorder.number("width", 64 / 3)
-    assert number.through[0].line == made.marked("it")
-
-
-def test_a_helper_that_is_called_often(program):
-    values = program(
-        """
-        import jax, jax.numpy as jnp
-
-        def zeros(param):
-            return jnp.zeros_like(param, jnp.bfloat16)  # the helper
-
-        params = {name: jnp.ones(3) for name in "abcdefgh"}
-        state = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
-        other = [jnp.ones(3, jnp.bfloat16), zeros(params["a"])]  # elsewhere
-        """
-    )
-    made = [values.steps(x)[-1] for pair in values.module.state.values() for x in pair]
-    assert made == [values.marked("the helper")] * 16
-    assert values.steps(values.module.other[0]) == [values.marked("elsewhere")]
-
-
-SEVERAL_LINES = """
-    import jax.numpy as jnp, numpy as np
-    from typing import NamedTuple
-
-    class State(NamedTuple):
-        position: object
-        velocity: object
-
-    def batches():
-        rows = np.ones((4, 3))
-        while True:
-            yield {
-                "x": rows[:, :1].astype(np.float32),  # a key
-                "y": rows[:, 1:].astype(np.float16),  # another key
-            }
-
-    def start():
-        return State(
-            jnp.ones(3),
-            velocity=jnp.zeros(3, jnp.bfloat16),  # a keyword
-        )
-
-    batch = next(batches())
-    x, y = batch["x"], batch["y"]
-    velocity = start().velocity
-    made = dict(
-        a=jnp.ones(3, jnp.float16),
-        b=jnp.ones(3, jnp.bfloat16),  # made here
-    )
-    b = made["b"]
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "mark"),
-    [("x", "a key"), ("y", "another key"), ("velocity", "a keyword"), ("b", "made here")],
-)
-def test_the_line_of_one_part_of_a_statement(program, name, mark):
-    values = program(SEVERAL_LINES)
-    steps = values.steps(getattr(values.module, name))
-    assert steps[-1] == values.marked(mark)
-
-
-def test_a_line_that_runs_often_before_it_is_compiled_again(program):
-    values = program(
-        """
-        import jax, jax.numpy as jnp
-
-        class Model:
-            pass
-
-        def train(step):
-            model = Model()
-            model.state = jnp.ones(3)
-            for n in range(9):
-                if n == 7:
-                    model.state = model.state.astype(jnp.bfloat16)  # the cast
-                model.state = step(model.state)  # the call
-            return model
-
-        model = train(jax.jit(lambda x: x * 2))
-        """
-    )
-    assert values.steps(values.module.model.state)[-1] == values.marked("the cast")
-
-
-def test_an_array_that_a_package_makes_of_a_number(program):
-    values = program(
-        """
-        import jax, jax.numpy as jnp
-
-        CONFIG = {"weights": {"ics": 1, "res": 1.5}}  # the numbers
-
-        def create(config):
-            state = {"weights": dict(config["weights"]), "key": 7}
-            return jax.tree.map(jnp.asarray, state)  # the arrays
-
-        state = create(CONFIG)
-        """
-    )
-    for name in ("ics", "res"):
-        steps = values.steps(values.module.state["weights"][name])
-        assert steps == [values.marked("the arrays"), values.marked("the numbers")]
-
-
-def test_a_leaf_comes_from_the_leaf_of_the_same_place(program):
-    values = program(
-        """
-        import jax, jax.numpy as jnp
-
-        class Model:
-            pass
-
-        model = Model()
-        model.params = {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}  # the params
-        model.state = {"mu": {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}}  # the state
-        first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.state)))
-        """
-    )
-    params, state = values.module.first
-    assert values.steps(params["a"]["k"])[-1] == values.marked("the params")
-    assert values.steps(state["mu"]["a"]["k"])[-1] == values.marked("the state")
-
-
-ITEMS = """
-    import numpy as np
-
-    def config():
-        settings = dict(
-            tau=np.float32(0.5),  # tau
-            sizes=(32 / 3, 3),  # sizes
-            shapes={
-                "top": np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1),  # top
-                "left": np.zeros((4, 2), int),
-            },
-        )
-        return settings
-
-    class Net:
-        def __init__(self, hidden):
-            self.hidden = hidden
-
-    settings = config()
-    net = Net(settings["sizes"])
-    for size in net.hidden:
-        last = size
-"""
-
-
-def test_an_item_of_a_statement_of_several_lines_has_its_own_line(program):
-    made = program(ITEMS)
-    settings = made.module.settings
-    assert made.steps(settings["tau"]) == [made.marked("tau")]
-    assert made.steps(settings["shapes"]["top"]) == [made.marked("top")]
-    assert RECORD.recorder.number("size", 32 / 3).through[0].line == made.marked("sizes")
-
-
-VIEWS = """
-    import numpy as np
-
-    grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # grid
-
-    class Walls:
-        def __init__(self, rows):
-            self.indices = rows
-
-        def shifted(self):
-            moved = np.array(self.indices)
-            moved[0] += 1
-            return tuple(moved)
-
-    moved = Walls(tuple(grid.T)).shifted()
-"""
-
-
-def test_a_view_and_what_an_attribute_holds(program):
-    made = program(VIEWS)
-    assert made.steps(made.module.moved[0])[-1] == made.marked("grid")
-
-
-OFTEN = """
-    import numpy as np
-
-    def one_hot(token):
-        rows = np.zeros((2, 3), np.int8)  # rows
-        rows[0, token] = 1
-        return rows
-
-    def encode(tokens):
-        return np.array([one_hot(token) for token in tokens])
-
-    batches = [encode([1] * 5) for _ in range(3)]
-"""
-
-
-def test_a_line_that_calls_what_was_called_often(program):
-    made = program(OFTEN)
-    lines = [made.steps(batch)[-1] for batch in made.module.batches]
-    assert lines == [made.marked("rows")] * 3
 
 
 SCALAR = """

@@ -279,13 +279,6 @@ def test_what_follows_from_one_line_is_told_apart(tmp_path, text):
     ]
 
 
-def test_a_product_says_what_it_costs(tmp_path, text):
-    found = check(tmp_path, text, changed(tmp_path, *CHANGES["a precision"][:2]))
-    assert re.search(r"attention \(\d\.\d+% of multiply-adds\)", found.report())
-    found = check(tmp_path, text, changed(tmp_path, *CHANGES["moments in bfloat16"][:2]))
-    assert "(53,568 bytes now)" in found.report()
-
-
 def test_a_renamed_function_has_moved(tmp_path, text):
     folder = tmp_path
     source = SOURCE.replace("rms_norm", "root_mean_square")

@@ -263,7 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="the beginnings of the names wanted")
     parser.add_argument("--fast", action="store_true", help="a part of a minute or two")
-    parser.add_argument("--write", action="store_true", help=f"as {TABLE.name}")
+    parser.add_argument("--write", action="store_true", help="what is run, into the table")
     parser.add_argument("--json", type=pathlib.Path, help="rows and notes, into a file")
     options = parser.parse_args()
     if sys.version_info < (3, 12):
@@ -292,7 +292,9 @@ def main() -> int:
         data = [row._asdict() for row in found]
         options.json.write_text(json.dumps(data, indent=1))
     if options.write:
-        TABLE.write_text("".join(f"{row}\n" for row in found))
+        rows_now = {x[:68].strip(): x for x in TABLE.read_text().splitlines()}
+        rows_now |= {row.mistake: str(row) for row in found}
+        TABLE.write_text("".join(f"{row}\n" for row in rows_now.values()))
         return 0
     wrong = [f"Lost: {each}" for each in lost(found, TABLE.read_text())]
     if not options.names:

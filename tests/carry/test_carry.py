@@ -275,7 +275,7 @@ def test_an_argument_that_cannot_be_meant(function, carry, message):
 
 def test_a_carry_that_is_no_tree_to_jax():
     message = r"step was called with a Unregistered, .*register_dataclass\(Unregistered\)"
-    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit_step, step)):
+    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit, step)):
         with pytest.raises(TypeError, match=message):
             of(Unregistered(ONE), None)
 

@@ -6,7 +6,7 @@ import planted
 import pytest
 from jax import lax
 
-from dtypeguard import audit, audit_step
+from dtypeguard import audit
 from dtypeguard._program.graph import Graph
 
 pytestmark = pytest.mark.third_party
@@ -99,6 +99,6 @@ def test_calls_within_calls_grow_with_the_program_and_no_faster():
 def test_a_line_deep_in_shared_calls_is_found():
     carry, x = jnp.ones(3, jnp.bfloat16), jnp.ones(3)
     for levels in (3, 20):
-        (drift,) = audit_step(nested(levels), carry, x).drifts
+        (drift,) = audit(nested(levels), carry, x).drifts
         assert drift.origin.code == "function = lambda carry, x: carry + x"
         assert drift.cause is None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST
+from .._leaves.compat import HAS_NUMBERS
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
 from .calls import WholeCall
@@ -70,7 +70,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
         TypeError: if `f` is no function, or the dtype no narrow floating one.
         ValueError: if the file of the plan does not exist or is damaged. From the function,
             if an entry of the plan matches none of its lines, or it has no product.
-        NotImplementedError: if JAX is older than 0.7.2.
+        NotImplementedError: if JAX is older than 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -91,9 +91,9 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    if not CAN_AUTOCAST:
+    if not HAS_NUMBERS:
         raise NotImplementedError(
-            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            f"autocast needs JAX 0.8 or later, and this is {jax.__version__}: write "
             "pip install -U jax."
         )
     calls = _Autocast(f, checked)

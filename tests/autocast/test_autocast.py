@@ -415,8 +415,8 @@ def test_wrong_arguments(tmp_path):
 
 
 def test_older_release(monkeypatch):
-    monkeypatch.setattr("dtypeguard._autocast.autocast.CAN_AUTOCAST", False)
-    with pytest.raises(NotImplementedError, match=r"needs JAX 0.7.2 .*pip install -U jax"):
+    monkeypatch.setattr("dtypeguard._autocast.autocast.HAS_NUMBERS", False)
+    with pytest.raises(NotImplementedError, match=r"needs JAX 0.8 .*pip install -U jax"):
         dtypeguard.autocast(layer, jnp.bfloat16)
 
 

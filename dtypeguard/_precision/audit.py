@@ -151,7 +151,7 @@ def audit_call(
         check_options(products, wide, narrow)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    traced = subject.traced(hears=subject.has_values)
+    traced = subject.traced()
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array, and nothing "

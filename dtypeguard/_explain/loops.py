@@ -50,7 +50,8 @@ def find_in_loop(
         for number, drift in enumerate(meant.values()):
             place = places.index(drift.path) if drift.path in places else None
             stays = [n for n, path in enumerate(places) if path not in meant]
-            is_shared = _is_shared(call, provenance, place, stays, drift.begun)
+            is_shared = not (drift.origin and drift.origin.is_of_optimizer)
+            is_shared &= _is_shared(call, provenance, place, stays, drift.begun)
             begun = None if is_shared else _made(drift.begun, call, provenance)
             if is_shared and (copied := _copied(call, provenance, place, drift.begun)):
                 begun = copied

@@ -433,7 +433,7 @@ def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
 
 def test_a_constant_that_is_returned():
     def program():
-        wide = np.zeros(3, np.float32)  # returned: constant
+        wide = np.zeros(3, np.float32)
 
         def body(carry, _):
             new = {"w": wide}
@@ -442,8 +442,7 @@ def test_a_constant_that_is_returned():
         return scan(body, {"w": jnp.zeros(3, jnp.bfloat16)}, None, 3)
 
     (note,) = notes(raised(program))
-    is_recorded = sys.version_info >= (3, 12)
-    assert not is_recorded or line("returned: constant") in note, note
+    assert "  carry['w']  bfloat16[3] -> float32[3]\n" in note
 
 
 @pytest.mark.parametrize("held", [{1: 0, "a": 1.0}, {}], ids=["unsortable", "empty"])
@@ -464,5 +463,5 @@ def test_the_way_of_a_leaf_comes_back_to_few_rooms(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE.parents[2] / "benchmarks"))
     way = importlib.import_module("way")
     returns = {name: way.way(program).returns for name, program in way.PROGRAMS.items()}
-    most = {"explain": 13, "guard": 7, "guard_step": 7, "audit_step": 7}
+    most = {"explain": 13, "guard": 7, "guard_step": 7, "audit": 7}
     assert all(returns[name] <= most[name] for name in most), returns

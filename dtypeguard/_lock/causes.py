@@ -7,7 +7,7 @@ took, and computes otherwise, is a cause wherever it stands.
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._lines.equations import Written

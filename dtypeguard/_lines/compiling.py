@@ -202,13 +202,7 @@ class Given(NamedTuple):
 
     def line_of_object(self, path: str) -> Origin | None:
         """The line that made a constant, or what holds it."""
-        lines = map(of_object, self.statics[path])
-        inside = (recorded(x).root for p, x in self.leaves.items() if _begin_alike(p, path))
-        return next(filter(None, (*lines, *inside)), None)
-
-
-def _begin_alike(path: str, other: str) -> bool:
-    return parameter(path) == parameter(other)
+        return next(filter(None, map(of_object, self.statics[path])), None)
 
 
 def compiled(call: CompilingCall) -> tuple[Compiled, Given]:

@@ -145,7 +145,8 @@ class Subject:
                 stack.enter_context(set_x64(self._x64))
             # What JAX has traced before it does not trace again, and no number is seen.
             stack.enter_context(traced_anew())
-            stack.enter_context(numbers)
+            if self.has_values:
+                stack.enter_context(numbers)
             try:
                 program = jax.make_jaxpr(run)(*arrays)
             except Exception as error:

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from timing import ratio, setting
 
-from dtypeguard import audit_step, guard, guard_step
+from dtypeguard import audit, guard, guard_step
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
@@ -195,7 +195,7 @@ def nested(levels):
 
 
 def audits():
-    print("\naudit_step over make_jaxpr")
+    print("\naudit of a step over make_jaxpr")
 
     def traced(trace: Callable, step: Callable, args: tuple):
         jax.clear_caches()
@@ -212,7 +212,7 @@ def audits():
         "jit in jit, 8 levels": nested(8),
         "jit in jit, 13 levels": nested(13),
     }.items():
-        sides = [lambda t=t, s=step, a=args: traced(t, s, a) for t in (make, audit_step)]
+        sides = [lambda t=t, s=step, a=args: traced(t, s, a) for t in (make, audit)]
         times, bare_ms = ratio(sides[0], sides[1], 5)
         print(f"  {name:<25} {times:.1f}   ({bare_ms:.0f} ms make_jaxpr)")
 

@@ -1,7 +1,7 @@
 """The way of one leaf through the rooms: `python benchmarks/way.py`, a few seconds.
 
 A carry in bfloat16 is multiplied by a float32 constant of the module. The script profiles
-how `explain`, `guard`, `guard_step` and `audit_step` treat it, and counts the rooms and the
+how `explain`, `guard`, `guard_step` and `audit` treat it, and counts the rooms and the
 files on the way, and the returns: how often control passes to a room that it had been in
 before and had left. The same is counted for files.
 
@@ -141,14 +141,14 @@ def guarded_step():
 
 
 def audited_step():
-    return str(dtypeguard.audit_step(lambda carry: carry * SCALE, NARROW))
+    return str(dtypeguard.audit(lambda carry: carry * SCALE, NARROW))
 
 
 PROGRAMS = {
     "explain": explained,
     "guard": guarded,
     "guard_step": guarded_step,
-    "audit_step": audited_step,
+    "audit": audited_step,
 }
 
 

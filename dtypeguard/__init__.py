@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._audit.audit import audit as audit
     from ._audit.report import AuditReport as AuditReport
-    from ._audit.step import audit_step as audit_step
     from ._autocast.autocast import autocast as autocast
     from ._autocast.plan import Plan as Plan
     from ._explain.explain import explain as explain
@@ -40,7 +39,6 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _FILES = {
         "_audit.audit": ("audit",),
         "_audit.report": ("AuditReport",),
-        "_audit.step": ("audit_step",),
         "_autocast.autocast": ("autocast",),
         "_autocast.plan": ("Plan",),
         "_explain.explain": ("explain",),
@@ -67,6 +65,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     # Names of 0.1 that go with a later minor version: the file, "" if it is gone already,
     # and what serves in its place.
     _DEPRECATED = {
+        "audit_step": ("_audit.step", "dtypeguard.audit(step, *args)"),
         "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
         "Work": ("_costs.work", "PrecisionReport.work"),
         "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),

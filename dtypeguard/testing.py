@@ -208,7 +208,7 @@ def check_step(
         advice = "dtypeguard.guard_step does not fix this."
     elif left:
         advice += f" What that does not fix: {', '.join(sorted(left))}."
-    advice += " dtypeguard.audit_step names the lines of source."
+    advice += " dtypeguard.audit names the lines of source."
     rows = [*failures.items()]
     raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))
 

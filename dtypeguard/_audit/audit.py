@@ -1,7 +1,8 @@
-"""Audits an optimizer: which leaves drift in an update, and on which line of source."""
+"""Audits an optimizer or a step: which leaves drift, and on which line of source."""
 
 import inspect
 from collections.abc import Mapping
+from typing import Any, overload
 
 from jax import tree_util
 
@@ -13,44 +14,83 @@ from .._leaves.arguments import check_arrays, check_names
 from .._leaves.dtypes import is_wide
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import DType, ExtraArgs, Optimizer, Params, Updates
+from .._leaves.types import (
+    DType,
+    ExtraArgs,
+    Optimizer,
+    Params,
+    PyTree,
+    Step,
+    Updates,
+)
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, Kind
+from .step import Returned, Which, audit_step
 from .trace_error import TraceError
 
 
-@public
+@overload
 def audit(
     opt: Optimizer,
+    /,
     params: Params,
     *,
     updates: Updates | None = None,
     extra_args: ExtraArgs | None = None,
     x64: bool | None = None,
+) -> AuditReport: ...
+@overload
+def audit(
+    step: Step,
+    /,
+    *args: PyTree,
+    carry: Which = 0,
+    returned: Returned = None,
+    kwargs: Mapping[str, PyTree] | None = None,
+    x64: bool | None = None,
+) -> AuditReport: ...
+@public
+def audit(
+    target: Optimizer | Step, /, *args: PyTree, x64: bool | None = None, **options: Any
 ) -> AuditReport:
-    """Finds the leaves that change their types in one update, and the lines that do it.
+    """Finds the leaves that change their types in one update or one step, and the lines.
 
-    It traces `init` and `update` for shapes and dtypes alone: it computes nothing, and
-    allocates nothing of the size of `params`.
+    A state or a carry has to come back in the types that came in. If it does not,
+    `lax.scan` raises and a jitted step compiles twice; JAX names the leaf but not the line.
+    The audit traces for shapes and dtypes alone: it computes nothing, and allocates nothing
+    of the size of its arguments.
 
     Args:
-        opt: a gradient transformation or an object with `init` and `update`, bare or
-            guarded. A guarded one should be clean.
-        params: arrays or `jax.ShapeDtypeStruct`s.
-        updates: the gradients, likewise; by default with the shapes and dtypes of
-            `params`.
-        extra_args: further keyword arguments of `update`. Functions, strings and bools
-            among them stay as they are; the rest is traced.
+        target: a gradient transformation or an object with `init` and `update`; or a step,
+            a function that takes its carry and returns it. A guarded one should be clean.
+        *args: of an optimizer its `params`, by position or name: arrays or
+            `jax.ShapeDtypeStruct`s. Of a step its arguments, with such leaves. Functions,
+            strings and the like stay as they are, and so do Python numbers outside the
+            carry.
+        **options: those below, which an optimizer or a step has.
+        updates: of an optimizer: the gradients, likewise; by default with the shapes and
+            dtypes of `params`.
+        extra_args: of an optimizer: further keyword arguments of `update`. Functions,
+            strings and bools among them stay as they are; the rest is traced.
+        carry: of a step: the argument that comes back, by position or name, or a tuple of
+            them.
+        returned: of a step: the item of the result that it comes back as, or a tuple of as
+            many; by default as in [`dtypeguard.guard_step`][].
+        kwargs: of a step: its arguments by name.
         x64: whether `jax_enable_x64` is on; by default the caller's setting.
 
     Returns:
-        An `AuditReport`; print it.
+        An `AuditReport`; print it. Of a step, a drift's `path` begins with the name of the
+        parameter. For a leaf that was weakly typed at first, the line that made it has run
+        before the audit: its `origin` is known where that is recorded, as under
+        `dtypeguard run`.
 
     Raises:
-        TypeError: if `opt` has no `init` and `update`, or a leaf of `params` or `updates`
-            is not an array.
+        TypeError: if the target is neither, a leaf of `params` or `updates` is no array, or
+            the step does not return its carry.
+        ValueError: if the step has no such argument.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -59,12 +99,31 @@ def audit(
         >>> report = dtypeguard.audit(optax.adam(1e-3), params, updates=grads)
         >>> [(drift.path, drift.before, drift.after) for drift in report.drifts][0]
         ("[0].mu['w']", 'bfloat16', 'float32')
+        >>> def step(mean, x):
+        ...     return 0.9 * mean + 0.1 * x, None
+        >>> dtypeguard.audit(step, params["w"], grads["w"]).drifts[0].path
+        'mean'
     """
-    if not is_transformation(opt) or inspect.isclass(opt):
+    if is_transformation(target) and not inspect.isclass(target):
+        return _audit_optimizer(target, *args, x64=x64, **options)
+    made = getattr(target, "__annotations__", {}).get("return", "")
+    if not callable(target) or inspect.isclass(target) or "Transformation" in str(made):
         raise TypeError(
-            f"audit got {opt!r}. Give it a gradient transformation (anything with `init` "
-            "and `update`, such as optax.adam(1e-3)), not the function that makes it."
+            f"audit got {target!r}. Give it a gradient transformation (anything with "
+            "`init` and `update`, such as optax.adam(1e-3)), not the function that makes "
+            "it; or a step, a function that takes its carry and returns it."
         )
+    return audit_step(target, *args, x64=x64, **options)
+
+
+def _audit_optimizer(
+    opt: Optimizer,
+    params: Params,
+    *,
+    updates: Updates | None = None,
+    extra_args: ExtraArgs | None = None,
+    x64: bool | None = None,
+) -> AuditReport:
     extra_args = {} if extra_args is None else extra_args
     check_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)

@@ -25,7 +25,7 @@ _EXPLAIN = (
 @public
 @dataclasses.dataclass(frozen=True, repr=False)
 class AuditReport(Displayed):
-    """The result of `dtypeguard.audit` or `audit_step`; `print` it.
+    """The result of `dtypeguard.audit`; `print` it.
 
     Attributes:
         drifts: the leaves that changed.
@@ -93,7 +93,7 @@ class AuditReport(Displayed):
         if self.is_mended:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
         if self.error and "required keyword-only argument" in self.error.message:
-            asks = "audit_step(..., kwargs" if is_step else "audit(..., extra_args"
+            asks = "audit(..., kwargs" if is_step else "audit(..., extra_args"
             return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
         if self.error is None or self.refusal != self.error.message:
             return f"{guard} does not fix this: {self.refusal}"

@@ -9,7 +9,6 @@ from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import check_names
-from .._leaves.public import public
 from .._leaves.rows import array_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._lines.drift import Drift
@@ -23,58 +22,20 @@ Which = int | str | tuple[int | str, ...]
 Returned = Key | tuple[Key, ...] | None
 
 
-@public
 def audit_step(
     step: Step,
     /,
     *args: PyTree,
     carry: Which = 0,
     returned: Returned = None,
-    kwargs: dict[str, PyTree] | None = None,
+    kwargs: Mapping[str, PyTree] | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
-    """Finds the leaves that change their types in one step, and the lines that do it.
-
-    A step has to return its carry in the types that came in. If it does not, `lax.scan`
-    raises and a jitted step compiles twice; JAX names the leaf but not the line. The audit
-    traces the step for shapes and dtypes alone: it computes and allocates nothing.
-
-    Args:
-        step: a function that takes its carry and returns it, bare or guarded. A guarded
-            one should be clean.
-        *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s as leaves. Functions,
-            strings and the like stay as they are, and so do Python numbers outside the
-            carry.
-        carry: the argument that comes back, by position or name, or a tuple of them.
-        returned: the item of the result that it comes back as, or a tuple of as many; by
-            default as in [`dtypeguard.guard_step`][].
-        kwargs: its arguments by name.
-        x64: whether `jax_enable_x64` is on; by default the caller's setting.
-
-    Returns:
-        An `AuditReport`; print it. A drift's `path` begins with the name of the parameter.
-        For a leaf that was weakly typed at first, the line that made it has run before the
-        audit: its `origin` is known where that is recorded, as under `dtypeguard run`.
-
-    Raises:
-        TypeError: if `step` is not callable, or does not return its carry.
-        ValueError: if it has no such argument.
-
-    Example:
-        >>> import dtypeguard, jax, jax.numpy as jnp
-        >>> def step(state, x):
-        ...     count, mean = state
-        ...     return (count + 1, mean + (x - mean) / count), x
-        >>> state = jnp.zeros((), jnp.int32), jnp.zeros(3, jnp.bfloat16)
-        >>> x = jax.ShapeDtypeStruct((3,), jnp.float32)
-        >>> report = dtypeguard.audit_step(step, state, x)
-        >>> [(drift.path, drift.before, drift.after) for drift in report.drifts]
-        [('state[1]', 'bfloat16', 'float32')]
-    """
+    """What `audit` is for a step."""
     kwargs = {} if kwargs is None else kwargs
-    check_names("audit_step", "kwargs", kwargs)
-    check_x64("audit_step", x64)
-    name = carry_of("audit_step", step, carry, returned).step
+    check_names("audit", "kwargs", kwargs)
+    check_x64("audit", x64)
+    name = carry_of("audit", step, carry, returned).step
     subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
     subject.leaves = len(tree_util.tree_leaves((args, kwargs)))
     return examine(subject, x64)
@@ -122,7 +83,7 @@ class _Step:
             args, kwargs = self.make()
         except Exception as error:
             raise TraceFailed("inputs") from error
-        carry = carry_of("audit_step", self.step, self.carry, self.returned)
+        carry = carry_of("audit", self.step, self.carry, self.returned)
         call = Call(self.step, carry, args, kwargs)
         if self.needs_arrays and not any(tree.arrays for tree in call.carried):
             raise ValueError(

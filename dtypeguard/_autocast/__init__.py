@@ -7,8 +7,8 @@ text. `matching.py` goes from an equation to its entry, by the source of its lin
 types are pushed through a program, with `lost.py`, which says what a narrow dtype makes of
 constants: the result is a plan of `_numbers`, which is run eager to measure it.
 
-`autocast.py` has the function; `calls.py` traces what it is given, once for the same types,
-and knows what a call changes in place. `emit.py` emits the program again by such a plan,
+`autocast.py` has the function; `calls.py` traces what it is given, and
+knows what a call changes in place. `emit.py` emits the program again by such a plan,
 under the trace that is current: an interpreter of `_numbers` like the one that measures.
 `custom.py` emits rules of derivatives, and `products.py` has products whose gradients are
 added up wide.

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -11,17 +11,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST
+from .._leaves.compat import HAS_NUMBERS
 from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
-from .calls import Traces, WholeCall
+from .calls import WholeCall
 from .emit import Emitter, cast
 from .entries import PRODUCTS, PlanError
 from .plan import Plan
+from .reading import entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Plan = Plan | str | os.PathLike[str] | DType
+_Plan = Plan | Mapping[str, str] | str | os.PathLike[str] | DType
 
 
 @overload
@@ -58,7 +59,8 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
     Args:
         f: any function of arrays: a loss, a step, a model. Without it, as in
             `@autocast(dtype=jnp.bfloat16)`, `autocast` returns the decorator.
-        plan: a plan, the path of one, or a narrow dtype.
+        plan: a plan, the path of one, or a narrow dtype. A dict of functions with their
+            dtypes, `{"model.py:route": "float32"}`, is the plan in bfloat16 but for these.
         dtype: the same as a narrow dtype in place of a plan.
 
     Returns:
@@ -68,7 +70,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
         TypeError: if `f` is no function, or the dtype no narrow floating one.
         ValueError: if the file of the plan does not exist or is damaged. From the function,
             if an entry of the plan matches none of its lines, or it has no product.
-        NotImplementedError: if JAX is older than 0.7.2.
+        NotImplementedError: if JAX is older than 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -89,9 +91,9 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    if not CAN_AUTOCAST:
+    if not HAS_NUMBERS:
         raise NotImplementedError(
-            f"autocast needs JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            f"autocast needs JAX 0.8 or later, and this is {jax.__version__}: write "
             "pip install -U jax."
         )
     calls = _Autocast(f, checked)
@@ -113,6 +115,8 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
         )
     if isinstance(plan, Plan):
         return plan
+    if isinstance(plan, Mapping):
+        return Plan(jnp.bfloat16, entries=(*entries_of("autocast", plan),))
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and _is_path(plan)):
         if not {".", os.sep}.intersection(os.fspath(plan)) and not os.path.exists(plan):
             raise PlanError(
@@ -142,14 +146,14 @@ class _Autocast:
 
     def __init__(self, function: Function, plan: Plan):
         self._function, self._plan = function, plan
-        self._emitter, self._traces = Emitter(plan), Traces()
+        self._emitter = Emitter(plan)
         self.kept = self._emitter.kept
         self._lock = threading.RLock()
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
-            jaxpr, returned = self._traces.of(call)
+            jaxpr, returned = call.traced()
             made, _ = self._emitter.emit(jaxpr, call.arrays)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]

@@ -1,15 +1,12 @@
 """A call of a function: its arrays, its trace, and what it changes in place."""
 
-import copy
 import inspect
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import tree_util
-from jax.core import Tracer
 
 from .._carry.modules import (
     Contents,
@@ -26,8 +23,6 @@ from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTr
 _NUMBERS = (bool, int, float, complex)
 # What a function returns of NumPy is none of what is traced, and stays of NumPy.
 _CONSTANTS = (*_NUMBERS, np.ndarray, *{*np.sctypeDict.values()})
-# So many traces are kept.
-_MOST = 100
 
 
 class WholeCall:
@@ -53,7 +48,18 @@ class WholeCall:
         self._objects = _objects(given)
         self.arrays = self._given.arrays
 
-    def run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], "Returned"]:
+    def traced(self) -> tuple[Jaxpr, "Returned"]:
+        """The closed jaxpr of the call, and what it returns without arrays."""
+        made: list[Returned] = []
+
+        def function(arrays):
+            results, rest = self._run(arrays)
+            made[:] = [rest]
+            return results
+
+        return jax.make_jaxpr(function)(self.arrays), made[0]
+
+    def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], "Returned"]:
         """Calls the function with other arrays: the arrays that come back, and the rest."""
         args, kwargs = gathered(self._given.merged(arrays))
         copies = _objects((args, kwargs))
@@ -75,28 +81,6 @@ class WholeCall:
         put = lambda node: own[id(node.node)] if is_own(node) else node
         return gathered(tree_util.tree_map(put, result, is_leaf=is_contents))
 
-    def emptied(self) -> Callable[[Sequence[Leaf]], tuple[list[Leaf], "Returned"]]:
-        """`run` of the same call, which keeps none of its arrays alive."""
-        call = copy.copy(self)
-        call._given, call.arrays = self._given.emptied(), []
-        return call.run
-
-    @property
-    def key(self) -> object:
-        """What a trace depends on beside arrays; None if it is not to be kept.
-
-        Outside of a trace Python runs in each call, as it does without `autocast`.
-        """
-        if self._objects or not any(isinstance(x, Tracer) for x in self.arrays):
-            return None
-        others = [(path, type(x), x) for path, x in self._given.constants().items()]
-        key = self._given.treedef, (*others,)
-        try:
-            hash(key)
-        except TypeError:
-            return None
-        return key
-
 
 class Returned(NamedTuple):
     """What a call returns.
@@ -108,53 +92,6 @@ class Returned(NamedTuple):
 
     tree: SplitTree
     copies: list[NNXObject]
-
-
-class Traces:
-    """The traces of a function: Python runs once for the same types."""
-
-    def __init__(self):
-        self._functions: OrderedDict[object, tuple[Callable[..., Any], dict[Any, Any]]]
-        self._functions = OrderedDict()
-
-    def of(self, call: WholeCall) -> tuple[Jaxpr, Returned]:
-        """The closed jaxpr of a call, and what it returns without arrays."""
-        key = call.key
-        if key is None:
-            made: list[Returned] = []
-
-            def function(arrays):
-                results, rest = call.run(arrays)
-                made[:] = [rest]
-                return results
-
-            return jax.make_jaxpr(function)(call.arrays), made[0]
-        if key not in self._functions:
-            self._functions[key] = _traceable(call)
-            if len(self._functions) > _MOST:
-                self._functions.popitem(last=False)
-        function, returned = self._functions[key]
-        # JAX keeps the trace, and knows on what else it depends.
-        jaxpr = function.trace(call.arrays).jaxpr  # pyright: ignore[reportFunctionMemberAccess]: of `jax.jit`
-        if jaxpr.consts:  # arrays that the function holds, which may be others next time
-            del self._functions[key]
-        return jaxpr, returned[_types(call.arrays)]
-
-
-def _traceable(call: WholeCall) -> tuple[Callable[..., Any], dict[Any, Any]]:
-    returned: dict[Any, Returned] = {}
-    run = call.emptied()
-
-    @jax.jit
-    def function(arrays):
-        results, returned[_types(arrays)] = run(arrays)
-        return results
-
-    return function, returned
-
-
-def _types(arrays: Sequence[Leaf]) -> tuple[Any, ...]:
-    return (*((x.shape, x.dtype) for x in map(jax.typeof, arrays)),)
 
 
 def _split(function: Function) -> tuple[Function, tuple[PyTree, ...]]:

@@ -162,7 +162,8 @@ def matched(plan: Plan, stacks: Iterable[Stack]) -> list[np.dtype | None]:
 def _matches(entry: PlanEntry, line: MatchedLine) -> bool:
     if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
         return False
-    if entry.expression is not None and entry.expression != line.expression:
+    text = entry.expression
+    if text is not None and _loose(text) != _loose(line.expression or ""):
         return False
     return _is_place(entry.place, line.place)
 
@@ -191,6 +192,24 @@ def _normal(text: str) -> str:
         return ast.unparse(ast.parse(text.strip())).strip()
     except SyntaxError:
         return text.strip()
+
+
+@functools.lru_cache(10_000)
+def _loose(text: str) -> str:
+    """The text of an expression with `?`, which is any number, for each of its floats."""
+    try:
+        tree = ast.parse(text.replace("?", _ANY), mode="eval")
+    except SyntaxError:
+        return text
+    return ast.unparse(_WithoutFloats().visit(tree))
+
+
+_ANY = "any_number"
+
+
+class _WithoutFloats(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return ast.Name(_ANY) if type(node.value) is float else node
 
 
 def _is_near(entry: PlanEntry, lines: Sequence[MatchedLine]) -> bool:

@@ -106,8 +106,24 @@ def _tables(name: str, data: Mapping[str, Any]) -> list[_Table]:
 
 
 def _entries(name: str, tables: Sequence[_Table]) -> Iterator[PlanEntry]:
-    every = ((x.scope, key, value) for x in tables for key, value in x.entries.items())
-    for scope, key, value in every:
+    for table in tables:
+        yield from entries_of(name, table.entries, table.scope)
+
+
+def entries_of(
+    name: str, given: Mapping[str, Any], scope: str | None = None
+) -> Iterator[PlanEntry]:
+    """Entries by the function, or the expression, that each is for.
+
+    Args:
+        name: of what has them, for messages.
+        given: their dtypes.
+        scope: the `jax.named_scope` that they are for; None for all.
+
+    Raises:
+        ValueError: if a name or a dtype is none.
+    """
+    for key, value in given.items():
         dtype = _read_dtype(name, quoted(key), value, _DTYPES)
         file, _, rest = key.partition(":")
         function, _, expression = (x.strip() for x in rest.partition(":"))

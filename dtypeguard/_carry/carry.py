@@ -248,7 +248,6 @@ def _is_likelier_whole(result: PyTree, carry: PyTree) -> bool:
 # The function for optimizers that corresponds to one for steps.
 _OF_AN_OPTIMIZER = {
     "guard_step": "dtypeguard.guard(optimizer)",
-    "audit_step": "dtypeguard.audit(optimizer, params)",
     "check_step": "dtypeguard.testing.check_contract(optimizer)",
 }
 

@@ -18,6 +18,7 @@ from .._audit.step import audit_made_step
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import Args, DType, Kwargs, Optimizer
+from .._lines.monitored import RECORD
 from .._program.trace import TraceFailed
 from .._testing.entry import Entry
 from .._testing.recipes import RECIPES, Recipe
@@ -54,7 +55,7 @@ def audited(options: argparse.Namespace) -> int:
     of_step = [f"--{x}" for x in ("carry", "returned") if given[x] not in (None, 0)]
     if not is_step and of_step:
         raise UsageError(f"{of_step[0]} is for a step. Write: {_as_step(options.target)}")
-    with contextlib.redirect_stdout(sys.stderr):  # a script may print
+    with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (_audit_step if is_step else _audit_optimizer)(options)
     return deliver(report, options, report.ok, "green")
 

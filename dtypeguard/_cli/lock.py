@@ -7,6 +7,7 @@ import sys
 import tomllib
 
 from .._leaves.compat import add_x64
+from .._lines.monitored import RECORD
 from .._lock.check import compared, lock_of
 from .._lock.step import TracedStep
 from .._lock.text import LockError, text_of, write as write_lock
@@ -28,7 +29,7 @@ def locked(options: argparse.Namespace) -> int:
             f"{_command(options, options.out)}"
         )
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # a script may print
+        with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
             now = _traced(options, path)
         if options.check:
             found = compared(now, path)

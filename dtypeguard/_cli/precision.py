@@ -11,6 +11,7 @@ import numpy as np
 from .._autocast.entries import PlanError
 from .._leaves.compat import add_x64
 from .._leaves.types import DType, PyTree
+from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.planned import PlannedInputs, check_call, plan_call
 from .._precision.progress import Show, status
@@ -37,7 +38,8 @@ def measured(options: argparse.Namespace) -> int:
     check_files(options, **({"out": options.out} if options.out else {}))
     way = _checked if options.check else _searched if is_search else _audited
     shown = status(every=output.SILENCE)
-    with contextlib.redirect_stdout(sys.stderr), shown as show, add_x64(options.x64):
+    to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
+    with RECORD, to_stderr, shown as show, x64:
         found, is_ok, style = way(options, show)
     return deliver(found, options, is_ok, style)
 

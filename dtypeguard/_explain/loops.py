@@ -48,8 +48,11 @@ def find_in_loop(
         for number, drift in enumerate(meant.values()):
             place = places.index(drift.path) if drift.path in places else None
             stays = [n for n, path in enumerate(places) if path not in meant]
-            is_shared = _is_shared(call, provenance, place, stays, drift.begun)
+            is_shared = not (drift.origin and drift.origin.is_of_optimizer)
+            is_shared &= _is_shared(call, provenance, place, stays, drift.begun)
             begun = None if is_shared else _made(drift.begun, call, provenance)
+            if is_shared and (copied := _copied(call, provenance, place, drift.begun)):
+                begun = copied
             why = Why(drift.origin or line, drift.cause, begun)
             leaf = RefusedLeaf(
                 number,
@@ -78,6 +81,8 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return False
     if is_weak(leaf.values[0]) or why.origin is None:
         return True
+    if why.origin.is_of_optimizer:
+        return False
     forced, where = (why.cause or why.origin).users, why.origin.users
     is_near = forced.file == where.file and abs(forced.line - where.line) <= _NEAR
     if kind(old) != kind(new):
@@ -110,6 +115,15 @@ def _is_shared(
     return any(call.first[n] is leaf for n in others) or any(
         provenance.of_leaf(call.first[n]) == begun for n in alike[:_SOME]
     )
+
+
+def _copied(
+    call: ControlFlow, provenance: TypeProvenance, place: int | None, begun: Origin | None
+) -> Origin | None:
+    """The line that made a first value of another one, if that is the user's own."""
+    made = provenance.of_value(call.first[place]).origin if place is not None else None
+    is_own = made is not None and not is_installed(made.users.file)
+    return made if is_own and str(made) != str(begun) else None
 
 
 def _made(

@@ -21,6 +21,7 @@ from .._guard.guard_step import guard_step
 from .._leaves.dtypes import dtype_of, is_array, is_weak, kind
 from .._leaves.types import Aval, DType, Function, Kwargs, Leaf, PyTree, Step
 from .._lines.body import Body, difference
+from .._lines.monitored import RECORD
 from .._program.graph import open_jaxpr
 
 # True if the types agree, False if they do not, None if that is not known.
@@ -189,7 +190,8 @@ def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
 def _tried(trace: Callable[[], object]) -> Outcome:
     """What a trace means: what fails for another reason than types tells nothing."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        silent = contextlib.redirect_stdout(io.StringIO())
+        with RECORD.unseen(), silent, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it has printed and warned before
             trace()
     except Exception as error:

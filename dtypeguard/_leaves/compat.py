@@ -60,9 +60,9 @@ def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
-# Older ones do not lower 64-bit types in a program with x64 off, or have no
-# `jax.shard_map`, whose body is emitted again.
-CAN_AUTOCAST = jax.__version_info__ >= (0, 7, 2)
+# What `audit_precision` and `autocast` need: equations with a context of their own, a
+# public `jax.shard_map`, barriers that keep roundings from being left out.
+HAS_NUMBERS = _JAX >= (0, 8)
 
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
@@ -97,10 +97,6 @@ def _explicit_x64() -> str:
 
 # Whether `jax.device_put` has `may_alias=False`, which copies an array.
 CAN_COPY = _JAX >= (0, 5)
-
-
-# The public one, which audits of precision need to keep roundings from being left out.
-HAS_BARRIER = _JAX >= (0, 5)
 
 
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from .._carry.call import SplitTree
 from .._carry.modules import gathered, spread
 from .._leaves.arguments import check_arrays, check_names, shown
-from .._leaves.compat import HAS_BARRIER, has_float64, set_x64, traced_anew
+from .._leaves.compat import HAS_NUMBERS, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
@@ -71,15 +71,15 @@ class Subject:
 
     Raises:
         TypeError: if one of them has the wrong type.
-        NotImplementedError: before JAX 0.5.
+        NotImplementedError: before JAX 0.8.
     """
 
     def __init__(
         self, f: Function, args: Args, kwargs: Mapping[str, PyTree] | None, x64: bool | None
     ):
-        if not HAS_BARRIER:
+        if not HAS_NUMBERS:
             raise NotImplementedError(
-                "audit_precision needs JAX >= 0.5: older releases leave out roundings."
+                f"audit_precision needs JAX 0.8 or later, and this is {jax.__version__}."
             )
         if not callable(f):
             raise TypeError(
@@ -145,7 +145,8 @@ class Subject:
                 stack.enter_context(set_x64(self._x64))
             # What JAX has traced before it does not trace again, and no number is seen.
             stack.enter_context(traced_anew())
-            stack.enter_context(numbers)
+            if self.has_values:
+                stack.enter_context(numbers)
             try:
                 program = jax.make_jaxpr(run)(*arrays)
             except Exception as error:

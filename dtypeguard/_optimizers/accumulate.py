@@ -1,14 +1,12 @@
 """The accumulator, which sums or averages the gradients of several mini-steps."""
 
-import contextlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from .._leaves.arguments import shown
-from .._leaves.compat import set_x64
+from .._leaves.compat import add_x64
 from .._leaves.dtypes import cast, dtype_of, has_zero, is_wide, kind, promoted
 from .._leaves.rows import by_path
 from .._leaves.types import DType, Leaf, Params, PyTree, Updates
@@ -38,7 +36,7 @@ def first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
 
     def zeros(param):
         dtype = _sum_dtype(param, asked)
-        with set_x64(True) if x64 else contextlib.nullcontext():
+        with add_x64(x64):
             if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
                 return jnp.zeros(getattr(param, "shape", ()), dtype)
             return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param

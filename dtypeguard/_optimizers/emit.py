@@ -45,8 +45,11 @@ def emit_if(
     else:
         shapes, _ = jax.eval_shape(run, sums, arrays)
         near = dict(zip(split_sums.paths, sums))
+        is_like = lambda shape, acc: acc is not None and acc.shape == shape.shape
+        beside = lambda shape, acc: acc if is_like(shape, acc) else shape
         pairs = zip(shapes, map(near.get, split_updates.paths))
-        new_updates = _negative([_zeros_beside(*pair) for pair in pairs])
+        zeros = [jnp.zeros_like(beside(*pair), dtype=pair[0].dtype) for pair in pairs]
+        new_updates = _negative(zeros)  # on the devices of the sums
     parts = split_updates, split_sums, split_state
     new = new_updates, sums, arrays
     return tuple(part.merged(leaves) for part, leaves in zip(parts, new))
@@ -93,25 +96,16 @@ def _sums_to_write_over(
 ) -> list[int | None]:
     """For each update the index of the sum at its path, or None if it does not fit."""
     index = {path: i for i, path in enumerate(sum_paths)}
-    places = [index.get(path) for path in update_paths]
-    return [
-        i if i is not None and _fits(update, traced.in_avals[i]) else None
-        for update, i in zip(traced.out_avals, places)
-    ]
 
+    def fits(update: Aval, buffer: Aval) -> bool:  # exactly, in its shape and layout
+        if kind(update.dtype) != kind(buffer.dtype):
+            return False
+        holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
+        return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
 
-def _fits(update: Aval, buffer: Aval) -> bool:
-    """Whether a buffer represents an update exactly and has its shape and layout."""
-    if kind(update.dtype) != kind(buffer.dtype):
-        return False
-    holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
-    return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
-
-
-def _zeros_beside(shape: jax.ShapeDtypeStruct, acc: jax.Array | None) -> jax.Array:
-    """Zeros for an update, on the devices of the sum at its path."""
-    like = shape if acc is None or acc.shape != shape.shape else acc
-    return jnp.zeros_like(like, dtype=shape.dtype)
+    places = zip(traced.out_avals, map(index.get, update_paths))
+    is_there = lambda update, i: i is not None and fits(update, traced.in_avals[i])
+    return [i if is_there(update, i) else None for update, i in places]
 
 
 def _zeros_of(tree: PyTree) -> PyTree:

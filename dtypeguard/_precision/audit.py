@@ -102,7 +102,7 @@ def audit_precision(
             makes it so; if `narrow` is not narrower than `wide`, or `tolerance` negative;
             if `matmul_precision` is unknown, or given with `wide` or `narrow`;
             if `reference` has another tree or other shapes than the outputs.
-        NotImplementedError: before JAX 0.5.
+        NotImplementedError: before JAX 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -151,7 +151,7 @@ def audit_call(
         check_options(products, wide, narrow)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    traced = subject.traced(hears=subject.has_values)
+    traced = subject.traced()
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array, and nothing "

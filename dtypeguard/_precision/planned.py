@@ -14,7 +14,7 @@ import numpy as np
 
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
-from .._leaves.compat import CAN_AUTOCAST
+from .._leaves.compat import HAS_NUMBERS
 from .._leaves.rows import columns, describe, percent
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
@@ -262,9 +262,9 @@ def plannable(
     show_status: Show,
 ) -> PlannedProgram:
     """A call, run as if all of it were narrow."""
-    if not CAN_AUTOCAST:
+    if not HAS_NUMBERS:
         raise NotImplementedError(
-            f"Plans need JAX 0.7.2 or later, and this is {jax.__version__}: write "
+            f"Plans need JAX 0.8 or later, and this is {jax.__version__}: write "
             "pip install -U jax."
         )
     subject = Subject(f, args, kwargs, None)
@@ -285,7 +285,7 @@ def plannable(
 
 def _has_plan(formats: Formats) -> bool:
     """Whether there are plans in these dtypes, in this release of JAX."""
-    return CAN_AUTOCAST and formats.narrow in _NARROW and formats.wide == np.float32
+    return HAS_NUMBERS and formats.narrow in _NARROW and formats.wide == np.float32
 
 
 def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) -> list[Leaf]:

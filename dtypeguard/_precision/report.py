@@ -211,7 +211,9 @@ class PrecisionReport(Displayed):
         for name in ("details", "plan", "words"):
             del fields[name]
         more = {"loss_scale": self.loss_scale, "scaled": self.scaled}
-        more["search"] = None if self.search is None else self.search.data
+        more["search"] = None if self.search is None else {**self.search.data}
+        if more["search"]:
+            del more["search"]["seconds"]  # which differ each time
         return json.dumps(_plain({**fields, **more}), indent=1)
 
     def to_html(self) -> str:

@@ -13,7 +13,7 @@ from helpers import needs_record, needs_x64_scope
 from jax import lax
 
 import dtypeguard
-from dtypeguard import audit_step, guard_step
+from dtypeguard import audit, guard_step
 from dtypeguard._leaves.compat import (
     HAS_X64_SCOPE,
     x64_enabled,
@@ -45,7 +45,7 @@ def state(time=None):
 
 
 def test_a_stable_step_is_clean():
-    report = audit_step(lambda state, x: (state, x + 0.5), state(), jnp.ones(3, F32))
+    report = audit(lambda state, x: (state, x + 0.5), state(), jnp.ones(3, F32))
     assert (report.ok, report.compilations, report.advice) == (True, 1, "")
     assert str(report) == "audit: no leaf changed its type in one step."
 
@@ -55,8 +55,8 @@ def test_what_is_guarded_is_clean_or_says_what_to_write(name):
     case = planted_steps.CASES[name]
     options = dict(case.options)
     places = {k: options[k] for k in ("carry", "returned") if k in options}
-    bare = audit_step(case.step, *case.args, **options)
-    guarded = audit_step(guard_step(case.step, **places), *case.args, **options)
+    bare = audit(case.step, *case.args, **options)
+    guarded = audit(guard_step(case.step, **places), *case.args, **options)
     if bare.refusal is None:
         assert guarded.ok
         assert bare.advice.startswith("Wrap the step: dtypeguard.guard_step(")
@@ -73,7 +73,7 @@ def test_the_carry_by_position_by_name_and_several():
 
     given = jnp.ones((), F32), jnp.ones(3, BF16)
     options = {"kwargs": {"count": jnp.zeros((), jnp.int8)}}
-    of = lambda **places: audit_step(step, *given, **places, **options)
+    of = lambda **places: audit(step, *given, **places, **options)
     assert of(carry="count", returned="count").ok
     report = of(carry=(1, "count"), returned=("params", "count"))
     assert [drift.path for drift in report.drifts] == ["params"]
@@ -94,7 +94,7 @@ def test_an_argument_without_a_name():
     def step(*args):
         return args[0], {"w": args[1]["w"] * jnp.float32(2)}
 
-    report = audit_step(step, 1.0, {"w": jnp.ones(3, BF16)}, carry=1, returned=1)
+    report = audit(step, 1.0, {"w": jnp.ones(3, BF16)}, carry=1, returned=1)
     assert [drift.path for drift in report.drifts] == ["args[1]['w']"]
 
 
@@ -103,7 +103,7 @@ def made_weak():
 
 
 def test_a_first_carry_that_is_weak():
-    number = audit_step(
+    number = audit(
         tick,
         State(0.0, jnp.zeros(3, BF16)),
     )
@@ -117,23 +117,23 @@ def test_the_line_of_an_array_that_is_weak_at_first():
     with dtypeguard.explain():
         time = jnp.asarray(0.0)  # an array
         first = made_weak()._replace(time=time)
-        assert audit_step(tick, first).drifts[0].origin.code.endswith("# an array")
+        assert audit(tick, first).drifts[0].origin.code.endswith("# an array")
 
 
 def test_advice_for_a_first_carry_that_is_weak():
     weak = state(time=0.0)
-    assert audit_step(tick, weak).advice == (
+    assert audit(tick, weak).advice == (
         "Begin with a strongly typed carry: dtypeguard.strong(state)."
     )
-    assert audit_step(tick, dtypeguard.strong(weak)).ok
-    both = audit_step(lambda state: widen(tick(state)), weak)
+    assert audit(tick, dtypeguard.strong(weak)).ok
+    both = audit(lambda state: widen(tick(state)), weak)
     assert both.advice == (
         "Wrap the step: dtypeguard.guard_step(step). "
         "Begin with a strongly typed carry: dtypeguard.strong(state)."
     )
     guarded = guard_step(lambda state: widen(tick(state)))
-    assert audit_step(guarded, dtypeguard.strong(weak)).ok
-    two = audit_step(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
+    assert audit(guarded, dtypeguard.strong(weak)).ok
+    two = audit(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
 
@@ -170,10 +170,10 @@ ROUNDS = "rounds: dtypeguard.audit_precision measures what that loses."
     ],
 )
 def test_what_a_first_carry_of_another_type_loses(step, first, advice):
-    report = audit_step(step, first)
+    report = audit(step, first)
     assert "\n".join(report._paragraphs) == advice
     started = jnp.asarray(first, report.drifts[0].after)
-    assert audit_step(step, started).ok
+    assert audit(step, started).ok
 
 
 def test_a_constant_in_a_dataclass_of_flax():
@@ -190,7 +190,7 @@ def test_a_constant_in_a_dataclass_of_flax():
         state.metrics.update(reward=1.0)
         return state.replace(done=state.done + 1)
 
-    (drift,) = audit_step(step, Env(jnp.zeros(()), {"reward": jnp.zeros(())})).drifts
+    (drift,) = audit(step, Env(jnp.zeros(()), {"reward": jnp.zeros(())})).drifts
     assert (drift.path, drift.after) == ("state.metrics['reward']", "float32 (weak)")
 
 
@@ -201,7 +201,7 @@ def test_nothing_runs_and_nothing_is_allocated():
 
     huge = jax.ShapeDtypeStruct((10**6, 10**6), BF16)
     before = len(jax.live_arrays())
-    assert audit_step(step, huge, {"x": jax.ShapeDtypeStruct((), BF16)}).ok
+    assert audit(step, huge, {"x": jax.ShapeDtypeStruct((), BF16)}).ok
     assert all(array.size < 10**6 for array in jax.live_arrays()[before:])
 
 
@@ -211,7 +211,7 @@ def test_the_caller_s_containers_are_left_as_they_are():
         return state
 
     first = {"count": jnp.zeros((), jnp.int32)}
-    (drift,) = audit_step(step, first).drifts
+    (drift,) = audit(step, first).drifts
     assert (drift.before, drift.after) == ("int32", "float32")
     assert first["count"].dtype == jnp.int32
 
@@ -222,16 +222,16 @@ def test_leaves_that_are_no_arrays():
         {**carry, "key": jax.random.split(carry["key"])[0]},
         [f(n) for _ in range(n) if training],
     )
-    assert audit_step(step, carry, jnp.cos, True, 3).ok
+    assert audit(step, carry, jnp.cos, True, 3).ok
 
 
 def test_the_flag_is_the_callers():
     before = x64_enabled()
     step = lambda n, x: n + jnp.argmax(x)
     args = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((3,), F32)
-    assert audit_step(step, *args).ok is not before
-    assert [drift.after for drift in audit_step(step, *args, x64=True).drifts] == ["int64"]
-    assert audit_step(step, *args, x64=False).ok
+    assert audit(step, *args).ok is not before
+    assert [drift.after for drift in audit(step, *args, x64=True).drifts] == ["int64"]
+    assert audit(step, *args, x64=False).ok
     assert x64_enabled() is before
 
 
@@ -250,7 +250,7 @@ UNMENDED = (
 
 
 def test_shapes_that_disagree_have_no_note():
-    report = audit_step(lambda x: x + jnp.ones(4), jnp.zeros(3, BF16))
+    report = audit(lambda x: x + jnp.ones(4), jnp.zeros(3, BF16))
     assert report.error.types == ("(3,)", "(4,)")
     assert report.advice == "dtypeguard.guard_step does not fix this."
 
@@ -260,7 +260,7 @@ def test_a_step_that_does_not_trace(name):
     def step(x):
         return LOOPS[name](lambda c: c * jnp.ones(3, F32), x)
 
-    report = audit_step(step, jnp.zeros(3, BF16))
+    report = audit(step, jnp.zeros(3, BF16))
     assert set(report.error.types) == {"bfloat16[3]", "float32[3]"}
     assert report.error.origin.file == __file__
     assert report.compilations is None
@@ -287,7 +287,7 @@ def test_a_call_of_a_package_that_does_not_trace():
         return conv, conv(x)  # the call
 
     x = jnp.ones((1, 4, 4), F32)
-    report = audit_step(step, conv, x)
+    report = audit(step, conv, x)
     _, types, line, *_, last = str(report).splitlines()
     assert types == "  float32 and bfloat16 disagree"
     assert line.startswith(f"  {report.error.origin.users} (in equinox")
@@ -311,17 +311,15 @@ def test_the_advice_for_an_optimizer_inside_a_step():
         return step, opt.init({"w": jnp.zeros(3, BF16)}), {"w": jnp.zeros(3, BF16)}
 
     clip = optax.clip_by_global_norm(np.float32(1))
-    assert audit_step(*step_with(clip)).advice == (
-        "Wrap the optimizer: dtypeguard.guard(opt)."
-    )
-    assert audit_step(*step_with(dtypeguard.guard(clip))).ok
+    assert audit(*step_with(clip)).advice == ("Wrap the optimizer: dtypeguard.guard(opt).")
+    assert audit(*step_with(dtypeguard.guard(clip))).ok
 
     def adding(dtype):
         add = lambda u, s, p: (lax.add(u["w"].astype(BF16), jnp.ones(3, dtype)), s)
         return optax.chain(optax.GradientTransformation(lambda p: p["w"], add))
 
     for opt in (adding(jnp.int32), dtypeguard.guard(adding(F32))):
-        report = audit_step(*step_with(opt))
+        report = audit(*step_with(opt))
         assert report.advice == UNMENDED
 
 
@@ -329,26 +327,26 @@ def test_the_advice_for_a_loop_inside_a_step():
     by_row = lambda c, row: (c * row, None)
     counted = lambda n, c: c * jnp.ones(3, F32)
     x, rows = jnp.zeros(3, BF16), jnp.ones((2, 3), F32)
-    assert audit_step(lambda x: lax.scan(guard_step(by_row), x, rows)[0], x).ok
+    assert audit(lambda x: lax.scan(guard_step(by_row), x, rows)[0], x).ok
     loop = lambda x: lax.fori_loop(0, 3, guard_step(counted, carry=1), x)
-    assert audit_step(loop, x).ok
+    assert audit(loop, x).ok
 
 
 def test_a_step_that_traces_with_x64_off_alone():
     step = lambda x: lax.scan(lambda c, _: (c * jnp.ones(3), None), x, None, length=2)[0]
-    report = audit_step(step, jnp.ones(3, F32), x64=True)
+    report = audit(step, jnp.ones(3, F32), x64=True)
     assert report.error is not None
-    guarded = audit_step(guard_step(step), jnp.ones(3, F32), x64=True)
+    guarded = audit(guard_step(step), jnp.ones(3, F32), x64=True)
     assert guarded.ok is HAS_X64_SCOPE
     assert ("Wrap the step:" in report.advice) is HAS_X64_SCOPE
 
 
 def test_a_keyword_that_the_step_asks_for():
-    report = audit_step(lambda state, *, key: state, 1.0)
+    report = audit(lambda state, *, key: state, 1.0)
     assert report.advice == (
-        "Pass the arguments that it requires: dtypeguard.audit_step(..., kwargs={...})."
+        "Pass the arguments that it requires: dtypeguard.audit(..., kwargs={...})."
     )
-    assert audit_step(lambda state, *, key: state, jnp.ones(3), kwargs={"key": 1}).ok
+    assert audit(lambda state, *, key: state, jnp.ones(3), kwargs={"key": 1}).ok
 
 
 def test_a_jitted_train_step_with_an_optimizer():
@@ -363,7 +361,7 @@ def test_a_jitted_train_step_with_an_optimizer():
         return optax.apply_updates(params, updates), opt_state
 
     opt_state = jax.eval_shape(opt.init, params)
-    report = audit_step(step, params, opt_state, params["w"], carry=(0, 1))
+    report = audit(step, params, opt_state, params["w"], carry=(0, 1))
     drift = report.drifts[0]
     assert drift.path == "opt_state[0].mu['w']"
     assert drift.origin.file.startswith(optax.__path__[0])
@@ -378,11 +376,11 @@ def test_a_module_of_equinox_that_is_compiled_with_its_own_jit():
 
     widened = lambda grad: grad.astype(F32)  # here
     model = eqx.nn.MLP(3, 1, 4, 1, dtype=BF16, key=jax.random.PRNGKey(0))
-    drifts = audit_step(step, model, jax.ShapeDtypeStruct((3,), BF16)).drifts
+    drifts = audit(step, model, jax.ShapeDtypeStruct((3,), BF16)).drifts
     assert [drift.path for drift in drifts] == [
         f"model.layers[{n}].{leaf}" for n in range(2) for leaf in ("weight", "bias")
     ]
-    assert audit_step(guard_step(step), model, jax.ShapeDtypeStruct((3,), BF16)).ok
+    assert audit(guard_step(step), model, jax.ShapeDtypeStruct((3,), BF16)).ok
 
 
 @pytest.mark.parametrize(
@@ -401,21 +399,21 @@ def test_as_many_compilations_as_are_told(step, first):
     carry = first
     for _ in range(4):
         carry = jitted(carry)
-    assert audit_step(step, first).compilations == len(traced)
+    assert audit(step, first).compilations == len(traced)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: audit_step(3), TypeError, "audit_step got 3. Give it a step"),
-        (lambda: audit_step(tick, 1, carry=7), ValueError, 'carry=0 or "state"'),
-        (lambda: audit_step(tick, 1, carry="stat"), ValueError, "carry='stat'"),
-        (lambda: audit_step(tick, 1, returned=(0, 1)), ValueError, "as many of both"),
-        (lambda: audit_step(lambda s: None, 1), TypeError, "returned None. Write"),
-        (lambda: audit_step(lambda s: (s,), 1, returned=4), TypeError, "another item"),
-        (lambda: audit_step(tick), TypeError, "give it state as well"),
-        (lambda: audit_step(tick, 1, kwargs=[1]), TypeError, 'kwargs={"key": key}'),
-        (lambda: audit_step(tick, 1, x64="on"), TypeError, "True, False or None"),
+        (lambda: audit(3), TypeError, "audit got 3. Give it a gradient"),
+        (lambda: audit(tick, 1, carry=7), ValueError, 'carry=0 or "state"'),
+        (lambda: audit(tick, 1, carry="stat"), ValueError, "carry='stat'"),
+        (lambda: audit(tick, 1, returned=(0, 1)), ValueError, "as many of both"),
+        (lambda: audit(lambda s: None, 1), TypeError, "returned None. Write"),
+        (lambda: audit(lambda s: (s,), 1, returned=4), TypeError, "another item"),
+        (lambda: audit(tick), TypeError, "give it state as well"),
+        (lambda: audit(tick, 1, kwargs=[1]), TypeError, 'kwargs={"key": key}'),
+        (lambda: audit(tick, 1, x64="on"), TypeError, "True, False or None"),
     ],
 )
 def test_bad_input(call, error, message):
@@ -433,8 +431,8 @@ def test_a_step_whose_leaves_a_guard_casts_is_traced_no_more_than_it_has_to(leav
         return [leaf + x for leaf in state]
 
     state = [jnp.ones(2, BF16) for _ in range(leaves)]
-    report = audit_step(step, state, jnp.ones(2, F32))
+    report = audit(step, state, jnp.ones(2, F32))
     assert len(report.drifts) == leaves
     assert report.remedy == "Wrap the step: dtypeguard.guard_step(step)."
     assert len(traces) == 1
-    assert audit_step(guard_step(step), state, jnp.ones(2, F32)).ok
+    assert audit(guard_step(step), state, jnp.ones(2, F32)).ok

@@ -14,7 +14,7 @@ import pytest
 from helpers import OPTAX
 from one_leaf import counter, one_leaf, struct
 
-from dtypeguard import AuditReport, audit, audit_step, guard
+from dtypeguard import AuditReport, audit, guard
 from dtypeguard._audit import examine
 from dtypeguard._lines.why import line_of
 
@@ -78,7 +78,7 @@ def test_text_of_a_report_on_a_step():
     def widen(state, x):
         return state * jnp.ones(3, F32)  # the planted line
 
-    report = audit_step(widen, jnp.zeros(3, BF16), 1.0)
+    report = audit(widen, jnp.zeros(3, BF16), 1.0)
     origin = report.drifts[0].origin
     assert origin.code.endswith("# the planted line")
     assert origin.line == widen.__code__.co_firstlineno + 1
@@ -127,7 +127,7 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     analysis = types.SimpleNamespace(find=find, summary=summary)
     monkeypatch.setitem(examine._ANALYSES, "exponentials", analysis)
     step = lambda x: jnp.exp(x)
-    report = audit_step(step, jax.ShapeDtypeStruct((3,), jnp.float16))
+    report = audit(step, jax.ShapeDtypeStruct((3,), jnp.float16))
     (found,) = json.loads(report.to_json())["exponentials"]
     assert (found["dtype"], found["origin"]["file"]) == ("float16", __file__)
     assert "private" not in found
@@ -136,21 +136,21 @@ def test_a_new_analysis_is_one_entry(monkeypatch):
     assert '<p class="lines">1 exponentials &lt;here&gt;</p>' in report.to_html()
     assert report.ok
     assert report._paragraphs == ["1 exponentials <here>"]
-    nothing = audit_step(lambda x: x, jnp.ones(3))
+    nothing = audit(lambda x: x, jnp.ones(3))
     assert str(nothing) == "audit: no leaf changed its type in one step."
 
 
 def test_what_a_guard_casts_back_to_few_bits_rounds():
     def lost(dtype, wide=F32):
         step = lambda state: state * jnp.ones(3, wide)
-        *_, last = str(audit_step(step, jnp.zeros(3, dtype))).splitlines()
+        *_, last = str(audit(step, jnp.zeros(3, dtype))).splitlines()
         return last.partition(" rounds:")[0]
 
     assert lost(BF16) == "A cast to bfloat16"
     assert lost(jnp.float16) == "A cast to float16"
-    weak = audit_step(lambda n: n * 2.0, jnp.ones((), BF16) * 1)
+    weak = audit(lambda n: n * 2.0, jnp.ones((), BF16) * 1)
     assert "rounds" not in str(weak)
-    assert "rounds" not in str(audit_step(lambda n: n + 0.5, jnp.zeros(3, jnp.int32)))
+    assert "rounds" not in str(audit(lambda n: n + 0.5, jnp.zeros(3, jnp.int32)))
 
 
 def test_many_leaves_of_one_cause_share_a_row():
@@ -158,7 +158,7 @@ def test_many_leaves_of_one_cause_share_a_row():
         return jax.tree_util.tree_map(lambda x: x * np.float32(2), carry)  # all of them
 
     layers = {f"w{n}": jnp.zeros(n + 1, BF16) for n in range(40)}
-    report = audit_step(step, {"mu": layers, "nu": layers})
+    report = audit(step, {"mu": layers, "nu": layers})
     head, row, *rest = str(report).splitlines()
     assert head.startswith("audit: 80 leaves of the carry changed dtype")
     assert re.match(

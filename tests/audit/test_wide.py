@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from one_leaf import one_leaf, struct
 
-from dtypeguard import audit, audit_step
+from dtypeguard import audit
 
 pytestmark = pytest.mark.third_party
 
@@ -40,8 +40,8 @@ def test_init_and_complex_operations():
 
 def test_a_step():
     step = lambda x: (x.astype(jnp.float64) * 2).astype(F32)
-    report = audit_step(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
+    report = audit(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
     assert report.ok
     assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
     wide = jax.ShapeDtypeStruct((3,), jnp.float64)
-    assert audit_step(lambda x: x * 2, wide, x64=True).wide_operations == ()
+    assert audit(lambda x: x * 2, wide, x64=True).wide_operations == ()

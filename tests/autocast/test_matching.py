@@ -107,6 +107,7 @@ def test_backward_pass_counts_for_the_line(tmp_path):
 
 
 _REFACTORED = {
+    "another number": _MODEL.replace("1e-6", "1e-5"),
     "moved": _MODEL.replace("def norm", "# A comment.\n\n\ndef norm"),
     "spaces": _MODEL.replace("x * x", "x*x"),
     "brackets": _MODEL.replace("h = norm(x @ w)", "h = norm((x @ w))"),
@@ -119,6 +120,8 @@ _REFACTORED = {
 }
 _PLANNED = (
     PlanEntry("model.py:norm", "jnp.mean(x * x)"),
+    PlanEntry("model.py:norm", "jnp.mean(x * x) + 1e-6"),
+    PlanEntry("model.py:norm", "jnp.sqrt(jnp.mean(x * x) + ?)"),
     PlanEntry("model.py:Block.__call__", "x @ w"),
     PlanEntry("model.py:Block.__call__", "jax.nn.softmax(h)"),
 )

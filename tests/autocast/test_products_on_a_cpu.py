@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
-from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
-pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 SIZES = {"b": 4, "h": 4, "m": 24, "k": 24, "n": 8}
 LAYOUTS = ("bhmk", "bhkm", "bmhk", "kbhm"), ("bkhn", "bhnk", "nkbh")
 

@@ -7,9 +7,9 @@ from trained import written
 
 from dtypeguard import Plan
 from dtypeguard._cli.main import main
-from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
-pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 SEARCH = "--narrow", "bfloat16", "--tolerance"
 
 

@@ -665,7 +665,7 @@ def test_an_audit_in_a_script_that_is_recorded(run, script):
         script("""
             import dtypeguard, jax.numpy as jnp, numpy as np
             scale = np.float32(2)
-            print(dtypeguard.audit_step(lambda c: c * scale, jnp.ones(3, jnp.bfloat16)))
+            print(dtypeguard.audit(lambda c: c * scale, jnp.ones(3, jnp.bfloat16)))
         """)
     )
     assert code == 0

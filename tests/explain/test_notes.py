@@ -10,6 +10,7 @@ import inspect
 import io
 import itertools
 import re
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -136,7 +137,7 @@ def an_average_that_begins_as_a_copy_of_the_params():
 @noted("begin", ("jnp.zeros_like, params)", "lambda p: jnp.zeros_like(p, F32), params)"))
 def sums_of_gradients():
     params = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
-    sums = jax.tree.map(jnp.zeros_like, params)  # named
+    sums = jax.tree.map(jnp.zeros_like, params)
 
     def body(sums, x):
         grads = jax.grad(lambda p: (p["w"].sum() * p["b"].sum()).astype(F32))(params)
@@ -200,7 +201,7 @@ def one_argument_of_a_call_over_several_lines():
     make = dict
     first = make(
         wide=jnp.ones(3),
-        narrow=jnp.ones(3, BF16),  # first
+        narrow=jnp.ones(3, BF16),  # named
     )
     return lax.scan(body, first, XS)
 
@@ -660,6 +661,9 @@ def test_the_lines_and_the_remedy_of_a_note(name):
         )
         remedies = note.splitlines()[1 + len(facts) :]
         lines = re.findall(r"[\w/.]+\.py:\d+", "\n".join(facts))
+        if sys.version_info < (3, 12):  # nothing is recorded: the lines of equations alone
+            assert lines or not marked(program, "first"), note
+            return
         assert lines[:1] == marked(program, "first")[:1] or not marked(program, "first"), (
             note
         )

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
 OPTIMIZERS = {
-    "adam": lambda: optax.adam(1e-3),
     "schedule": lambda: optax.chain(optax.clip(1.0), optax.adamw(lambda count: 0.1)),
     "multi_steps": lambda: dtypeguard.multi_steps(optax.sgd(0.1, momentum=0.9), 2),
-    "prodigy": lambda: dtypeguard.prodigy(),
     "injected": lambda: optax.inject_hyperparams(optax.adam)(1e-3),
     "two": lambda: optax.multi_transform(
         {"a": optax.adam(1e-3), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}

@@ -2,12 +2,10 @@
 
 import copy
 import functools
-import gc
 import inspect
 import pickle
 import re
 import warnings
-import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -327,43 +325,6 @@ def test_a_guarded_step_is_copied_and_pickled(copied):
     # With a function by value, as cloudpickle takes it, goes what its attributes hold.
     kept = copied(vars(drifting))["_dtypeguard_steps"]
     assert not kept.steps
-
-
-def test_a_guarded_partial_goes_with_what_holds_it():
-    body = functools.partial(drifting, scale=jnp.ones(()))
-    assert guard_step(copy.copy(body)) is not guard_step(body)
-    gc.disable()
-    try:
-        gone = weakref.ref(body)
-        del body
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def held_by_itself():
-    def step(carry, turns=0):
-        return step(carry, turns - 1) if turns else carry
-
-    return step
-
-
-def held_by_its_class():
-    class Model:
-        def step(self, carry):
-            return __class__, carry
-
-    return Model.step
-
-
-@pytest.mark.parametrize("make", [held_by_itself, held_by_its_class])
-def test_a_function_that_holds_itself_does_not_stay_once_guarded(make):
-    step = make()
-    guard_step(step)
-    gone = weakref.ref(step)
-    del step
-    gc.collect()
-    assert gone() is None
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")

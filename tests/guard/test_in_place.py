@@ -297,24 +297,6 @@ def test_an_exception_leaves_the_types_as_they_were(nnx):
     assert model.calls[...] == 1  # what it had done is done, as bare
 
 
-def test_what_a_step_adds_and_takes_away_is_its_own(nnx):
-    class Cache(nnx.Variable):
-        pass
-
-    model, _ = make(nnx)
-
-    @nnx.jit
-    @guard_step
-    def step(model):
-        model.cache = Cache(jnp.zeros(2))
-        del model.seen
-        model.calls.set_value(model.calls[...] + 1.0)
-
-    step(model)
-    assert model.cache[...].shape == (2,)
-    assert not hasattr(model, "seen")
-
-
 def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
     model, optimizer = make(nnx, count=0)
     kernel, weight = model.head.kernel, model.head.kernel[...]
@@ -325,18 +307,6 @@ def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
     assert (model.calls[...].dtype, model.calls[...].weak_type) == (jnp.int32, False)
     assert model.head.kernel[...].unsafe_buffer_pointer() != weight.unsafe_buffer_pointer()
     assert strong(optimizer) is optimizer
-
-
-def test_a_module_built_as_a_tree(nnx):
-    """Flax 0.12: a module is a tree to JAX as well."""
-    halved = guard_step(lambda m: tree_util.tree_map(lambda x: x * jnp.float32(0.5), m))
-    model = nnx.Linear(3, 2, param_dtype=BF16, rngs=nnx.Rngs(0))
-    kernel = np.asarray(model.kernel[...], F32)
-    after = halved(model)
-    assert after is not model
-    assert after.kernel[...].dtype == BF16
-    np.testing.assert_array_equal(np.asarray(after.kernel[...], F32), kernel / 2)
-    np.testing.assert_array_equal(np.asarray(model.kernel[...], F32), kernel)
 
 
 def test_a_variable_that_is_a_reference_keeps_its_type_by_itself(nnx):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import tree_util
 
-from dtypeguard import audit_step, guard_step
+from dtypeguard import audit, guard_step
 from dtypeguard._leaves.functions import copy_of
 from dtypeguard.testing import check_step
 
@@ -161,9 +161,9 @@ def test_where_it_is_not_sure_the_message_says_how_to_carry_self(kind, name, arg
 def test_an_audit_says_how_to_carry_self(kind):
     first = kind(jnp.zeros(3, BF16))
     if kind is not Named:  # of a tuple, the first item is like `x`
-        with pytest.raises(TypeError, match=r'audit_step\(\.\.\., carry="self"\)\.'):
-            audit_step(kind.update, first, X)
-    assert audit_step(guard_step(kind.update, carry="self"), first, X, carry="self").ok
+        with pytest.raises(TypeError, match=r'audit\(\.\.\., carry="self"\)\.'):
+            audit(kind.update, first, X)
+    assert audit(guard_step(kind.update, carry="self"), first, X, carry="self").ok
     check_step(guard_step(kind.update, carry="self"), first, X, carry="self")
 
 

@@ -13,7 +13,7 @@ import pytest
 from helpers import assert_same, need, set_x64, types
 from jax import lax, tree_util
 
-from dtypeguard import audit_step, guard_step, strong
+from dtypeguard import audit, guard, guard_step, strong
 from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party
@@ -110,17 +110,30 @@ def test_a_module_in_strong_audit_and_check():
     arrays = lambda tree: eqx.filter(tree, eqx.is_array)
     assert types(arrays(begun)) == types(arrays(model))
     args = (model, opt_state, *batch())
-    report = audit_step(train, *args, carry=CARRY)
+    report = audit(train, *args, carry=CARRY)
     assert report.ok, report
     check_step(train, *args, carry=CARRY)
     widened = lambda tree: tree_util.tree_map(
         lambda x: x * F32(1) if eqx.is_array(x) else x, tree
     )
     wide = lambda model, opt_state, *rest: train(widened(model), opt_state, *rest)
-    drifts = audit_step(wide, *args, carry=CARRY).drifts
+    drifts = audit(wide, *args, carry=CARRY).drifts
     assert "model.layers[3].weight" in {drift.path for drift in drifts}
     after, *_ = guard_step(wide, carry=CARRY)(*args)
     assert types(arrays(after)) == types(arrays(model))
+
+
+def test_a_number_of_a_module_in_the_state_of_an_optimizer_stays_one():
+    class State(eqx.Module):
+        mean: Any
+        rate: float = 0.5
+
+    widen = lambda u, s, p=None: (u, State(s.mean * jnp.ones(2), s.rate))
+    opt = guard(optax.GradientTransformation(lambda p: State(jnp.ones(2, BF16)), widen))
+    state = opt.init(jnp.ones(2))
+    for _ in range(2):
+        _, state = opt.update(jnp.ones(2), state)
+        assert (state.rate, type(state.rate), state.mean.dtype) == (0.5, float, BF16)
 
 
 def test_a_dtype_is_no_array():
@@ -130,7 +143,7 @@ def test_a_dtype_is_no_array():
     assert (after["x"].dtype, after["dtype"], dtype) == (BF16, BF16, F32)
     assert strong(state)["dtype"] is BF16
     # So does one among the other arguments.
-    (drift,) = audit_step(step, state, F32).drifts
+    (drift,) = audit(step, state, F32).drifts
     assert drift.path == "state['x']"
     check_step(guard_step(step), state, F32)
     check_step(step, state, BF16)

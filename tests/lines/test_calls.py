@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import needs_record
 
-from dtypeguard import audit_step
+from dtypeguard import audit
 from dtypeguard._lines.calls import Calls
 
 pytestmark = pytest.mark.third_party  # the steps promote
@@ -95,7 +95,7 @@ def after_an_error_in_jax(x):
 
 
 def after_an_audit(x):
-    audit_step(a_generator, X)
+    audit(a_generator, X)
     return x * made()
 
 
@@ -130,7 +130,7 @@ CASES = {
 @needs_record
 @pytest.mark.parametrize("step", CASES)
 def test_the_line_that_made_a_constant(step):
-    report = audit_step(step, X)
+    report = audit(step, X)
     assert not report.error
     (drift,) = report.drifts
     assert drift.cause.code.endswith(CASES[step])

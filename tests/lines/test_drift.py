@@ -10,7 +10,7 @@ import optax
 import pytest
 from one_leaf import counter, one_leaf, struct
 
-from dtypeguard import audit, audit_step
+from dtypeguard import audit
 from dtypeguard._carry.call import SplitTree
 from dtypeguard._lines.drift import find
 from dtypeguard._lines.region import Region
@@ -57,10 +57,10 @@ def test_a_leaf_of_a_state(leaf, change, kind, before, after):
 
 def test_a_shape_and_a_structure_of_a_carry():
     step = lambda state: {"w": twice(state["w"])}
-    (drift,) = audit_step(step, {"w": jnp.zeros(3, BF16)}).drifts
+    (drift,) = audit(step, {"w": jnp.zeros(3, BF16)}).drifts
     assert (drift.path, drift.kind) == ("state['w']", "shape")
     assert (drift.before, drift.after) == ("bfloat16[3]", "bfloat16[6]")
-    (drift,) = audit_step(lambda state: {**state, "new": 1}, {"old": 2}).drifts
+    (drift,) = audit(lambda state: {**state, "new": 1}, {"old": 2}).drifts
     assert (drift.path, drift.kind) == ("state['new']", "structure")
 
 
@@ -136,7 +136,7 @@ def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
     def work(count):
         looks.clear()
         square = functools.partial(jax.ShapeDtypeStruct, (2, 2))
-        report = audit_step(step, [square(BF16)] * count, square(F32))
+        report = audit(step, [square(BF16)] * count, square(F32))
         assert len(report.drifts) == count
         return len(looks)
 

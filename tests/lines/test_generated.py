@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from helpers import needs_record, set_x64
 
-from dtypeguard import audit_step, explain
+from dtypeguard import audit, explain
 from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party
@@ -42,7 +42,7 @@ def test_the_lines_of_a_generated_step(body, tmp_path):
             exec(compile(body.source, str(path), "exec"), names)
         step, x, n = names["step"], jnp.ones(3, body.before), jnp.int32(1)
         for _ in range(2):  # JAX has kept the trace of the second
-            (drift,) = audit_step(step, x, x, n).drifts
+            (drift,) = audit(step, x, x, n).drifts
             assert (drift.before, drift.after) == (body.before, body.after)
             assert (drift.origin.line, drift.cause and drift.cause.line) == lines
         with pytest.raises(TypeError, match="carry") as raised, explain():

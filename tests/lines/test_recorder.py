@@ -15,7 +15,7 @@ import weakref
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard import audit_step
+from dtypeguard import audit
 from dtypeguard._lines.monitored import RECORD, Monitored
 
 pytestmark = [
@@ -452,5 +452,5 @@ SCALAR = """
 def test_a_scalar_of_numpy_from_which_a_line_computes_another(program):
     made = program(SCALAR)
     x = jnp.ones(3, jnp.bfloat16)
-    (drift,) = audit_step(made.module.agent.mixed, x, x).drifts
+    (drift,) = audit(made.module.agent.mixed, x, x).drifts
     assert drift.cause.line == made.marked("the rate")

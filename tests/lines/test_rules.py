@@ -17,7 +17,7 @@ import pytest
 from helpers import needs_record, set_x64
 from jax import lax
 
-from dtypeguard import audit_step, explain
+from dtypeguard import audit, explain
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -179,7 +179,7 @@ def functions_lines(step):
 @pytest.mark.parametrize("step", OWN, ids=lambda step: step.__name__)
 def test_the_lines_of_an_audit(step):
     for _ in range(2):  # JAX has kept the traces of the second
-        (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
+        (drift,) = audit(step, jnp.ones(3, BF16)).drifts
         for line, mark in zip((drift.origin, drift.cause), OWN[step]):
             if mark in ("# the factor", "# the operand") and sys.version_info < (3, 12):
                 continue
@@ -207,7 +207,7 @@ def test_the_operations_in_64_bits():
         return p - jax.grad(with_rule(backward))(p)
 
     with set_x64(True):
-        report = audit_step(step, jnp.ones(3, F32))
+        report = audit(step, jnp.ones(3, F32))
     assert report.ok
     assert report.wide_operations
     for found in report.wide_operations:
@@ -226,7 +226,7 @@ def test_a_rule_of_a_package_has_the_line_of_the_call(monkeypatch):
         grads = jax.grad(lambda x: function(x))(p)  # the call
         return p - grads
 
-    (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
+    (drift,) = audit(step, jnp.ones(3, BF16)).drifts
     assert drift.cause.code.endswith("# the call")
 
 
@@ -240,7 +240,7 @@ def test_a_rule_that_raises_leaves_jax_as_it_was():
         return p - jax.grad(with_rule(backward))(p)  # the step
 
     first = [jnp.ones(3, BF16)]
-    (drift,) = audit_step(step, jnp.ones(3, BF16)).drifts
+    (drift,) = audit(step, jnp.ones(3, BF16)).drifts
     assert drift.origin.code.endswith("# the step")
     (equation,) = jax.make_jaxpr(lambda x: x * 2)(1.0).eqns
     files = [frame.file_name for frame in equation.source_info.traceback.frames]

@@ -14,8 +14,8 @@ import pytest
 from advice import line as line_of
 from helpers import needs_record
 
-from dtypeguard import audit_step, explain
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard import audit, explain
+from dtypeguard._leaves.compat import CAN_TRACE_ANEW
 
 pytestmark = pytest.mark.third_party
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.third_party
 @pytest.mark.parametrize("name", planted_steps.CASES)
 def test_planted(name):
     case = planted_steps.CASES[name]
-    if name == "half_of_a_numpy_scalar" and not HAS_BARRIER:
+    if name == "half_of_a_numpy_scalar" and not CAN_TRACE_ANEW:
         pytest.skip("before JAX 0.5 the line that uses such a constant is named")
-    report = audit_step(case.step, *case.args, **case.options)
+    report = audit(case.step, *case.args, **case.options)
     assert report.error is None
     (drift,) = report.drifts
     assert (drift.path, drift.where) == (case.path, "carry")
@@ -51,7 +51,7 @@ def test_a_trace_that_jax_kept_hides_no_maker():
     pytest.importorskip("jax.experimental.xla_metadata")
     x = planted_steps.struct(jnp.bfloat16)
     for _ in range(3):
-        (drift,) = audit_step(lambda x: kept(x), x).drifts
+        (drift,) = audit(lambda x: kept(x), x).drifts
         assert drift.origin.code.endswith("# the user")
         assert drift.cause.code.endswith("# the maker")
     scan = lambda: jax.lax.scan(lambda x, _: (kept(x), _), np.ones(3, x.dtype), None, 2)
@@ -75,7 +75,7 @@ def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
             else:
                 module = importlib.reload(sys.modules[path.stem])
         x = planted_steps.struct(jnp.bfloat16)
-        (drift,) = audit_step(module.step, x).drifts
+        (drift,) = audit(module.step, x).drifts
         assert drift.origin.code == "return x * RATE"
         assert drift.cause.code == "RATE = np.float32(2)"
         assert drift.cause.line == 2 + 2 * n
@@ -99,7 +99,7 @@ def test_code_without_a_module_hides_no_maker():
         factor = make_factor()
         return names["same"](x) * factor
 
-    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    (drift,) = audit(step, planted_steps.struct(jnp.bfloat16)).drifts
     assert drift.cause.code.endswith("# the factor")
 
 
@@ -111,7 +111,7 @@ def test_a_function_of_jax_may_compute_before_its_arguments_meet():
         area = jax.scipy.integrate.trapezoid(x, points)
         return jnp.broadcast_to(area, x.shape)
 
-    (drift,) = audit_step(step, planted_steps.struct(jnp.bfloat16)).drifts
+    (drift,) = audit(step, planted_steps.struct(jnp.bfloat16)).drifts
     assert drift.origin.code.startswith("area = ")
     assert drift.cause.code.endswith("# the points")
 
@@ -122,7 +122,7 @@ def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause()
         grown = jnp.exp(count)  # of itself
         return grown * 2.0 + make_factor()
 
-    (drift,) = audit_step(step, planted_steps.struct(jnp.int32)).drifts
+    (drift,) = audit(step, planted_steps.struct(jnp.int32)).drifts
     assert drift.origin.code.endswith("# of itself")
     assert drift.cause is None
 
@@ -140,7 +140,7 @@ def test_the_users_line_between_a_package_and_what_forced_it():
 
     params = jnp.ones(3, jnp.bfloat16)
     state, x = optimizer.init(params), jnp.ones(3, jnp.bfloat16)
-    report = audit_step(step, params, state, x, carry=(0, 1))
+    report = audit(step, params, state, x, carry=(0, 1))
     line = functools.partial(line_of, __file__)
     for drift in report.drifts:
         assert str(drift.origin.users) == line("between: the update")
@@ -160,7 +160,7 @@ def test_statistics_that_are_not_cast_back():
         return x + norm(x, w) @ w  # statistics: the promotion
 
     x = jnp.ones((3, 3), jnp.bfloat16)
-    (drift,) = audit_step(block, x, x).drifts
+    (drift,) = audit(block, x, x).drifts
     lines = drift.origin, drift.cause, drift.cause.behind
     marks = "the promotion", "not cast back", "the cast"
     assert [*map(str, lines)] == [line_of(__file__, f"statistics: {x}") for x in marks]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 from plans_run import Planned
 
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
-pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 
 
 @contextlib.contextmanager

@@ -7,11 +7,11 @@ import pytest
 from every_primitive import OF_A_DTYPE, PRIMITIVES
 from plans_run import Planned, assert_same
 
-from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 

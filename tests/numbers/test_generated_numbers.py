@@ -10,11 +10,11 @@ from numeric import EXACT, compiled, followed, inputs, source
 from plans_run import Planned, assert_same
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 
 

@@ -8,11 +8,11 @@ from jax import lax
 from plans_run import Planned, assert_same
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import loops, plans, run as run_module
 from dtypeguard._numbers.run import Probes, run
 
-pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from dtypeguard import PrecisionReport, audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._precision.rows import LineLoss
 
 
@@ -21,7 +21,7 @@ def test_the_error_of_outputs_whose_norm_overflows():
 
 
 @pytest.mark.third_party
-@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+@pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():
     logits = 4 * jax.random.normal(jax.random.key(0), (64, 32)).astype(jnp.bfloat16)
     labels = jax.nn.one_hot(jnp.arange(64) % 32, 32, dtype=jnp.bfloat16)
@@ -34,7 +34,7 @@ def test_of_a_line_in_a_package_the_remedy_is_what_to_give_it():
     assert audit_precision(followed, logits, labels).error == 0
 
 
-@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+@pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 def test_of_a_package_each_line_that_calls_it_is_one_of_the_report():
     def model(layer, x):
         hidden = layer(jnp.tanh(x))
@@ -52,7 +52,7 @@ def test_of_a_package_each_line_that_calls_it_is_one_of_the_report():
     }
 
 
-@pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+@pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 def test_an_output_that_hides_the_errors_of_the_others_is_named():
     def metrics(x, offset):
         cancels = (x + offset).mean() - offset

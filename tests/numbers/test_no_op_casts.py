@@ -8,9 +8,9 @@ from helpers import need
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
-pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F32 = jnp.bfloat16, jnp.float32
 X = jax.random.normal(jax.random.key(0), (64, 64), BF16)
 

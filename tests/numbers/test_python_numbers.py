@@ -6,9 +6,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
-pytestmark = pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 X = jnp.linspace(0.5, 1, 64).astype(jnp.bfloat16)
 
 

@@ -142,25 +142,6 @@ def test_the_inner_update_runs_only_on_the_mini_step_that_emits():
     assert len(ran) == 9
 
 
-def test_k_1_has_no_cond():
-    params = make_params()
-    text = {}
-    for k in (1, 2):
-        opt = multi_steps(counting(), k)
-        text[k] = str(jax.make_jaxpr(opt.update)(params, opt.init(params), params))
-    assert "cond" not in text[1]
-    assert "cond" in text[2]
-
-
-def test_the_inner_update_gets_the_mean_or_the_sum():
-    params = make_params()
-    for mean, factor in ((True, 1.0), (False, 3.0)):
-        (_, state) = train(multi_steps(counting(), 3, use_grad_mean=mean), params, 3)[-1]
-        grads = [gradients(params, number) for number in range(3)]
-        expected = tree_util.tree_map(lambda *g, f=factor: sum(g) / 3 * f, *grads)
-        assert_close(state.inner_opt_state["seen"], expected, rtol=1e-5, atol=1e-6)
-
-
 def test_without_jit_the_inner_update_is_not_traced():
     """A conditional has new branches at every step, and would compile each time."""
     seen = []
@@ -217,14 +198,6 @@ def test_dtype_of_the_accumulator(param, asked, expected):
     with set_x64(True):
         opt = multi_steps(optax.sgd(0.1), 2, accumulator_dtype=asked)
         assert opt.init(jnp.ones(3, param)).acc_grads.dtype == expected
-
-
-def test_float64_gradients_lose_nothing():
-    with set_x64(True):
-        params = jnp.zeros(1, jnp.float64)
-        grads = lambda _, number: jnp.full(1, 1 + number * 1e-12, jnp.float64)
-        (_, state) = train(multi_steps(counting(), 2), params, 2, grads)[-1]
-        assert abs(float(state.inner_opt_state["seen"][0]) - 1 - 5e-13) < 1e-15
 
 
 def test_float64_gradients_of_float32_params_warn():
@@ -305,17 +278,6 @@ def test_params_in_a_dataclass_that_checks_its_fields(wrap):
     assert np.all(updates.w < 0)
 
 
-def test_a_state_of_python_numbers_from_a_checkpoint():
-    params = make_params()
-    opt = multi_steps(counting(), 2)
-    state = opt.init(params)
-    read = state._replace(mini_step=1, gradient_step=np.int32(3))
-    read = read._replace(acc_grads=tree_util.tree_map(np.asarray, read.acc_grads))
-    _, new_state = opt.update(params, read, params)
-    assert types(new_state) == types(state)
-    assert (int(new_state.mini_step), int(new_state.gradient_step)) == (0, 4)
-
-
 def test_gradients_that_are_none():
     """Equinox leaves None for what is not differentiated."""
     params = make_params()
@@ -392,17 +354,6 @@ def test_a_checkpoint_goes_both_ways():
             )
             carry = optax.apply_updates(new_params, updates), state
         assert_close(carry, expected, rtol=3e-6, atol=1e-7)
-
-
-@third_party
-def test_has_updated():
-    has_updated = optax.MultiSteps(optax.adam(0.1), 3).has_updated
-    history = train(multi_steps(optax.adam(0.1), 3), make_params(), 7)
-    assert [bool(has_updated(state)) for _, state in history] == [
-        False,
-        False,
-        True,
-    ] * 2 + [False]
 
 
 # Extra args ---------------------------------------------------------------------------
@@ -535,23 +486,6 @@ def test_no_gradient_at_all_is_nothing_to_skip(skip):
             assert_same(state._replace(skip_state=()), expected)
 
 
-@third_party
-@needs_optax("contrib.momo")
-def test_skips_with_an_inner_that_needs_a_value():
-    inner = LEARNS_FROM_VALUES["momo"]()
-    opt = multi_steps(inner, 1, should_skip_update_fn=optax.skip_not_finite)
-    params = make_params()
-    state = opt.init(params)
-    step = jax.jit(opt.update)
-    updates, after = step(params, state, params, value=jnp.float32(1))
-    assert np.any(updates["w"])
-    nans = tree_util.tree_map(lambda p: p * jnp.nan, params)
-    updates, skipped = step(nans, after, params, value=jnp.float32(jnp.nan))
-    assert not any(np.any(u) for u in tree_util.tree_leaves(updates))
-    assert bool(skipped.skip_state["should_skip"])
-    assert_same(skipped._replace(skip_state=()), after._replace(skip_state=()))
-
-
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -633,22 +567,6 @@ def test_derivative_of_members_that_do_not_emit_together():
 
 
 @third_party
-def test_derivative_through_two_gradient_steps():
-    def after(rate):
-        opt = multi_steps(optax.sgd(rate), 2)
-        params = jnp.array([1.0, 2.0])
-        state = opt.init(params)
-        for _ in range(4):
-            updates, state = opt.update(2 * params, state, params)
-            params = params + updates
-        return jnp.sum(params)
-
-    rate = 0.1  # after(rate) is 3 (1 - 2 rate)^2
-    np.testing.assert_allclose(after(rate), 3 * (1 - 2 * rate) ** 2, rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(after)(rate), -12 * (1 - 2 * rate), rtol=1e-5)
-
-
-@third_party
 @pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev])
 def test_derivative_through_a_scan(derivative):
     """The branch is traced there, and JAX cannot transpose a loop."""
@@ -703,11 +621,6 @@ def test_value_functions_run_under_the_callers_flag():
     assert set(seen) == {np.dtype("float64")}
 
 
-def test_guarding_it_again_changes_nothing():
-    opt = multi_steps(optax.sgd(0.1), 2)
-    assert guard(opt) is opt
-
-
 @pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
 def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
     """JAX promotes 8-bit floats with nothing."""
@@ -733,20 +646,6 @@ def test_updates_have_the_dtype_that_the_policy_of_the_inner_guard_asks_for(nest
         updates, state = opt.update(grads, state, params)
         assert updates.dtype == F32
     np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
-
-
-def test_the_inner_update_is_traced_once():
-    """The shapes of its results are needed before the branch is built."""
-    traces = []
-
-    def update(updates, state, params=None):
-        traces.append(updates)
-        return updates, state
-
-    opt = multi_steps(optax.GradientTransformation(lambda params: (), update), 2)
-    state = opt.init(jnp.ones(3))
-    jax.jit(opt.update).lower(jnp.ones(3), state)
-    assert len(traces) == 1
 
 
 def test_integer_updates_are_not_written_over_a_floating_accumulator():

@@ -12,12 +12,12 @@ from healthy import spread
 from jax import lax
 
 from dtypeguard import audit_precision, guard_step
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 

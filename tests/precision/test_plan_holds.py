@@ -3,10 +3,10 @@
 import pytest
 from trained import TEXT, written
 
-from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
 
-pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 
 PLAN = """
 version = 1

@@ -7,10 +7,10 @@ import pytest
 from helpers import need
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._precision.planned import check_call, inputs_of, plan_call
 
-pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 

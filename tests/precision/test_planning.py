@@ -9,11 +9,11 @@ import pytest
 from trained import written
 
 from dtypeguard import Plan, audit_precision, autocast
-from dtypeguard._leaves.compat import CAN_AUTOCAST
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._precision.planned import PlanCheck, inputs_of, plan_call
 from dtypeguard.testing import check_precision
 
-pytestmark = pytest.mark.skipif(not CAN_AUTOCAST, reason="needs JAX >= 0.7.2")
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F16 = jnp.bfloat16, jnp.float16
 quiet = lambda text: None
 

@@ -13,11 +13,11 @@ from helpers import marked
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
     # NumPy's warning, as JAX makes a constant infinite while it traces.
     pytest.mark.filterwarnings("ignore:overflow encountered in cast"),
 ]

@@ -13,12 +13,12 @@ from helpers import need
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER, set_x64
+from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 
 

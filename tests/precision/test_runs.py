@@ -10,11 +10,11 @@ import pytest
 from jax import lax
 
 from dtypeguard import PrecisionReport, audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
 

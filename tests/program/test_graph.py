@@ -1,15 +1,12 @@
 """A graph of a jaxpr. One of an unknown kind costs an audit lines, never the report."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import planted
 import pytest
 from jax import lax
 
-from dtypeguard import audit, audit_step
-from dtypeguard._lines.equations import Written
+from dtypeguard import audit
 from dtypeguard._program.graph import Graph
 
 pytestmark = pytest.mark.third_party
@@ -48,22 +45,6 @@ def test_a_jaxpr_that_cannot_be_read_at_all(monkeypatch):
     monkeypatch.setattr(Graph, "_add", add)
     drift = drift_of("asarray_of_a_float")
     assert (drift.origin, drift.cause) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "info",
-    [
-        {},
-        {"source_info": None},
-        {"source_info": types.SimpleNamespace(traceback=None)},
-        {"source_info": types.SimpleNamespace(traceback=types.SimpleNamespace())},
-        {"source_info": types.SimpleNamespace(traceback=types.SimpleNamespace(frames=[0]))},
-    ],
-)
-def test_source_information_in_another_form(info):
-    equation = types.SimpleNamespace(**info)
-    assert Written([equation]).origin is None
-    assert not Written([equation]).is_explicit
 
 
 def test_the_jaxpr_inside_a_loop_tells_its_carry():
@@ -118,22 +99,6 @@ def test_calls_within_calls_grow_with_the_program_and_no_faster():
 def test_a_line_deep_in_shared_calls_is_found():
     carry, x = jnp.ones(3, jnp.bfloat16), jnp.ones(3)
     for levels in (3, 20):
-        (drift,) = audit_step(nested(levels), carry, x).drifts
+        (drift,) = audit(nested(levels), carry, x).drifts
         assert drift.origin.code == "function = lambda carry, x: carry + x"
         assert drift.cause is None
-
-
-def test_dependencies_take_one_pass_and_one_to_see_that_it_was_enough(monkeypatch):
-    def step(x):
-        for _ in range(30):
-            x = jax.jit(lambda x: jax.jit(lambda x: x + 1)(x) * 2)(x)
-        return x
-
-    graph = Graph(jax.make_jaxpr(step)(jnp.ones(3)))
-    asked = []
-    sources = Graph._sources
-    monkeypatch.setattr(
-        Graph, "_sources", lambda self, value: asked.append(value) or sources(self, value)
-    )
-    assert graph.dependencies(graph.outputs[0]) == 1
-    assert len(asked) <= 2 * len(graph.avals)

@@ -156,7 +156,7 @@ _ASKED = {
     return str(dtypeguard.audit(case.opt, params, updates=grads, x64=case.x64))
 """,
     "planted_steps": """
-    return str(dtypeguard.audit_step(case.step, *case.args, **case.options))
+    return str(dtypeguard.audit(case.step, *case.args, **case.options))
 """,
     "planted_operands": """
     from dtypeguard._leaves.compat import set_x64

@@ -6,14 +6,14 @@ import pytest
 from harness import HERE, PROGRAMS, first_call, quick_keys
 
 import dtypeguard
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.measure import Measures
 from dtypeguard._numbers.run import Probes
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 
 

@@ -11,12 +11,12 @@ from jax import lax
 from references import BF16, F32, compared
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_BARRIER
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_BARRIER, reason="needs JAX >= 0.5"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 CASES = [*references.ROUNDING, *references.DIFFER, *references.OUTPUTS]
 # Long to compile, and of a kind that others stand for.

@@ -13,7 +13,7 @@ import optax
 import pytest
 from helpers import set_x64
 
-from dtypeguard import audit_step, guard_step, strong
+from dtypeguard import audit, guard_step, strong
 from dtypeguard._testing.contract import STEP_RULES
 from dtypeguard.testing import check_step
 
@@ -137,7 +137,7 @@ def test_the_item_that_the_carry_comes_back_as():
 
 @pytest.mark.parametrize("kwargs", [[1], 1, "x", {1: 2}, [("x", 1)]], ids=repr)
 def test_arguments_by_name_are_a_dict(kwargs):
-    for check in (check_step, audit_step):
+    for check in (check_step, audit):
         message = f"{check.__name__} got kwargs={re.escape(repr(kwargs))}. Write a dict of"
         with pytest.raises(TypeError, match=message):
             check(lambda state, x=1: state, jnp.ones(3), kwargs=kwargs)
@@ -180,7 +180,7 @@ def test_another_tree_with_the_same_paths_breaks_a_rule(step, carry, named):
         check_step(step, carry)
     broken = re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE)
     assert broken == ["types", "scan", "cond", "while_loop", "one_compilation"]
-    assert not audit_step(step, carry).ok
+    assert not audit(step, carry).ok
 
 
 class Model(eqx.Module):
@@ -213,7 +213,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
         model = jitted(model)
     assert len(calls) == count
     model = Model(jnp.ones(3), first)
-    report = audit_step(step, model)
+    report = audit(step, model)
     assert report.compilations == min(count, 2)
     assert report.ok
     found = dict(report.findings)["changed_constants"]
@@ -233,7 +233,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
 def test_a_constant_that_becomes_an_array_is_named():
     """The tree is the same, but not what is data in it."""
     step = lambda model: Model(model.weight * 2, model.temperature * jnp.float32(0.9))
-    (drift,) = audit_step(step, Model(jnp.ones(3), 2.0)).drifts
+    (drift,) = audit(step, Model(jnp.ones(3), 2.0)).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")
     assert (drift.before, drift.after) == ("(a constant)", "float32[]")
     with pytest.raises(AssertionError, match=r"only one has model\.temperature"):

@@ -127,29 +127,6 @@ def test_an_exported_step_is_the_same(opt):
 
 
 @every
-@pytest.mark.filterwarnings("ignore:.*pmap:DeprecationWarning")
-def test_pmap(opt):
-    carry = tree_util.tree_map(lambda leaf: leaf[None], first(opt))
-    step = jax.pmap(step_of(opt), in_axes=(0, None))
-    for _ in range(3):
-        carry = step(carry, RATE)
-    assert_same(tree_util.tree_map(lambda leaf: leaf[0], carry), train(opt))
-
-
-@every
-def test_a_deep_tree(opt):
-    params = functools.reduce(
-        lambda tree, n: {"z": tree, "a": [jnp.full(2, n, BF16)]}, range(300), ()
-    )
-    state = opt.init(params)
-    updates, new_state = jax.eval_shape(opt.update, params, state, params)
-    assert types(new_state) == types(state)
-    assert len(tree_util.tree_leaves(updates)) == 300
-    saved = tree_util.tree_map(np.asarray, state)
-    assert_same(restore(saved, record(opt, params)), state)
-
-
-@every
 def test_a_run_resumed_from_a_file_of_numpy(opt):
     """A file of NumPy knows no bfloat16; one of big-endian numbers is native again."""
     (params, state), expected = train(opt, steps=2), train(opt, steps=4)

@@ -278,9 +278,7 @@ strong({'n': 5 * 10**9})
     turn on jax_enable_x64
 explain(3)
     TypeError: explain got 3. Write `with dtypeguard.explain():` around the loop
-audit_step(ADAM, PARAMS)
-    TypeError: which is an optimizer. Write dtypeguard.audit(optimizer, params)
-audit_step(step, PARAMS, carry='c')
+audit(step, PARAMS, carry='c')
     ValueError: but step takes (carry). Write carry=0 or "carry"
 check_step(ADAM, PARAMS)
     TypeError: Write dtypeguard.testing.check_contract(optimizer)

@@ -19,7 +19,7 @@ def run(state):
     for _ in range(3):
         now = jitted(now, x)
     count = "once" if len(traced) == 1 else f"{len(traced)} times"
-    return f"compiled {count} in 3 calls", dtypeguard.audit_step(step, state, x)
+    return f"compiled {count} in 3 calls", dtypeguard.audit(step, state, x)
 
 
 def bare():

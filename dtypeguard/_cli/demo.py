@@ -37,7 +37,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def _all(write: Write, _: str) -> int:
     releases = f"optax {optax.__version__}, jax {jax.__version__}"
-    write(f"Ten programs, run here ({releases}): bare, and with one call more.")
+    write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
     is_ok = True
     for number, name in enumerate(NAMES, start=1):
         scene = play(name)
@@ -51,7 +51,7 @@ def _brief(write: Write, number: int, scene: Scene) -> None:
     bare, guarded = scene.bare, scene.guarded
     file = f"{scene.name}.py"
     write(f"\n{number:2}  {scene.title:<{_WIDTH - 5 - len(file)}} {file}", "bold")
-    write(_cut(f"    bare  {bare.text}"), "red" if bare.is_error else "yellow")
+    write(_cut(f"    as is {bare.text}"), "red" if bare.is_error else "yellow")
     if bare.line:
         write(_cut(f"    line  {bare.line}"))
     failed = "" if scene.is_ok else "FAILED: "
@@ -63,7 +63,10 @@ def _one(write: Write, name: str) -> int:
     scene = play(name)
     write(scene.file, "bold")
     write("".join(linecache.getlines(scene.file)))
-    for head, outcome in (("bare:", scene.bare), (f"with {scene.call}:", scene.guarded)):
+    for head, outcome in (
+        ("as it is:", scene.bare),
+        (f"with {scene.call}:", scene.guarded),
+    ):
         write(head, "bold")
         write(f"{outcome.whole}\n")
     return 0 if scene.is_ok else 1

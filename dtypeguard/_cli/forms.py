@@ -96,20 +96,6 @@ def check_files(options: argparse.Namespace, **more: str) -> None:
     if len(forms) > 1:
         advice = f"--{forms[0]} {write_as(forms[1:])}"
         raise UsageError(f"only one form can be printed. Give the others a FILE: {advice}")
-    forms_of: dict[str, list[str]] = {}
-    for form, name in files.items():
-        if ":" in name and not os.path.isabs(name):
-            raise UsageError(
-                f"{name!r} was taken for the FILE of --{form}. Write the target first: "
-                f"dtypeguard {command} {name} --{form}"
-            )
-        if os.path.isfile(name) or not os.path.exists(name):  # no /dev/null
-            forms_of.setdefault(os.path.realpath(name), []).append(form)
-    for forms in forms_of.values():
-        if len(forms) > 1:
-            named = " and ".join(f"--{x}" for x in forms)
-            advice = f"Write for example: {write_as(forms)}"
-            raise UsageError(f"{named} name one file. {advice}")
     for form, name in files.items():
         if name == "-":
             continue

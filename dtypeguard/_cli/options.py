@@ -237,7 +237,7 @@ COMMANDS = {
     ),
     "demo": _Command(
         "ten programs that fail, the lines, and what one call changes",
-        "Runs ten small programs, bare and with one call of dtypeguard's more. With a "
+        "Runs ten small programs as they are, and with one call added. With a "
         "NAME, shows that one in full. Exits 1 if one fails with the call, else 0.",
         "dtypeguard demo prodigy",
         "",

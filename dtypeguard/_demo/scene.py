@@ -115,7 +115,7 @@ def _lines_of_audit(report: AuditReport) -> Iterator[str]:
             yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
     for drift in report.drifts:
         place = _place(drift.origin)
-        yield f"{place}  {drift.name}  {drift.before} -> {drift.after}"
+        yield f"{place}  {drift.name}  {drift.before} -> {drift.after}".strip()
     for each in report.wide_operations:
         yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
 

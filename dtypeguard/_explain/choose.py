@@ -1,82 +1,57 @@
-"""Third stage: chooses what to write, for each line that is to blame.
+"""Third stage: chooses among the remedies by trying them; one that fails is not said."""
 
-What loses nothing comes first. Each way of writing it is tried; one that does not mend the
-error is not said.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from .._source.origin import Origin
-from .branches import branch_remedies
-from .calls import call_remedies
-from .finding import Finding, RefusedCall, RefusedLeaf
-from .loops import loop_remedies
-from .remedies import Remedy
-from .trials import Trials
+from .._leaves.types import DType
+from .finding import Finding, RefusedLeaf
+from .remedies import Remedy, remedies
 
-
-class Cause(NamedTuple):
-    """A line that gave leaves a type that JAX refuses, or forced that.
-
-    Attributes:
-        line: None for leaves of which no line is known.
-        leaves: those that got their types there.
-        types: the dtypes to which the remedy may cast.
-        remedy: what to write, a sentence a line.
-    """
-
-    line: Origin | None
-    leaves: Sequence[RefusedLeaf]
-    types: Sequence[str]
-    remedy: Sequence[str]
+_WAYS = 2  # of mending a leaf that are said
 
 
 class Choice(NamedTuple):
-    """What a note says: the causes, those that are to be mended first before others."""
+    """What a note says.
+
+    Attributes:
+        headline: what is wrong.
+        leaves: all that JAX refuses.
+        remedies: what to write, a sentence each.
+        is_checked: whether something was tried with success.
+        to: the dtypes to which what is wider is cast.
+        before: what was before the error, a sentence each.
+    """
 
     headline: str
-    causes: Sequence[Cause]
-    is_tried: bool = False
+    leaves: Sequence[RefusedLeaf]
+    remedies: Sequence[str] = ()
+    is_checked: bool = False
+    to: Sequence[DType] = ()
+    before: Sequence[str] = ()
 
 
 def choose(finding: Finding) -> Choice:
-    """The lines to blame, and what to write for each."""
-    remedies = _tried(_remedies(finding, Trials()))
-    order = [text for text, _, _ in remedies]
-    causes: dict[Origin | None, list[RefusedLeaf]] = {}
-    for leaf in finding.leaves:
-        causes.setdefault(leaf.to_blame, []).append(leaf)
-    chosen = []
-    for line, of_line in causes.items():
-        numbers = {leaf.number for leaf in of_line}
-        remedy = [text for text, mended, _ in remedies if mended & numbers]
-        dtypes = [x.dtypes[0] for x in of_line if len({*x.dtypes}) == len(x.dtypes)]
-        types = list(dict.fromkeys(map(str, dtypes)))
-        chosen.append(Cause(line, of_line, types, remedy))
-    chosen.sort(key=lambda cause: min(map(order.index, cause.remedy), default=len(order)))
-    return Choice(finding.headline, chosen, any(is_tried for *_, is_tried in remedies))
+    """What is found, and what to write: of each leaf what was tried with success first."""
+    sentences: list[str] = []
+    is_checked, to, leaves = False, dict[DType, None](), [*finding.leaves]
+    for ways in remedies(finding):
+        outcomes = [(way, way.trial()) for way in ways]
+        kept = [pair for pair in outcomes if pair[1] is not False]
+        kept.sort(key=lambda pair: pair[1] is None)
+        is_checked |= any(outcome for _, outcome in kept)
+        mended: set[int] = set()
+        for way, _ in _first(kept):
+            numbers = {leaf.number for leaf in way.leaves}
+            text = f"or {way.text}" if mended & numbers else way.text
+            mended |= numbers
+            sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
+            to |= dict.fromkeys(way.to)
+        for way, _ in kept[:1]:
+            leaves.sort(key=lambda leaf: leaf.number not in way.changes)
+    remedy = [*dict.fromkeys(sentences)]
+    return Choice(finding.headline, leaves, remedy, is_checked and bool(remedy), [*to])
 
 
-def _remedies(finding: Finding, trials: Trials) -> Iterable[Remedy]:
-    if isinstance(finding.of, RefusedCall):
-        return call_remedies(finding.of, finding, trials)
-    of = loop_remedies if finding.of.is_loop else branch_remedies
-    return of(finding.of, finding, trials)
-
-
-def _tried(remedies: Iterable[Remedy]) -> list[tuple[str, set[int], bool]]:
-    """Sentences, the numbers of the leaves that they mend, and whether they were tried."""
-    found: list[tuple[str, set[int], bool]] = []
-    for remedy in remedies:
-        text, is_tried = remedy.tried()
-        mended = {leaf.number for leaf in remedy.leaves}
-        is_other = any(mended & before for _, before, _ in found)
-        if any(text and said.lower() == f"{text}.".lower() for said, *_ in found):
-            continue
-        text = f"or {text}" if text and is_other else text
-        for line in text.splitlines():
-            found.append(
-                (f"{line[0].upper()}{line[1:].removesuffix('.')}.", mended, is_tried)
-            )
-    return found
+def _first(kept: Sequence[tuple[Remedy, object]]) -> Sequence[tuple[Remedy, object]]:
+    """The first ways of several; none that is not known to do beside one that is."""
+    return [pair for pair in kept[:_WAYS] if pair[1] or not kept[0][1]]

@@ -19,7 +19,7 @@ from .colors import color_uncaught
 from .find import find
 from .frames import JAX
 from .read import read
-from .render import noted, render
+from .text import noted, text_of
 from .unfiltered import UNFILTERED
 
 # What was before an error, and what to write in place of what is chosen, sentences each.
@@ -141,16 +141,11 @@ def explain_error(
         if isinstance(part, _ERRORS) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
-                    told, instead = other(part)
-                    causes = [
-                        x._replace(remedy=[*told, *instead], types=())
-                        if instead
-                        else x._replace(remedy=[*told, *x.remedy])
-                        for x in choice.causes
-                    ]
-                    is_tried = choice.is_tried and not instead
-                    choice = choice._replace(causes=causes, is_tried=is_tried)
-                    part.add_note(render(choice, is_whole))
+                    before, instead = other(part)
+                    if instead:
+                        choice = choice._replace(remedies=instead, is_checked=False, to=())
+                    choice = choice._replace(before=before)
+                    part.add_note(text_of(choice, is_whole))
                     color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 

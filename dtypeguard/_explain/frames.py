@@ -12,7 +12,6 @@ import contextlib
 import inspect
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -22,14 +21,13 @@ from jax import tree_util
 
 from .._carry.split import SplitTree
 from .._leaves.dtypes import is_array
-from .._leaves.functions import parameters, required
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
+from .._lines.sites import Site
 from .._source.files import is_installed, is_users
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-from .._source.syntax import expression
 from .kinds import KINDS, Kind
-from .paths import is_users_function, users_path
+from .paths import users_path
 
 JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 
@@ -43,8 +41,6 @@ class ControlFlow(NamedTuple):
         line: of the caller; None if there is none.
         variables: of the caller.
         users_path: translates a path in Flax's own carry to the user's objects.
-        container: the public function of JAX that contains the call; empty if none does.
-        given: the arguments of that, of those with a default only what the caller names.
         is_update: whether the `update` of an Optax optimizer made the call.
         carry: the position of the carry in what the user gives to a package.
         bodies: of a loop its body; the branches, by the names of their parameters.
@@ -52,7 +48,6 @@ class ControlFlow(NamedTuple):
         compared: the carries that Equinox compares, before there is a jaxpr.
         condition: of a `while_loop`; None for others.
         trees: structures in JAX's variables, the likeliest of the result first.
-        has_users_branch: whether the user gave a branch to the package that made the call.
         written: the call in the source of the caller; None if that cannot be read.
     """
 
@@ -61,8 +56,6 @@ class ControlFlow(NamedTuple):
     line: Origin | None
     variables: Mapping[str, PyTree]
     users_path: Callable[[str], str]
-    container: str
-    given: Kwargs
     is_update: bool
     carry: int
     bodies: Mapping[str, Body] = {}
@@ -70,7 +63,6 @@ class ControlFlow(NamedTuple):
     compared: Sequence[PyTree] = ()
     condition: Body | None = None
     trees: Sequence[PyTreeDef] = ()
-    has_users_branch: bool = False
     written: ast.AST | None = None
 
     @property
@@ -83,6 +75,11 @@ class ControlFlow(NamedTuple):
         """Whether JAX itself wrote the body of a loop."""
         codes = [body.code for body in self.bodies.values() if self.is_loop]
         return any(code and code.co_filename.startswith(JAX) for code in codes)
+
+
+def users_sites(sites: Sequence[Site]) -> list[Site]:
+    """The user's own lines that an error passed through, inside out."""
+    return [site for site in reversed(sites) if not is_installed(site.file)]
 
 
 def combines(frames: Sequence[FrameType]) -> bool:
@@ -120,12 +117,11 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
                 origin_of_frame(caller) if caller else None,
                 dict(caller.f_locals) if caller else {},
                 users_path(caller, kind.carry),
-                *_container(frames[first:number], caller),
                 is_update([*map(frame_of, packages)]),
                 chosen if chosen and type(chosen) is int else kind.carry,
             )
             if not call.is_loop:
-                yield _with_branches(call, arguments, frames[number:], packages)
+                yield _with_branches(call, arguments, frames[number:])
             else:
                 with contextlib.suppress(KeyError, AttributeError):  # no longer held
                     yield _with_body(call, arguments, frames[number:])
@@ -155,19 +151,9 @@ def _with_body(
 
 
 def _with_branches(
-    call: ControlFlow,
-    given: Kwargs,
-    frames: Sequence[FrameType],
-    packages: Sequence[FrameType],
+    call: ControlFlow, given: Kwargs, frames: Sequence[FrameType]
 ) -> ControlFlow:
-    """A call with its branches; without them if a jaxpr is missing.
-
-    Args:
-        call: of the branches.
-        given: its arguments.
-        frames: its frame and those inside of it.
-        packages: the frames of the package that made it.
-    """
+    """A call with its branches; without them if a jaxpr is missing."""
     functions = call.kind.branches(given) if call.kind.branches else {}
     lists = [items for _, items in _variables(frames) if all(map(_is_jaxpr, items))]
     lists = [jaxprs for jaxprs in lists if len(jaxprs) == len(functions)]
@@ -183,42 +169,7 @@ def _with_branches(
         for (name, function), jaxpr in zip(functions.items(), lists[-1] if lists else ())
         if function
     }
-    names = [given, *(frame.f_locals for frame in packages)]
-    lists = [each.get("branches") for each in names]
-    single = [each.get(name) for each in names for name in ("true_fun", "false_fun")]
-    single += itertools.chain(*(x for x in lists if isinstance(x, (list, tuple))))
-    is_users = any(map(is_users_function, single))
-    return call._replace(bodies=bodies, trees=_trees(frames), has_users_branch=is_users)
-
-
-def _container(frames: Sequence[FrameType], caller: FrameType | None) -> tuple[str, Kwargs]:
-    """The public function of JAX that contains a call, and its arguments; empty if none.
-
-    Args:
-        frames: those between the caller and the call.
-        caller: of JAX.
-    """
-    for frame in frames:
-        name = frame.f_code.co_name
-        function = _public(frame.f_globals.get("__name__", ""), name)
-        if function is not None and _code_of(function) is frame.f_code:
-            written = caller and expression(caller.f_code, caller.f_lasti)
-            named = [each.arg for each in getattr(written, "keywords", ())]
-            names = parameters(function).keys() & {*required(function), *named}
-            values = frame.f_locals.items()
-            return name, {each: value for each, value in values if each in names}
-    return "", {}
-
-
-def _public(module: str, name: str) -> Function | None:
-    """The function that JAX has under a public name; None if it has none."""
-    parts = [part for part in module.split(".") if part != "_src"]
-    for end in range(len(parts), 0, -1):
-        public = sys.modules.get(".".join(parts[:end]))
-        function = vars(public).get(name) if public else None
-        if callable(function):
-            return inspect.unwrap(function)
-    return None
+    return call._replace(bodies=bodies, trees=_trees(frames))
 
 
 def _code_of(function: Function | None) -> CodeType | None:

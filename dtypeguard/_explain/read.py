@@ -28,11 +28,11 @@ class Failure(NamedTuple):
 
     Attributes:
         message: of the error.
-        complaint: what the message says of arguments or of a result; None if the error is
-            one of control flow.
         frames: those that it passed through, with JAX's own, outside in.
         sites: the lines among them outside JAX.
-        is_update: whether one of them is in the `update` of an Optax optimizer.
+        complaint: what the message says of arguments or of a result; None if the error is
+            one of control flow.
+        is_update: whether one of the lines is in the `update` of an Optax optimizer.
         control_flow: the calls of control flow that may have raised it, outside in.
         functions: those whose result JAX may have refused, by the names of parameters.
         types: those that a message names which is not JAX's.
@@ -41,12 +41,12 @@ class Failure(NamedTuple):
     """
 
     message: str
-    complaint: Complaint | None
     frames: Sequence[FrameType]
     sites: Sequence[Site]
-    is_update: bool
-    control_flow: Sequence[ControlFlow]
-    functions: Sequence[tuple[str, Body]]
+    complaint: Complaint | None = None
+    is_update: bool = False
+    control_flow: Sequence[ControlFlow] = ()
+    functions: Sequence[tuple[str, Body]] = ()
     types: frozenset[str] = frozenset()
     lowered: Lowered | None = None
     unsupported: DType | None = None
@@ -55,21 +55,20 @@ class Failure(NamedTuple):
 def read(error: BaseException) -> Failure | None:
     """An error with JAX's own frames in its traceback; None if it is not over types."""
     message = str(error)
-    if (unlike := lowered(message)) is not None:
-        passed = sites(error.__traceback__)
-        return Failure(message, None, (), passed, False, (), (), lowered=unlike)
-    if isinstance(error, NotImplementedError) and (dtype := unsupported(message)):
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        passed = sites(error.__traceback__)
-        return Failure(message, None, frames, passed, False, (), (), unsupported=dtype)
-    if isinstance(error, NotImplementedError):
-        return None
-    about = complaint(message)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    unlike, dtype = lowered(message), None
+    if isinstance(error, NotImplementedError) and not unlike:
+        dtype = unsupported(message)
+        if dtype is None:
+            return None
+    if unlike or dtype:
+        passed = sites(error.__traceback__)
+        return Failure(message, frames, passed, lowered=unlike, unsupported=dtype)
+    about = complaint(message)
     inner = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), frames[::-1])
     if about is not None and about.wanted is None and combines([*inner]):
         about = None  # its function has returned other types than it was given
-    is_of_call = about is not None and not about.is_result
+    is_of_call = about is not None and not about.role.is_result
     calls = [] if is_of_call else list(control_flow(frames))
     types = named_types(message) if about is None else frozenset()
     if about is None and not calls and not types:
@@ -78,16 +77,25 @@ def read(error: BaseException) -> Failure | None:
     callers = (site for site in reversed(passed) if package(site.file) != "equinox")
     if caller := next(callers, None):
         calls = [call._replace(written=caller.node) for call in calls]
-    if about is not None and not (passed and passed[-1].inside):
-        return None  # JAX has not raised it
-    if types and passed and passed[-1].inside and not KIND_NAMED.search(message):
-        types = frozenset()  # JAX has raised it
-    functions = []
-    if about is not None and about.is_result:
+    is_of_jax = bool(passed and passed[-1].inside)
+    if about is not None and not is_of_jax:
+        return None
+    if types and is_of_jax and not KIND_NAMED.search(message):
+        types = frozenset()
+    functions: list[tuple[str, Body]] = []
+    if about is not None and about.role.is_result:
         functions = [("cond_fun", call.condition) for call in calls if call.condition]
         functions += _losses(passed[-1])
-    in_update = is_update([frame_of(site.frame) for site in passed])
-    return Failure(message, about, frames, passed, in_update, calls, functions, types)
+    return Failure(
+        message,
+        frames,
+        passed,
+        complaint=about,
+        is_update=is_update([frame_of(site.frame) for site in passed]),
+        control_flow=calls,
+        functions=functions,
+        types=types,
+    )
 
 
 def _losses(site: Site) -> Iterator[tuple[str, Body]]:

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
@@ -62,6 +62,18 @@ class Monitored:
             self._entered -= 1
             if self._entered == 0:
                 self._stop()
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """A context in which nothing that this thread does is recorded."""
+        thread = get_ident()
+        is_outermost = thread not in self._busy
+        self._busy.add(thread)
+        try:
+            yield
+        finally:
+            if is_outermost:
+                self._busy.discard(thread)
 
     def _start(self) -> None:
         """Begins, in the functions that run as well."""

@@ -95,10 +95,11 @@ class Why(NamedTuple):
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
         told = ("forced by", self.cause), ("begins at", self.begun)
-        forced, first = (f"{word} {self._place(x)}" if x else "" for word, x in told)
+        forced, first = (f"{word} {self.place(x)}" if x else "" for word, x in told)
         return self.origin.place if self.origin else "", forced, first
 
-    def _place(self, line: Origin) -> str:
+    def place(self, line: Origin) -> str:
+        """One of the lines as it is printed, with the call of its function in the other."""
         further = f", itself by {line.behind.place}" if line.behind else ""
         return f"{line.place}{_call_of(line, self.origin)}{further}"
 

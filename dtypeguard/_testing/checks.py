@@ -105,18 +105,6 @@ def some_zeros(params: Params) -> Params:
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def eval_shape(subject: OptimizerSubject) -> None:
-    """The state keeps its types, and no update widens a param under `p + u`.
-
-    That is Equinox's `apply_updates`. An update fails even if its gradient was as wide, and
-    passes if it is narrower.
-    """
-    params, before = subject.carry
-    updates, state = subject.update(subject.grads, before, params, **subject.extra_args)
-    same_types("state", before, state)
-    _no_promotion(subject, updates)
-
-
 def scan(subject: CheckedCall) -> None:
     """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
     lax.scan(lambda carry, _: (subject.step(carry), None), subject.carry, None, length=2)
@@ -163,7 +151,7 @@ def multi_steps(subject: OptimizerSubject) -> None:
             raise Skip("MultiSteps itself does not take these dtypes") from None
         raise
     same_types("state", before, after)
-    _no_promotion(subject, updates)
+    no_promotion(subject, updates)
 
 
 def failures_of(
@@ -214,7 +202,7 @@ def _type_and_shape(leaf: Leaf, other: Leaf) -> str:
     return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
 
 
-def _no_promotion(subject: OptimizerSubject, updates: Updates) -> None:
+def no_promotion(subject: OptimizerSubject, updates: Updates) -> None:
     gradients = by_path(subject.grads)
     asked = functools.partial(dtype_of_update, subject.updates_dtype)
     raise_first(

@@ -82,7 +82,6 @@ audit :three.step | my_script.py has no three.step
 audit optax:adam --html no/such/a.html | audit --html audit.html
 audit optax:adam --json --markdown | --json --markdown audit.markdown
 audit optax:adam --json --format markdown | only one form can be printed
-audit optax:sgd --json a.txt --html ./a.txt | --json and --html name one file. Write for
 audit :step --step | a step needs a function that gives its arguments
 audit :step --inputs :inputs --params bf16 | --params is for an optimizer
 audit :step --carry 1 | --carry is for a step

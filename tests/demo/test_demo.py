@@ -13,6 +13,7 @@ from dtypeguard._cli.main import main
 from dtypeguard._demo.names import NAMES
 from dtypeguard._demo.scene import FOLDER, PlayedHalf, Scene, play
 
+RECORDED = sys.version_info >= (3, 12)  # where lines of values are
 FAILED = PlayedHalf("TypeError: no", "", "TypeError: no", True)
 
 
@@ -42,8 +43,9 @@ def test_it_fits_and_ends_with_what_to_type(played, capsys):
         (title,) = (n for n, line in enumerate(lines) if line.endswith(f" {name}.py"))
         bare, line, guarded = lines[title + 1 : title + 4]
         assert lines[title].startswith(f"{number:2}  ")
-        assert (bare[:10], guarded[:10]) == ("    bare  ", "    with  ")
-        assert re.match(r"    line  [\w/.]+\.py:\d+", line), line
+        assert (bare[:10], guarded[:10]) == ("    as is ", "    with  ")
+        if RECORDED or name != "compiles_again":
+            assert re.match(r"    line  [\w/.]+\.py:\d+", line), line
         assert "FAILED" not in guarded
 
 
@@ -62,7 +64,7 @@ def test_it_fits_and_ends_with_what_to_type(played, capsys):
 def test_bare_it_fails_on_the_line(name, bare, file, scenes):
     scene = scenes[NAMES.index(name)]
     assert bare in scene.bare.text
-    assert file in scene.bare.line
+    assert file in scene.bare.line or not (RECORDED or name != "compiles_again")
     assert not scene.guarded.is_error
 
 
@@ -71,7 +73,8 @@ def test_one_in_full(played, capsys):
     out = capsys.readouterr().out
     assert out.startswith(os.path.join(FOLDER, "failing_scan.py"))
     assert "    decay = jnp.asarray(0.9, jnp.float32)\n" in out
-    assert "forced by dtypeguard/_demo/scenes/failing_scan.py:12" in out
+    forced = r"because of \w+ +dtypeguard/_demo/scenes/failing_scan.py:12 "
+    assert (re.search(forced, out) is not None) is RECORDED
 
 
 @pytest.mark.parametrize(("guarded", "code"), [(FAILED, 1), (PlayedHalf("runs"), 0)])

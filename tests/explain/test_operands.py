@@ -1,9 +1,7 @@
 """Errors over operands name the lines that made them, and what is printed mends them."""
 
-import ast
 import contextlib
 import functools
-import importlib.util
 import itertools
 import operator
 import pathlib
@@ -26,10 +24,6 @@ pytestmark = pytest.mark.third_party
 FILE = pathlib.Path(planted_operands.__file__)
 TEXT = FILE.read_text()
 MODES = {"eager": lambda function: function, "jit": jax.jit}
-ADVICE = re.compile(
-    r"(At|Or at|And at) (\S+):(\d+) write (.+) in place of (.+?)"
-    r"(?:; .*| \((?:the|large|integers|numbers|all) [^()]*\))?(?: \(not tried\))?\."
-)
 
 
 @contextlib.contextmanager
@@ -47,69 +41,20 @@ def marked(word, name):
     return None
 
 
-def ways_of(note):
-    """The advice of a note: of each way its replacements, by line."""
-    found = []
-    for line in note.splitlines():
-        if parts := ADVICE.fullmatch(line):
-            word, file, number, new, old = parts.groups()
-            assert file == str(FILE.relative_to(pathlib.Path.cwd()))
-            if word != "And at":
-                found.append([])
-            found[-1].append((int(number), old, new))
-    return found
-
-
-def replaced(text, changes):
-    """A source with some expressions replaced, wherever they stand on their line."""
-    lines = text.splitlines()
-    for number, old, new in changes:
-        places = {
-            (node.col_offset, node.end_col_offset)
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, (ast.expr, ast.AugAssign))
-            if node.lineno == node.end_lineno == number
-            if ast.get_source_segment(text, node) == old
-        }
-        assert places, (number, old)
-        for start, end in sorted(places, reverse=True):
-            line = lines[number - 1]
-            lines[number - 1] = line[:start] + new + line[end:]
-    return "\n".join(lines)
-
-
-_NUMBERS = itertools.count()
-
-
-def loaded(text, folder):
-    path = folder / f"planted_{next(_NUMBERS)}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", planted_operands.CASES)
-def test_the_line_is_named_and_what_is_printed_mends_it(name, mode, tmp_path):
+def test_the_operand_and_its_lines_are_named(name, mode):
     case = planted_operands.CASES[name]
     with options(case):
-        error = raised(lambda: case.program(MODES[mode]))
-        (note,) = notes(error)
-        made = marked("made", name)
-        forced = marked("forced", name) or marked(f"forced in {mode}", name)
-        row = re.escape(case.operand) + r" +" + re.escape(case.type)
-        row += rf" +{re.escape(made)}(?: \(in .*?\))?" + (
-            rf" +forced by {re.escape(forced)}" if forced else ""
-        )
-        assert re.search(rf"^  {row}$", note, re.MULTILINE), note
-        ways = ways_of(note)
-        assert len(ways) == case.ways, note
-        for changes in ways:
-            module = loaded(replaced(TEXT, changes), tmp_path)
-            program = module.CASES[name].program
-            jax.eval_shape(functools.partial(program, MODES[mode]))  # compiles nothing
+        (note,) = notes(raised(lambda: case.program(MODES[mode])))
+    made = marked("made", name)
+    forced = marked("forced", name) or marked(f"forced in {mode}", name)
+    _, *rows = note.splitlines()
+    start = next(n for n, x in enumerate(rows) if x.startswith(f"  {case.operand}"))
+    assert rows[start].endswith(case.type), note
+    facts = itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
+    named = "\n".join(facts)
+    assert all(line in named for line in (made, forced) if line), note
 
 
 BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
@@ -143,7 +88,9 @@ def test_a_store_to_another_object_is_no_field():
         return lax.add(BF16, head.bias)
 
     (note,) = notes(raised(program))
-    assert f"y = head.bias  float32[3]   {line_of(__file__, 'field: bias')}\n" in note
+    assert re.search(
+        rf"y = head.bias  .*\n +is float32 +{line_of(__file__, 'field: bias')} ", note
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -154,7 +101,7 @@ def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
         return MODES[mode](lambda layer, x: layer(x))(narrow, F32)
 
     (note,) = notes(raised(program))
-    assert f"y = self.bias  bfloat16[3]  {line_of(__file__, 'field: cast')}\n" in note
+    assert re.search(rf"y = self.bias  .*\n .* {line_of(__file__, 'field: cast')} ", note)
 
 
 def _structure():
@@ -280,10 +227,8 @@ def test_a_size_that_is_a_float(call, size, tmp_path):
     exec(compile(path.read_text(), str(path), "exec"), names := {})
     (note,) = notes(raised(lambda: names["sized"](size)))
     assert f"\n  {SIZES[call]}  " in note, note
-    new, old = re.search(r" write (.+) in place of (\w+)", note).groups()
-    changed = path.read_text().replace(call, call.replace(old, new))
-    exec(compile(changed, str(path), "exec"), names)
-    assert names["sized"](size).dtype == jnp.float32
+    cast = "make size an int: 2." if size == 2.0 and type(size) is float else "cast size to"
+    assert cast in note
 
 
 @pytest.mark.parametrize(
@@ -347,14 +292,6 @@ def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
     assert notes(raised(_shapes)) == []
 
 
-def test_what_is_not_known_of_tracers_costs_lines_alone(monkeypatch):
-    monkeypatch.setattr("dtypeguard._lines.traced._behind", lambda *_: 1 / 0)
-    case = planted_operands.CASES["key_value_cache"]
-    (note,) = notes(raised(lambda: case.program(jax.jit)))
-    assert "  update = new[None]  float32[1,3]" in note
-    assert "write new[None].astype(jnp.bfloat16) in place of new[None]" in note
-
-
 def test_a_failure_of_the_note_costs_the_note_alone(monkeypatch):
     monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: 1 / 0)
     case = planted_operands.CASES["key_value_cache"]
@@ -367,7 +304,7 @@ def test_without_source():
     code = "lax.dynamic_update_slice(cache, new, (0,))"
     names = {"lax": lax, "cache": BF16, "new": F32}
     (note,) = notes(raised(lambda: eval(compile(code, "<typed>", "eval"), names)))
-    assert "\nCast the argument update: x.astype(jnp.bfloat16) (not tried).\n" in note
+    assert "cast update to bfloat16" in note
     assert "A cast to bfloat16 rounds" in note
 
 
@@ -381,7 +318,7 @@ def test_an_argument_that_is_spread_over_lines():
         )  # fmt: skip
 
     (note,) = notes(raised(lambda: write(BF16, F32)))
-    assert "write (new * 2).astype(jnp.bfloat16) in place of new * 2" in note
+    assert "cast new * 2 to bfloat16" in note
 
 
 A, B = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3), jnp.float32)
@@ -406,18 +343,3 @@ def test_what_stands_in_a_call_is_not_taken_for_what_it_passes_on(call, wrong):
         (note,) = notes(raised(call))
     assert "bfloat16" in note
     assert not re.search(wrong, note), note
-
-
-def test_one_of_several_returns_is_not_edited():
-    def loss(w):
-        if w.ndim:
-            return jnp.argmax(w)
-        return w.sum()
-
-    def pair(w):
-        out = jnp.argmax(w), w
-        return out
-
-    for f, has_aux in ((loss, False), (pair, True)):
-        (note,) = notes(raised(lambda: jax.grad(f, has_aux=has_aux)(jnp.ones(3))))  # noqa: B023
-        assert " write " not in note

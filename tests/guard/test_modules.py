@@ -13,7 +13,7 @@ import pytest
 from helpers import assert_same, need, set_x64, types
 from jax import lax, tree_util
 
-from dtypeguard import audit, guard_step, strong
+from dtypeguard import audit, guard, guard_step, strong
 from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party
@@ -121,6 +121,19 @@ def test_a_module_in_strong_audit_and_check():
     assert "model.layers[3].weight" in {drift.path for drift in drifts}
     after, *_ = guard_step(wide, carry=CARRY)(*args)
     assert types(arrays(after)) == types(arrays(model))
+
+
+def test_a_number_of_a_module_in_the_state_of_an_optimizer_stays_one():
+    class State(eqx.Module):
+        mean: Any
+        rate: float = 0.5
+
+    widen = lambda u, s, p=None: (u, State(s.mean * jnp.ones(2), s.rate))
+    opt = guard(optax.GradientTransformation(lambda p: State(jnp.ones(2, BF16)), widen))
+    state = opt.init(jnp.ones(2))
+    for _ in range(2):
+        _, state = opt.update(jnp.ones(2), state)
+        assert (state.rate, type(state.rate), state.mean.dtype) == (0.5, float, BF16)
 
 
 def test_a_dtype_is_no_array():

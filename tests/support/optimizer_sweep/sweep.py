@@ -26,9 +26,22 @@ from . import catalog
 from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
+
+def eval_shape(subject: OptimizerSubject) -> None:
+    """The state keeps its types, and no update widens a param under `p + u`.
+
+    That is Equinox's `apply_updates`. An update fails even if its gradient was as wide, and
+    passes if it is narrower.
+    """
+    params, before = subject.carry
+    updates, state = subject.update(subject.grads, before, params, **subject.extra_args)
+    checks.same_types("state", before, state)
+    checks.no_promotion(subject, updates)
+
+
 # These run inside one trace; `init` also needs a state from outside of it.
 CHECKS: dict[str, Check] = {
-    "eval_shape": checks.eval_shape,
+    "eval_shape": eval_shape,
     "scan": checks.scan,
     "cond": checks.cond,
     "MultiSteps": checks.multi_steps,

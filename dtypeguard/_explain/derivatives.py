@@ -9,16 +9,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.rows import cast_text
 from .._lines.provenance import TypeProvenance
-from .._lines.sites import Argument
 from .._source.files import is_installed, is_users
 from .._source.origin import Why, origin_at
 from .._source.syntax import returned
-from .casts import ArgumentCast, sentence
 from .finding import Finding, RefusedCall, RefusedLeaf
 from .read import Failure
-from .remedies import Remedy, Way, untried
 
 
 def is_pulled_back(failure: Failure) -> bool:
@@ -56,10 +52,9 @@ def find_added(
         line = origin_at(rule.co_filename, first, rule.co_qualname)
         lines = Why(why.origin, line) if why.is_promoted else Why(line)
         leaf = RefusedLeaf(0, "a cotangent", (wrong[0],), lines)
-        call = RefusedCall(rule.co_filename, node, wanted, is_added=True)
         name = rule.co_name.replace("<lambda>", "a lambda")
         head = f"{name} returns a cotangent in another dtype than its argument."
-        return Finding(head, [leaf], call)
+        return Finding(head, [leaf], RefusedCall(wanted, "rule", name))
     return None
 
 
@@ -78,26 +73,13 @@ def find_tangent(failure: Failure, provenance: TypeProvenance) -> Finding | None
     node = node.elts[1] if isinstance(node, ast.Tuple) and len(node.elts) == 2 else None
     if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == len(pairs):
         node = node.elts[unlike[0]]
-    file = rule.co_filename
-    argument = Argument("", tangent, node).with_text(file)
     first = node.lineno if node else rule.co_firstlineno
-    line, why = origin_at(file, first, rule.co_qualname), provenance.of_value(tangent)
-    why = why if why.origin else Why(line)
-    leaf = RefusedLeaf(0, "a tangent", (tangent,), why, argument=argument)
-    call = RefusedCall(file, node, dtype_of(primal), is_added=True)
-    head = f"{rule.co_name} returns a tangent in another dtype than its primal."
-    return Finding(head.replace("<lambda>", "a lambda"), [leaf], call)
-
-
-def added_remedies(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    """To return each cotangent in the dtype of its argument, or a tangent in its own."""
-    (leaf,) = finding.leaves
-    if leaf.argument and leaf.argument.source:
-        cast = ArgumentCast(leaf.argument, call.wanted)
-        yield Remedy([Way(sentence([cast], call.file, call.node), untried)], [leaf])
-        return
-    text = f"at {leaf.why.root} return each cotangent in the dtype of its argument, as "
-    yield Remedy([Way(f"{text}{cast_text(call.wanted)}", untried)], [leaf])
+    line = origin_at(rule.co_filename, first, rule.co_qualname)
+    why = provenance.of_value(tangent)
+    leaf = RefusedLeaf(0, "a tangent", (tangent,), Why(why.origin or line, line))
+    name = rule.co_name.replace("<lambda>", "a lambda")
+    head = f"{name} returns a tangent in another dtype than its primal."
+    return Finding(head, [leaf], RefusedCall(dtype_of(primal), "rule", name))
 
 
 def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, Any]]:

@@ -1,0 +1,141 @@
+"""Fourth stage: writes a note: four lines of facts a cause, then what to write."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .._leaves.dtypes import is_python_number
+from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
+from .._leaves.rows import columns, type_text
+from .._leaves.types import Leaf
+from .._source.origin import Origin
+from .choose import Choice
+from .finding import RefusedLeaf
+
+# A leaf; where branches return it in different types, what each of them returns.
+_Unit = Sequence[RefusedLeaf]
+_Fact = tuple[str, str, str]  # what it is, the line, its text
+
+
+class NotedLeaf(NamedTuple):
+    """A leaf that JAX refuses, as `error.dtypeguard_rows` has it.
+
+    Attributes:
+        path: of the leaf.
+        branch: that returns it, or empty.
+        types: a carry's before and after, another leaf's own.
+        origin: the line that gave it the type.
+        cause: the line that forced that.
+        begun: the line that gave the first value of a carry its type.
+    """
+
+    path: str
+    branch: str
+    types: tuple[str, ...]
+    origin: Origin | None
+    cause: Origin | None
+    begun: Origin | None
+
+
+def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
+    """All leaves, in their order."""
+    return tuple(
+        NotedLeaf(x.path, x.branch, (*map(_type, x.values),), *x.why[:3])
+        for x in choice.leaves
+    )
+
+
+def text_of(choice: Choice, is_whole: bool = False) -> str:
+    """The note.
+
+    Args:
+        choice: what it says.
+        is_whole: whether to list every leaf. Otherwise the note fits on a screen.
+    """
+    key = lambda leaf: leaf.path if leaf.branch else leaf.number
+    groups = grouped(grouped(choice.leaves, key), _key)
+    most = len(groups) if is_whole else CAUSES
+    lines = []
+    for group in groups[:most]:
+        lines += _names(group, is_whole)
+        lines += [f"  {line}" for line in columns([*_facts(group[0], len(group) > 1)])]
+    is_cut = len(groups) > most or any(len(group) > FEW for group in groups)
+    narrow = " and ".join(map(str, choice.to))
+    loses = (
+        f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that loses."
+    )
+    hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
+    after = [
+        *choice.before,
+        *choice.remedies,
+        "Checked: with this change the types agree." * choice.is_checked,
+        loses * bool(narrow),
+        hint * (is_cut and not is_whole),
+    ]
+    lines += and_more(max(len(groups) - most, 0))
+    note = [
+        f"dtypeguard: {choice.headline}",
+        *(f"  {x}" for x in lines),
+        *filter(None, after),
+    ]
+    return "\n".join(note).replace("[('float0', 'V')]", "float0")
+
+
+def _key(unit: _Unit) -> Hashable:
+    """What leaves of one cause have in common: all that is said of them."""
+    types = tuple((x.branch, x.is_reshaped, *map(str, x.dtypes)) for x in unit)
+    return types, *_facts(unit, is_one_of_many=True)
+
+
+def _names(group: Sequence[_Unit], is_whole: bool) -> Iterator[str]:
+    """The leaves of one cause with their types."""
+    leaves = [unit[0] for unit in group]
+    types = lambda leaf: "" if leaf.branch else " -> ".join(map(_type, leaf.values))
+    if is_whole or len(leaves) == 1:
+        yield from columns([(leaf.path, types(leaf)) for leaf in leaves])
+        return
+    is_few = len(leaves) <= FEW
+    paths = [leaf.path for leaf in leaves]
+    all_types = {types(leaf) for leaf in leaves}
+    type_ = (
+        all_types.pop() if len(all_types) == 1 else " -> ".join(map(str, leaves[0].dtypes))
+    )
+    name = ", ".join(paths) if is_few else of_holders(paths)
+    yield from columns([(name, "" if leaves[0].branch else type_)])
+
+
+def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
+    """The lines behind the type of a leaf, the one that is to be changed first."""
+    for leaf in unit:
+        why, old, new = leaf.why, leaf.dtypes[0], leaf.dtypes[-1]
+        if is_python_number(leaf.values[-1]):
+            new = type(leaf.values[-1]).__name__
+        elif leaf.is_reshaped:
+            old, new = (type_text(value) for value in leaf.values)
+        word = "becomes" if why.is_promoted or why.cause or len(leaf.values) > 1 else "is"
+        gives = f"{word} {new}"
+        if leaf.branch:
+            type_ = str(old) if is_one_of_many else _type(leaf.values[0])
+            kept = leaf.kept.rpartition(", ")[2] if is_one_of_many else leaf.kept
+            gives = f"{leaf.branch} gives {type_}{f' ({kept})' * bool(kept)}"
+        begins = [_fact(f"begins as {old}", why.begun, leaf)]
+        becomes = [
+            _fact(gives, why.origin, leaf) or (gives, "", "") * bool(leaf.branch),
+            _fact(f"{'  ' * bool(leaf.branch)}because of {new}", why.cause, leaf),
+        ]
+        facts = begins + becomes if leaf.is_of_first else becomes + begins
+        yield from filter(None, facts)
+
+
+def _fact(text: str, line: Origin | None, leaf: RefusedLeaf) -> _Fact | None:
+    if line is None:
+        return None
+    place = leaf.why.place(line) if line is leaf.why.cause else line.place
+    return text, place, line.users.code
+
+
+def _type(value: Leaf) -> str:
+    if isinstance(value, np.dtype):
+        return str(value)
+    return type(value).__name__ if is_python_number(value) else type_text(value)

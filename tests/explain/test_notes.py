@@ -1,0 +1,675 @@
+"""The table of notes: of each program the lines that are named, and the kind of remedy.
+
+In a program `# first` is on the line that the note names first, `# named` on others that it
+has to name, and `# not` on those that it may not. Its row has the kind of the first remedy,
+and a change of the program that is what it says: with it the program runs.
+"""
+
+import functools
+import inspect
+import io
+import itertools
+import re
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from advice import applied, note_on
+from helpers import need, set_x64
+from jax import lax
+
+from dtypeguard._source.files import short_path
+
+pytestmark = pytest.mark.third_party  # standard promotion
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+HALF, WIDE = jnp.ones(3, BF16), jnp.ones(3)
+SCALE = np.float32(2)
+XS = jnp.ones((4, 3))
+
+KINDS = {
+    "wrap": r"^Wrap the optimizer: dtypeguard\.guard\(opt\)",
+    "guard": r"^(At \S+ g|G)uard .*dtypeguard\.guard_step",
+    "begin": r"^(At \S+ b|B)egin \S.* as \w+",
+    "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
+    "return": r"^(At \S+ l|L)et \S+ .*return \S",
+    "argument": r"^At \S+ (cast|make|give) \S",
+    "shape": "^Return one shape",
+    "": "^  ",
+}
+CHECKED = "Checked: with this change the types agree."
+
+
+class Row(NamedTuple):
+    """A program, and what the note on its error is to say."""
+
+    program: Any
+    kind: str
+    changes: tuple[tuple[str, str], ...]
+    is_checked: bool
+    x64: bool
+
+
+ROWS: dict[str, Row] = {}
+
+
+def noted(kind, *changes, checked=True, x64=False):
+    """Registers a program with its remedy, and how the remedy is written into it."""
+
+    def register(program):
+        ROWS[program.__name__] = Row(program, kind, changes, checked, x64)
+        return program
+
+    return register
+
+
+def marked(program, mark):
+    """The lines of a program with a mark, as notes write them."""
+    lines, start = inspect.getsourcelines(program)
+    file = short_path(inspect.getsourcefile(program))
+    return [f"{file}:{start + n}" for n, x in enumerate(lines) if x.endswith(f"# {mark}\n")]
+
+
+# A carry that comes back wider begins so --------------------------------------------------
+
+
+@noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
+def an_average_with_a_computed_decay():
+    def body(carry, x):
+        average, n = carry
+        decay = jnp.minimum(0.999, (1 + n) / (10 + n))
+        return (decay * average + (1 - decay) * x, n + 1), None  # named
+
+    first = jnp.zeros(3, BF16), jnp.float32(0)  # first
+    return lax.scan(body, first, XS)
+
+
+@noted("begin", ("jnp.zeros(4, BF16)", "jnp.zeros(4, F32)"))
+def a_hidden_state_that_nothing_is_like():
+    w = jnp.ones((4, 4))
+
+    def cell(hidden, x):
+        return jnp.tanh(x @ w + hidden @ w), None  # named
+
+    hidden = jnp.zeros(4, BF16)  # first
+    return lax.scan(cell, hidden, jnp.ones((3, 4)))
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"))
+def a_constant_of_numpy():
+    scale = np.float32(2)  # named
+
+    def body(carry, x):
+        return carry * scale, None  # first
+
+    carry = jnp.ones(3, BF16)  # named
+    return lax.scan(body, carry, None, 3)
+
+
+@noted("begin", ("(params, params)", "(params, jax.tree.map(jnp.float32, params))"))
+def an_average_that_begins_as_the_params():
+    params, rate = {"w": jnp.ones(3, BF16)}, jnp.float32(0.99)
+
+    def step(carry, x):
+        params, average = carry
+        mix = lambda a, p: rate * a + (1 - rate) * p  # first
+        return (params, jax.tree.map(mix, average, params)), None
+
+    return lax.scan(step, (params, params), jnp.ones(2, BF16))
+
+
+@noted("begin", ("jax.tree.map(jnp.copy, params)", "jax.tree.map(jnp.float32, params)"))
+def an_average_that_begins_as_a_copy_of_the_params():
+    params = {"w": jnp.ones(3, BF16)}  # not
+    first = jax.tree.map(jnp.copy, params)  # named
+
+    def train(carry, x):
+        params, ema = carry
+        ema = jax.tree.map(lambda e, p: jnp.float32(0.99) * e + 0.01 * p, ema, params)
+        return (params, ema), None
+
+    return lax.scan(train, (params, first), jnp.ones(2))
+
+
+@noted("begin", ("jnp.zeros_like, params)", "lambda p: jnp.zeros_like(p, F32), params)"))
+def sums_of_gradients():
+    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
+    sums = jax.tree.map(jnp.zeros_like, params)
+
+    def body(sums, x):
+        grads = jax.grad(lambda p: (p["w"].sum() * p["b"].sum()).astype(F32))(params)
+        return jax.tree.map(lambda s, g: s + g * jnp.mean(x), sums, grads), None
+
+    return lax.scan(body, sums, XS)
+
+
+@noted("begin", ("jnp.zeros((), F32)", 'jnp.zeros((), "float64")'), x64=True)
+def an_energy_beside_float64():
+    def body(carry, _):
+        position, velocity, energy = carry
+        velocity = velocity - position * 0.01
+        return (position + velocity, velocity, energy + jnp.sum(velocity**2)), None
+
+    energy = jnp.zeros((), F32)  # first
+    return lax.scan(body, (jnp.ones(3), jnp.zeros(3), energy), None, 5)
+
+
+@noted("begin", ("np.load(file)", "np.load(file).astype(complex)"), x64=True)
+def a_field_that_a_restart_file_had_in_complex64():
+    def step(field, _):
+        return field * jnp.exp(1j * jnp.linspace(0.0, 1.0, 3)), None  # named
+
+    file = io.BytesIO()
+    np.save(file, np.ones(3, "complex64"))
+    file.seek(0)
+    field = jnp.asarray(np.load(file))  # named
+    return lax.scan(step, field, None, 3)
+
+
+@noted("begin", ("jnp.zeros((), int)", "jnp.zeros((), F32)"))
+def a_running_loss_that_begins_as_an_int():
+    def body(carry, x):
+        total, loss = carry
+        return (total + loss, loss * x), None  # named
+
+    first = jnp.zeros((), int), jnp.ones(())  # first
+    return lax.scan(body, first, jnp.ones(3))
+
+
+@noted("begin", ("jnp.zeros((), jnp.int32)", "jnp.zeros((), jnp.float32)"))
+def an_int_that_is_divided():
+    return lax.while_loop(
+        lambda n: n < 3,
+        lambda n: n / 2.0 + 3,
+        jnp.zeros((), jnp.int32),
+    )
+
+
+@noted("begin", ("jnp.zeros((), bool)", "jnp.zeros((), int)"))
+def a_flag_that_is_counted():
+    return lax.scan(lambda c, x: (c + 1, x), jnp.zeros((), bool), None, 2)
+
+
+@noted("begin", ("narrow=jnp.ones(3, BF16)", "narrow=jnp.ones(3, F32)"))
+def one_argument_of_a_call_over_several_lines():
+    def body(carry, x):
+        return {name: leaf + x for name, leaf in carry.items()}, None
+
+    make = dict
+    first = make(
+        wide=jnp.ones(3),
+        narrow=jnp.ones(3, BF16),  # named
+    )
+    return lax.scan(body, first, XS)
+
+
+@noted("begin", ("BF16), 0.1", "F32), 0.1"))
+def a_first_value_that_a_call_gave():
+    def walk(first, rate, turns):
+        return lax.scan(lambda c, x: (c - rate * x, None), first, XS[:turns])  # named
+
+    return walk(jnp.zeros(3, BF16), 0.1, turns=2)  # named
+
+
+@noted("begin", ("step(jnp.zeros(3, BF16))", "step(jnp.zeros(3))"))
+def a_loop_inside_of_a_derivative():
+    def step(first):
+        def loss(w):
+            return lax.scan(lambda c, x: (c + w * x, None), first, XS)[0].sum()  # named
+
+        return jax.grad(loss)(1.0)
+
+    return step(jnp.zeros(3, BF16))
+
+
+@noted(
+    "guard",
+    (
+        "return eqxi.while_loop(lambda x: x < 3, body,",
+        "return eqxi.while_loop(lambda x: x < 3, dtypeguard.guard_step(body),",
+    ),
+)
+def a_loop_of_equinox():
+    eqxi = need("equinox.internal")
+
+    def body(x):
+        return x * SCALE  # named
+
+    start = jnp.ones((), BF16)
+    return eqxi.while_loop(lambda x: x < 3, body, start, max_steps=3, kind="lax")
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"))
+def a_default_of_a_body():
+    def body(s, _, scale=WIDE):
+        return s * scale, None
+
+    return lax.scan(body, jnp.ones(3, BF16), None, 2)
+
+
+@noted("begin", ("jitted(jnp.ones(3, BF16))", "jitted(jnp.ones(3))"))
+def what_a_partial_holds():
+    def given(scale, s, _):
+        return s * scale, None
+
+    def assigned(weights):
+        wide = weights.astype(F32)  # named
+        return lax.scan(functools.partial(given, wide), weights, None, 2)
+
+    jitted = jax.jit(assigned)
+    return jitted(jnp.ones(3, BF16))
+
+
+@noted("begin", ("jnp.zeros((), BF16)", "jnp.zeros((), F32)"))
+def a_loop_in_a_loop():
+    def nested(state, x):
+        total, n = state
+        add = lambda i, t: t + x[i]  # first
+        return (lax.fori_loop(0, 3, add, total), n + 1), None
+
+    xs = jnp.ones((2, 3))  # named
+    first = jnp.zeros((), BF16)
+    return lax.scan(nested, (first, 0), xs)
+
+
+@noted("begin", ("jnp.ones(3, BF16)), XS", "jnp.ones(3, F32)), XS"))
+def a_line_in_a_helper():
+    def schedule(count):
+        warm = jnp.asarray(count, F32) / 10  # named
+        return warm * jnp.ones(3, BF16)
+
+    def body(carry, x):
+        count, value = carry
+        rate = schedule(count)  # named
+        return (count + 1, value * rate), None  # named
+
+    return lax.scan(body, (jnp.int32(0), jnp.ones(3, BF16)), XS)
+
+
+@noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
+def zeros_like_a_model():
+    model = jnp.sin(jnp.ones(3))  # named
+
+    def body(carry, x):
+        return carry + jnp.zeros_like(model) * x, None
+
+    return lax.scan(body, jnp.zeros(3, BF16), jnp.ones(3, BF16))
+
+
+@noted("begin", ("p.astype(BF16), params)", "p.astype(BF16).astype(F32), params)"))
+def a_cast_before_the_gradient():
+    def loss_of(p, x):
+        return jnp.sum((x * p["w"]) ** 2)
+
+    def body(params, x):
+        wide = jax.tree.map(lambda a: a.astype(F32), params)  # named
+        grads = jax.grad(loss_of)(wide, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), None
+
+    params = {"w": jnp.ones(3)}
+    params = jax.tree.map(lambda p: p.astype(BF16), params)  # named
+    return lax.scan(body, params, jnp.ones((2, 3), BF16))
+
+
+# ... what comes back narrower is cast at the line that narrowed it ------------------------
+
+
+@noted("cast", ("c.astype(BF16)", 'c.astype(BF16).astype("float32")'))
+def a_fori_loop_that_narrows():
+    def body(i, c):
+        return c.astype(BF16)  # first
+
+    return lax.fori_loop(0, 3, body, jnp.ones(3))
+
+
+@noted("cast", ("x.astype(int) + 1", "x.astype(int).astype(F32) + 1"), checked=False)
+def a_float_that_is_made_an_int():
+    def body(x):
+        return x.astype(int) + 1  # first
+
+    return lax.while_loop(lambda x: x[0] < 3, body, jnp.ones(3))
+
+
+# ... and an optimizer is wrapped ----------------------------------------------------------
+
+
+@noted("wrap", ("optax.adam(1e-3)", "dtypeguard.guard(optax.adam(1e-3))"), checked=False)
+def an_optimizer_in_a_scan():
+    opt, params = optax.adam(1e-3), {"w": jnp.ones(3, BF16)}
+    grads = {"w": jnp.ones(3)}  # named
+
+    def step(state, _):
+        return opt.update(grads, state, params)[1], None  # first
+
+    return lax.scan(step, opt.init(params), None, 3)
+
+
+@noted("wrap", ("optax.adam(1e-3)", "dtypeguard.guard(optax.adam(1e-3))"), checked=False)
+def an_optimizer_and_its_params():
+    opt, params = optax.adam(1e-3), {"w": jnp.ones(3, BF16)}
+
+    def step(carry, _):
+        params, state = carry
+        grads = jax.tree.map(lambda p: p.astype(F32), params)  # named
+        updates, state = opt.update(grads, state, params)  # first
+        return (optax.apply_updates(params, updates), state), None
+
+    return lax.scan(step, (params, opt.init(params)), None, 3)
+
+
+@noted("wrap", ("optax.adam(1e-3)", "dtypeguard.guard(optax.adam(1e-3))"), checked=False)
+def an_optimizer_in_a_branch():
+    opt = optax.adam(1e-3)
+    params = {"w": jnp.ones(3, BF16)}
+    state = opt.init(params)
+
+    def apply():
+        updates, new = opt.update({"w": jnp.ones(3)}, state, params)  # first
+        return optax.apply_updates(params, updates), new
+
+    return lax.cond(True, apply, lambda: (params, state))
+
+
+# Branches ---------------------------------------------------------------------------------
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"))
+def a_branch_that_widens_what_was_there():
+    x = jnp.ones(3, BF16)  # named
+    return lax.cond(
+        True,
+        lambda x: x * SCALE,  # first
+        lambda x: x,
+        x,
+    )
+
+
+@noted("return", ("HALF * 2", '(HALF * 2).astype("float32")'))
+def two_widths_of_which_one_loses_nothing():
+    return lax.cond(
+        True,
+        lambda: HALF * 2,  # first
+        lambda: WIDE + 1,  # named
+    )
+
+
+@noted("return", ("return x, 0 ", "return x, 0.0 "))
+def a_number_that_a_branch_returns():
+    def stop(x):
+        return x, 0  # named
+
+    return lax.cond(True, lambda x: (x, 0.5), stop, WIDE)
+
+
+@noted("begin", ("jnp.int32(0)", "jnp.float32(0)"))
+def an_operand_that_begins_as_an_int():
+    total = jnp.int32(0)  # named
+    return lax.cond(total > 3, lambda t: t + 0.5, lambda t: t, total)
+
+
+@noted("return", ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
+def a_global_that_a_branch_returns():
+    return lax.cond(
+        True,
+        lambda x: x * x,
+        lambda x: COUNTS,
+        (WIDE * 1.0),
+    )
+
+
+COUNTS = np.array([1, 2, 3], np.int32)
+
+
+@noted(
+    "return",
+    ("update, lambda: target", "lambda: jax.tree.map(BF16, update()), lambda: target"),
+)
+def an_average_that_one_branch_keeps():
+    params = {"w": WIDE, "b": WIDE}
+    target = jax.tree.map(lambda p: p.astype(BF16), params)  # named
+
+    def update():
+        return jax.tree.map(lambda p, t: p * 0.005 + t * (1 - 0.005), params, target)
+
+    return lax.cond(True, update, lambda: target)
+
+
+@noted("begin", ("jnp.ones(2, BF16)", "jnp.ones(2, F32)"))
+def a_switch():
+    x = jnp.ones(2, BF16)
+    branches = [
+        lambda x: x,
+        lambda x: x + 1,
+        lambda x: x * SCALE,  # named
+    ]
+    return lax.switch(1, branches, x)
+
+
+@noted("shape", checked=False)
+def branches_of_two_shapes():
+    return lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(2))
+
+
+@noted("return", ("x * self.weight", '(x * self.weight).astype("bfloat16")'))
+def a_branch_that_calls_an_object():
+    class Model:
+        def __init__(self):
+            self.weight = jnp.ones(3) * 2
+
+        def __call__(self, x):
+            return x * self.weight
+
+    model, half = Model(), jnp.ones(3, BF16)  # named
+    return lax.cond(True, lambda: model(half), lambda: half)
+
+
+# Arguments --------------------------------------------------------------------------------
+
+
+@noted("argument", ("cache, new,", 'cache, new.astype("bfloat16"),'))
+def what_is_written_to_a_cache():
+    cache = jnp.ones(3, BF16)
+    new = jnp.ones(1) * 2  # first
+    return lax.dynamic_update_slice(cache, new, (0,))
+
+
+@noted("argument", ("[index]", '[index.astype("int32")]'), checked=False)
+def an_index_that_is_a_float():
+    index = jnp.float32(3) / 2  # first
+    return jnp.arange(9)[index]
+
+
+@noted("argument", ("np.ceil(1.0 / 0.1)", "int(np.ceil(1.0 / 0.1))"))
+def a_bound_of_numpy():
+    size = np.ceil(1.0 / 0.1)  # first
+    return lax.fori_loop(0, size, lambda i, x: x, WIDE)
+
+
+@noted("argument", ("(4.0, 3)", "(4, 3)"))
+def a_size_in_a_tuple():
+    shape = (4.0, 3)
+    return jnp.zeros(shape)
+
+
+@noted("argument", ("descended(0)", "descended(0.0)"))
+def an_int_that_is_differentiated():
+    def descended(x):
+        return x - 0.1 * jax.grad(lambda x: (x - 2.5) ** 2)(x)
+
+    return descended(0)  # first
+
+
+@noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"))
+def a_dtype_that_came_in_with_an_array():
+    start = jnp.zeros(2, int)  # first
+    return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
+
+
+@noted(
+    "argument",
+    ("run(state)", 'run({**state, "n": state["n"].astype(BF16)})'),
+    checked=False,
+)
+def a_compiled_function_that_is_given_another_type():
+    step = lambda s: {"n": jnp.float32(1) * s["n"]}
+    state = {"n": jnp.ones(2, BF16)}
+    run = jax.jit(step).lower(state).compile()
+    state = {"n": jnp.ones(2)}  # first
+    return run(state)
+
+
+@noted("argument", ("double(wide)", 'double(wide.astype("bfloat16"))'))
+def a_cotangent_of_a_transpose():
+    double = jax.linear_transpose(lambda x: x * 2, jnp.ones(3, BF16))
+    wide = jnp.ones(3)  # first
+    return double(wide)
+
+
+@noted("argument", ("(1.0, 0)", "(1.0, np.zeros((), jax.dtypes.float0))"))
+def a_tangent_of_an_int():
+    return jax.jvp(lambda x, y: x * y, (3.0, 5), (1.0, 0))  # first
+
+
+@noted("argument", ('"b": h}', '"b": h.astype("bfloat16")}'))
+def one_of_two_cotangents():
+    _, pullback = jax.vjp(lambda x: {"a": x, "b": x.astype(BF16)}, jnp.ones(3))
+    g, h = jnp.ones(3), jnp.ones(3)  # first
+    return pullback({"a": g, "b": h})
+
+
+@noted("argument", ("True)(x)", 'True)(x.astype("complex64"))'))
+def a_holomorphic_gradient_of_a_real_array():
+    x = jnp.ones(3)  # first
+    return jax.grad(lambda x: (x**2).sum(), holomorphic=True)(x)
+
+
+@noted("argument", ("= wide\n", '= wide.astype("bfloat16")\n'))
+def what_is_written_to_a_reference():
+    need("jax.ref") if not hasattr(jax, "new_ref") else None
+    ref = jax.new_ref(jnp.ones(3, BF16))
+    wide = jnp.ones(3)  # first
+    ref[...] = wide
+    return ref[...]
+
+
+# Results and rules ------------------------------------------------------------------------
+
+
+@noted("return", ("return rest", "return rest != 0"))
+def a_condition_that_is_a_float():
+    def condition(x):
+        rest = x - 1  # first
+        return rest
+
+    return lax.while_loop(condition, lambda x: x - 1, jnp.float32(3))
+
+
+@noted("return", ("jnp.vdot(w, w)", 'jnp.vdot(w, w).real.astype("float64")'), x64=True)
+def a_complex_loss_keeps_its_bits():
+    def loss(w):
+        return jnp.vdot(w, w)  # first
+
+    return jax.grad(loss)(jnp.ones(3, jnp.complex128))
+
+
+@noted(
+    "return",
+    ("(g * x).astype(F32)", '(g * x).astype(F32).astype("bfloat16")'),
+    checked=False,
+)
+def a_rule_that_returns_another_type():
+    @jax.custom_vjp
+    def scaled(x, w):
+        return x * w
+
+    def backward(given, g):
+        x, w = given
+        return g * w, (g * x).astype(F32)  # named
+
+    scaled.defvjp(lambda x, w: (x * w, (x, w)), backward)
+    x = jnp.ones(3, BF16)
+    return jax.grad(lambda w: (scaled(x, w).sum() + w.sum()).astype(F32))(x)
+
+
+@noted("return", ("v.astype(F32)", 'v.astype(F32).astype("bfloat16")'), checked=False)
+def a_rule_of_custom_jvp():
+    @jax.custom_jvp
+    def pair(x, w):
+        return jnp.sin(x), w
+
+    @pair.defjvp
+    def rule(primals, tangents):
+        (x, w), (_, v) = primals, tangents
+        return pair(x, w), (v.astype(F32), v)  # named
+
+    x = jnp.ones(3, BF16)
+    return jax.jit(jax.grad(lambda x: pair(x, x)[0].astype(F32).sum()))(x)
+
+
+# Packages and what JAX wrote --------------------------------------------------------------
+
+
+@noted("argument", ("b = jnp.ones(3, BF16)", "b = jnp.ones(3, F32)"))
+def a_loop_that_jax_wrote():
+    b = jnp.ones(3, BF16)
+    return jax.scipy.sparse.linalg.cg(lambda v: v * SCALE, b)  # named
+
+
+@noted("argument", ("tokens)\n", 'tokens.astype("int32"))\n'))
+def an_embedding_of_flax():
+    nn = need("flax.linen")
+    tokens = jnp.ones(3)  # first
+    return nn.Embed(4, 2).init(jax.random.PRNGKey(0), tokens)
+
+
+@noted("argument", ("operator, b)", 'operator.astype("float32"), b)'))
+def a_check_of_another_library():
+    def solve(structure, x):
+        if structure.dtype != x.dtype:
+            raise ValueError(f"structures: {structure.dtype}, and not {x.dtype}")
+
+    operator = jnp.eye(3, dtype=BF16)  # first
+    b = jnp.ones(3)  # named
+    return solve(operator, b)
+
+
+@noted("", checked=False)
+def a_kind_that_an_assertion_expects():
+    def check(x, kind):
+        assert x.dtype == kind, f"input has type {x.dtype} but expected {kind}"
+
+    rewards = jnp.arange(3)  # first
+    return check(rewards, float)
+
+
+@noted("", checked=False)
+def a_float0_that_is_added():
+    grads = jax.grad(lambda n: n * 1.0, allow_int=True)(2)
+    return jnp.add(grads, 1.0)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_lines_and_the_remedy_of_a_note(name):
+    program, kind, changes, is_checked, x64 = ROWS[name]
+    with set_x64(x64):
+        note = note_on(program)
+        facts = list(
+            itertools.takewhile(lambda x: x.startswith("  "), note.splitlines()[1:])
+        )
+        remedies = note.splitlines()[1 + len(facts) :]
+        lines = re.findall(r"[\w/.]+\.py:\d+", "\n".join(facts))
+        if sys.version_info < (3, 12):  # nothing is recorded: the lines of equations alone
+            assert lines or not marked(program, "first"), note
+            return
+        assert lines[:1] == marked(program, "first")[:1] or not marked(program, "first"), (
+            note
+        )
+        assert {*marked(program, "named")} <= {*lines}, note
+        assert not {*marked(program, "not")} & {*lines}, note
+        assert re.search(KINDS[kind], (remedies or facts)[0]), note
+        assert (CHECKED in remedies) == is_checked, note
+        if changes:
+            applied(program, *changes)()

@@ -26,7 +26,7 @@ from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.graph import Graph
 from .._source.files import is_installed, is_users, line_text, package
-from .._source.inert import code_of, fields_of, items_of, package_of, static
+from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
 from .._source.origin import Origin, Why, origin_of_frame
 from .fed import Fed, parameter, returned_as, words
 from .held import is_array
@@ -35,7 +35,7 @@ from .record import made_of, of_number, of_object, recorded
 from .why import Ends, Has, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
-_DEPTH, _MOST_PARTS = 8, 1000  # of arguments that are looked at for static parts
+_DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for static parts
 
 
 class CompilingCall(NamedTuple):
@@ -168,9 +168,10 @@ class Static(NamedTuple):
 
     def is_same(self, other: "Static") -> bool:
         """Whether another call had the same; no comparison of the user's runs."""
-        if not (self.is_object and other.is_object):
-            return self.known == other.known
-        own, others = (x() if type(x) is weakref.ref else x for x in (self.known, other[0]))
+        pair = self.known, other.known
+        if not all(type(x) is weakref.ref for x in pair):
+            return pair[0] == pair[1]  # of Python's own types
+        own, others = (x() for x in pair)
         return own is not None and own is others
 
 
@@ -202,13 +203,7 @@ class Given(NamedTuple):
 
     def line_of_object(self, path: str) -> Origin | None:
         """The line that made a constant, or what holds it."""
-        lines = map(of_object, self.statics[path])
-        inside = (recorded(x).root for p, x in self.leaves.items() if _begin_alike(p, path))
-        return next(filter(None, (*lines, *inside)), None)
-
-
-def _begin_alike(path: str, other: str) -> bool:
-    return parameter(path) == parameter(other)
+        return next(filter(None, map(of_object, self.statics[path])), None)
 
 
 def compiled(call: CompilingCall) -> tuple[Compiled, Given]:
@@ -259,16 +254,16 @@ def _static_parts(
         around = (value, *around)
         if path in leaves or is_array(value) or len(around) > _DEPTH:
             continue
-        if type(value) in _PLAIN:
+        if type(value) in _PLAIN or is_a(value, np.dtype):
             if parameter(path) not in unnamed:
-                shown = f"{value:.6g}" if type(value) is float else repr(value)
-                yield path, Static((type(value), value), shown[:20]), around
+                shown = f"{value:.6g}" if type(value) is float else str(value)
+                yield path, Static((type(value), str(value)), shown[:20]), around
             continue
         parts = [(_part(value, key), part) for key, part in items_of(value)]
         if not parts and type(value) not in _FUNCTIONS and _is_compared_by_parts(value):
             fields = fields_of(value).items()
             parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
-        elif not parts and not isinstance(value, (dict, list, tuple)):
+        elif not parts and not is_a(value, (dict, list, tuple)):
             yield path, Static(_reference(value), type(value).__name__, True), around
         stack += [(path + key, part, around) for key, part in reversed(parts)]
 
@@ -286,10 +281,12 @@ def _is_compared_by_parts(value: Any) -> bool:
 
 
 def _reference(value: Any) -> Any:
+    if type(value) is MethodType:  # which is another object each time
+        return id(value.__self__), id(value.__func__)
     try:
         return weakref.ref(value)
     except TypeError:
-        return value if type(value) in _FUNCTIONS else id(value)
+        return id(value)
 
 
 class _ArgumentEnds(Ends):

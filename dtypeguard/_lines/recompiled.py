@@ -203,7 +203,7 @@ class Compilations:
         name = call.name
         if not earlier:
             self._earlier[id(call.key)] = weakref.ref(call.key), earlier
-            types = tuple(now.leaves.items())
+            types = hash(tuple(now.leaves.items()))
             self._new.setdefault((name, str(now.caller), types), []).append(name)
         else:
             found = self._found.setdefault(name, Recompiled(name))

@@ -97,13 +97,13 @@ class _Search:
                 if not _is_own(each, change):
                     for value in self._widened(each, change):
                         self._reach(self._takers.get(value, ()))
-        lines: list[LockCause] = []
+        own: list[LockCause] = []
         for function, computations in blamed.items():
             cause = self._cause(function, computations)
-            lines.append(cause)
+            own.append(cause)
             if cause.function != function:
                 so = {function: self._line(computations[0]), **so}
-        found = lines + found  # a line may change what is given, by what makes it
+        found = own + found  # a line may change what is given, by what makes it
         known = {x.function for x in found}
         for change in self._found.functions:
             if change.function in known or change.function in so:
@@ -113,7 +113,8 @@ class _Search:
             if any(id(each) in self._reached for each in inside):
                 so[change.function] = self._line(inside[0])
             else:
-                found.append(LockCause(self._ends(change), change.function, change))
+                lines = [self._line(each) for each in inside[-1:]]
+                found.append(LockCause(lines, change.function, change))
         others: dict[Origin | None, list[LeafChange]] = {}
         for change in self._found.leaves:
             if any(change in cause.leaves for cause in found):
@@ -211,10 +212,12 @@ class _Search:
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
             before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
             line = next(filter(None, before), None)
-            place = code.co_filename, line or node.lineno, function_name(code)
-            used = used or origin_at(*place)  # a lambda is given its operands
-            if line is not None or code.co_name != "<lambda>":
-                return origin_at(*place) if line is not None else used
+            place = origin_at(code.co_filename, line or node.lineno, function_name(code))
+            used = used or place
+            if line is not None:
+                return place
+            if code.co_name != "<lambda>":  # which is given its operands
+                return used
         makers = [self._maker[value] for value in values if value in self._maker]
         for code in [code for maker in makers for code, _ in maker.chain]:
             node = returned(code)
@@ -246,15 +249,6 @@ class _Search:
             types |= _operands(entry) - frozenset.intersection(*before or [frozenset()])
         takes = computation.takes.items()
         return [value for value, aval in takes if str(aval.dtype) in types]
-
-    def _ends(self, change: FunctionChange) -> list[Origin]:
-        """Where a function that computes less begins, if it still computes anything."""
-        for function, each in self._now.computations:
-            if function == change.function:
-                node = returned(each.code)
-                line = node.lineno if node is not None else each.code.co_firstlineno
-                return [origin_at(each.code.co_filename, line, function_name(each.code))]
-        return []
 
 
 def _casts_from(types: Iterable[str], entries: Iterable[LockEntry]) -> bool:

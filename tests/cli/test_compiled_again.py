@@ -465,6 +465,28 @@ def test_what_runs_well_has_no_list(run, script):
     assert run(file) == (0, "", "")
 
 
+def test_what_stays_the_same_is_not_named(run, script):
+    file = script("""
+        import functools, jax, jax.numpy as jnp
+
+        class Net:
+            def rule(self, x):
+                return x
+
+        @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+        def step(x, rule, act, dtype, kind):
+            return rule(x)
+
+        net = Net()
+        for n in (3, 4):
+            step(jnp.ones(n), net.rule, jax.nn.relu, jnp.dtype("float32"), jnp.float32)
+    """)
+    code, out, err = run(file)
+    _, *lines = err.splitlines()
+    assert (code, out, len(lines)) == (0, "", 1), err
+    assert re.match(r"  x  float32\[3\] -> float32\[4\]  called at ", lines[0])
+
+
 def test_no_array_is_kept(run, script):
     """As many arrays live while a program trains as under `python`."""
     file = script("""

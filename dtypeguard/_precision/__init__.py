@@ -1,17 +1,11 @@
-"""The audit of precision: which lines of a program lose it, and what they cost, measured.
+"""The audit of precision: which lines of a program lose it, and what to compute wider.
 
-May import `_autocast`, `_costs`, `_reference`, `_numbers` and below. `audit.py` has the
-public function: it traces the program, asks the others, and puts what they found, the
-records of `records.py`, into the report of `report.py`. `findings.py` has the names that
-users have for their fields. `headline.py` says what is printed first, `sections.py` and
-`costs_told.py` what comes below, `notes.py` what comes last; `html.py` shows it on the
-source, with the marks of `marks.py`. `plain.py` runs a program as written and wide,
-`runs.py` with some lines wide; `losses.py` says of lines what they lose (`loss.py`), and
-`advice.py` what to write. `products.py` has the same of products as another device computes
-them.
+May import `_autocast`, `_costs`, `_reference`, `_numbers` and below. Read `audit.py` first:
+it traces a program, has `prepared.py` run it as written and wide (`plain.py`, `runs.py`),
+asks `losses.py` what lines lose and `search.py` which have to be wide, and makes the report
+of `report.py`, whose rows are in `rows.py`, its words in `text.py`, its page in `html.py`.
 
-`planned.py` has the search for plans: `candidates.py` has the lines that may stay wide,
-`choosing.py` chooses among them, `trials.py` runs a program by a plan, `planning.py` puts
-these together, and `plan_search.py` and `plan_check.py` have the results. `prepared.py`
-makes the runs that a report and a plan begin with.
+`products.py` is the same of products as another device computes them. `planned.py` has the
+plans of float32 programs: `planning.py` searches one among `candidates.py` by the runs of
+`trials.py`.
 """

@@ -1,7 +1,6 @@
 """The lines of a program that a plan may keep wide, with what each is worth."""
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
@@ -27,7 +26,6 @@ class Candidate:
         scope: of `jax.named_scope`, if it is that alone; None for all.
         numbers: of its equations.
         work: its share of the multiply-adds.
-        size: how many numbers its forward pass makes.
         has_products: whether it has matrix products or convolutions.
     """
 
@@ -36,7 +34,6 @@ class Candidate:
     scope: str | None
     numbers: frozenset[int]
     work: float
-    size: float
     has_products: bool
 
     def entry(self, dtype: np.dtype) -> PlanEntry:
@@ -106,7 +103,6 @@ def _joined(key: tuple[str, str | None], parts: Sequence[Candidate]) -> Candidat
         None,
         frozenset().union(*(each.numbers for each in parts)),
         sum(each.work for each in parts),
-        sum(each.size for each in parts),
         any(each.has_products for each in parts),
     )
 
@@ -127,20 +123,13 @@ def _without_lone_scopes(made: Sequence[Candidate]) -> list[Candidate]:
 def _candidate(
     key: tuple[str, str | None, str | None], nodes: Sequence[Node], total: float
 ) -> Candidate:
-    forward = [node for node in nodes if not node.is_backward]
     return Candidate(
         *key,
         frozenset(node.number for node in nodes),
         sum(map(_work, nodes)) / total,
-        sum(map(_size, forward)),
         any(node.name in PRODUCTS for node in nodes),
     )
 
 
 def _work(node: Node) -> float:
     return operations(node.eqn) * repetitions(node.stack)
-
-
-def _size(node: Node) -> float:
-    shapes = (getattr(var.aval, "shape", ()) for var in node.eqn.outvars)
-    return repetitions(node.stack) * sum(map(math.prod, shapes))

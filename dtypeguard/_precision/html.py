@@ -46,10 +46,6 @@ ul { padding-left: 1.4rem; } li { margin: .3rem 0; }
 .source tr.gap td { color: var(--dim); background: var(--soft); text-align: center; }
 .source .said { font: 13px/1.5 system-ui, sans-serif; color: var(--dim); margin: 0 0 .3rem;
   padding-left: 1rem; overflow-wrap: anywhere; } .source .said code { font-size: 12px; }
-@media (max-width: 40rem) {
-  .source th, .source td { padding: 0 .25rem; font-size: 12px; }
-  .source .number { width: 2.4rem; } .source .share { width: 3.1rem; }
-  .source .said { padding-left: 0; } }
 """
 
 

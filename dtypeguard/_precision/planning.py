@@ -163,9 +163,8 @@ class Planning:
 
     def _worth(self, candidate: Candidate) -> tuple[bool, float]:
         """Candidates with the best gain for their price come first, products last."""
-        price = candidate.work if candidate.work else candidate.size or 1.0
         square = min(self._error_alone(candidate), 1e18) ** 2
-        return candidate.work > 0, -square / price
+        return candidate.work > 0, -square / (candidate.work or 1.0)
 
     def _error_alone(self, candidate: Candidate) -> float:
         if candidate not in self._alone:

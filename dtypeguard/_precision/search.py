@@ -16,6 +16,8 @@ _MANY, _LEFT_BY_ONE = 3, 0.25
 _HALF = 0.5
 # How many runs with lines wide are made, and how many lines may be needed together.
 _MOST_RUNS, _MOST_TOGETHER = 48, 64
+# Prices below this, and errors above, are all the same.
+_LEAST_PRICE, _MOST = 1e-3, 1e18
 
 
 class Spent(Exception):
@@ -197,8 +199,15 @@ def _candidates(
     """
     by_price = sorted(alone.values(), key=lambda each: each.run.price)
     yield from (each for each in by_price if each.run.price <= runs.most_price)
-    by_effect = sorted(alone, key=lambda number: alone[number].run.error)
-    ranked = [*by_effect, *(number for number in order if number not in alone)]
+
+    def worth(number: int) -> float:
+        """What a line alone takes from the squared error, for its price."""
+        run, total = alone[number].run, min(runs.total, _MOST)
+        share = (min(error_of(number), _MOST) / total) ** 2
+        return max(1 - run.left, share) / max(run.price, _LEAST_PRICE)
+
+    by_worth = sorted(alone, key=worth, reverse=True)
+    ranked = [*by_worth, *(number for number in order if number not in alone)]
     ranked = ranked[:_MOST_TOGETHER]
     cheap = [n for n in ranked if n not in alone or alone[n].run.price <= runs.most_price]
     chosen = _chosen(runs, cheap, order, bound, error_of)

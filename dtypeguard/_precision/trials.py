@@ -1,7 +1,6 @@
 """Runs of a program by a plan, against the same in wide types, on several inputs."""
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +49,6 @@ class PlanTrials:
 
     Attributes:
         count: how many runs were made.
-        seconds: how long they took.
         updated: the outputs that are an input with an update, each with that input.
     """
 
@@ -64,7 +62,7 @@ class PlanTrials:
         budget: int,
     ):
         self.measures, self.program = measures, measures.program
-        self.count, self.seconds = 0, 0.0
+        self.count = 0
         self._graph, self._left_out, self._budget = graph, left_out, budget
         self.updated = updated_inputs(graph)
         self._last: tuple[Plan, Jaxpr] | None = None
@@ -140,7 +138,7 @@ class PlanTrials:
         return self._error_on(inputs, by, formats=formats, scale=scale)
 
     def _error_on(self, inputs: Inputs, plan: plans.WidthPlan, **options: Any) -> float:
-        started, program = time.monotonic(), self.program
+        program = self.program
         try:
             made = run(program, plan, inputs.arrays, **options)
         except jax.errors.JaxRuntimeError:  # a check in the program, in narrow types
@@ -148,9 +146,7 @@ class PlanTrials:
             return math.inf
         floats = [x for x, v in zip(made, program.jaxpr.out_avals) if is_inexact(v)]
         self.count += 1
-        error = error_between(floats, inputs.exact, inputs.sizes)
-        self.seconds += time.monotonic() - started
-        return error
+        return error_between(floats, inputs.exact, inputs.sizes)
 
     def _inputs(self, arrays: Sequence[Leaf]) -> Inputs:
         exact = self.measures.run(plans.wide(self.program), arrays=arrays)

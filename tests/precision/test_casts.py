@@ -155,7 +155,6 @@ def test_a_stochastic_sum_in_a_program_that_costs():
 
     report = audit_precision(run, PARAMS, jax.random.key(0), X)
     assert report.costs
-    assert all(np.isfinite(cost.harm) for cost in report.costs)
 
 
 def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():

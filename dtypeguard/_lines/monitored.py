@@ -22,6 +22,8 @@ from .recorder import Recorder
 
 # How often a line is looked at, a function is switched on, and a call is seen.
 _MOST_SEEN, _MOST_TRACES, _MOST_CALLS = 3, 100, 1000
+# How often what was made before is looked at as recording begins.
+_MOST_STARTS = 100
 
 
 class Monitored:
@@ -38,7 +40,7 @@ class Monitored:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self._tool: int | None = None
-        self._entered = 0
+        self._entered = self._starts = 0
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
         # By identity, as to hash code takes long: the user's, with the line on which a call
@@ -82,6 +84,7 @@ class Monitored:
         self._tool = next((x for x in places if monitoring.get_tool(x) is None), None)
         if self._tool is None:
             return
+        self._starts += 1
         events = monitoring.events
         callbacks = {
             events.PY_START: self._on_start,
@@ -102,6 +105,8 @@ class Monitored:
             self._set(code, self._return)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
+            if is_recorded(frame.f_code.co_filename) and self._starts < _MOST_STARTS:
+                self._call(self.recorder.were_before, frame)
 
     def _stop(self) -> None:
         """Ends."""

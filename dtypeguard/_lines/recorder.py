@@ -134,6 +134,7 @@ class Recorder:
         count += bool(code.co_flags & inspect.CO_VARARGS)
         count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
         given = list(map(values.get, code.co_varnames[:count]))
+        self._given(frame, dict(zip(code.co_varnames[:count], given)))
         is_new = lambda leaf: is_tracer(leaf) and self.made(leaf) is None
         new = [(path, leaf) for path, leaf in held(given) if is_new(leaf)]
         if not new:
@@ -146,6 +147,27 @@ class Recorder:
             made = Made(through, type_of(tracer), sources, is_passed=True)
             self._add(tracer, made)
             self._link(getattr(tracer, "val", None), made)
+
+    def _given(self, frame: FrameType, given: dict[str, Any]) -> None:
+        """Records the numbers that the user's line of a call gives."""
+        caller, written = frame.f_back, dict[str, None]()
+        if caller and _is_own(caller):
+            words = self._words_of(caller.f_code).get(caller.f_lineno)
+            written = dict.fromkeys((*words.read, *words.others)) if words else written
+        for name, value in given.items():
+            if is_number(value) and caller and _is_own(caller):
+                text = repr(value)
+                known = (self._numbers.get((each, text)) for each in (name, *written))
+                made = next(filter(None, known), None)
+                made = made or Made(_through(caller, caller.f_lineno), type_of(value))
+                self._numbers.setdefault((name, text), made)
+
+    def were_before(self, frame: FrameType) -> None:
+        """Notes the arrays that a function holds as recording begins: of no known line."""
+        for variables in (variables_of(frame), frame.f_globals):
+            for _, leaf in held(dict(variables)):
+                if is_array(leaf) and self.made(leaf) is None:
+                    self._add(leaf, Made((), type_of(leaf)))
 
     def ends_trace(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines.

@@ -454,3 +454,24 @@ def test_a_scalar_of_numpy_from_which_a_line_computes_another(program):
     x = jnp.ones(3, jnp.bfloat16)
     (drift,) = audit(made.module.agent.mixed, x, x).drifts
     assert drift.cause.line == made.marked("the rate")
+
+
+BEFORE = """
+    import jax.numpy as jnp
+
+    given = jnp.ones(3)
+
+    def later(recording):
+        with recording:
+            held = dict(a=given, b=jnp.zeros(3))  # made here
+        return held
+"""
+
+
+def test_an_array_that_was_made_before_has_no_line(program):
+    values = program(BEFORE)
+    recording = Monitored()
+    held = values.module.later(recording)
+    assert recording.recorder.made(held["a"]).steps() == []
+    (made,) = recording.recorder.made(held["b"]).steps()
+    assert made.through[0].line == values.marked("made here")

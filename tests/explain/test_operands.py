@@ -6,6 +6,7 @@ import itertools
 import operator
 import pathlib
 import re
+import sys
 
 import equinox as eqx
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import planted_operands
 import pytest
 from advice import line as line_of, notes, raised
-from helpers import set_x64
+from helpers import needs_record, set_x64
 from jax import lax
 
 import dtypeguard
@@ -52,6 +53,8 @@ def test_the_operand_and_its_lines_are_named(name, mode):
     _, *rows = note.splitlines()
     start = next(n for n, x in enumerate(rows) if x.startswith(f"  {case.operand}"))
     assert rows[start].endswith(case.type), note
+    if sys.version_info < (3, 12):
+        return  # nothing is recorded, and a note has the lines of equations alone
     facts = itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
     named = "\n".join(facts)
     assert all(line in named for line in (made, forced) if line), note
@@ -81,6 +84,7 @@ class Layer(eqx.Module):
         return lax.add(x, self.bias)
 
 
+@needs_record
 def test_a_store_to_another_object_is_no_field():
     def program():
         bias = jnp.ones(3)  # field: bias
@@ -93,6 +97,7 @@ def test_a_store_to_another_object_is_no_field():
     )
 
 
+@needs_record
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
     def program():

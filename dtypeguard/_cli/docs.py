@@ -32,6 +32,9 @@ _MOVED = {
     "glossary": "faq",
     "why-dtypes-drift": "find-the-line",
     "lbfgs": "find-the-line",
+    "stalled-updates": "precision",
+    "not-finite": "precision",
+    "too-wide": "precision",
 }
 
 

@@ -166,6 +166,9 @@ class PrecisionReport(Displayed):
         message = f"a PrecisionReport has no attribute {name!r}.{instead}"
         raise AttributeError(message, name=name, obj=self)
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *Details._fields]
+
     @property
     def plan(self) -> Plan | None:
         """Which lines stay wide where all else is narrow, for [`dtypeguard.autocast`][]."""

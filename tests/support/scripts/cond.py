@@ -20,5 +20,5 @@ def limit(grads, is_large):
 
 
 limit({"w": jnp.ones(3, jnp.bfloat16)}, True)
-# told: clip: result['w']  true_fun   float32[3]
-# told: clip: false_fun  bfloat16[3]
+# told: clip: true_fun gives float32[3]
+# told: clip: false_fun gives bfloat16[3]

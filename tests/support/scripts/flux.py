@@ -14,5 +14,5 @@ def flux(is_land, dynamics, physics):
 
 
 flux(True, jnp.ones((1, 216)), jnp.ones((1, 216), jnp.float32))
-# told: flux: result  true_fun   float64[1,216]
-# told: flux: false_fun  float32[1,216]
+# told: flux: true_fun gives float64[1,216]
+# told: flux: false_fun gives float32[1,216]

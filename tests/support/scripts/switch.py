@@ -10,5 +10,5 @@ branches = [
     lambda x: (x * np.float32(2), 2),  # branches[2]: scaled
 ]
 jax.lax.switch(1, branches, jnp.ones(3, jnp.bfloat16))
-# told: scaled: result[0]  branches[0]  bfloat16[3]  as it was given
-# told: scaled: branches[2]  float32[3]
+# told: scaled: branches[0] gives bfloat16[3] (as it was given)
+# told: scaled: branches[2] gives float32[3]

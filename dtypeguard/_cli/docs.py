@@ -27,6 +27,7 @@ _MOVED = {
     "limits": "contract",
     "releases": "contract",
     "migrating": "corrected-optimizers",
+    "accumulate": "corrected-optimizers",
     "devices": "libraries",
     "notebooks": "libraries",
     "glossary": "faq",

@@ -27,11 +27,15 @@ _MOVED = {
     "limits": "contract",
     "releases": "contract",
     "migrating": "corrected-optimizers",
+    "accumulate": "corrected-optimizers",
     "devices": "libraries",
     "notebooks": "libraries",
     "glossary": "faq",
     "why-dtypes-drift": "find-the-line",
     "lbfgs": "find-the-line",
+    "stalled-updates": "precision",
+    "not-finite": "precision",
+    "too-wide": "precision",
 }
 
 

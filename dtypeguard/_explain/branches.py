@@ -20,7 +20,7 @@ def find_in_branches(
     call: ControlFlow, provenance: TypeProvenance, is_meant: Callable[..., bool]
 ) -> Finding | None:
     """For each leaf that differs, what the first branch and those that differ return."""
-    traced = [(name, body.results(provenance)) for name, body in call.bodies.items()]
+    traced = [(name, body.results()) for name, body in call.bodies.items()]
     branches = [(name, results) for name, results in traced if results is not None]
     counts = {len(results.graph.outputs) for _, results in branches}
     if len(counts) != 1:

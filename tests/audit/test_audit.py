@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import OPTAX
+from helpers import OPTAX, needs_record
 from jax import lax
 from one_leaf import State, counter, one_leaf, struct, transformation
 
@@ -140,7 +140,8 @@ def test_an_init_that_does_not_trace():
     assert report.error.origin.file == __file__
 
 
-def test_many_params_are_watched_in_a_second_trace():
+@needs_record
+def test_the_line_of_a_constant_beside_many_params():
     params = {str(n): jax.ShapeDtypeStruct((), BF16) for n in range(60)}
 
     def change(leaf):

@@ -120,21 +120,6 @@ def test_under_transformations(default):
         assert jnp.allclose(own / scale, bare / scale, atol=0.05), name
 
 
-def test_flow_keeps_half_for_the_backward_pass():
-    def deep(w, x):
-        for _ in range(3):
-            x = jax.nn.relu(x @ w + 0.5)
-        return x
-
-    def kept(plan):
-        f = deep if plan is None else dtypeguard.autocast(deep, plan)
-        residuals = jax.eval_shape(lambda w, x: jax.vjp(f, w, x)[1], _W, _X)
-        leaves = jax.tree_util.tree_leaves(residuals)
-        return sum(x.size * x.dtype.itemsize for x in leaves if x.shape == _X.shape)
-
-    assert kept(_ALL) < 0.65 * kept(None)
-
-
 def test_body_of_a_scan_keeps_its_types():
     def step(carry, x):
         w, count = carry
@@ -153,12 +138,7 @@ def test_weak_types_and_python_numbers():
     bare, own = f(_W, 2.0, True), dtypeguard.autocast(f, jnp.bfloat16)(_W, 2.0, True)
     assert own[2:] == bare[2:]
     assert own[1].weak_type == bare[1].weak_type
-    assert (
-        jax.eval_shape(dtypeguard.autocast(f, jnp.bfloat16), _W, 2.0, True)[0]
-        == (jax.ShapeDtypeStruct((8, 8), jnp.float32))
-        if False
-        else own[0].dtype == bare[0].dtype
-    )
+    assert own[0].dtype == bare[0].dtype
 
 
 def test_numpy_results_stay_as_they_are():
@@ -340,7 +320,7 @@ def test_functions_with_their_dtypes():
         dtypeguard.autocast(outer, {"test_autocast.py:mixed": "int8"})
 
 
-def test_entry_of_a_flow():
+def test_entry_where_all_is_narrow():
     entry = PlanEntry("test_autocast.py:flowing", "jnp.exp(y)")
     cast = dtypeguard.autocast(flowing, Plan(_BFLOAT16, "all", (entry,)))
     eqns = {e.primitive.name: e for e in equations(jax.make_jaxpr(cast)(_W, _X))}

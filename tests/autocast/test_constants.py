@@ -52,28 +52,8 @@ def selected(q, k, v, mask):
     return _softmax(scores, v)
 
 
-def by_hand(q, k, v, mask):
-    scores = q @ k.T + _bias(mask)
-    most = jnp.max(scores, -1, keepdims=True)
-    weights = jnp.exp(scores - most)
-    total = jnp.sum(weights, -1, keepdims=True)
-    return (weights / total) @ v
-
-
-def of_the_best(q, k, v, mask):
-    scores, places = lax.top_k(q @ k.T + _bias(mask), 3)
-    weights = jax.nn.softmax(scores)
-    return jnp.sum(weights[..., None] * v[places], 1)
-
-
 def captured(q, k, v, mask):
     return _softmax(q @ k.T + _HELD, v)
-
-
-def captured_and_moved(q, k, v, mask):
-    bias = jnp.asarray(_HELD)[None]
-    scores = (q @ k.T)[None] + bias
-    return _softmax(scores[0], v)
 
 
 def by_blocks(q, k, v, mask):
@@ -132,10 +112,7 @@ _FORMS = [
     of_a_function,
     multiplied,
     selected,
-    by_hand,
-    of_the_best,
     captured,
-    captured_and_moved,
     by_blocks,
     of_an_own_derivative,
     _of_branches,

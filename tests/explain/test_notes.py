@@ -429,7 +429,7 @@ COUNTS = np.array([1, 2, 3], np.int32)
 )
 def an_average_that_one_branch_keeps():
     params = {"w": WIDE, "b": WIDE}
-    target = jax.tree.map(lambda p: p.astype(BF16), params)  # named
+    target = jax.tree.map(lambda p: p.astype(BF16), params)
 
     def update():
         return jax.tree.map(lambda p, t: p * 0.005 + t * (1 - 0.005), params, target)
@@ -462,7 +462,7 @@ def a_branch_that_calls_an_object():
         def __call__(self, x):
             return x * self.weight
 
-    model, half = Model(), jnp.ones(3, BF16)  # named
+    model, half = Model(), jnp.ones(3, BF16)
     return lax.cond(True, lambda: model(half), lambda: half)
 
 

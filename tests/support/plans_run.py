@@ -70,10 +70,3 @@ def assert_same(first, second, name=""):
             widest = np.complex128 if kind is jnp.complexfloating else np.float64
             one, other = (np.asarray(x).astype(widest) for x in (one, other))
         np.testing.assert_array_equal(one, other, err_msg=name)
-
-
-def assert_rounding_is_as_written(f, *args, **options):
-    """With all lines rounding, a program is as written, bit for bit."""
-    planned = Planned(f, *args, **options)
-    assert_same(planned.written(), planned.rounding())
-    return planned.program

@@ -102,7 +102,7 @@ def main():
             "first": report.not_finite and report.not_finite.code,
             "not_examined": report.not_examined,
             "devices": on.pop(),
-            "rounding": report.rounding,
+            "rounding": report.error * (1 - report.flipped) ** 0.5,
             "decisions": [(x.flipped, x.count) for x in report.decisions],
         }
     print(json.dumps(told))

@@ -122,7 +122,7 @@ def find_result(
     for name, body in failure.functions:
         wanted = "a bool" if name == "cond_fun" else "a float"
         headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
-        results, value = body.results(provenance), jnp.zeros((), refused)
+        results, value = body.results(), jnp.zeros((), refused)
         why = results.of(0) if results else Why()
         code = body.code
         node = returned(code) if code and is_users(code.co_filename) else None

@@ -20,7 +20,7 @@ def find_in_branches(
     call: ControlFlow, provenance: TypeProvenance, is_meant: Callable[..., bool]
 ) -> Finding | None:
     """For each leaf that differs, what the first branch and those that differ return."""
-    traced = [(name, body.results(provenance)) for name, body in call.bodies.items()]
+    traced = [(name, body.results()) for name, body in call.bodies.items()]
     branches = [(name, results) for name, results in traced if results is not None]
     counts = {len(results.graph.outputs) for _, results in branches}
     if len(counts) != 1:
@@ -71,8 +71,7 @@ def _lines(
         return Why(_returns_at(results.body.code)), ""
     if is_given:
         return why, ("" if not name else f"{name}, ") + "as it was given"
-    is_kept = is_constant and bool(name and why.origin)
-    return why, f"{name}, closed over" if is_kept else ""
+    return why, f"{name}, closed over" if is_constant and name else ""
 
 
 def _name(value: object, held: Sequence[tuple[str, object]]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from .._leaves.dtypes import dtype_of, is_array
 from .._lines.provenance import TypeProvenance
 from .._source.files import is_installed, is_users
+from .._source.inert import variables_of
 from .._source.origin import Why, origin_at
 from .._source.syntax import returned
 from .finding import Finding, RefusedCall, RefusedLeaf
@@ -37,7 +38,7 @@ def find_added(
             continue
         values, why = [], Why()
         for frame in reversed(inside):
-            own = [x for x in list(frame.f_locals.values()) if is_array(x)]
+            own = [x for x in list(variables_of(frame).values()) if is_array(x)]
             values += [x for x in own if str(dtype_of(x)) in types]
             whys = [(x, provenance.of_value(x)) for x in values if not why.is_promoted]
             value, why = next(((x, y) for x, y in whys if y.is_promoted), (None, why))

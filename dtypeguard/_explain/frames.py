@@ -25,6 +25,7 @@ from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
 from .._lines.sites import Site
 from .._source.files import is_installed, is_users
+from .._source.inert import variables_of
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
 from .kinds import KINDS, Kind
 from .paths import users_path
@@ -115,7 +116,7 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
                 kind,
                 caller.f_code.co_filename if caller else "",
                 origin_of_frame(caller) if caller else None,
-                dict(caller.f_locals) if caller else {},
+                dict(variables_of(caller)) if caller else {},
                 users_path(caller, kind.carry),
                 is_update([*map(frame_of, packages)]),
                 chosen if chosen and type(chosen) is int else kind.carry,
@@ -181,7 +182,7 @@ def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     code = frame.f_code
     if function is None or code is not _code_of(function):
         return None
-    values = dict(frame.f_locals)
+    values = dict(variables_of(frame))
     inner = getattr(function, "__wrapped__", None)
     # All functions of one wrapper share its code. Their variables hold what they wrap.
     if inner is not None and not any(value is inner for value in values.values()):
@@ -225,7 +226,7 @@ def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTr
     """JAX's variables, each as the items of a list."""
     for frame in frames:
         if not is_users(frame.f_code.co_filename):
-            for name, value in list(frame.f_locals.items()):
+            for name, value in list(variables_of(frame).items()):
                 yield name, value if type(value) in (list, tuple) else (value,)
 
 

@@ -25,16 +25,14 @@ def find_in_loop(
 ) -> Finding | None:
     """The leaves of a carry that come back in another dtype or shape.
 
-    Equinox compares the carry before there is a jaxpr: if the body no longer traces, the
-    two sides that Equinox compares remain, without lines.
+    Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
     """
     body = call.bodies["body"]
 
     def drifting() -> Iterator[Iterator[Drift]]:
-        of_programs = body.drifts(provenance, call.first, call.kind.is_equinox)
-        yield from (drifts for _, drifts in of_programs)
+        yield from body.drifts(provenance, call.first)
         if call.kind.is_equinox:
-            yield _compared(call)
+            yield _compared(call, provenance)
 
     places = [body.name + path for path in body.carried.paths]
     for drifts in drifting():
@@ -147,9 +145,10 @@ def _made(
     return None if is_plain and is_of_loop else line
 
 
-def _compared(call: ControlFlow) -> Iterator[Drift]:
-    """What differs between the two carries that Equinox compares, without lines."""
+def _compared(call: ControlFlow, provenance: TypeProvenance) -> Iterator[Drift]:
+    """What differs between the two carries that Equinox compares."""
     body, pairs = call.bodies["body"], zip(*map(tree_util.tree_leaves, call.compared))
     for path, (old, new) in zip(body.carried.paths, pairs):
         if what := difference(old, new):
-            yield drift_between(body.name + path, what, old, new)
+            lines = provenance.of_value(new) if what == "dtype" else None
+            yield drift_between(body.name + path, what, old, new, lines=lines)

@@ -92,15 +92,6 @@ VARIABLES = {
     "flax.nnx.scan": ForeignNames("f args"),
     "flax.nnx.cond": ForeignNames("true_fun operands"),
 }
-# Those of them that together are what a traced function is called with.
-PASSED_ON = (
-    ("args", "kwargs"),
-    ("init", "xs"),
-    ("init_flat", "xs_flat"),
-    ("init_val",),
-    ("operands",),
-    ("ops",),
-)
 
 # What an equation has in its name stack.
 TRANSPOSED = "transpose"

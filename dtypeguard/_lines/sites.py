@@ -4,17 +4,15 @@ import ast
 import contextlib
 import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_array, is_python_number, is_weak, kind
-from .._leaves.internals import PASSED_ON
-from .._leaves.types import Aval, Function, Leaf, PyTree
+from .._leaves.dtypes import dtype_of, is_array, kind
+from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement, text_of
 from .fed import parameter
@@ -268,48 +266,3 @@ def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argum
             with contextlib.suppress(TypeError):  # of another library
                 leaf = np.dtype(leaf)
         yield Argument(name + tree_util.keystr(path), leaf, source, not path)
-
-
-def written(node: ast.Call, frame: FrameType) -> Iterator[tuple[ast.expr, PyTree]]:
-    """The arguments of a call as they are written, with what the function was given."""
-    code, values = frame.f_code, frame.f_locals
-    is_any = "args" in values and not code.co_argcount
-    names = [name for name in code.co_varnames[: code.co_argcount] if name != "self"]
-    yield from zip(
-        node.args, values["args"] if is_any else [values.get(name) for name in names]
-    )
-    kwargs = values.get("kwargs") if is_any else None
-    named: dict[str | None, PyTree] = kwargs if isinstance(kwargs, dict) else {}
-    yield from ((x.value, named[x.arg]) for x in node.keywords if x.arg in named)
-
-
-def passed_on(frame: FrameType) -> Iterator[list[Leaf]]:
-    """What a function of JAX was given to call another one with, as it may count leaves."""
-    values = frame.f_locals
-    for names in PASSED_ON:
-        if all(name in values for name in names):
-            leaves = tree_util.tree_leaves([values[name] for name in names])
-            is_value = lambda leaf: isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-            yield [leaf for leaf in leaves if is_value(leaf)]  # a number may be a length
-            yield [leaf for leaf in leaves if is_value(leaf) or is_python_number(leaf)]
-
-
-def fitting(leaves: Sequence[Leaf], avals: Sequence[Aval]) -> Sequence[Leaf]:
-    """The last leaves, if they or their slices go in as the last arguments; else none.
-
-    A Python number that does not fit is static, or a length.
-    """
-    is_alike = lambda leaf, aval: (
-        dtype_of(leaf) == dtype_of(aval)
-        and (aval.shape in (np.shape(leaf), np.shape(leaf)[1:]))
-        and (is_weak(leaf) or not is_weak(aval))
-    )
-    found: list[Leaf] = []
-    for leaf in reversed(leaves):
-        if len(found) == len(avals):  # the rest is a predicate, or static
-            break
-        if is_alike(leaf, avals[-1 - len(found)]):
-            found.append(leaf)
-        elif not is_python_number(leaf):
-            return ()
-    return found[::-1]

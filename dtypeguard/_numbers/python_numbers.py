@@ -13,6 +13,7 @@ from .._lines.calls import Left
 from .._lines.no_op_casts import NoOpCasts
 from .._lines.rules import RuleLines
 from .._lines.tracebacks import Chain, calls_of_frame
+from .._source.inert import variables_of
 from .._source.origin import Origin
 
 
@@ -93,7 +94,7 @@ class PythonNumbers(RuleLines):
         return None if number == rounded else number
 
     def into_jax(self, frame: FrameType, user: FrameType) -> None:
-        if numbers := list(_numbers(frame.f_locals.values())):
+        if numbers := list(_numbers(variables_of(frame).values())):
             # What is made an array may go into any call on the line.
             chain = None if frame.f_code in _MAKERS else calls_of_frame(user)
             line = user.f_code.co_filename, user.f_lineno

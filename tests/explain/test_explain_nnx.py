@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from advice import line as line_of, note_on
-from helpers import need
+from helpers import need, needs_record
 from jax import lax, tree_util
 
 from dtypeguard import guard_step
@@ -105,6 +105,7 @@ def test_paths_are_those_of_the_users_objects_and_the_advice_works(loop):
     assert int(optimizer.step[...]) == (1 if loop is cond else 2)
 
 
+@needs_record
 def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_line():
     nnx = need("flax.nnx")
 

@@ -51,12 +51,6 @@ def _error(text: str) -> float:
     return number
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, 3, ...")
-    return int(text)
-
-
 def _places(text: str) -> int | str | tuple[int | str, ...]:
     found = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
     return found[0] if len(found) == 1 else tuple(found)
@@ -164,7 +158,7 @@ _REPLACED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "--also": (_REPEATED, "let --inputs name a list of arguments"),
     "--budget": (
-        {"metavar": "N", "type": _positive, "default": 300},
+        {"metavar": "N", "type": int, "default": 300},
         "a search ends by itself",
     ),
 }

@@ -71,8 +71,9 @@ def _lines(
         return Why(_returns_at(results.body.code)), ""
     if is_given:
         return why, ("" if not name else f"{name}, ") + "as it was given"
-    is_kept = is_constant and bool(name and why.origin)
-    return why, f"{name}, closed over" if is_kept else ""
+    if not is_constant:
+        return why, ""
+    return why, f"{name}, closed over" if name else "a constant, or closed over"
 
 
 def _name(value: object, held: Sequence[tuple[str, object]]) -> str:

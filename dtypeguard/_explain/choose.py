@@ -35,7 +35,8 @@ def choose(finding: Finding) -> Choice:
     sentences: list[str] = []
     is_checked, to, leaves = False, dict[DType, None](), [*finding.leaves]
     for ways in remedies(finding):
-        outcomes = [(way, way.trial()) for way in ways]
+        unlike = {way.text: way for way in reversed(ways)}
+        outcomes = [(way, way.trial()) for way in ways if unlike[way.text] is way]
         kept = [pair for pair in outcomes if pair[1] is not False]
         kept.sort(key=lambda pair: pair[1] is None)
         is_checked |= any(outcome for _, outcome in kept)

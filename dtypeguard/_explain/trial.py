@@ -23,6 +23,7 @@ from .._leaves.types import Aval, DType, Function, Kwargs, Leaf, PyTree, Step
 from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
 from .._program.graph import open_jaxpr
+from .._source.inert import variables_of
 
 # True if the types agree, False if they do not, None if that is not known.
 Outcome = bool | None
@@ -136,7 +137,7 @@ def accepts(frame: FrameType | None, change: Callable[[Leaf], Leaf]) -> Outcome:
 
 def _call_of(frame: FrameType) -> tuple[Function | None, Sequence[PyTree], Kwargs]:
     """The function of a frame and its arguments; None for one that cannot be called."""
-    code, values = frame.f_code, frame.f_locals
+    code, values = frame.f_code, variables_of(frame)
     if callable(values.get("fun")) and {"args", "kwargs"} <= {*values}:  # of a wrapper
         return values["fun"], values["args"], values["kwargs"]
     names = code.co_varnames

@@ -124,7 +124,7 @@ def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
             elif not callers:  # to read a user's variables would keep them alive
                 loop = _LOOPS.get(getattr(outer.f_locals.get("prim"), "name", ""), loop)
             continue
-        wrapping = outer.f_locals.get("self")
+        wrapping: Any = outer.f_locals.get("self")
         if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
             variables = outer.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
@@ -303,7 +303,7 @@ def _returned(
     call: CompilingCall, leaves: dict[str, Any], values: dict[str, Leaf]
 ) -> dict[str, tuple[Type, Why, int | None]]:
     """What a program gives leaves back as in another type, with the lines behind that."""
-    jaxpr = getattr(call.jaxpr, "jaxpr", call.jaxpr)
+    jaxpr: Any = getattr(call.jaxpr, "jaxpr", call.jaxpr)
     info: Any = getattr(jaxpr, "debug_info", None)
     paths, results = (getattr(info, x, None) for x in ("arg_names", "result_paths"))
     if not (paths and results) or len(results) != len(jaxpr.outvars):

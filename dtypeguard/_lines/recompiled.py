@@ -280,8 +280,8 @@ def _compare(
             f"  Leaves came in another order: {_some([*before.leaves])}, then "
             f"{_some([*now.leaves])}. Keep one order."
             if is_reordered
-            else "  The cause is not known: types, shapes, paths and constants of its "
-            "arguments are equal."
+            else "  The cause is not known: types, shapes, paths and what is seen of "
+            "constants are equal."
         )
 
 

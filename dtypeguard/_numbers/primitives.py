@@ -83,15 +83,6 @@ def moves(eqn: Equation, operands: Sequence[Leaf], made: Sequence[Leaf]) -> bool
     return name in SHAPES or name in _MOVES
 
 
-def is_exact(eqn: Equation, operands: Sequence[Leaf], results: Sequence[Leaf]) -> bool:
-    """Whether an equation rounds nothing: it moves numbers, counts, or makes 0 and 1."""
-    if not any(map(is_inexact, results)):
-        return False
-    if eqn.primitive.name == "convert_element_type" and operands[0].dtype == bool:
-        return True
-    return eqn.primitive.name == "iota" or moves(eqn, operands, results)
-
-
 def is_correct(eqn: Equation, dtype: DType) -> bool:
     """Whether a result of this dtype is the exact one, rounded."""
     name = eqn.primitive.name

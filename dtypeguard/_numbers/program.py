@@ -8,16 +8,16 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import Written
-from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
+from .._program.graph import Stack, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
 from .formats import Formats, has_few_digits
 from .lines import Lines
 from .nodes import (
+    CALL,
     COMPUTED,
     OWN,
     SAMPLE,
-    SOLVE,
     STOCHASTIC,
     Block,
     Node,
@@ -78,8 +78,7 @@ class NumericProgram:
             self._note_inputs()
         if numbers is not None:
             numbers.start_again()
-        is_fixed = [not formats.narrow or not self._is_rounded(x) for x in jaxpr.in_avals]
-        self.block, _ = self._enter(jaxpr, outer, is_fixed, {})
+        self.block = self._enter(jaxpr, outer, formats.narrow is None, {})
         self.size = self._count(self.block, 0)
         if numbers is None:
             return
@@ -92,45 +91,48 @@ class NumericProgram:
     # Building
 
     def _enter(
-        self, jaxpr: Jaxpr, outer: Stack, fixed: Sequence[bool], scalars: dict[int, float]
-    ) -> tuple[Block, list[bool]]:
-        """A block, and which of its results no line rounds.
+        self, jaxpr: Jaxpr, outer: Stack, is_fixed: bool, scalars: dict[int, float]
+    ) -> Block:
+        """A block.
 
         Args:
             jaxpr: closed or open.
             outer: the equations around it.
-            fixed: which of its arguments no line rounds.
+            is_fixed: whether no line rounds its arguments.
             scalars: the arguments that are Python numbers, by their place.
         """
         block = Block(jaxpr)
-        consts = len(block.inputs) - len(fixed)
+        consts = len(block.consts)
         self._arrays |= zip(block.inputs, block.consts)
-        known = dict(zip(block.inputs, [*[True] * consts, *fixed]))
+        fixed = {*block.inputs} if is_fixed else {*block.inputs[:consts]}
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
         for eqn in open_jaxpr(jaxpr).eqns:
-            if self._numbers is not None:
-                self._numbers.next_equation()
-            node, made = self._node(eqn, (eqn, *outer), known, numbers)
-            known |= zip(eqn.outvars, made)
+            node = self._node(eqn, (eqn, *outer), fixed, numbers)
+            if node.rule == SAMPLE:
+                fixed.update(eqn.outvars)
             nodes.append(node)
         block.meant = self._meant(block.outputs, outer)
         block.nodes = live(nodes, block.outputs)
-        return block, [hasattr(v, "val") or known[v] for v in block.outputs]
+        return block
 
     def _node(
-        self,
-        eqn: Equation,
-        stack: Stack,
-        known: dict[Any, bool],
-        numbers: dict[Any, float],
-    ) -> tuple[Node, Sequence[bool]]:
-        """The record of an equation, and which of its results no line rounds."""
+        self, eqn: Equation, stack: Stack, fixed: set[Any], numbers: dict[Any, float]
+    ) -> Node:
+        """The record of an equation.
+
+        Args:
+            eqn: the equation.
+            stack: with those around it.
+            fixed: the variables before it that no line rounds.
+            numbers: those that are Python numbers.
+        """
         if self._numbers is None:
             rule, jaxprs = rule_of(eqn, stack, False, self.formats)
-            fixed = [False] * len(eqn.invars)
-            inner, _ = self._inside(eqn, stack, rule, jaxprs, fixed, {})
-            return Node(eqn, stack, rule, inner), [False] * len(eqn.outvars)
+            return Node(
+                eqn, stack, rule, [self._enter(x, stack, False, {}) for x in jaxprs]
+            )
+        self._numbers.next_equation()
         if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "
@@ -138,63 +140,23 @@ class NumericProgram:
             )
         meant = self._meant(eqn.invars, stack)
         self._note_held(eqn, stack, meant)
-        is_fixed = [
-            hasattr(var, "val") or known[var] or not is_inexact(var.aval)
+        is_fixed = all(
+            hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
             for var in eqn.invars
-        ]
+        )
         scalars = scalars_of(eqn, meant, numbers)
-        rule, jaxprs = rule_of(eqn, stack, all(is_fixed), self.formats)
+        rule, jaxprs = rule_of(eqn, stack, is_fixed, self.formats)
         if rule == OWN and has_no_wide_form(eqn):
             self.unknown.add(eqn.primitive.name)
-        inner, made = self._inside(eqn, stack, rule, jaxprs, is_fixed, scalars)
-        node = Node(eqn, stack, rule, inner)
+        is_call = rule == CALL
+        given = is_fixed and is_call, scalars if is_call else {}
+        node = Node(eqn, stack, rule, [self._enter(x, stack, *given) for x in jaxprs])
         node.meant, node.combined = meant, self._combined(stack)
-        if rule == COMPUTED:
-            made = [all(is_fixed) and self._is_exact(eqn)] * len(eqn.outvars)
-            if eqn.primitive.name == "convert_element_type" and 0 in scalars:
-                dtype = self.formats.written(eqn.outvars[0].aval.dtype)
-                if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
-                    node.constant = scalars[0]
-        return node, made or [rule == SAMPLE] * len(eqn.outvars)
-
-    def _inside(
-        self,
-        eqn: Equation,
-        stack: Stack,
-        rule: str,
-        jaxprs: Sequence[Jaxpr],
-        fixed: Sequence[bool],
-        scalars: dict[int, float],
-    ) -> tuple[list[Block], list[bool]]:
-        """The blocks inside of an equation, and which of its results no line rounds."""
-        if not jaxprs:
-            return [], []
-        none = [False] * len(eqn.outvars)
-        if rule == "cond":
-            made = [self._enter(each, stack, fixed[1:], {})[0] for each in jaxprs]
-            return made, none
-        if rule in ("scan", "while"):
-            _, before, consts, carried = loop_parts(eqn)
-            inside = [*fixed[before : before + consts], *[False] * carried]
-            inside += fixed[before + consts + carried :]
-            numbers = {n - before: x for n, x in scalars.items() if n - before < consts}
-            numbers = {n: x for n, x in numbers.items() if n >= 0}
-            body, made = self._enter(jaxprs[0], stack, inside, numbers)
-            blocks = [body]
-            if rule == "while":
-                given = [*fixed[:before], *[False] * carried]
-                blocks.append(self._enter(jaxprs[1], stack, given, {})[0])
-            return blocks, [*none[:carried], *made[carried:]]
-        if rule == SOLVE:
-            first = sum(size or 0 for size in [*eqn.params["const_lengths"]][:2])
-            last = first + eqn.params["const_lengths"].solve
-            skipped = sum(size or 0 for size in eqn.params["const_lengths"])
-            fixed = [*fixed[first:last], *fixed[skipped:]]
-            block, _ = self._enter(jaxprs[0], stack, fixed, {})
-            return [block], none
-        scalars = {} if rule == "shard_map" else scalars
-        block, made = self._enter(jaxprs[0], stack, fixed, scalars)
-        return [block], made
+        if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
+            dtype = self.formats.written(eqn.outvars[0].aval.dtype)
+            if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
+                node.constant = scalars[0]
+        return node
 
     def _meant(self, variables: Sequence[Any], stack: Stack) -> dict[int, float]:
         """The Python numbers that the literals among some variables stand for."""
@@ -322,10 +284,6 @@ class NumericProgram:
             return False
         dtypes = [x.dtype for x in (*made, *operands)]
         return any(self.formats.rounds(x) for x in dtypes)
-
-    def _is_exact(self, eqn: Equation) -> bool:
-        operands, made = ([self._typed(v) for v in x] for x in (eqn.invars, eqn.outvars))
-        return primitives.is_exact(eqn, operands, made)
 
     def _typed(self, var: Any) -> Leaf:
         """A stand-in for a value as written."""

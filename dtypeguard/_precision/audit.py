@@ -180,7 +180,7 @@ def audit_call(
     with running(traced, formats):
         prepared = prepare(f, subject, traced, formats, show_status)
         measures, runs = prepared.measures, prepared.runs
-        error_range, compiled = runs.error_range, runs.compiled()
+        compiled = runs.compiled()
         parts = subject, traced, prepared, graph, tolerance, inputs
         plan = search_if_asked(*parts, show_status)
         if isinstance(runs, ProductRuns):
@@ -211,7 +211,6 @@ def audit_call(
         compiled=compiled,
         once=runs.once,
         explained=found.explained,
-        error_range=error_range,
         lost=runs.lost,
         scaling=found.scaling,
         flipped=runs.flipped(measures.total),

@@ -33,9 +33,6 @@ _FAR = 0.05
 # It does if wide types differ by this part of the error, or of the output. Other outputs
 # differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
 _LEAST_PART = 0.1
-# How many roundings of float32 an error is where a program is ill-conditioned; then errors
-# that are this far apart are told.
-_AMPLIFIED, _APART = 1e3, 1.2
 
 
 class PlainRuns:
@@ -138,19 +135,6 @@ class PlainRuns:
         exact = self._measures.run(plans.wide(self.program), arrays=arrays)
         written = self._measures.run(plans.written(self.program), arrays=arrays)
         return arrays, exact, self._mean(self._distances(written, exact))
-
-    @functools.cached_property
-    def error_range(self) -> tuple[float, float] | None:
-        """The least and the greatest error of inputs that differ by a rounding.
-
-        None if it is about the same, and where that is not tried: in 16 bits, and where
-        little is lost.
-        """
-        is_much = _AMPLIFIED * np.finfo(np.float32).eps < self.total < math.inf
-        if self.program.formats.wide != np.float64 or not is_much:
-            return None
-        errors = [self.total, *(each[2] for each in (*self._elsewhere, self._moved(2)))]
-        return (min(errors), max(errors)) if max(errors) > _APART * min(errors) else None
 
     def _step(self, dtype: np.dtype) -> float:
         """The relative size of a rounding of an input."""

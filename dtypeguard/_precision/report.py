@@ -37,8 +37,6 @@ class Details(NamedTuple):
         explained: what the shares of all lines add up to: 1 less `flipped`, or 0 without an
             error. None if an output is not finite as written; then `share` compares the
             squares of the errors that lines cause alone.
-        error_range: of a program in float32 that loses much, the least and the greatest
-            error of inputs that differ by a rounding; None if it is about the same.
         lost: the share of the numbers in the outputs that are 0 as written and not in wide
             types.
         scaling: what scaling the loss does, if the range of a dtype is too small for a
@@ -82,7 +80,6 @@ class Details(NamedTuple):
     compiled: float = math.nan
     once: float = math.nan
     explained: float | None = None
-    error_range: tuple[float, float] | None = None
     lost: float = 0.0
     scaling: Scaled | None = None
     flipped: float = 0.0
@@ -111,6 +108,7 @@ _GONE = {
     "left_if_scaled": "scaling",
     "out_of_range": "scaling",
     "rounding": "error and flipped",
+    "error_range": "error",
 }
 
 

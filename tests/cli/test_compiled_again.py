@@ -242,7 +242,7 @@ LISTED = {
         with jax.default_matmul_precision("float32"):
             step(jnp.ones((3, 3)))
         """,
-        ["run: step", "The cause is not known: types, shapes, paths and constants"],
+        ["run: step", "The cause is not known: types, shapes, paths and what"],
     ),
     "eager loops": (
         """

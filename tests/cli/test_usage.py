@@ -113,7 +113,6 @@ plan :loss --inputs :inputs --narrow bf16 | a search needs --tolerance. Write fo
 precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says
 precision :loss --inputs :inputs --check a --out b | not allowed with argument
 precision :loss --inputs :inputs --check none.plan | none.plan does not exist
-precision :loss --inputs :inputs --budget 0 | '0' is not 1, 2, 3, ...
 """
 CASES = [
     tuple(x.strip() for x in line.split("|")) for line in WRONG.strip("\n").split("\n")

@@ -281,12 +281,6 @@ def test_what_is_not_known_costs_the_note_and_not_the_error(monkeypatch):
     assert notes(error) == []
 
 
-def test_jaxprs_that_are_not_found_cost_no_note(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.frames._jaxprs", lambda frames: iter(()))
-    (note,) = notes(raised(fail))
-    assert line("promotion: scale") in note
-
-
 @pytest.mark.parametrize(
     "transform",
     [

@@ -6,6 +6,7 @@ import itertools
 import operator
 import pathlib
 import re
+import sys
 
 import equinox as eqx
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import planted_operands
 import pytest
 from advice import line as line_of, notes, raised
-from helpers import set_x64
+from helpers import needs_record, set_x64
 from jax import lax
 
 import dtypeguard
@@ -24,6 +25,12 @@ pytestmark = pytest.mark.third_party
 FILE = pathlib.Path(planted_operands.__file__)
 TEXT = FILE.read_text()
 MODES = {"eager": lambda function: function, "jit": jax.jit}
+
+
+# What forces them was made before the context was entered; what is made eagerly in the
+# call itself, or in a package, has no line of its own.
+_BEFORE = {"a_scale_from_the_module", "numpy_in_64_bits"}
+_INSIDE = {"cache_of_flax", "convolution_of_equinox", "key_value_cache", *_BEFORE}
 
 
 @contextlib.contextmanager
@@ -49,12 +56,17 @@ def test_the_operand_and_its_lines_are_named(name, mode):
         (note,) = notes(raised(lambda: case.program(MODES[mode])))
     made = marked("made", name)
     forced = marked("forced", name) or marked(f"forced in {mode}", name)
+    if mode == "eager" or name in _BEFORE:
+        forced = None
     _, *rows = note.splitlines()
     start = next(n for n, x in enumerate(rows) if x.startswith(f"  {case.operand}"))
     assert rows[start].endswith(case.type), note
+    if sys.version_info < (3, 12):
+        return  # nothing is recorded, and a note has the lines of equations alone
     facts = itertools.takewhile(lambda x: x.startswith("    "), rows[start + 1 :])
     named = "\n".join(facts)
-    assert all(line in named for line in (made, forced) if line), note
+    is_made = mode == "jit" or name not in _INSIDE
+    assert all(line in named for line in (made if is_made else None, forced) if line), note
 
 
 BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
@@ -81,6 +93,7 @@ class Layer(eqx.Module):
         return lax.add(x, self.bias)
 
 
+@needs_record
 def test_a_store_to_another_object_is_no_field():
     def program():
         bias = jnp.ones(3)  # field: bias
@@ -93,6 +106,7 @@ def test_a_store_to_another_object_is_no_field():
     )
 
 
+@needs_record
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
     def program():

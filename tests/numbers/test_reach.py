@@ -290,7 +290,6 @@ def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted(dtype):
     report = audit_precision(jax.grad(attention), params, q)
     assert [*report.vanishing] == ["['b']"]
     assert report.outputs == {"['k']": report.error}
-    assert "off, and" in report.headline
     assert "and not counted: ['b'] (" in str(report)
     only = lambda params, q: jax.grad(attention)(params, q)["k"]
     alone = audit_precision(only, params, q)
@@ -322,9 +321,7 @@ def test_what_an_optimizer_makes_of_a_gradient_of_0_is_not_counted(name):
 def test_a_sum_that_cancels_exactly_is_all_that_there_is():
     f = lambda x: jnp.sum(jax.nn.softmax(x) - jnp.exp(x) / jnp.sum(jnp.exp(x)))
     report = audit_precision(f, normal(0, 50, dtype=BF16))
-    assert str(report).startswith(
-        "precision: the outputs are 0 but for rounding, in float32 as well.\n"
-    )
+    assert "0 but for rounding, in float32 as well" in str(report)
     with pytest.raises(AssertionError, match="0 but for rounding"):
         check_precision(f, normal(0, 50, dtype=BF16), max_error=1e-3)
 

@@ -47,7 +47,8 @@ def float32_losses():
 
 
 @third_party
-@pytest.mark.parametrize("dtype", [BF16, pytest.param(F16, marks=in_ci)], ids=name_of)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
 def test_narrow_params_learn_digits_as_float32_does(dtype, float32_losses):
     """In the geometric mean over seeds: losses this low vary from run to run."""
     assert (float32_losses < 0.01).all()

@@ -34,6 +34,10 @@ def fromage_of(case, dtype):
     return fromage(rate(case, dtype), p_bound=case["hyperparameters"]["p_bound"])
 
 
+# Where Optax is wrong: without an average.
+ALWAYS = "prodigy_beta1_zero", "prodigy_beta1_zero_bc"
+
+
 def ways(names):
     """Every third case bare, all of them in CI; some guarded, which is the same program.
 
@@ -42,7 +46,7 @@ def ways(names):
     bare = [
         pytest.param(name, lambda opt: opt, id=f"{name}-bare", marks=marks)
         for number, name in enumerate(names)
-        for marks in [[pytest.mark.exhaustive] * (number % 3 > 0)]
+        for marks in [[pytest.mark.exhaustive] * (number % 3 > 0 and name not in ALWAYS)]
     ]
     guarded = [pytest.param(n, guard, id=f"{n}-guarded") for n in list(names)[1::12]]
     return pytest.mark.parametrize(("name", "wrap"), bare + guarded)

@@ -6,8 +6,8 @@ lies beyond the program. `blame.py` finds the equation that promoted the value, 
 `region.py` of those that have the type; `equations.py` says how an equation is written
 (`tracebacks.py` reads that from JAX).
 
-What lies beyond is recorded while a context, a hook or a command of dtypeguard is open, from
-Python 3.12 on: `monitored.py` has `recorder.py` remember where each array is made
+What lies beyond is recorded while a context, a hook or a command of dtypeguard is open,
+from Python 3.12 on: `monitored.py` has `recorder.py` remember where each array is made
 (`made.py`); `held.py` finds the arrays in variables, `named.py` the variables of a line;
 `record.py` is asked.
 

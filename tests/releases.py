@@ -59,6 +59,7 @@ TESTS = (
     "precision/test_odd_programs",
     "lock/test_lock",
 )
+# The pages with what only newer Pythons print.
 NOTES = "docs/explain.md", "docs/find-the-line.md"
 LONG_TESTS = (
     "sweep/test_contract",
@@ -245,6 +246,8 @@ def main() -> int:
         failures = run(python, "-m", "pytest", *options, *files).returncode
         # It says that it is skipped where nothing is recorded.
         failures |= run(python, "tests/programs/notes.py").returncode
+        if "Python" in label:  # what the pages show is that of the newest
+            failures |= run(python, "tests/follow_pages.py", *NOTES).returncode
         if failures:
             failed.append(label)
         print(f"{label}: tests in {time.monotonic() - start:.0f} s", flush=True)

@@ -76,7 +76,7 @@ def line_costs(
     lines, shares = dict[str, LineCost](), defaultdict[str, float](float)
     for count, causes in work:
         named = {}
-        for each in causes:
+        for each in sorted(causes, key=repr):  # a set has another order in every process
             cause = whole.get(each.cause, each.cause)
             named[place_of(cause)] = each._replace(cause=cause)
         for place, each in named.items():
@@ -84,7 +84,13 @@ def line_costs(
             shares[place] += count
     found = [x._replace(share=shares[place] / total) for place, x in lines.items()]
     found = [each for each in found if each.share >= _LEAST_SHARE]
-    return tuple(sorted(found, key=lambda each: -each.share))
+    return tuple(sorted(found, key=lambda each: (-each.share, _place(each))))
+
+
+def _place(cost: LineCost) -> tuple[str, int]:
+    """Where its cause stands: ties are in the order of the source, arguments first."""
+    cause = cost.cause
+    return (cause.file, cause.line) if isinstance(cause, Origin) else ("", 0)
 
 
 class _Causes:

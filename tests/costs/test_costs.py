@@ -1,6 +1,10 @@
 """audit_precision on programs that compute wider than they need, and on mended ones."""
 
+import json
 import math
+import os
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -8,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import marked, need
+from helpers import child_variables, marked, need
 from jax import lax
 
 import dtypeguard
@@ -548,3 +552,26 @@ def test_an_input_is_named_by_its_path(plant):
     assert all(cost.share > 0.05 for cost in report.costs)
     narrow = lambda x: x.astype(BF16) if x.dtype == F32 else x
     assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).costs == ()
+
+
+def test_a_tie_is_in_the_order_of_the_source():
+    """In a process of each hash seed: sets of lines come in another order."""
+    code = "import test_costs; print(test_costs.tied_lines())"
+    variables = child_variables() | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for seed in "0123":
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            env=variables | {"PYTHONHASHSEED": seed},
+            **{"check": True, "text": True, "stdout": subprocess.PIPE},
+        ).stdout
+        first, second = json.loads(out)
+        assert second == first + 1
+
+
+def tied_lines():
+    def product(w, x):
+        h = jnp.dot(x, w, preferred_element_type=F32)
+        return jnp.tanh(h) @ w.astype(F32)
+
+    costs = audit_precision(product, W, W).costs
+    return [cost.cause.line for cost in costs]

@@ -247,6 +247,7 @@ def test_a_rule_that_raises_leaves_jax_as_it_was():
     assert __file__ in files
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="its tracers have no equation")
 def test_what_jax_kept_of_a_rule_has_the_line_of_its_caller():
     """JAX 0.12 keeps the trace of `linspace` with the line of the call of the rule."""
 

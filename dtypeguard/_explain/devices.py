@@ -34,7 +34,7 @@ def find_unsupported(failure: Failure, dtype: DType) -> Finding | None:
     first: Any = stack[0]
     name = first.primitive.name
     refused = [x.aval for x in first.invars if dtype_of(x.aval) == dtype]
-    leaves = [RefusedLeaf(0, f"the operand of {name}", refused[:1], Why(line))]
+    leaves = [RefusedLeaf(0, f"the operand of {name}", (*refused[:1],), Why(line))]
     call = RefusedCall(jnp.dtype("float32"), "lowered", name)
     headline = f"{name} takes no {dtype} on this device."
     return Finding(headline, leaves if refused else [], call)

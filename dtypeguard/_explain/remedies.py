@@ -352,7 +352,12 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     return f"at {where} cast {name} to {dtype}: {_cast(dtype, old)}{lost(old, dtype)}"
 
 
-_A = {"int": "an int", "float": "a float", "complex": "a complex number", "bool": "a bool"}
+_A: dict[str | None, str] = {
+    "int": "an int",
+    "float": "a float",
+    "complex": "a complex number",
+    "bool": "a bool",
+}
 
 
 def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
@@ -375,7 +380,7 @@ def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
         forced = {of(x) for x in leaves if x.why.cause}
         is_float = kind(wide) != "int"  # a narrower int wraps
         targets = targets[::-1] if forced == {wide} and is_float else targets
-    ways = [[(x, to) for x in leaves if of(x) != to] for to in targets]
+    ways: list[_Casts] = [[(x, to) for x in leaves if of(x) != to] for to in targets]
     is_written = lambda way: all(x.argument and x.argument.source for x, _ in way)
     return [way for way in ways if is_written(way)] or ways[:1]
 
@@ -407,10 +412,12 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
     """To give a package, or a function of JAX, its arrays in another dtype."""
     site = next(iter(users_sites(finding.sites)), None)
     others = {new: old for old, new in pairs.items()}
-    for to in (pairs, others) if site else ():
-        frame = site.inside[0] if site and site.inside else None
+    if site is None:
+        return
+    for to in (pairs, others):
+        frame = site.inside[0] if site.inside else None
         sentences = [f"its {old} arrays as {new}" for old, new in to.items()]
-        where = line_text(site.file, site.line) if site else ""
+        where = line_text(site.file, site.line)
         text = f"at {where} give {site.name or 'the call'} {' and '.join(sentences)}"
         text += f": {_cast(next(iter(to.values())))}"
         change = lambda x, to=to: (

@@ -116,7 +116,7 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
         word = "becomes" if why.is_promoted or why.cause or len(leaf.values) > 1 else "is"
         gives = f"{word} {new}"
         if leaf.branch:
-            type_ = str(old) if is_one_of_many else _type(leaf.values[0])
+            type_ = str(old) if is_one_of_many else _type(next(iter(leaf.values)))
             kept = leaf.kept.rpartition(", ")[2] if is_one_of_many else leaf.kept
             gives = f"{leaf.branch} gives {type_}{f' ({kept})' * bool(kept)}"
         begins = [_fact(f"begins as {old}", why.begun, leaf)]

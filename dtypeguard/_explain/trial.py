@@ -85,8 +85,9 @@ def branches_begin(
     bodies: Mapping[str, Body], kept: str, places: Sequence[int], to: DType
 ) -> Outcome:
     """Whether branches agree if what one of them hands on has another dtype."""
-    operands = [_operand(bodies[kept], place) for place in places]
-    if None in operands:
+    found_operands = [_operand(bodies[kept], place) for place in places]
+    operands = [operand for operand in found_operands if operand is not None]
+    if len(operands) < len(places):
         return None
     found: list[list[Aval]] = []
 

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
@@ -34,7 +35,7 @@ class TypeProvenance:
         value, source = argument.value, argument.source
         if is_python_number(value):
             return Why(_of_number(source, site.frame, value))
-        users = evaluated(source, site.frame) if argument.is_whole else None
+        users: Any = evaluated(source, site.frame) if argument.is_whole else None
         if is_array(users) and users.dtype == value.dtype:
             value = users  # JAX may have converted it
         return self.of_value(value)

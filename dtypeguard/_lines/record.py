@@ -49,7 +49,7 @@ def of_variable(variable: object) -> Why:
 
 def of_object(value: object) -> Origin | None:
     """The line that gave a function or an object to a variable first."""
-    return origin_of_frames(_KNOWN.object(value))
+    return origin_of_frames(_KNOWN.object_lines(value))
 
 
 def of_number(name: str, value: object) -> Origin | None:

@@ -80,7 +80,7 @@ class Recorder:
             return None
         return self.made(base)
 
-    def object(self, value: object) -> Sequence[Frame]:
+    def object_lines(self, value: object) -> Sequence[Frame]:
         """The line that gave a function or an object to a variable first, and callers."""
         ref, through = self._objects.get(id(value), (None, ()))
         return through if ref and ref() is value else ()

@@ -193,6 +193,7 @@ class Propagation(Generic[State]):
         first, last = before + consts, before + consts + count
         pairs = zip(values[first:last], node.eqn.outvars)
         carry = [self.crossing(value, var.aval) for value, var in pairs]
+        made: list[Any] = []
         for attempt in itertools.count(1):
             given = [*values[before:first], *carry, *values[last:]]
             made = self.inside(node.inner[0], given)

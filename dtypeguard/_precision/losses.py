@@ -1,6 +1,6 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def line_losses(
     tolerance: float | None,
     show_status: Callable[[str], None],
     remedy: Remedy,
-    planned: Sequence[int] | None = None,
+    planned: Collection[int] | None = None,
 ) -> Losses:
     """The lines with more than a hundredth of the error, the most important first."""
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")

@@ -165,7 +165,7 @@ class PlannedProgram(NamedTuple):
         """Searches its plan."""
         trials, scaled = self.trials(inputs), self.prepared.runs.scaled()
         bare = Plan(
-            trials.program.formats.narrow,
+            np.dtype(trials.program.formats.narrow),
             loss_scale=None if scaled is None else scaled.scale,
             tolerance=tolerance,
             measured=_measured(self.subject.f, trials),
@@ -304,7 +304,7 @@ def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) ->
     return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
 
 
-def _measured(f: Function, trials: PlanTrials) -> str:
+def _measured(f: Any, trials: PlanTrials) -> str:
     """What is measured, for a reader of the plan."""
     while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
         f = f.__wrapped__

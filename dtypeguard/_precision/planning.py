@@ -157,7 +157,9 @@ class Planning:
             seconds=time.monotonic() - started,
             is_minimal=chosen.is_minimal or chosen.error < math.inf,
             notes=(*self._notes(plan, items),),
-            lines=frozenset(x.line for x in nodes if x.number in numbers),
+            lines=frozenset(
+                x.line for x in nodes if x.number in numbers and x.line is not None
+            ),
             compiled=self._trials.compiled(plan),
         )
 

@@ -75,7 +75,7 @@ class LineDecision(NamedTuple):
 
     origin: Origin | None
     flipped: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
 
 
 class WideLines(NamedTuple):

@@ -33,13 +33,10 @@ def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
             return _value(stores[0], name) if len(stores) == 1 else None
         if stores:
             return _last(scope.body, name, line)
-        if name in [x.arg for x in ast.walk(getattr(scope, "args", scope)) if _is_arg(x)]:
+        parameters = ast.walk(getattr(scope, "args", scope))
+        if name in [x.arg for x in parameters if isinstance(x, ast.arg)]:
             return None
     return None
-
-
-def _is_arg(node: ast.AST) -> bool:
-    return isinstance(node, ast.arg)
 
 
 def _last(block: Sequence[Any], name: str, line: int) -> ast.expr | None:

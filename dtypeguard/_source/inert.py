@@ -78,7 +78,7 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
         yield from zip(names, items) if is_named else enumerate(items)
 
 
-def code_of(function: object) -> CodeType | None:
+def code_of(function: Any) -> CodeType | None:
     """The code that runs when a function or an object is called; None if it is in C."""
     for _ in range(_MOST):
         if type(function) is FunctionType:

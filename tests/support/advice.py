@@ -3,7 +3,6 @@
 import inspect
 import linecache
 import pathlib
-import re
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,7 @@ def line(file: str, mark: str) -> str:
 def applied(program: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
     """A program, without what decorates it, with some of its text replaced, each once."""
     source = textwrap.dedent(inspect.getsource(program))
-    source = source[re.search("^def ", source, re.MULTILINE).start() :]
+    source = source[f"\n{source}".index("\ndef ") :]
     for old, new in changes:
         if source.count(old) != 1:
             raise ValueError(f"{source.count(old)} times in {program.__name__}: {old}")

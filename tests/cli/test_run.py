@@ -66,11 +66,8 @@ def test_failing_scripts(run, arguments):
             promotion = of_row["promotion"]
             users = {promotion, *([""] if "operand" not in of_row else [])}
             forced = {of_row["operand"]} if "operand" in of_row else users
-            if jax.__version_info__ < (
-                0,
-                5,
-            ):  # what closes over a tracer is not traced again
-                forced |= users
+            if sys.version_info < (3, 12):  # nothing is recorded
+                forced |= {promotion, ""}
             told_at, told_cause = _told(note, row, "becomes", "because of")
             assert (told_at, told_cause in forced) == (promotion, True), note
         else:

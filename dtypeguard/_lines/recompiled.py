@@ -281,7 +281,7 @@ def _compare(
             f"{_some([*now.leaves])}. Keep one order."
             if is_reordered
             else "  The cause is not known: types, shapes, paths and what is seen of "
-            "constants are equal."
+            "constants are equal. Devices and shardings are not compared."
         )
 
 

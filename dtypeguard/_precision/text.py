@@ -245,7 +245,7 @@ def _legend(it: Report) -> list[str]:
     """What the columns are, on the first report of a process that has them."""
     off = f"how far the outputs are from {it.words.beside}, relative to their size"
     if it.is_of_integers:
-        off = f"how many elements are not those of {it.words.beside}"
+        off = f"how many elements differ from {it.words.beside}"
     less = ", decisions apart" * (it.flipped > _MOSTLY)
     text = (
         f"Off: {off}. share: this line's part of the squared error{less}; alone: off if "

@@ -8,7 +8,7 @@ import numpy as np
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site
-from .._source.origin import Origin, Why
+from .._source.origin import Why
 from .frames import ControlFlow
 
 
@@ -38,11 +38,6 @@ class RefusedLeaf(NamedTuple):
     branch: str = ""
     kept: str = ""
     argument: Argument | None = None
-
-    @property
-    def to_blame(self) -> Origin | None:
-        """The line that is to be changed first."""
-        return self.why.begun if self.is_of_first else self.why.root
 
     @property
     def dtypes(self) -> list[DType]:

@@ -65,9 +65,6 @@ LIKE = ForeignNames("_like")
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
 # What all of them call, which leaves out a cast to the dtype that an array has.
 CASTING = ForeignNames("jax._src.lax.lax:_convert_element_type")
-FILLS = ForeignNames("ones zeros full empty")
-# These take a dtype. What `arange` makes is often an index, to be kept wide.
-MAKERS = ForeignNames("ones zeros full eye tri one_hot")
 COMPILING = ForeignNames("cache_miss")
 # How Optax calls the `update` of its optimizers.
 UPDATES = ForeignNames("update update_fn")

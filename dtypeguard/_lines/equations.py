@@ -13,9 +13,7 @@ from .._leaves.dtypes import bits
 from .._leaves.internals import (
     CASTS,
     COMMON_DTYPE,
-    FILLS,
     LIKE,
-    MAKERS,
     PROMOTING,
     REPEATED,
     REPEATING,
@@ -105,21 +103,9 @@ class Written:
         return self.is_explicit and not self.is_following
 
     @property
-    def is_filled(self) -> bool:
-        """Whether `ones`, `zeros` or `full` makes an array, in a dtype of its own."""
-        called = [frame.function for frame in self._inside]
-        return not FILLS.isdisjoint(called) and not any(map(LIKE.are_in, called))
-
-    @property
     def is_like(self) -> bool:
         """Whether `zeros_like` or one of its kind makes an array, in another's dtype."""
         return any(LIKE.are_in(frame.function) for frame in self._inside)
-
-    @property
-    def takes_dtype(self) -> bool:
-        """Whether a function of JAX makes something for the user's line in any dtype."""
-        called = list(self._inside)[-6:]
-        return any(x.function in MAKERS or x.file == _JAX_RANDOM for x in called)
 
     @property
     def is_following(self) -> bool:

@@ -206,7 +206,8 @@ def stored_dtypes(
 def _by_pattern(rule: Dtypes, leaves: dict[str, Leaf]) -> Dtypes:
     # Escape brackets: paths are full of them.
     matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
-    idle = [p for p in rule if not any(matches(path, p) for path in leaves)]
+    # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
+    idle = [p for p in rule if p != "*" and not any(matches(path, p) for path in leaves)]
     if idle:
         lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
         none = "Take them out: no floating leaf of this state follows the params."

@@ -316,6 +316,8 @@ def test_a_pattern_where_no_leaf_follows_the_params(name):
         with pytest.raises(ValueError, match=r"no leaf: '\*.mu_typo\*'\. Take them out"):
             function(params_of())
     assert opt.init({}) is not None  # no params, no leaves
+    every = guard(NO_LEAF[name](), policy=Policy(compute_dtype, state_dtype={"*": BF16}))
+    assert types(every.init(params_of())) == types(NO_LEAF[name]().init(params_of()))
 
 
 def test_a_pattern_and_what_stands_for_the_params_in_tree_map_params():

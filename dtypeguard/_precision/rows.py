@@ -3,7 +3,6 @@
 import math
 from typing import NamedTuple
 
-from .._numbers.plans import WidthPlan
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
@@ -78,29 +77,23 @@ class LineDecision(NamedTuple):
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
 
 
-class WideLines(NamedTuple):
-    """A run with some lines wide: its error, what it leaves of that squared, its price."""
-
-    error: float = math.nan
-    left: float = math.nan
-    price: float = math.nan
-    plan: WidthPlan | None = None
-
-
 class Scaled(NamedTuple):
     """A run with the loss scaled, of which the gradients are divided in wide types.
 
     Attributes:
-        scale: the factor, a power of two.
+        scale: the factor, a power of two from 2^-16 to 2^24.
         error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
+        left: the share of the squared error as written that it leaves, less than half.
         dtype: the one whose range is too small without.
+        lost: the share of the numbers in the outputs that are 0 as written and not in wide
+            types.
     """
 
     scale: float
     error: float
     left: float
     dtype: str
+    lost: float
 
 
 class ReportWords(NamedTuple):

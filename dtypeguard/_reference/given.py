@@ -13,10 +13,6 @@ from .._leaves.types import Aval, Leaf, PyTree
 
 # The path of the only output, where a file or a dict needs one.
 ONLY = "out"
-_RIGHT = (
-    "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
-    "reference={%r: array, ...}."
-)
 
 
 def is_function(reference: PyTree, paths: Sequence[str]) -> bool:
@@ -36,21 +32,22 @@ def arrays_of(
     """The arrays of a reference by the numbers of the outputs."""
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    wrong = [(_name(str(path)), "no output") for path in leaves if path not in paths]
-    is_missing = lambda path: is_result[numbered[path]] and path not in leaves
-    wrong = [(_name(path), "missing") for path in numbered if is_missing(path)] + wrong
+    missing = [p for p, n in numbered.items() if is_result[n] and p not in leaves]
+    wrong = [(_name(path), "missing") for path in missing]
+    wrong += [(_name(str(path)), "no output") for path in leaves if path not in paths]
     if wrong:
-        right = _RIGHT % _name(next(iter(numbered), ""))
+        right = _name(next(iter(numbered), ""))
         raise ValueError(
             "audit_precision got a reference of another tree than the outputs:\n"
-            f"{_table(wrong)}\n{right}"
+            f"{_table(wrong)}\nGive it a tree shaped as what the function returns, or a "
+            f"dict of arrays by path: reference={{{right!r}: array, ...}}."
         )
     found = {n: _array(p, leaves[p], avals[n]) for p, n in numbered.items() if p in leaves}
     bad = [n for n, x in found.items() if x.shape != avals[n].shape]
     if bad:
-        says = "the output has"
         rows = [
-            (_name(paths[n]), f"{found[n].shape}", f"{says} {avals[n].shape}") for n in bad
+            (_name(paths[n]), f"{found[n].shape}", f"the output has {avals[n].shape}")
+            for n in bad
         ]
         raise ValueError(
             "audit_precision got a reference of other shapes than the outputs:\n"
@@ -96,32 +93,25 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
-    name = _name(path)
+    wrong = f"audit_precision got {shown(leaf)} in the reference at {_name(path)}"
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise TypeError(
-            f"audit_precision got a reference without values at {name}: give it arrays."
-        )
+        raise TypeError(f"{wrong}, which has no values. Write an array of numbers.")
     try:
         array = np.asarray(leaf)
     except Exception as error:
-        is_torch = type(leaf).__module__.partition(".")[0] == "torch"
-        write = "tensor.detach().cpu().float().numpy()" if is_torch else "a NumPy array"
         raise TypeError(
-            f"audit_precision cannot read the reference at {name}: {error} Write {write}."
+            f"{wrong}, which NumPy cannot read: {error} Write a NumPy array, for a tensor "
+            "of PyTorch tensor.detach().cpu().float().numpy()."
         ) from error
     if kind(array.dtype) is None:
-        is_void = array.dtype.type is np.void
-        why = ", such as x.astype(numpy.float32): files keep no bfloat16" if is_void else ""
         raise TypeError(
-            f"audit_precision got {shown(leaf)} in the reference at {name}. Write an array "
-            f"of numbers{why}."
+            f"{wrong}. Write an array of numbers, such as x.astype(numpy.float32): files "
+            "keep no bfloat16."
         )
-    if kind(array.dtype) == "complex" and kind(aval.dtype) != "complex":
-        raise TypeError(
-            f"audit_precision got complex numbers in the reference at {name}, which is "
-            f"{aval.dtype}. Write its real part."
-        )
-    return array.astype(np.complex128) if kind(aval.dtype) == "complex" else array
+    is_complex = kind(aval.dtype) == "complex"
+    if kind(array.dtype) == "complex" and not is_complex:
+        raise TypeError(f"{wrong}, which is complex. Write its real part.")
+    return array.astype(np.complex128) if is_complex else array
 
 
 def _reshaped(path: str, array: np.ndarray, aval: Aval) -> str:

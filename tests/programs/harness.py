@@ -29,15 +29,12 @@ import dtypeguard
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
-    "ppo",
     "dqn",
-    "equinox_mnist",
     "equinox_rnn",
     "nnx_classifier",
     "haiku_rnn",
     "linen_lm",
     "svi",
-    "optax_wrappers",
     "neural_ode",
     "mixed_precision",
 )
@@ -46,8 +43,6 @@ CONFIGURATIONS = {
     "bfloat16": (jnp.bfloat16, False),
     "x64": (jnp.float32, True),
 }
-# Programs whose outermost step may be guarded outside of `jit` as well as inside.
-OUTSIDE_OF_JIT = [program for program in PROGRAMS if program != "ppo"]
 _FAILING = {(m.program, m.configuration) for m in MISTAKES if not m.is_planted}
 AS_THEY_ARE = [
     pair for pair in itertools.product(PROGRAMS, CONFIGURATIONS) if pair not in _FAILING

@@ -33,7 +33,6 @@ TESTS = (
     "guard/test_guard",
     "guard/test_settle",
     "guard/test_first_state",
-    "guard/test_policy",
     "guard/test_rescue",
     "guard/test_x64",
     "guard/test_guard_step",

@@ -3,8 +3,7 @@
 Usage: eight_devices.py short|others. `OPTIMIZERS` has which of them each is.
 
 For most cases no sharding of an output is asked for: what XLA gives state and updates, bare
-and guarded. Besides, `short` compares rounding on eight devices with that on one, and
-counts what an update of Prodigy communicates and what stays on eight.
+and guarded. Besides, `short` compares rounding on eight devices with that on one.
 """
 
 import collections
@@ -22,7 +21,7 @@ import optax
 from jax import lax, tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy, restore, strong
+from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
@@ -149,25 +148,6 @@ def in_shard_map(opt, dtype):
     return told | {"bits": bits(out), "dtypes": dtypes(out)}
 
 
-def explicit(opt, dtype):
-    """Meshes whose shardings are part of the types, and a scan, which compares those."""
-    axes = (jax.sharding.AxisType.Explicit,) * 2
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=axes)
-    with jax.set_mesh(mesh):
-        place = lambda leaf: jax.device_put(leaf, P("data", *[None] * (leaf.ndim - 1)))
-        params = tree_util.tree_map(place, make_params(dtype))
-
-        def step(carry, _):
-            params, state = carry
-            grads = tree_util.tree_map(lambda p: 2 * p.astype(F32), params)
-            updates, state = opt.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        train = jax.jit(lambda p: lax.scan(step, (p, opt.init(p)), None, length=3)[0])
-        out = train(params)
-        return {"layout": shardings(out), "bits": bits(out), "dtypes": dtypes(out)}
-
-
 def rounded():
     """All-bfloat16 training against one device (bits) and bare float32 (collectives)."""
     policy = Policy(
@@ -214,45 +194,6 @@ def trained(opt, dtype, apply, place):
     return carry, collectives(compiled)
 
 
-def communication():
-    """What an update of Prodigy by itself communicates, its gradients as the params."""
-    opt = prodigy(weight_decay=0.1)
-    params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "v": jnp.ones((24, 8))}
-    args = params, opt.init(params), params
-    placed, update = by_rows(args), jax.jit(opt.update)
-    out, compiled = update(*placed), update.lower(*placed).compile()
-    # XLA may make one all-reduce of several, with a tuple of their values.
-    values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", str(compiled.as_text()))
-    sums = [value for group in values for value in re.findall(r"\w+\[[\d,]*\]", group)]
-    spread = [rows(out[0][name]) == rows(placed[0][name]) for name in params]
-    gap = lambda a, b: float(np.max(np.abs(a - b) / (1e-8 + np.abs(b))))
-    found, alone = jax.device_get((out, opt.update(*args)))
-    gaps = tree_util.tree_leaves(tree_util.tree_map(gap, found, alone))
-    kinds = [*collectives(compiled)]
-    return {"kinds": kinds, "sums": sums, "spread": spread, "gap": max(gaps)}
-
-
-def stays():
-    """What dtypeguard makes of arrays by rows, outside of `jit`: on how many devices."""
-    made = {}
-    numbers = {
-        name: jnp.ones(8, name) for name in ("float32", "complex64", "int32", "bool")
-    }
-    for name, leaf in by_rows(numbers).items():
-        for dtype in (*numbers, "bfloat16", "int8"):
-            wanted = [jax.ShapeDtypeStruct((8,), dtype)]
-            made[f"restore {name} to {dtype}"] = restore([leaf], wanted)
-    keys = by_rows(jax.random.split(jax.random.key(0), 8))
-    made["strong"] = strong(by_rows(numbers) | {"keys": keys})
-    params = by_rows({"w": jnp.ones((16, 2), BF16), "v": jnp.ones(8)})
-    opt = multi_steps(optax.adam(1e-3), 2)
-    first = opt.init(params)
-    made["multi_steps, first"] = opt.update(params, first, params)
-    made["multi_steps, second"] = opt.update(params, made["multi_steps, first"][1], params)
-    arrays = lambda tree: [x for x in tree_util.tree_leaves(tree) if x.ndim]
-    return {name: [*map(len, map(rows, arrays(tree)))] for name, tree in made.items()}
-
-
 def by_rows(tree):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spec = lambda x: P("data") if x.ndim and x.shape[0] % 8 == 0 else P()
@@ -268,14 +209,13 @@ def rows(array):
     return [shard.data.shape[0] for shard in array.addressable_shards]
 
 
-# Bare, these fail there in float32 as well: muon and L-BFGS contract over sharded axes,
-# and L-BFGS starts from zeros that vary over no axis, as Prodigy does from one estimate.
-FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy"), "explicit": ("lbfgs", "muon")}
+# Bare, these fail there in float32 as well: L-BFGS starts from zeros that vary over no
+# axis, as Prodigy does from one estimate.
+FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy")}
 CASES: dict[str, Any] = {
     "fully_sharded": functools.partial(donated, specs=SPECS),
     "replicated": functools.partial(donated, specs=WHOLE),
     "in_shard_map": in_shard_map,
-    "explicit": explicit,
 }
 
 
@@ -295,8 +235,7 @@ def main(which):
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told))
     if which == "short":
-        for special in (rounded, communication, stays):
-            print(json.dumps({"case": special.__name__, **special()}))
+        print(json.dumps({"case": "rounded", **rounded()}))
 
 
 if __name__ == "__main__":

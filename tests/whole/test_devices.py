@@ -70,19 +70,6 @@ def test_in_shard_map(which):
     assert set(guarded["dtypes"]) == {"bfloat16"}
 
 
-@NEWER
-@by_optimizers
-def test_shardings_in_types(which):
-    found = pairs("explicit", which)
-    for (name, dtype), (bare, guarded) in found.items():
-        if dtype == "float32":
-            assert guarded == bare, name
-        assert any("'data'" in spec for spec in guarded["layout"])
-    bare, guarded = found["adamw", "bfloat16"]
-    assert "dtypes do not match" in bare["error"]
-    assert set(guarded["dtypes"]) == {"int32", "bfloat16"}
-
-
 def test_stochastic_rounding_is_that_of_one_device():
     """The same bits and no other collectives."""
     (found,) = (one for one in told("short") if one["case"] == "rounded")
@@ -90,22 +77,3 @@ def test_stochastic_rounding_is_that_of_one_device():
     assert found["same"] == [True] * 9  # of w and b params and moments; count, seed, step
     ours, bare = found["collectives"]
     assert ours == bare != {}
-
-
-def test_prodigy_communicates_its_two_sums_alone():
-    """Of each of the two params, as scalars."""
-    (found,) = (one for one in told("short") if one["case"] == "communication")
-    assert found["kinds"] == ["all-reduce"]
-    assert found["sums"] == ["f32[]"] * 4
-    assert found["spread"] == [True, True]
-    assert found["gap"] < 1e-5
-
-
-def test_sharded_arrays_stay_where_they_are():
-    """Also those that are cast to another kind, keys, and the zeros between two steps."""
-    (found,) = (one for one in told("short") if one["case"] == "stays")
-    del found["case"]
-    assert len(found) > 20
-    assert {name: set(devices) for name, devices in found.items()} == {
-        name: {8} for name in found
-    }

@@ -17,10 +17,9 @@ import optax
 import pytest
 from digits import parts
 from helpers import assert_same, need, set_x64, types
-from jax import lax, tree_util
+from jax import tree_util
 
-import dtypeguard
-from dtypeguard import Policy, guard, guard_step, record, restore
+from dtypeguard import guard, record, restore
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -114,30 +113,6 @@ def test_flax_bytes(digits):
     assert types(resumed.opt_state) == types(fresh.opt_state)
 
 
-def test_nnx_scan(digits):
-    """A loop over split state, as nnx's users write it: bare, its carry changes type."""
-    nnx = need("flax.nnx")
-
-    def train(opt):
-        model = nnx.Linear(64, 10, param_dtype=BF16, dtype=F32, rngs=nnx.Rngs(0))
-        graph, state = nnx.split((model, nnx.Optimizer(model, opt, wrt=nnx.Param)))
-
-        def step(state, batch):
-            model, optimizer = nnx.merge(graph, state)
-            loss = lambda model: cross_entropy(model(batch[0]), batch[1])
-            value, grads = nnx.value_and_grad(loss)(model)
-            optimizer.update(model, wide(grads))
-            return nnx.state((model, optimizer)), value
-
-        data = tuple(jnp.stack(part) for part in zip(*batches(digits)))
-        return lax.scan(step, state, data)[1]
-
-    with pytest.raises(TypeError, match="carry"):
-        train(optax.adam(3e-3))
-    losses = train(guard(optax.adam(3e-3)))
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_equinox_serialised_leaves(digits):
     """Equinox refuses to load a drifted state; a guarded one loads and trains on."""
     model = eqx.nn.Linear(64, 10, dtype=BF16, key=jax.random.PRNGKey(0))
@@ -157,27 +132,6 @@ def test_equinox_serialised_leaves(digits):
     assert_same(
         *(eqx.filter(carry, eqx.is_array) for carry in saved(guard(optax.adam(3e-3))))
     )
-
-
-def test_equinox_module_and_its_state():
-    model, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
-
-    @eqx.filter_jit
-    @guard_step(carry=("model", "state"))
-    def step(model, state, x):
-        run = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
-        out, state = run(x, state)
-        grow = lambda leaf: leaf * np.float32(2) if eqx.is_inexact_array(leaf) else leaf
-        return tree_util.tree_map(grow, model), state, out
-
-    narrow = lambda x: x.astype(BF16) if eqx.is_inexact_array(x) else x
-    model = tree_util.tree_map(narrow, model)
-    new, _, _ = step(model, state, jnp.ones((4, 3)))
-    arrays = lambda tree: eqx.filter(tree, eqx.is_array)
-    assert types(arrays(new)) == types(arrays(model))
-    assert new.inference is False  # what the module branches on is no array
-    again, _ = guard_step(lambda model: (model, None))(model)
-    assert again.inference is False
 
 
 def make_params(dtypes):
@@ -217,74 +171,3 @@ def test_optimistix_lbfgs_x64(digits):
         guarded, params = minimise(guard(optax.lbfgs()), (F32, F32), digits, 30)
     assert types(params) == types(make_params((F32, F32)))
     assert min(plain, guarded) > 0.95
-
-
-def test_optimistix_mixed_params(digits):
-    mixed = (BF16, F32)
-    prodigy = optax.contrib.prodigy(1.0)
-    with pytest.raises(ValueError, match=r"same input and output structure"):
-        minimise(prodigy, mixed, digits)
-    for opt in (guard(prodigy), dtypeguard.prodigy(1.0)):
-        reached, params = minimise(opt, mixed, digits)
-        assert types(params) == types(make_params(mixed))
-    assert reached > 0.9
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: guard(optax.adam(3e-3)),
-        lambda: guard(optax.adam(3e-3), policy=Policy(state_dtype={"*mu*": BF16})),
-        lambda: dtypeguard.multi_steps(optax.adam(3e-3), 2),
-        lambda: dtypeguard.fromage(1e-2),
-    ],
-    ids=["adam", "policy", "multi_steps", "fromage"],
-)
-def test_optimistix_compiles_once_for_optimizers_made_alike(make, digits):
-    """It takes an optimizer's closures for pytrees, and hashes what they hold."""
-    traces = []
-
-    def loss(params, data):
-        traces.append(1)
-        return digits_loss(params, data)
-
-    for _ in range(2):
-        minimise(make(), (F32, F32), digits, 5, loss)
-    assert len(traces) == 1
-
-
-def infer(opt, dtypes, digits):
-    """Logistic regression by variational inference: the params it ends with, its losses."""
-    need("numpyro")
-    import numpyro
-    from numpyro import distributions, infer, optim
-
-    def model(images, labels):
-        prior = distributions.Normal(jnp.zeros((64, 10), F32), jnp.ones((), F32))
-        weights = numpyro.sample("weights", prior.to_event(2))
-        scores = distributions.Categorical(logits=images @ weights)
-        numpyro.sample("labels", scores, obs=labels)
-
-    def guide(images, labels):
-        loc = numpyro.param("loc", jnp.zeros((64, 10), dtypes[0]))
-        log_scale = numpyro.param("log_scale", jnp.full((64, 10), -3, dtypes[1]))
-        posterior = distributions.Normal(*wide((loc, jnp.exp(log_scale))))
-        numpyro.sample("weights", posterior.to_event(2))
-
-    svi = infer.SVI(model, guide, optim.optax_to_numpyro(opt), infer.Trace_ELBO())
-    data = map(jnp.asarray, digits[0])
-    result = svi.run(jax.random.PRNGKey(0), 150, *data, progress_bar=False)
-    return result.params, np.asarray(result.losses)
-
-
-def test_numpyro_mixed_params(digits):
-    """SVI is a scan: bare, the carry changes its types."""
-    mixed = (BF16, F32)
-    prodigy = optax.contrib.prodigy(1.0)
-    with pytest.raises(TypeError, match="carry"):
-        infer(prodigy, mixed, digits)
-    for opt in (guard(prodigy), dtypeguard.prodigy(1.0)):
-        params, losses = infer(opt, mixed, digits)
-        assert params["loc"].dtype == BF16
-        assert params["log_scale"].dtype == F32
-    assert losses[-1] < 0.5 * losses[0]

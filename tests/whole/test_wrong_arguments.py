@@ -18,7 +18,6 @@ PARAMS = {"b": jnp.zeros(2), "w": jnp.ones(3)}
 FEWER = {"w": jnp.ones(3)}
 OTHER_SHAPE = {"b": jnp.zeros(2), "w": jnp.ones(4)}
 INTS = {"n": jnp.ones(2, jnp.int32)}
-KEY = jax.random.key(0)
 ADAM = optax.adam(1e-3)
 STATE = guard(ADAM).init(PARAMS)
 

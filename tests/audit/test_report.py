@@ -1,4 +1,4 @@
-"""Reports as text, JSON, Markdown and HTML."""
+"""Reports as text and JSON."""
 
 import json
 import re
@@ -42,23 +42,15 @@ def test_text_of_a_report():
     assert codes[".numerator_weighted"].startswith("numerator_weighted += ")
 
 
-def test_json_markdown_and_html():
-    opt = one_leaf(lambda p: jnp.zeros((), BF16), lambda m: m * WIDE[0])  # <planted> | &
+def test_json():
+    opt = one_leaf(lambda p: jnp.zeros((), BF16), lambda m: m * WIDE[0])  # <planted>
     report = audit(opt, struct(BF16))
     read = json.loads(report.to_json())
     assert read["ok"] is False
     (drift,) = read["drifts"]
     assert drift["path"] == ".leaf"
     assert drift["origin"]["file"] == __file__
-    assert drift["origin"]["code"].endswith("# <planted> | &")
-    markdown = report.to_markdown()
-    assert "| leaf | was | is | origin | forced by |" in markdown
-    assert "<planted> \\| &`" in markdown
-    page = report.to_html()
-    assert page.startswith("<!doctype html>")
-    assert "# &lt;planted&gt; | &amp;" in page
-    assert "prefers-color-scheme: dark" in page
-    assert not re.search(r"https?://|<planted>", page)
+    assert drift["origin"]["code"].endswith("# <planted>")
     assert json.loads(AuditReport().to_json())["ok"] is True
 
 
@@ -77,8 +69,7 @@ def test_text_of_a_report_on_a_step():
         "A cast to bfloat16 rounds: dtypeguard.audit_precision measures what that loses."
     )
     assert (report.ok, report.compilations) == (False, 2)
-    assert f"`state` | bfloat16 | float32 | {origin}" in report.to_markdown()
-    assert "<code>state</code>" in report.to_html()
+    assert repr(report) == "<AuditReport: 1 leaf of the carry changed dtype in one step.>"
     assert json.loads(report.to_json())["drifts"][0]["where"] == "carry"
 
 

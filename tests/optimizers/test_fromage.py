@@ -3,7 +3,6 @@
 import inspect
 import math
 
-import digits
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -162,22 +161,6 @@ def test_the_bound_comes_from_the_first_params():
 
 
 # Low precision --------------------------------------------------------------------------
-
-
-def loss_on_digits(dtype):
-    images, labels = map(jnp.asarray, digits.data())
-    grads_of = lambda params: jax.grad(digits.loss)(params, images, labels)
-    opt = fromage(optax.linear_schedule(0.03, 0.003, 300))
-    found, _ = run(opt, digits.make_params(0, dtype), 300, grads_of)
-    return float(digits.loss(found, images, labels))
-
-
-@third_party
-@pytest.mark.exhaustive
-def test_narrow_params_learn_digits_as_float32_does():
-    wide = loss_on_digits(F32)
-    assert wide < 0.05
-    assert max(map(loss_on_digits, (BF16, F16))) < 2 * wide
 
 
 # Types ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from jax import lax, tree_util
 from quadratic import assert_blind, make_params
 
 import dtypeguard
-from dtypeguard import DtypeGuardWarning, Policy, guard, multi_steps
+from dtypeguard import DtypeGuardWarning, guard, multi_steps
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 third_party = pytest.mark.third_party
@@ -403,20 +403,6 @@ def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
         updates, state = opt.update(grad, state, params)
     assert updates.dtype == params.dtype
     np.testing.assert_array_equal(updates.astype(F32), 2.0)
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-def test_updates_have_the_dtype_that_the_policy_of_the_inner_guard_asks_for(nested):
-    """In float32, for apply_updates to round their sum; bfloat16 would round them twice."""
-    params, grads = jnp.ones(3, BF16), jnp.full(3, 0.3, BF16)
-    policy = Policy(compute_dtype=F32, updates_dtype=F32)
-    opt = multi_steps(guard(optax.sgd(0.1), policy=policy), 2)
-    opt = multi_steps(opt, 1) if nested else opt
-    state = opt.init(params)
-    for _ in range(2):
-        updates, state = opt.update(grads, state, params)
-        assert updates.dtype == F32
-    np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
 
 
 def test_integer_updates_are_not_written_over_a_floating_accumulator():

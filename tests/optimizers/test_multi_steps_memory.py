@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_close, assert_same, needs_explicit_x64, set_x64, types
+from helpers import assert_close, assert_same, needs_explicit_x64, types
 from jax import tree_util
 
 import dtypeguard
@@ -180,19 +180,6 @@ def test_updates_of_all_kinds_are_those_without_jit(name):
 
 def is_zero(tree):
     return not any(np.any(np.asarray(leaf)) for leaf in tree_util.tree_leaves(tree))
-
-
-def test_float64_updates_keep_their_bits_beside_a_float32_accumulator():
-    with set_x64(True):
-        third = lambda g, _: g.astype(jnp.float64) / 3
-        inner = guard(giving(third), policy=Policy(updates_dtype=jnp.float64))
-        opt = multi_steps(inner, 2)
-        params = jnp.ones(3, F32)
-        state, update = opt.init(params), jax.jit(opt.update)
-        for _ in range(2):
-            updates, state = update(params, state, params)
-        assert (updates.dtype, state.acc_grads.dtype) == (jnp.float64, F32)
-        np.testing.assert_array_equal(updates, np.full(3, 1 / 3))
 
 
 # Precision ------------------------------------------------------------------------------

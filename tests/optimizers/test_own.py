@@ -138,12 +138,3 @@ def test_gradients_below_a_param_are_another_tree(shape, make):
     for below in ({"b": jnp.ones(shape)}, ()):
         with pytest.raises(ValueError, match=r"another tree.*\n +updates\['a'\]"):
             opt.update({"a": below}, opt.init(params), params)
-
-
-@own
-def test_no_params_at_all(make):
-    updates, state = make().update({}, make().init({}), {})
-    assert updates == {}
-    assert int(state.count) == 1
-    finite = map(jnp.isfinite, tree_util.tree_leaves(state))
-    assert all(map(bool, finite))

@@ -28,7 +28,6 @@ import dtypeguard
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
-    "dqn",
     "equinox_rnn",
     "nnx_classifier",
     "haiku_rnn",

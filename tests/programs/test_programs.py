@@ -21,12 +21,11 @@ LONG = pytest.mark.exhaustive
 # of the framework around it.
 IN_X64 = "haiku_rnn", "mixed_precision"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
-# They take the longest to compile; the same mistakes are mended in other programs.
-MENDED_LONG = "linen_lm", "dqn"
 
 
 def is_slow(mistake):
-    return mistake.program in MENDED_LONG
+    """It takes the longest to compile; the same mistakes are mended in other programs."""
+    return mistake.program == "linen_lm"
 
 
 def is_long(program, configuration):

@@ -1,9 +1,7 @@
 """Run by test_devices.py with eight simulated devices: prints one line of JSON a case.
 
-Usage: eight_devices.py short|others. `OPTIMIZERS` has which of them each is.
-
 For most cases no sharding of an output is asked for: what XLA gives state and updates, bare
-and guarded. Besides, `short` compares rounding on eight devices with that on one.
+and guarded. Besides, it compares rounding on eight devices with that on one.
 """
 
 import collections
@@ -11,7 +9,6 @@ import functools
 import itertools
 import json
 import re
-import sys
 from typing import Any
 
 import jax
@@ -26,22 +23,13 @@ from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
-WHOLE = dict.fromkeys(SPECS, P())
-# Moments and a counter, and our own two.
-SHORT = {
+# Moments and a counter, one that contracts over sharded axes, and dtypeguard's own two.
+OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda: optax.adamw(1e-2),
+    "muon": lambda: optax.contrib.muon(1e-2),
     "multi_steps": lambda: multi_steps(optax.adam(1e-2), 2),
     "prodigy": lambda: prodigy(),
 }
-OTHERS = {
-    "adamw": SHORT["adamw"],
-    "clipped lamb": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.lamb(1e-2)),
-    "adafactor": lambda: optax.adafactor(1e-2, min_dim_size_to_factor=8),
-    "muon": lambda: optax.contrib.muon(1e-2),
-    "lbfgs": lambda: optax.lbfgs(1e-2, linesearch=None),
-    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-2), 2),
-}
-OPTIMIZERS: dict[str, dict[str, Any]] = {"short": SHORT, "others": OTHERS}
 
 
 def loss(params, batch):
@@ -209,22 +197,18 @@ def rows(array):
     return [shard.data.shape[0] for shard in array.addressable_shards]
 
 
-# Bare, these fail there in float32 as well: L-BFGS starts from zeros that vary over no
-# axis, as Prodigy does from one estimate.
-FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy")}
+# Bare, it fails there in float32 as well: it starts from one estimate that varies over no
+# axis.
+FAIL_BARE = {"in_shard_map": ("prodigy",)}
 CASES: dict[str, Any] = {
     "fully_sharded": functools.partial(donated, specs=SPECS),
-    "replicated": functools.partial(donated, specs=WHOLE),
     "in_shard_map": in_shard_map,
 }
 
 
-def main(which):
+def main():
     assert len(jax.devices()) == 8
-    cases = [case for case in CASES if which == "others" or case != "replicated"]
-    for case, (name, make) in itertools.product(cases, OPTIMIZERS[which].items()):
-        if (case, name) == ("replicated", "lbfgs"):
-            continue  # bare, it donates a buffer twice, and XLA aborts
+    for case, (name, make) in itertools.product(CASES, OPTIMIZERS.items()):
         for dtype in (F32, BF16) if name == "adamw" else (F32,):
             told: dict[str, Any] = {"case": case, "name": name}
             told["dtype"] = jnp.dtype(dtype).name
@@ -234,9 +218,8 @@ def main(which):
                 except Exception as error:
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told))
-    if which == "short":
-        print(json.dumps({"case": "rounded", **rounded()}))
+    print(json.dumps({"case": "rounded", **rounded()}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

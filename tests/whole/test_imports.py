@@ -128,26 +128,6 @@ def test_a_name_that_goes_says_what_serves_in_its_place(name):
             getattr(dtypeguard, name)
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("import dtypeguard; dtypeguard.gaurd", "module 'dtypeguard' has no attribute"),
-        ("from dtypeguard import gaurd", "cannot import name"),
-    ],
-)
-def test_an_unknown_name_is_refused_as_python_does(code, message):
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=child_variables(), capture_output=True, text=True
-    )
-    last = done.stderr.splitlines()[-1]
-    assert f"Error: {message} 'gaurd'" in last
-    if "import dtypeguard" in code or sys.version_info >= (
-        3,
-        12,
-    ):  # of an import since then
-        assert last.endswith(" Did you mean: 'guard'?")
-
-
 def test_names_may_be_used_first_while_jax_traces():
     """Under every flag: no file keeps an array or an option of the time of its import."""
     code = """

@@ -36,29 +36,20 @@ def update(opt, *args):
 TABLE = """
 guard(3)
     TypeError: guard got 3. Give it a gradient transformation
-guard(ADAM, policy='warn')
-    TypeError: got policy='warn'. Write a dtypeguard.Policy, such as
-    policy=dtypeguard.Policy(
 guard(lambda: 3)()
     TypeError: which returned 3. A guarded function must return a gradient transformation
 guard(ADAM, policy=Policy(rounding='stochastic')).update(PARAMS, STATE, PARAMS)
     TypeError: opt.init(params)._replace(inner_state=state)
 Policy('f99')
     ValueError: Policy(compute_dtype='f99'): write compute_dtype=jnp.float32
-Policy(jnp.bfloat16)
-    ValueError: Write compute_dtype=jnp.float32, and state_dtype for
 Policy(state_dtype='grads')
     ValueError: state_dtype='grads'...: write state_dtype="params", a floating dtype
 Policy(seed=-1)
     ValueError: write a seed from 0 to 2**32 - 1
 prodigy(betas=0.9)
     TypeError: prodigy got betas=0.9: write two numbers, such as (0.9, 0.999)
-prodigy(mask={'w': 'x', 'b': True})
-    TypeError: these are not: ... mask['w']: 'x'...mask=None to decay all
 update(prodigy(lambda count: None), PARAMS, ..., PARAMS)
     TypeError: prodigy got learning_rate(count)=None: return a number, such as 1e-3
-prodigy(slice_p=0)
-    ValueError: write slice_p=1 or above
 prodigy().init(INTS)
     TypeError: these are not: ... params['n']: int32...optax.masked
 fromage(PARAMS)
@@ -66,22 +57,16 @@ fromage(PARAMS)
     function of the number of updates
 update(fromage(0.1), PARAMS, ...)
     ValueError: needs the params: write update(updates, state, params)
-update(fromage(0.1), ..., PARAMS, PARAMS)
-    TypeError: got a state of type dict, not ...State. Write update(updates, state, params)
 multi_steps(ADAM, 0)
     ValueError: =0: write 1 or more
 update(multi_steps(ADAM, lambda step: 0), PARAMS, ..., PARAMS)
     ValueError: got every_k_schedule(gradient_step)=0: return a number from 1 up
-multi_steps(optax.adam, 4)
-    TypeError: Call it first, as in optax.adam(1e-3)
 update(multi_steps(ADAM, 4), FEWER, ..., PARAMS)
     ValueError: got updates in another tree than the params: ...
     updates['b']  float32[2] -> (
 apply_updates(PARAMS, FEWER)
     ValueError: got updates in another tree than the params: ...
     updates['b']  float32[2] -> (
-apply_updates(PARAMS, OTHER_SHAPE)
-    TypeError: updates['w']  float32[3] -> float32[4]  give it in shape (3,)
 apply_updates(PARAMS, PARAMS, key=0)
     TypeError: apply_updates got key=...Write one new key for every step, such as key=
 record(PARAMS, ADAM)
@@ -92,18 +77,12 @@ restore(STATE, None)
     DtypeDriftError: another tree than the record: ... state[0].count...(absent) -> int32[]
 audit(PARAMS, ADAM)
     TypeError: audit got {...Give it a gradient
-audit(optax.adam, PARAMS)
-    TypeError: not the function that makes it
 audit(ADAM, {'w': 'x'})
     TypeError: params['w']: 'x'...Write eqx.filter(params, eqx.is_array) or None
 check_contract(3)
     TypeError: got 3. Give it a gradient transformation
-check_contract(optax.adam)
-    TypeError: adam, which needs learning_rate. Write check_contract(lambda: adam(...))
 check_contract(ADAM, rules=['scna'])
     ValueError: no rule is called 'scna'; there are ...scan
-parametrize_with_checks(ADAM)
-    TypeError: Write a list, parametrize_with_checks([my_optimizer])
 parametrize_with_checks([ADAM], confgurations=['bf16'])
     TypeError: takes no confgurations; it takes params, updates, extra_args,
     configurations, rules
@@ -115,8 +94,6 @@ guard_step(lambda state, x=1.0: state, carry=2)
     ValueError: carry=2, but ... takes (state, x=1.0). Write one
 guard_step(lambda state: None)(PARAMS)
     TypeError: step returned None. Write return state
-guard_step(ADAM)
-    TypeError: which is an optimizer. Write dtypeguard.guard(optimizer)
 strong({'n': 5 * 10**9})
     OverflowError: strong: tree['n'] is 5000000000, which does not fit into int32:
     turn on jax_enable_x64
@@ -130,18 +107,12 @@ check_lock(jnp.sin, jnp.ones(2), path='none.lock')
     AssertionError: found no none.lock. To write it, run the test with DTYPEGUARD_UPDATE=1
 check_precision(jnp.sin, jnp.ones(2), plan='no.plan')
     PlanError: no.plan does not exist. `dtypeguard precision FILE.py:FUNCTION --out no.plan`
-check_precision(jnp.sin, jnp.ones(2))
-    TypeError: got nothing to check. Write max_error=1e-2
-check_precision(jnp.sin, jax.ShapeDtypeStruct((2,), jnp.bfloat16), max_error=1e-2)
-    TypeError: have no values. Give it arrays, or max_wide_work alone
 audit_precision(3)
     TypeError: audit_precision got 3. Write audit_precision(f, *args)
 audit_precision(lambda x: x + 1, jnp.arange(2))
     TypeError: which returns no floating array, and nothing that floats decide: give it
 audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)
     ValueError: got wide=bfloat16, which rounds. Write wide=jnp.float32 or wide=jnp.float64
-audit_precision(jnp.sin, jnp.ones(2), tolerance=-1.0)
-    ValueError: write a relative error from 0 up, such as 1e-3
 audit_precision(jnp.sin, jnp.array([jnp.nan]))
     ValueError: First the input args[0] is not. Give it arguments for which all are finite
 audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpuv4')
@@ -153,8 +124,6 @@ audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', wide=jnp.float64)
 autocast(jnp.sin)
     TypeError: autocast got neither a plan nor a dtype. Write one of them:
     autocast(step, jnp.bfloat16)
-autocast(jnp.sin, 'no.plan')
-    PlanError: no.plan does not exist. `dtypeguard precision FILE.py:FUNCTION --out no.plan`
 autocast(jnp.sin, jnp.bfloat16)(jnp.ones(2))
     PlanError: found no product in sin, so nothing of it is narrow. Give it the function
     that multiplies
@@ -199,14 +168,9 @@ def test_everything_public_is_in_the_table():
         lambda: prodigy(optax.constant_schedule(1.0), beta3=0),
         lambda: fromage(np.float64(0.1), 0, p_bound=2),
         lambda: optax.inject_hyperparams(prodigy, static_args="slice_p")(1.0),
-        lambda: optax.inject_hyperparams(fromage)(0.1),
-        lambda: multi_steps(ADAM, np.int64(2)),
-        lambda: multi_steps(ADAM, lambda step: 2.0),
         lambda: multi_steps(ADAM, lambda step: jnp.where(step < 2, 1, 2)),
-        lambda: fromage(lambda count: 1),
         lambda: prodigy(growth_rate=math.inf, mask={"b": True, "w": np.bool_(False)}),
         lambda: prodigy(mask=lambda params: jax.tree_util.tree_map(lambda _: True, params)),
-        lambda: multi_steps(ADAM, 2, accumulator_dtype=None),
     ],
 )
 def test_what_is_right_is_not_refused(make):

@@ -49,18 +49,7 @@ UNARY = (
 PRIMITIVES = {name: (getattr(lax, name), X) for name in UNARY.split() if hasattr(lax, name)}
 PRIMITIVES |= {
     f"{name} of large numbers": (getattr(lax, name), WIDE_RANGE)
-    for name in [
-        "cos",
-        "sin",
-        "tanh",
-        "exp",
-        "logistic",
-        "erf",
-        "erfc",
-        "sinh",
-        "asinh",
-        "expm1",
-    ]
+    for name in "cos sin tanh exp logistic erf erfc sinh asinh expm1".split()
 }
 PRIMITIVES |= {
     name: (getattr(lax, name), X, Y)

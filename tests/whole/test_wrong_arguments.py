@@ -16,7 +16,6 @@ from dtypeguard import fromage, guard, multi_steps, prodigy, testing
 pytestmark = pytest.mark.third_party
 PARAMS = {"b": jnp.zeros(2), "w": jnp.ones(3)}
 FEWER = {"w": jnp.ones(3)}
-OTHER_SHAPE = {"b": jnp.zeros(2), "w": jnp.ones(4)}
 INTS = {"n": jnp.ones(2, jnp.int32)}
 ADAM = optax.adam(1e-3)
 STATE = guard(ADAM).init(PARAMS)

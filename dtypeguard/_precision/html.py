@@ -21,26 +21,47 @@ _MEANINGS = {
     "pays": "the share of the matrix products that run wide because of it",
 }
 
-STYLE = """
-h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; overflow-wrap: anywhere; }
-h1, p, li { overflow-wrap: anywhere; max-width: 60rem; } ul { padding-left: 1.4rem; }
-.bar { display: block; height: .5rem; background: var(--soft);
-  border: 1px solid var(--line); }
-.bar i { display: block; height: 100%; min-width: 1px; }
-.loses i { background: var(--bad); } .healthy .loses i { background: var(--dim); }
-.pays i { background: repeating-linear-gradient(135deg, #0000 0 2px, #0003 2px 4px)
-  var(--pays); }
-.source { width: 100%; table-layout: fixed; border: 1px solid var(--line); }
-.source th, .source td { border: 0; padding: 0 .5rem;
-  font: 13px/1.6 ui-monospace, monospace; }
-.source .number { width: 4rem; } .source .share { width: 6.5rem; }
-.source tbody th { font-weight: 400; color: var(--dim); text-align: right; }
-.source td code { white-space: pre-wrap; overflow-wrap: anywhere; }
-.source tr.named { background: var(--soft); } .source tr.chosen { background: var(--ok); }
-.source tr.gap td { color: var(--dim); background: var(--soft); text-align: center; }
-.source .said { font: 13px/1.5 system-ui, sans-serif; color: var(--dim); margin: 0;
-  padding-left: 1rem; overflow-wrap: anywhere; }
+# All rules hold within the class alone, wherever a page is shown.
+_STYLE = """
+.dtypeguard { --ink: #1b1f24; --dim: #59636e; --line: #d1d9e0; --soft: #f3f5f7;
+  --page: #fff; --bad: #b3261e; --ok: #e3eef9; --pays: #8250df;
+  color: var(--ink); background: var(--page); font: 15px/1.5 system-ui, sans-serif;
+  padding: 1.5rem; max-width: 90rem; margin: 0 auto; box-sizing: border-box;
+  & h1 { font-size: 1.4rem; margin: 0 0 .5rem; } & p { margin: .4rem 0; }
+  & h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; }
+  & h1, & h2, & p, & li { overflow-wrap: anywhere; } & .dim { color: var(--dim); }
+  & .lines { white-space: pre-wrap; } & .mono { font: 13px/1.5 ui-monospace, monospace; }
+  & table { border-collapse: collapse; width: 100%; table-layout: fixed; }
+  & table { border: 1px solid var(--line); }
+  & th, & td { padding: 0 .5rem; text-align: left; vertical-align: top;
+    font: 13px/1.6 ui-monospace, monospace; }
+  & th.number { width: 4rem; } & th.share { width: 6.5rem; }
+  & tbody th { font-weight: 400; color: var(--dim); text-align: right; }
+  & td code { font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; }
+  & tr.named { background: var(--soft); } & tr.chosen { background: var(--ok); }
+  & tr.gap td { color: var(--dim); background: var(--soft); text-align: center; }
+  & .bar { display: block; height: .5rem; border: 1px solid var(--line); }
+  & .bar i { display: block; height: 100%; min-width: 1px; }
+  & .loses i { background: var(--bad); } & .healthy .loses i { background: var(--dim); }
+  & .pays i { background: var(--pays); }
+  & .said { font: 13px/1.5 system-ui, sans-serif; color: var(--dim); padding-left: 1rem; }
+}
+@media (prefers-color-scheme: dark) { .dtypeguard { --page: #0f1318; --ink: #e6eaef;
+  --dim: #9aa5b1; --line: #343c46; --soft: #1a2027; --bad: #f2a09a; --ok: #16293c;
+  --pays: #c297ff; } }
 """
+
+
+def document(title: str, body: str) -> str:
+    """A complete page around a body of HTML, which asks for nothing from a network."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">\n"
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f'<body>\n<div class="dtypeguard">\n{body}\n</div>\n</body>\n</html>\n'
+    )
 
 
 class Mark(NamedTuple):
@@ -134,7 +155,7 @@ def _rows(
 def _table(rows: Sequence[str], kinds: Sequence[str]) -> str:
     heads = [("number", "line"), *(("share", kind) for kind in kinds), ("", "source")]
     cells = "".join(f'<th scope="col" class="{kind}">{head}</th>' for kind, head in heads)
-    head = f'<table class="source">\n<thead><tr>{cells}</tr></thead>\n<tbody>\n'
+    head = f"<table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n"
     return head + "\n".join(rows) + "\n</tbody>\n</table>"
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .._audit.page import Displayed, document
 from .._autocast.plan import Plan
 from .._costs.costs import LineCost
 from .._costs.work import Work
@@ -30,7 +29,7 @@ _GONE = {
 
 @public
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class PrecisionReport(Displayed):
+class PrecisionReport:
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
@@ -178,10 +177,13 @@ class PrecisionReport(Displayed):
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
-        return document("dtypeguard precision", *self._html())
+        return html.document("dtypeguard precision", html.body(self))
 
-    def _html(self) -> tuple[str, str]:
-        return html.body(self), html.STYLE
+    def __repr__(self) -> str:
+        return f"<PrecisionReport: {self.headline}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def _plain(value: Any) -> object:

@@ -140,31 +140,12 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     return f"{text}.{' That needs jax_enable_x64.' * needs_x64}"
 
 
-# What to write where dtypeguard itself rounds, to the nearest and at random.
-_CASTS = {
-    "apply_updates": (
-        f" the new params: write {STOCHASTICALLY}, or keep them in {{0}}.",
-        " the new params: keep them in {0}.",
-    ),
-    "guard": (
-        ": write policy=dtypeguard.Policy(compute_dtype={0}), which keeps state in {0}.",
-        " at random: to keep it in {0}, leave out state_dtype.",
-    ),
-    "guard_step": (
-        ": start it in {0}, or let it round at random: "
-        "dtypeguard.apply_updates(average, change, key=key).",
-    ),
-    "updates": (
-        ": write policy=dtypeguard.Policy(compute_dtype={0}, updates_dtype={0}) and "
-        f"{STOCHASTICALLY}.",
-    ),
-}
-
-
 def _of_casts(line: Line, wide: str) -> str:
-    first = next(iter(line.casts))
-    is_of_updates = first.owner == "guard" and first.path.startswith("updates")
-    texts = _CASTS["updates" if is_of_updates else first.owner]
+    """What to write where dtypeguard itself rounds, to the nearest or at random."""
+    casts = [*line.casts]
     is_at_random = not line.primitives.isdisjoint(("jit", "pjit"))
-    begin = f"On {line.origin.place}, {shown_casts([*line.casts])} rounds"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
-    return begin + texts[-1 if is_at_random else 0].format(wide)
+    text = f"On {line.origin.place}, {shown_casts(casts)} rounds: keep it in {wide}"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
+    if casts[0].owner == "guard" and not is_at_random:
+        text += f" by policy=dtypeguard.Policy(compute_dtype={wide})"
+    at_random = f", or let it round at random by {STOCHASTICALLY}"
+    return f"{text}{at_random * (not is_at_random)}."

@@ -189,17 +189,11 @@ class Planning:
 
     def _notes(self, plan: Plan, items: Sequence[Candidate]) -> Iterator[str]:
         """What a search says beside its plan."""
-        error, work = plan.error or 0.0, sum(each.work for each in items)
-        bare = self._errors[frozenset()]
+        work, bare = sum(each.work for each in items), self._errors[frozenset()]
         if bare > self._tolerance and work:
             yield (
                 f"With products alone in {plan.narrow}, it is {percent(bare)} off: "
                 f"{percent(work)} of the multiply-adds stay wide."
-            )
-        if nodes_of(items) == nodes_of(self._candidates) and error > self._tolerance:
-            yield (
-                f"With all of its lines wide it is {percent(error)} off: the program "
-                "rounds by casts of its own, which a plan leaves alone."
             )
         if self._unnamed:
             equations = "1 equation" if self._unnamed == 1 else f"{self._unnamed} equations"

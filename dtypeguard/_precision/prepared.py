@@ -110,20 +110,6 @@ def _checked(
             f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
             "finite."
         )
-    program = measures.program.jaxpr.jaxpr
-    returned = {*program.invars}  # an infinite input that is given back is as it should be
-    made = zip(outputs, measures.exact, program.outvars)
-    none = [
-        p
-        for p, x, v in made
-        if x.size and not jnp.isfinite(x).any() and (hasattr(v, "val") or v not in returned)
-    ]
-    if none and none == wrong and not written:  # no mask, but a constant that reaches all
-        raise ValueError(
-            f"audit_precision: {', '.join(filter(None, none)) or 'the output'} of "
-            f"{shown(f)} has no finite number in {measures.program.formats.wide} either, "
-            "since a constant of it has none. Give it a finite one."
-        )
     return Written(written[0].stack).origin if written else None
 
 

@@ -55,8 +55,7 @@ class Choosing(Generic[Item]):
         is_minimal = True
         try:
             if self._add():
-                self._drop([*reversed(self._left)])
-                self._drop_one_by_one()
+                self._drop()
         except Spent:
             is_minimal = False
         return Chosen((*reversed(self._left),), is_minimal)
@@ -82,24 +81,12 @@ class Choosing(Generic[Item]):
             count -= 1
         return count
 
-    def _drop(self, items: Sequence[Item]) -> None:
-        """Drops all of these, or else of each half as many as it can."""
-        rest = [item for item in self._left if item not in items]
-        if self._is_within(rest):
-            self._left = rest
-        elif len(items) > 1:
-            middle = len(items) // 2
-            self._drop(items[:middle])
-            self._drop(items[middle:])
-
-    def _drop_one_by_one(self) -> None:
-        """Drops each that has become dispensable, until none is."""
+    def _drop(self) -> None:
+        """Drops each that is dispensable, the dearest first."""
         for item in [*reversed(self._left)]:
             rest = [other for other in self._left if other != item]
             if self._is_within(rest):
                 self._left = rest
-                return self._drop_one_by_one()
-        return None
 
 
 class Found(NamedTuple):

@@ -315,14 +315,6 @@ def _once(it: Report) -> Iterable[str]:
         yield f"Rounding the outputs once gives {percent(it.once)}."
 
 
-def _cancels(it: Report) -> Iterable[str]:
-    if it.error and any(x.alone > 2 * it.error for x in it.losses):
-        yield (
-            "Some lines cause more error alone than all lines together: their "
-            "roundings cancel. A gradient, or several steps, tells more."
-        )
-
-
 def _furthest(it: Report) -> Iterable[str]:
     if len(it.outputs) >= 3 and 0 < it.error < math.inf:
         yield f"Furthest off of {len(it.outputs)} outputs: {_named(it.outputs)}."
@@ -364,4 +356,4 @@ def _not_examined(it: Report) -> Iterable[str]:
             yield f"{what} {', '.join(few)}{more}."
 
 
-_NOTES = _updates_below, _once, _cancels, _furthest, _vanishing, _not_examined
+_NOTES = _updates_below, _once, _furthest, _vanishing, _not_examined

@@ -394,7 +394,6 @@ def test_operations_are_counted(name):
     f, count = WORK[name]
     work = audit_precision(f, W, X).work
     assert work.flops == {"bfloat16": count}
-    assert work.has_while == (name == "while")
     assert work.narrow == "bfloat16"
 
 
@@ -408,15 +407,6 @@ def test_a_sharded_program_counts_all_shards(names):
     options = {"mesh": mesh, "in_specs": (whole, split), "out_specs": split}
     f = jax.shard_map(lambda w, x: x @ w, axis_names=names, **options)
     assert audit_precision(f, W, X).work.flops == {"bfloat16": ONE}
-
-
-def test_a_while_loop_is_said_to_count_once():
-    def f(w, x):
-        step = lambda h: jnp.tanh(h @ w)
-        return lax.while_loop(lambda h: h[0, 0] < 9, step, x.astype(F32))
-
-    report = audit_precision(f, W, X)
-    assert "a while_loop counts once" in str(report)
 
 
 def test_which_dtype_a_program_should_compute_in():

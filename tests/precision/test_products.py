@@ -221,7 +221,6 @@ def test_a_product_is_rounded_wherever_it_stands(name):
     assert error > 1e-6
     assert report.error == pytest.approx(error, rel=0.1)
     assert report.not_examined == ()
-    assert report.explained + report.flipped == pytest.approx(1, abs=0.05)
 
 
 V = normal(4, 16)
@@ -290,7 +289,7 @@ LEFT_ALONE = {
 def test_other_products_are_left_alone(name):
     with set_x64(name == "float64"):
         report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
-    assert (report.error, report.losses, report.lines) == (0, (), 0)
+    assert (report.error, report.losses) == (0, ())
     says = (
         "each asks for another precision, or is too small"
         if name in ("HIGHEST", "an algorithm")
@@ -363,7 +362,6 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
         assert work(fix) == work(best)
         assert report.mended <= tolerance
         assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
-        assert report.times_as_expensive == 3
 
 
 def test_of_a_package_the_call_is_to_be_precise(tmp_path):
@@ -397,7 +395,7 @@ def test_where_all_products_are_to_be_precise_one_context_is(asked):
             return f(x, y)
 
     report = audit_precision(f, A, B, matmul_precision="tpu", tolerance=1e-4)
-    assert len(report.fix) == report.lines == 2
+    assert len(report.fix) == 2
     around = 'Put `with jax.default_matmul_precision("high"):` around the whole call'
     is_enough = products.off("tpu", edited, A, B) <= 1e-4
     assert (around in str(report)) == is_enough == (asked is None)
@@ -408,7 +406,7 @@ def test_on_an_a100_high_is_no_remedy():
     report = audit_precision(f, A, B, matmul_precision="a100")
     assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
     assert "write precision=jax.lax.Precision.HIGHEST: it asks for less" in str(report)
-    assert (report.precision, report.times_as_expensive) == ("HIGHEST", 8)
+    assert report.words.become == "8 times as expensive"
 
 
 def test_what_the_products_of_a_device_make_infinite_is_named():
@@ -440,7 +438,8 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     told, plain = linen.Dense(8, precision="default"), linen.Dense(8)
     params = plain.init(jax.random.key(0), A)
     report = audit_precision(lambda x: told.apply(params, x), A, matmul_precision="tpu")
-    assert "precision=jax.lax.Precision.HIGH: flax/linen/linear.py" in str(report)
+    assert "On flax/linen/linear.py" in str(report)
+    assert "write precision=jax.lax.Precision.HIGH: it asks for less" in str(report)
     within = "with jax.default_matmul_precision"
     assert within not in str(report)
     with jax.default_matmul_precision("bfloat16"):

@@ -163,7 +163,7 @@ WRONG = {
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),
     "shapes": (
         {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
-        ["without values at ['a']"],
+        ["in the reference at ['a'], which has no values"],
     ),
     "function": (lambda x: {"a": x}, ["returns other outputs", "['b']  missing"]),
 }

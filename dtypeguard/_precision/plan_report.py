@@ -6,11 +6,11 @@ from typing import Any
 
 from .._autocast.entries import PlanEntry
 from .._autocast.plan import Plan
-from .._leaves.rows import columns, percent
+from .._leaves.rows import columns, percent, shown_fields
+from .rows import plain
 
 # XLA leaves roundings out and puts operations together: so much it may add to an error.
 _MORE = 1.25
-_OF_PLAN = "default", "error", "held_out", "tolerance", "share", "loss_scale", "measured"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,16 +74,9 @@ class PlanSearch:
     @property
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plan = own.pop("plan")
-        entries = [{**dataclasses.asdict(x), "dtype": str(x.dtype)} for x in plan.entries]
-        return {
-            **{name: getattr(plan, name) for name in _OF_PLAN},
-            **{"narrow": str(plan.narrow), "entries": entries},
-            **own,
-            **{"seconds": round(self.seconds, 3), "lines": sorted(self.lines)},
-            "ok": self.is_of_use,
-        }
+        found = shown_fields(self) | shown_fields(self.plan)
+        del found["plan"]
+        return plain(found) | {"seconds": round(self.seconds, 3), "ok": self.is_of_use}
 
     def __repr__(self) -> str:
         return f"PlanSearch({self.headline})"
@@ -134,10 +127,8 @@ class PlanCheck:
     @property
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        names = "tolerance", "error", "held_out", "share"
-        figures = {name: getattr(self.now, name) for name in names}
         own = {"path": self.path, "compiled": self.compiled, "worst": self.worst}
-        return {**own, **figures, "ok": self.is_within}
+        return plain(shown_fields(self.now) | own | {"ok": self.is_within})
 
 
 def is_within(plan: Plan, compiled: float | None) -> bool:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from .._autocast.plan import Plan
@@ -15,7 +14,7 @@ from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import html, text
 from .plan_report import PlanSearch
-from .rows import LineDecision, LineLoss, ReportWords, Scaled
+from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
 
 _NO_WORDS = ReportWords("", "", "", "", "")
 # Figures of earlier releases, with what serves.
@@ -171,9 +170,8 @@ class PrecisionReport:
         """All of it as JSON."""
         fields = shown_fields(self) | {"loss_scale": self.loss_scale, "scaled": self.scaled}
         if self.search is not None:
-            fields["search"] = {**self.search.data}
-            del fields["search"]["seconds"]  # which differ each time
-        return json.dumps(_plain(fields), indent=1)
+            fields["search"] = {**self.search.data, "seconds": None}  # which differ
+        return json.dumps(plain(fields), indent=1)
 
     def to_html(self) -> str:
         """One page that needs no network: the source, with what each line loses."""
@@ -184,16 +182,3 @@ class PrecisionReport:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
-
-
-def _plain(value: Any) -> object:
-    """A value as JSON can hold it, which has no infinity."""
-    if dataclasses.is_dataclass(value):
-        value = shown_fields(value)
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,8 +1,13 @@
 """The rows of a report of precision."""
 
+import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from .._leaves.rows import shown_fields
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
@@ -112,3 +117,18 @@ class ReportWords(NamedTuple):
     become: str
     beside: str
     nothing: str
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it, which has no infinity and no dtype."""
+    if dataclasses.is_dataclass(value):
+        value = shown_fields(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return [*map(plain, value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, np.dtype) else value

@@ -14,7 +14,7 @@ from .._numbers.measure import Measures
 from .._source.files import package
 from .rows import STOCHASTICALLY, LineLoss, Scaled
 from .runs import Runs, WideRun
-from .search import MOST_ALONE, Bound, Found, find
+from .search import MOST_ALONE, Found, find
 
 Remedy = Callable[[Line, bool], str]
 
@@ -68,8 +68,8 @@ def line_losses(
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
             tried += [number for number in order if number not in important]
         alone = {n: runs.with_wide([n], keeps=True) for n in tried[:MOST_ALONE]}
-        limit = Bound(bound, tolerance is not None)
-        found = find(runs, order, tried, limit, measures.about)
+        is_asked = tolerance is not None
+        found = find(runs, order, tried, bound, is_asked, measures.about)
     losses = {}
     for number in order:
         if number in important or number in found.lines:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable
 
 import jax
-import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.types import DType, Equation, Leaf
@@ -21,8 +20,6 @@ from .runs import Runs, WideRun, rounded_otherwise
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
-# A rounding to bfloat16, so that products round otherwise.
-_MOVED = 2.0**-8
 
 
 def check_options(products: Products, wide: DType, narrow: DType) -> None:
@@ -119,9 +116,6 @@ class ProductRuns(Runs):
 
     def _is_narrow(self, eqn: Equation) -> bool:
         return self.products.rounds(eqn)
-
-    def _step(self, dtype: np.dtype) -> float:
-        return _MOVED if dtype == np.float32 else 0.0
 
     def _exact_otherwise(self) -> list[Leaf]:
         arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]

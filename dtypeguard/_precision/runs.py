@@ -4,7 +4,6 @@ Each makes its own decisions, so their distances are those that a user measures.
 """
 
 import collections
-import functools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import numpy as np
 
 from .._costs.work import operations, repetitions
 from .._leaves.compat import as_function, set_x64, x64_enabled
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
@@ -211,43 +210,6 @@ class Runs:
     def _is_narrow(self, eqn: Equation) -> bool:
         """Whether a product is computed wider where its line is wide."""
         return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
-
-    def holds(self, wide: WideRun, bound: float, has_tolerance: bool) -> bool:
-        """Whether some lines are enough for other roundings of the inputs as well.
-
-        They are by the median of three: the inputs, and two that differ by a rounding.
-        """
-        if wide.plan is None or not math.isfinite(self.total):
-            return wide.error <= bound
-        inside = [wide.error <= bound]
-        for arrays, exact, sizes, total in self._elsewhere:
-            made = self._made_with(wide.plan, arrays)
-            most = _LEFT_AT_MOST**0.5 * total
-            most = min(most, bound) if has_tolerance else most
-            inside.append(mean_of(errors_of(made, exact, sizes), sizes) <= most)
-        return sum(inside) > 1
-
-    @functools.cached_property
-    def _elsewhere(self) -> list[tuple[list[Leaf], list[Leaf], list[float], float]]:
-        """Inputs that differ by a rounding, wide outputs, sizes, the error as written."""
-        found = []
-        for shift in (0, 1):
-            arrays = [self._moved(x, shift) if is_inexact(x) else x for x in self._arrays]
-            exact = self._measures.run(self._wide, arrays=arrays)
-            pairs = zip(exact, self._sizes)
-            sizes = [math.inf if s == math.inf else size_of(x) or 1.0 for x, s in pairs]
-            written = self._measures.run(plans.written(self.program), arrays=arrays)
-            total = mean_of(errors_of(written, exact, sizes), sizes)
-            found.append((arrays, exact, sizes, total))
-        return found
-
-    def _moved(self, array: Leaf, shift: int) -> Leaf:
-        part = self._step(self.program.formats.written(array.dtype))
-        return rounded_otherwise(array, part, shift).astype(array.dtype)
-
-    def _step(self, dtype: np.dtype) -> float:
-        """The relative size of a rounding of an input."""
-        return float(jnp.finfo(dtype).eps) if kind(dtype) == "float" else 0.0
 
     # With the loss scaled
 

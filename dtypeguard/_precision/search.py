@@ -1,6 +1,6 @@
 """Searches what has to stay wide: of some items, and of the lines of a program."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from .runs import Runs, WideRun
@@ -96,64 +96,53 @@ class Found(NamedTuple):
     run: WideRun
 
 
-class Bound(NamedTuple):
-    """The error that is allowed, and whether that was asked for."""
-
-    error: float
-    is_tolerance: bool
-
-
 def find(
     runs: Runs,
     order: Sequence[int],
     important: Sequence[int],
-    bound: Bound,
+    bound: float,
+    is_tolerance: bool,
     error_of: Callable[[int], float],
 ) -> Found:
     """The lines whose run has the lowest price of those within a bound, or of a few lines.
 
     One line is better than two. If no line is enough, the best ones are taken until they
-    are, and those that are not needed are dropped again. What is enough must be so for
-    other roundings of the inputs as well.
+    are, and those that are not needed are dropped again. Without a tolerance, lines that
+    leave half of the squared error are of use as well.
     """
     nothing = Found([], runs.nothing)
     few = important[:MOST_ALONE]
-    if not bound.is_tolerance:  # to keep inputs wide is no more than to compute all so
+    if not is_tolerance:  # to keep inputs wide is no more than to compute all so
         lines, most_price = runs.program.lines, runs.most_price
         is_dear = lambda n: runs.with_wide([n], keeps=True).price > most_price
         dear = [n for n in few if lines[n].origin is None and is_dear(n)]
         few, order = ([n for n in each if n not in dear] for each in (few, order))
-    if not few or runs.total <= bound.error:
+    if not few or runs.total <= bound:
         return nothing
-    alone, tried = {n: _of(runs, [n], bound.error) for n in few}, list[Found]()
-    for found in _candidates(runs, order, alone, bound, error_of):
-        tried.append(found)
-        if found.run.error <= bound.error and runs.holds(found.run, *bound):
-            return found
-    if bound.is_tolerance:  # which no lines reach
-        return _of(runs, order[:_MOST_TOGETHER], bound.error)
+    alone = {n: _of(runs, [n], bound) for n in few}
+    tried = sorted(alone.values(), key=lambda each: each.run.price)
+    # What makes most products wide is no more than to compute all so: it comes last.
+    is_dear = lambda each: each.run.price > runs.most_price
+    if not any(x.run.error <= bound and not is_dear(x) for x in tried):
+        tried.append(_several(runs, order, alone, bound, error_of))
+    enough = [each for each in tried if each.run.error <= bound]
+    if enough:
+        return min(enough, key=lambda each: (is_dear(each), len(each.lines) > 1))
+    if is_tolerance:  # which no lines reach
+        return _of(runs, order[:_MOST_TOGETHER], bound)
+    helps = [each for each in tried if each.run.error <= _HALF**0.5 * runs.total]
     few_first = lambda x: (round(4 * x.run.left), len(x.lines), x.run.left)
-    half = _HALF**0.5 * runs.total
-    for found in sorted(tried, key=few_first):
-        if found.run.error <= half and runs.holds(found.run, half, False):
-            return found
-    return nothing
+    return min(helps, key=few_first, default=nothing)
 
 
-def _candidates(
+def _several(
     runs: Runs,
     order: Sequence[int],
     alone: dict[int, Found],
-    bound: Bound,
+    bound: float,
     error_of: Callable[[int], float],
-) -> Iterator[Found]:
-    """Lines that may be enough: one line, then several, then what makes most products wide.
-
-    That is no more than to compute everything so.
-    """
-    by_price = sorted(alone.values(), key=lambda each: each.run.price)
-    is_dear = lambda each: each.run.price > runs.most_price
-    yield from (each for each in by_price if not is_dear(each))
+) -> Found:
+    """Lines that are enough together, and each needed; all of them if they are not."""
 
     def worth(number: int) -> float:
         """What a line alone takes from the squared error, for its price."""
@@ -164,15 +153,13 @@ def _candidates(
     def error_with(lines: Collection[int]) -> float:
         if runs.count >= _MOST_RUNS:
             raise Spent
-        return _of(runs, lines, bound.error).run.error if lines else runs.total
+        return _of(runs, lines, bound).run.error if lines else runs.total
 
     ranked = sorted(alone, key=worth, reverse=True)
     ranked = [*ranked, *(number for number in order if number not in alone)]
-    choosing = Choosing(ranked[:_MOST_TOGETHER], error_of, error_with, bound.error)
+    choosing = Choosing(ranked[:_MOST_TOGETHER], error_of, error_with, bound)
     items = choosing.chosen().items
-    several = _of(runs, [n for n in order if n in items], bound.error)
-    dear = filter(is_dear, by_price)
-    yield from (*dear, several) if is_dear(several) else (several, *dear)
+    return _of(runs, [n for n in order if n in items], bound)
 
 
 def _of(runs: Runs, lines: Collection[int], bound: float) -> Found:

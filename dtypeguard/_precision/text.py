@@ -17,8 +17,6 @@ Report: TypeAlias = Any
 _MOSTLY = 0.5
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
-# Errors up to this ratio are about the same.
-_ABOUT = 1.25
 # Of the tables.
 _MOST_DECISIONS, _MOST_LOSSES, _MOST_COSTS, _MOST_NAMED = 5, 8, 10, 3
 # Of a scope that is shown.
@@ -125,17 +123,6 @@ def _by_plan(it: Report) -> str:
     )
 
 
-def _spread(it: Report) -> str:
-    if is_rounded_once(it):
-        return f"Rounding the outputs once gives {percent(it.once)}."
-    return f"It is spread over {len(it.fix)} lines, and none stands out."
-
-
-def is_rounded_once(it: Report) -> bool:
-    """Whether the error is about that of rounding the outputs of wide types once."""
-    return 0 < it.once < math.inf and it.error <= _ABOUT * it.once
-
-
 def makes_all_wide(it: Report) -> bool:
     """Whether the fix helps since nearly all that comes after is wide as well."""
     is_cause = sum(each.share for each in it.fix) > _MOSTLY * (1 - it.flipped)
@@ -152,7 +139,10 @@ _ANSWERS: Sequence[tuple[Callable[[Report], bool], Callable[[Report], str]]] = (
         lambda it: it.error <= (it.tolerance or 0.0),
         lambda it: f"That is within your {percent(it.tolerance)}.",
     ),
-    (lambda it: it.is_spread and it.tolerance is None, _spread),
+    (
+        lambda it: it.is_spread and it.tolerance is None,
+        lambda it: f"It is spread over {len(it.fix)} lines, and none stands out.",
+    ),
     (lambda it: it.search is not None and not it.fix, _by_plan),
     (
         lambda it: not it.fix and it.flipped > _MOSTLY,
@@ -176,7 +166,8 @@ def _table(it: Report) -> list[str]:
 
 def rows(it: Report) -> list[str]:
     """The table of losses."""
-    heads = "part of error", "off alone", "left if wide", "line", "scope", "rounds to", ""
+    scoped = "scope" * any(loss.scope for loss in it.losses)
+    heads = "part of error", "off alone", "left if wide", "line", scoped, "rounds to", ""
     # Beside decisions, parts are those of what rounding alone causes.
     by_rounding = 1 - it.flipped if _MOSTLY < it.flipped < 1 else 1.0
     table: list[Sequence[str]] = [heads]
@@ -193,8 +184,6 @@ def rows(it: Report) -> list[str]:
                 loss.origin.code if loss.origin else "",
             )
         )
-    if not any(loss.scope for loss in it.losses):
-        table = [(*row[:4], *row[5:]) for row in table]
     return columns(table) if it.losses else []
 
 
@@ -283,15 +272,9 @@ def notes(it: Report) -> list[str]:
 def _updates(it: Report) -> list[str]:
     """What rounding does to updates, which the error of one step hardly shows."""
     if it.is_of_gradients and it.error:
-        told = (
+        return [
             "What rounding does to the update is not in it: audit the step that adds "
             "these gradients to the params."
-        )
-        if not is_rounded_once(it) or it.fix:
-            return [told]
-        return [
-            "The gradients are rounded to the dtype of their weights: "
-            f"differentiate with respect to w.astype(jnp.{it.wide}). {told}"
         ]
     stuck = {path: share for path, share in it.unmoved.items() if share > 0.01}
     if not stuck:
@@ -310,8 +293,7 @@ def _updates_below(it: Report) -> Iterable[str]:
 
 
 def _once(it: Report) -> Iterable[str]:
-    is_said = it.is_spread and is_rounded_once(it)
-    if it.once > 0 and math.isfinite(it.error) and not is_said:
+    if it.once > 0 and math.isfinite(it.error):
         yield f"Rounding the outputs once gives {percent(it.once)}."
 
 

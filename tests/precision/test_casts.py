@@ -147,15 +147,6 @@ def test_lines_inside_an_optimizer_have_a_policy_for_a_remedy():
     assert mended.error < 0.2 * bare.error
 
 
-def test_a_stochastic_sum_in_a_program_that_costs():
-    def run(params, key, x):
-        gradient = x.astype(F32).T @ (x.astype(F32) @ params["w"].astype(F32))
-        return apply_updates(params, {"w": -0.001 * gradient}, key=key)
-
-    report = audit_precision(run, PARAMS, jax.random.key(0), X)
-    assert report.costs
-
-
 def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():
     params = {f"w{n:02}": jnp.ones(2, BF16) for n in range(40)}
     updates = {name: jnp.full(2, 1e-3) for name in params}
@@ -164,16 +155,6 @@ def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():
     named = {loss.cast for loss in report.losses}
     assert "apply_updates's cast of params['w00']" in named
     assert "apply_updates's cast of params['w32'], params['w33'] and 6 more" in named
-
-
-def test_a_scope_with_the_name_of_a_cast_is_the_users():
-    def run(x):
-        with jax.named_scope("guard's cast of x"):
-            return jnp.tanh(x) * 1.23
-
-    (loss,) = audit_precision(run, X).losses
-    assert loss.cast is None
-    assert loss.remedy.startswith("Compute ")
 
 
 def test_names_of_casts():

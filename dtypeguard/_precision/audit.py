@@ -83,8 +83,7 @@ def audit_precision(
         reference: what the outputs should be: a tree of arrays of the shapes of the
             outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
-        progress: whether to show what it is at; None for on a terminal and in a notebook
-            alone.
+        progress: whether to show what it is at; None for on a terminal alone.
         also: tuples of more arguments, of the same types and shapes: the plan is within the
             tolerance on these as well.
         held_out: tuples of arguments that the search for the plan does not see. Their

@@ -17,6 +17,7 @@ from .._leaves.arguments import shown
 from .._leaves.compat import HAS_NUMBERS
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
+from .._numbers.formats import Formats
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .plan_report import PlanCheck, PlanSearch
@@ -101,7 +102,7 @@ def plannable(
     show_status("tracing")
     traced = subject.traced()
     formats = formats_of(list(traced.avals), None, narrow)
-    if formats.narrow not in _NARROW or formats.wide != np.float32:
+    if not _has_plan(formats):
         raise TypeError(
             f"audit_precision got narrow={shown(narrow)}. Write narrow=jnp.bfloat16 or "
             "narrow=jnp.float16: a plan has no other."
@@ -114,12 +115,14 @@ def search_if_asked(
     prepared: Prepared, tolerance: float | None, inputs: PlannedInputs, show_status: Show
 ) -> PlanSearch | None:
     """The plan of a program that was run; None without a tolerance, or in other dtypes."""
-    formats = prepared.formats
-    if tolerance is None or not inputs.budget or formats.narrow not in _NARROW:
-        return None
-    if formats.wide != np.float32:
+    if tolerance is None or not inputs.budget or not _has_plan(prepared.formats):
         return None
     return searched(prepared, tolerance, inputs, show_status)
+
+
+def _has_plan(formats: Formats) -> bool:
+    """Whether there are plans in these dtypes."""
+    return formats.narrow in _NARROW and formats.wide == np.float32
 
 
 def searched(

@@ -79,7 +79,7 @@ class ProductRuns(Runs):
         times = self.times_as_expensive
         become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
         widened = f"at Precision.{self.level.name}"
-        return ReportWords(begin, widened, become, "those of float32 products", nothing)
+        return ReportWords(begin, widened, become, nothing)
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with the products of some lines in another precision."""

@@ -16,7 +16,7 @@ from . import html, text
 from .plan_report import PlanSearch
 from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
 
-_NO_WORDS = ReportWords("", "", "", "", "")
+_NO_WORDS = ReportWords("", "", "", "")
 # Figures of earlier releases, with what serves.
 _GONE = {
     **dict.fromkeys(("left_if_kept", "left_if_cast", "price_if_cast"), "left and price"),

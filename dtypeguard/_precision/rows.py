@@ -108,14 +108,12 @@ class ReportWords(NamedTuple):
         setting: how the program was run; empty if as written.
         widened: how the lines of the fix are computed.
         become: what their products become.
-        beside: what the outputs are compared with.
         nothing: what is said where nothing is off.
     """
 
     setting: str
     widened: str
     become: str
-    beside: str
     nothing: str
 
 

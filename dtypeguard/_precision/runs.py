@@ -251,7 +251,7 @@ class Runs:
         wide = str(formats.wide)
         so_far = ", as far as they were examined" * bool(unknown)
         nothing = f"the outputs are those of {wide}{so_far}."
-        return ReportWords(setting, f"in {wide}", wide, f"those of {wide}", nothing)
+        return ReportWords(setting, f"in {wide}", wide, nothing)
 
 
 def errors_of(

@@ -31,8 +31,6 @@ class LineLoss(NamedTuple):
         remedy: what to write, as a sentence.
         price: the share of the operations of matrix products that such a run makes
             wide; not a number beyond the first eight lines.
-        backward: of the squared error that it causes alone in the two passes of a gradient,
-            the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
         scope: what the scopes of `jax.named_scope` in which it is computed have in common,
@@ -47,17 +45,8 @@ class LineLoss(NamedTuple):
     constant: str | None
     remedy: str
     price: float = math.nan
-    backward: float = 0.0
     cast: str | None = None
     scope: str = ""
-
-    @property
-    def of_pass(self) -> str:
-        """The pass of a gradient in which it loses most: forward, backward or both."""
-        if math.isnan(self.backward):
-            return ""
-        most = "backward" if self.backward > 0.5 else "forward"
-        return "both" if 0.1 < self.backward < 0.9 else most
 
     @property
     def place(self) -> str:

@@ -32,27 +32,18 @@ def arrays_of(
     """The arrays of a reference by the numbers of the outputs."""
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    missing = [p for p, n in numbered.items() if is_result[n] and p not in leaves]
-    wrong = [(_name(path), "missing") for path in missing]
-    wrong += [(_name(str(path)), "no output") for path in leaves if path not in paths]
-    if wrong:
-        right = _name(next(iter(numbered), ""))
-        raise ValueError(
-            "audit_precision got a reference of another tree than the outputs:\n"
-            f"{_table(wrong)}\nGive it a tree shaped as what the function returns, or a "
-            f"dict of arrays by path: reference={{{right!r}: array, ...}}."
-        )
     found = {n: _array(p, leaves[p], avals[n]) for p, n in numbered.items() if p in leaves}
+    own = {path: found[numbered[path]].shape for path in leaves if path in numbered}
+    own |= {str(path): "given" for path in leaves if path not in paths}
+    shapes = {p: avals[n].shape for p, n in numbered.items() if is_result[n] or p in own}
+    right = (
+        "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
+        f"reference={{{_name(next(iter(numbered), ''))!r}: array, ...}}."
+    )
     bad = [n for n, x in found.items() if x.shape != avals[n].shape]
-    if bad:
-        rows = [
-            (_name(paths[n]), f"{found[n].shape}", f"the output has {avals[n].shape}")
-            for n in bad
-        ]
-        raise ValueError(
-            "audit_precision got a reference of other shapes than the outputs:\n"
-            f"{_table(rows)}\n{_reshaped(paths[bad[0]], found[bad[0]], avals[bad[0]])}"
-        )
+    if bad and shapes.keys() == own.keys():
+        right = _reshaped(paths[bad[0]], found[bad[0]], avals[bad[0]])
+    _check("a reference", own, shapes, right)
     return found
 
 
@@ -63,22 +54,26 @@ def check_function(
 ) -> None:
     """Checks that a reference returns what the function returns, but for its dtypes."""
     shapes, own = ({p: x.shape for p, x in each} for each in (outputs, others))
+    right = "Write a function around it that returns the same tree of arrays of the same shapes."
+    _check(f"reference={shown(reference)}", own, shapes, right)
+
+
+def _check(
+    what: str, own: Mapping[str, object], shapes: Mapping[str, object], right: str
+) -> None:
+    """Checks what a reference has against what the function has, by path."""
     rows = [
         (_name(p), f"{own.get(p, 'missing')}", f"the function has {shapes.get(p, 'none')}")
         for p in dict.fromkeys((*shapes, *own))
         if shapes.get(p) != own.get(p)
     ]
     if rows:
+        more = [f"and {len(rows) - 10} more"] * (len(rows) > 10)
+        table = "\n".join(f"  {row}" for row in [*columns(rows[:10]), *more])
         raise ValueError(
-            f"audit_precision got reference={shown(reference)}, which returns other "
-            f"outputs than the function:\n{_table(rows)}\nWrite a function around it that "
-            "returns the same tree of arrays of the same shapes."
+            f"audit_precision got {what} with other outputs than the function:\n{table}\n"
+            f"{right}"
         )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    more = [f"and {len(rows) - 10} more"] * (len(rows) > 10)
-    return "\n".join(f"  {row}" for row in [*columns(rows[:10]), *more])
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:

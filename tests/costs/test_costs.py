@@ -190,19 +190,6 @@ def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transfo
     assert math.isnan(report.error)
 
 
-def test_a_weak_array_that_a_function_closes_over_is_no_source():
-    causal = jnp.where(jnp.tril(jnp.ones((16, 16), bool)), 0.0, -1e9)  # weakly typed
-
-    def f(w, x, scale):
-        return jax.nn.softmax(x @ x.T / scale + causal) @ (x @ w)  # cause
-
-    (cost,) = audit_precision(lambda w, x: f(w, x, np.sqrt(8)), W, X).costs
-    assert cost.cause.line == marked(
-        test_a_weak_array_that_a_function_closes_over_is_no_source, "# cause"
-    )
-    assert audit_precision(lambda w, x: f(w, x, 2.8), W, X).costs == ()
-
-
 def test_what_jax_widens_within_a_line_is_no_cost():
     def f(w, x):
         h = jax.nn.softmax(x @ w) + jnp.mean(x, -1, keepdims=True)
@@ -212,15 +199,6 @@ def test_what_jax_widens_within_a_line_is_no_cost():
     report = audit_precision(jax.grad(f), W, X)
     assert report.costs == ()
     assert report.work.wide == 0
-
-
-def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
-    def f(w, x):
-        q = (x @ w).reshape(1, 16, 2, 4)
-        return mean(jax.nn.dot_product_attention(q, q, q))
-
-    report = audit_precision(jax.grad(f), W, X)
-    assert report.costs == ()
 
 
 def test_calls_and_loops_add_no_source():
@@ -330,15 +308,6 @@ def test_which_dtype_a_program_should_compute_in():
     assert report.work.wide == 1
 
 
-def test_a_float64_array_in_a_float32_program():
-    f = lambda w, x: mean((x * np.arange(8.0)) @ w)
-    x, w = shape(16, 8, dtype=F32), shape(8, 8, dtype=F32)
-    report = audit_precision(f, w, x, x64=True)
-    assert report.work.narrow == "float32"
-    assert report.costs[0].share == 1
-    assert audit_precision(f, w, x).costs == ()
-
-
 def test_models_of_flax_and_equinox():
     linen = need("flax.linen")
     model = linen.Sequential([linen.Dense(8, dtype=None), jnp.tanh, linen.Dense(8)])
@@ -378,34 +347,18 @@ def test_it_runs_nothing():
     )
 
 
-def trained(opt):
-    """A step of two layers in bfloat16, and its arguments."""
-    params = {"a": jnp.ones((8, 8), BF16), "b": jnp.ones((8, 8), BF16)}
-
-    def step(p, o, x):
-        grads = jax.grad(lambda p: mean(jnp.tanh(x @ p["a"]) @ p["b"]))(p)
-        updates, o = opt.update(grads, o, p)
-        return optax.apply_updates(p, updates), o
-
-    return step, [params, opt.init(params), jnp.ones((16, 8), BF16)]
-
-
 # Functions of wide inputs, their arguments, and what their reports name.
-def one_of_a_state():
-    """A state of which the wide momentum alone comes to a product."""
-    step, (params, state, x) = trained(optax.adam(1e-3, mu_dtype=F32))
-
-    def f(p, o, x):
-        return step(p, o, x)[0], jax.tree.map(lambda x, mu: x @ mu, p, o[0].mu)
-
-    return f, [params, state, x], ["o[0].mu['a']", "o[0].mu['b']"]
+def one_of_the_params():
+    f = lambda p, x: mean(jnp.tanh(x @ p["a"]) @ p["b"] + p["c"])
+    p = {"a": matrix(8, 8), "b": jnp.ones((8, 8)), "c": matrix(8, 8)}
+    return f, [p, matrix(8, 8)], ["p['b']"]
 
 
 def an_array():
     return lambda x, w: mean(x @ w), [matrix(8, 8), jnp.ones((8, 8))], ["w"]
 
 
-INPUTS = [one_of_a_state, an_array]
+INPUTS = [an_array, one_of_the_params]
 
 
 @pytest.mark.parametrize("plant", INPUTS, ids=lambda plant: plant.__name__)

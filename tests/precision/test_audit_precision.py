@@ -103,13 +103,6 @@ def test_a_line_alone_keeps_the_sign_of_what_it_rounds():
     assert not square or square[0].alone < 0.01
 
 
-def test_a_number_is_shown_with_the_digits_in_which_it_is_rounded():
-    average = lambda mean, x: (0.999 * mean + x, None)
-    for f in (lambda x: 0.999 * x, lambda x: lax.scan(average, x, x[:, None])[0]):
-        report = audit_precision(f, jnp.arange(3.0))
-        assert report.losses[0].constant == "0.999 -> 0.999000013"
-
-
 def test_of_several_numbers_on_a_line_the_one_that_matters_is_shown():
     """1e-9 becomes 0, which changes nothing; 0.999 hardly changes, and is what matters."""
 
@@ -132,16 +125,6 @@ def test_a_function_that_was_traced_before():
     f(*args)
     first, second = (audit_precision(f, *args) for _ in range(2))
     assert first.error == second.error > 0.1
-
-
-def test_float32_sums_that_xla_would_reorder():
-    report = audit_precision(lambda y: (y + 1e6) - 1e6, jnp.linspace(0.1, 1, 8))
-    assert report.error > 0.01
-
-
-def test_overflow_of_an_8_bit_float_is_that_of_its_dtype():
-    f = lambda x: x.astype(jnp.float8_e4m3fn).astype(F32)
-    assert audit_precision(f, jnp.array([400.0, 300.0, 100.0])).error < 0.1
 
 
 def gamma(x):
@@ -173,11 +156,6 @@ def test_lines_inside_of_jax_have_a_remedy():
     report = audit_precision(jnp.tanh, 0.3 * jnp.ones(4, BF16))
     assert report.losses[0].place == "inside JAX"
     assert "no line outside JAX leads to tanh" in str(report)
-
-
-def test_a_program_with_float64_values():
-    f = lambda x: x.astype(jnp.float64) * 1.1
-    assert audit_precision(f, normal(0, 3), x64=True).error < 1e-6
 
 
 def test_what_it_refuses_while_it_traces():
@@ -218,33 +196,6 @@ def test_remedies_are_for_what_the_line_computes():
 
     narrow = audit_precision(lambda x: x * 300, jnp.full(3, 300, BF16), narrow=F16)
     assert "not finite in float16, and are in float32" in str(narrow)
-
-
-@jax.custom_vjp
-def attended(x):
-    return jnp.tanh(x)
-
-
-def attended_forward(x):
-    return jnp.tanh(x), x
-
-
-def attended_backward(x, given):
-    slope = 1 - jnp.tanh(x) ** 2
-    rounded = (slope * given).astype(BF16)  # loses
-    return (rounded.astype(F32) * 1.0,)
-
-
-attended.defvjp(attended_forward, attended_backward)
-
-
-def test_a_loss_in_a_backward_rule_is_on_its_line():
-    f = jax.grad(lambda x: jnp.sum(attended(x) ** 2))
-    report = audit_precision(f, normal(0, 64, dtype=F32))
-    assert [loss.origin.code for loss in report.fix] == [
-        "rounded = (slope * given).astype(BF16)  # loses"
-    ]
-    assert report.left < 1e-3
 
 
 def test_a_line_has_the_scopes_that_its_calls_have_in_common():

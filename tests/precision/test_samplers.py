@@ -60,11 +60,6 @@ def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
         assert report.not_finite is None, report
 
 
-def of_logits(x):
-    logits = jnp.log(jax.nn.softmax(3 * x))
-    return jnp.zeros(9).at[jax.random.categorical(KEY, logits)].add(1.5 * x[0])
-
-
 def of_mean(x):
     mean = x * x * x  # loses
     return mean + jax.random.normal(KEY, mean.shape, mean.dtype)
@@ -94,11 +89,6 @@ def test_what_a_sampler_is_given_keeps_its_error(f, derived):
     assert 0 < report.error < 0.1, report
     if not derived:
         assert any("# loses" in loss.origin.code for loss in report.losses), report
-
-
-def test_a_choice_by_logits_is_that_of_the_program():
-    x = X[:9, 0].astype(BF16)
-    assert audit_precision(of_logits, x).error < 0.1
 
 
 def test_what_a_user_makes_of_random_bits_is_the_users():

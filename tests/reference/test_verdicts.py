@@ -121,17 +121,6 @@ def test_decisions_that_flip_are_rounding_and_are_named():
     assert "; rounding explains it." in text.splitlines()[0]
 
 
-def test_a_line_that_stagnates_explains_it():
-    def average(mean, xs):
-        return lax.scan(lambda mean, x: (0.999 * mean + 0.001 * x, None), mean, xs)[0]
-
-    args = jnp.ones(3, BF16), jnp.zeros((1000, 3), BF16)
-    (found,) = compared(average, args, np.full(3, 0.999**1000))["differences"]
-    assert found.verdict == "rounding"
-    assert found.error > 1.5
-    assert verdicts(average, args, np.full(3, 2.0)) == {"": "differs"}
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -148,8 +137,8 @@ def test_the_only_output_takes_what_numpy_takes(given):
 
 
 WRONG = {
-    "missing": ({"a": X}, ["another tree", "['b']  missing", "reference={"]),
-    "extra": ({"a": X, "b": X, "c": X}, ["['c']  no output"]),
+    "missing": ({"a": X}, ["other outputs", "['b']  missing", "reference={"]),
+    "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "Write reference['a'].T"]),
     "flat": ({"a": X.ravel(), "b": X}, ["Write reference['a'].reshape((8, 16))"]),
     "other": ({"a": X[1:], "b": X}, ["the same inputs"]),
@@ -163,7 +152,7 @@ WRONG = {
         {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
         ["in the reference at ['a'], which has no values"],
     ),
-    "function": (lambda x: {"a": x}, ["returns other outputs", "['b']  missing"]),
+    "function": (lambda x: {"a": x}, ["with other outputs", "['b']  missing"]),
 }
 
 
@@ -262,15 +251,6 @@ def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
         assert verdicts(normed, (x,), reference) == {"": "rounding"}
     for reference in (other, other(x), references.run(other, (x,), F32)):
         assert verdicts(normed, (x,), reference) == {"": "differs"}
-
-
-def test_a_float64_program_beside_numbers_of_float32():
-    x, f = np.float64(X), lambda x: jnp.cumsum(jnp.tanh(x), 1)
-    reference = np.cumsum(np.tanh(np.float32(x)), 1)
-    report = audit_precision(f, x, x64=True, reference=reference)
-    assert report.differences[0].verdict == "rounding", report
-    report = audit_precision(f, x, x64=True, reference=reference * np.float32(1.001))
-    assert report.differences[0].verdict == "differs"
 
 
 def test_an_error_of_the_reference_says_whose_it_is():

@@ -54,7 +54,7 @@ def check_function(
 ) -> None:
     """Checks that a reference returns what the function returns, but for its dtypes."""
     shapes, own = ({p: x.shape for p, x in each} for each in (outputs, others))
-    right = "Write a function around it that returns the same tree of arrays of the same shapes."
+    right = "Write a function around it that returns the same tree, of the same shapes."
     _check(f"reference={shown(reference)}", own, shapes, right)
 
 

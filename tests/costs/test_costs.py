@@ -2,13 +2,12 @@
 
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import marked, need
+from helpers import marked
 from jax import lax
 
 import dtypeguard
@@ -306,24 +305,6 @@ def test_which_dtype_a_program_should_compute_in():
     report = audit_precision(f, params, x, narrow=BF16)
     assert {cost.cause for cost in report.costs} == {"params", "x"}
     assert report.work.wide == 1
-
-
-def test_models_of_flax_and_equinox():
-    linen = need("flax.linen")
-    model = linen.Sequential([linen.Dense(8, dtype=None), jnp.tanh, linen.Dense(8)])
-    params = jax.eval_shape(model.init, jax.random.key(0), X)
-    loss = lambda params, x: mean(model.apply(params, x))
-    report = audit_precision(loss, params, X)
-    assert {x.cause.rpartition("[")[2] for x in report.costs} == {"'kernel']"}, report
-    half = jax.tree.map(lambda x: shape(*x.shape), params)
-    assert audit_precision(loss, half, X).costs == ()
-
-    mlp = eqx.nn.MLP(8, 8, 8, 1, dtype=BF16, key=jax.random.key(0))
-    table = jnp.ones(8, F32)
-    f = lambda mlp, x: mean(jax.vmap(mlp)(x * table))
-    report = audit_precision(eqx.filter_grad(f), mlp, X)
-    assert [cost.share for cost in report.costs] == [1]
-    assert "x * table" in report.costs[0].origin.code
 
 
 def test_as_a_test():

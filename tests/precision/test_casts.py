@@ -90,16 +90,6 @@ def test_a_policys_store(rounding):
     assert ("at random" in report.fix[0].remedy) is (rounding == "nearest")
 
 
-def test_the_updates_of_a_guard():
-    policy = Policy(compute_dtype=F32)
-    opt = guard(optax.sgd(0.1), policy=policy)
-    update = lambda params: opt.update(grads_of(params, F32), opt.init(params), params)[0]
-    report = audit_precision(update, PARAMS)
-    casts = [loss for loss in report.losses if loss.cast]
-    assert [loss.cast for loss in casts] == ["guard's cast of updates['w']"]
-    assert "Policy(compute_dtype=jnp.float32)" in casts[0].remedy
-
-
 def test_a_stochastic_sum_is_measured_and_its_remedy_helps():
     """Its bits hold no wide value, yet the params are not those of float32."""
     to_nearest = trained(lambda p, u, key: optax.apply_updates(p, u))

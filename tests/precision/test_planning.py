@@ -126,23 +126,6 @@ def test_float16_whose_gradients_leave_its_range_has_the_loss_scale(module):
     assert any("loss multiplied by" in note for note in found.notes)
 
 
-def test_layers_that_share_lines_are_told_apart_by_their_scopes(tmp_path):
-    module = written(
-        tmp_path,
-        (
-            "    for w in params[:-1]:\n        x = x + jnp.tanh(norm(x) @ w)",
-            "    for n, w in enumerate(params[:-1]):\n"
-            '        with jax.named_scope(f"layer{n}"):\n'
-            "            x = x + jnp.tanh(norm(x) @ w)",
-        ),
-    )
-    params, x, y = module.inputs()
-    shared = searched(module.step, (params, x, y), 0.0015)
-    scopes = {entry.scope for entry in shared.plan.entries}
-    assert scopes <= {None, "layer0", "layer1"}
-    assert shared.is_within
-
-
 @pytest.mark.parametrize(
     ("also", "message"),
     [

@@ -117,7 +117,7 @@ def test_decisions_that_flip_are_rounding_and_are_named():
     assert report.differences[0].verdict == "rounding"
     text = str(report)
     assert report.flipped > 0.01
-    assert "Rounding includes decisions that flip" in text
+    assert "decisions that flipped" in text
     assert "; rounding explains it." in text.splitlines()[0]
 
 

@@ -290,7 +290,7 @@ def test_the_error_is_the_one_that_jax_raised(name):
 
 def test_nothing_runs_until_an_error_is_raised(monkeypatch):
     asked = []
-    for name in ("explain.read", "read.sites", "arguments.arguments"):
+    for name in ("explain.complaint", "finding.sites", "arguments.arguments"):
         monkeypatch.setattr(f"dtypeguard._explain.{name}", lambda *_: asked.append("read"))
     compiled = []
     add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))
@@ -302,12 +302,12 @@ def test_nothing_runs_until_an_error_is_raised(monkeypatch):
 
 
 def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: pytest.fail("read"))
+    monkeypatch.setattr("dtypeguard._explain.finding.sites", lambda _: pytest.fail("read"))
     assert notes(raised(_shapes)) == []
 
 
 def test_a_failure_of_the_note_costs_the_note_alone(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: 1 / 0)
+    monkeypatch.setattr("dtypeguard._explain.finding.sites", lambda _: 1 / 0)
     case = planted_operands.CASES["key_value_cache"]
     error = raised(lambda: case.program(jax.jit))
     assert type(error) is TypeError

@@ -1,12 +1,8 @@
-"""Finds the arguments of a call, the result of a function, or the rule that is refused."""
+"""Finds the arguments of a call, or the result of a function, that are refused."""
 
 import ast
-import itertools
-from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
@@ -17,9 +13,9 @@ from .._leaves.types import DType, Leaf
 from .._lines.body import Body
 from .._lines.fed import parameter
 from .._lines.sites import Argument, Site, arguments, written_in
-from .._source.files import is_installed, is_users
-from .._source.origin import Origin, Why, origin_at
-from .._source.syntax import evaluated, returned
+from .._source.files import is_users
+from .._source.origin import Why, origin_of_return
+from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
 from .messages import CHOICES, INDICES, SIZES, Complaint
 
@@ -29,8 +25,9 @@ _WHOLE = INDICES | SIZES | {"seed", "lower", "upper", "dtype"}
 
 def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     """The arguments of a call that JAX refuses."""
-    if not failure.is_of_jax:
-        return None
+    names = [frame.f_code.co_name for frame in failure.frames]
+    if not failure.is_of_jax or any(x.startswith("backward_pass") for x in names):
+        return None  # or the rule of a derivative has returned what cannot be added
     site, wanted = failure.sites[-1], about.wanted
     refused = _different if wanted is None else _refused
     named = (refused(given, about, site) for given in arguments(site))
@@ -106,75 +103,10 @@ def find_result(failure: Failure, about: Complaint) -> Finding | None:
         results, value = body.results(), jnp.zeros((), next(iter(about.types)))
         why = results.of(0) if results else Why()
         if why.origin is None and body.code is not None:
-            why = Why(_return_of(body.code))
+            why = Why(origin_of_return(body.code))
         leaf = RefusedLeaf(0, "result", (results.aval(0) if results else value,), why)
         return Finding(headline, [leaf], RefusedCall(about.wanted, "result", name))
     return None
-
-
-def find_rule(failure: Failure, about: Complaint) -> Finding | None:
-    """The rule of a derivative that returns another dtype than JAX has to have.
-
-    JAX lets a rule of `custom_vjp` return float32 for a bfloat16 argument, and cannot add
-    that to others then.
-    """
-    for rule, meant in _rules(failure.frames):
-        if is_installed(rule.co_filename):
-            continue
-        (given, *_) = sorted(about.types - meant or about.types, reverse=True)
-        value = jax.ShapeDtypeStruct((), jnp.dtype(given))
-        name = rule.co_name.replace("<lambda>", "a lambda")
-        what, whose = "cotangent", "its argument"
-        if "JVP" in failure.message:
-            what, whose = "tangent", "its primal"
-        leaf = RefusedLeaf(0, f"a {what}", (value,), Why(_return_of(rule)))
-        headline = f"{name} returns a {what} in another dtype than {whose}."
-        return Finding(headline, [leaf], RefusedCall(None, "rule", f"{name} {whose}"))
-    return None
-
-
-def is_pulled_back(failure: Failure) -> bool:
-    """Whether JAX raised an error while it computed with cotangents."""
-    inside = failure.sites[-1].inside if failure.sites else ()
-    return any(x.f_code.co_name.startswith("backward_pass") for x in inside)
-
-
-def _rules(frames: Sequence[FrameType]) -> Iterator[tuple[CodeType, set[str]]]:
-    """The user's rules that JAX may have called, with the dtypes of their arguments.
-
-    What an equation is pulled back with comes from those behind it in its jaxpr.
-    """
-    for frame in reversed(frames):
-        values = frame.f_locals
-        yield from ((code, set[str]()) for code in _codes(values.get("jvp")))
-        equation = values.get("eqn")
-        behind = [*getattr(values.get("jaxpr"), "eqns", ())]
-        if any(each is equation for each in behind):
-            number = next(n for n, each in enumerate(behind) if each is equation)
-            for each in behind[number:]:
-                linear = each.invars[each.params.get("num_res", 0) :]
-                types = {str(dtype_of(x.aval)) for x in linear}
-                yield from ((x, types) for x in _codes(each.params.get("bwd")))
-
-
-def _codes(rule: Any) -> Iterator[CodeType]:
-    """The functions in a rule, as JAX wraps them."""
-    queue = [rule]
-    for each in itertools.islice(queue, 50):
-        code = getattr(each, "__code__", None)
-        if code is not None and is_users(code.co_filename):
-            yield code
-        queue += [getattr(each, name, None) for name in ("f", "__wrapped__")]
-        for _, given in getattr(each, "transforms", ()):
-            queue += given
-
-
-def _return_of(code: CodeType) -> Origin | None:
-    """The line at which a function of the user's returns, or begins."""
-    node = returned(code) if is_users(code.co_filename) else None
-    line = node.lineno if node else code.co_firstlineno
-    is_users_own = is_users(code.co_filename)
-    return origin_at(code.co_filename, line, code.co_qualname) if is_users_own else None
 
 
 def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:

@@ -14,13 +14,7 @@ from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
 from .._lines.monitored import RECORD
-from .arguments import (
-    find_arguments,
-    find_checked,
-    find_result,
-    find_rule,
-    is_pulled_back,
-)
+from .arguments import find_arguments, find_checked, find_result
 from .colors import color_uncaught
 from .control_flow import find_in_control_flow
 from .finding import Failure
@@ -162,9 +156,7 @@ def _choice(error: BaseException) -> Choice | None:
     """What to say of an error; None if no leaf is found that is at fault."""
     failure = Failure(error)
     if about := complaint(failure.message):
-        is_of_rule = about.role.of == "argument" and is_pulled_back(failure)
-        finding = find_rule(failure, about) if is_of_rule else None
-        finding = finding or _FINDERS[about.role.of](failure, about)
+        finding = _FINDERS[about.role.of](failure, about)
     else:
         finding = find_in_control_flow(failure)
         if finding is None and (about := checked(failure.message)):
@@ -176,7 +168,6 @@ _FINDERS = {
     "argument": find_arguments,
     "compiled": find_arguments,
     "result": find_result,
-    "rule": find_rule,
     "checked": find_checked,
 }
 

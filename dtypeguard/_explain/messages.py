@@ -29,8 +29,8 @@ class Role(NamedTuple):
         wanted: the dtype that JAX takes; "alike" if it wants arguments of one type.
         names: of the parameters of which it speaks; empty if it may be any.
         is_only: whether no other is meant where a parameter of such a name is there.
-        of: "argument", also of a "compiled" function; what a function returns, "result";
-            the "rule" of a derivative; "checked", what another library refuses.
+        of: "argument", also of a "compiled" function; "result", what a function returns;
+            "checked", what another library refuses.
     """
 
     pattern: str
@@ -51,12 +51,6 @@ _ROLES = (
         rf"requires real-(?:valued| or complex-valued) outputs.* but got {_KIND}",
         "float32",
         of="result",
-    ),
-    Role(rf"^\(ShapedArray\({_TYPE}\[.*?, ShapedArray\({_TYPE}\[", "alike", of="rule"),
-    Role(
-        "Custom JVP rule must produce primal and tangent outputs with (?!.*tree)",
-        "alike",
-        of="rule",
     ),
     Role(
         rf"Argument '.*?' compiled with {_WANTED}\[\S*\] and called with "
@@ -155,8 +149,7 @@ def complaint(message: str) -> Complaint | None:
         types = frozenset([given] if given else _refused(message, wanted))
         if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
             types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
-            is_one = role.of == "rule" and len(types) < 2
-            return None if is_one else Complaint(types, None, role, names)
+            return Complaint(types, None, role, names)
         if "only real valued inputs" in message:  # which names no type
             types = frozenset(["complex64", "complex128"])
         if role.of == "compiled":

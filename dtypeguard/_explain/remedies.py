@@ -47,14 +47,12 @@ class Remedy(NamedTuple):
         text: sentences, without the end of the last one.
         leaves: that it mends.
         trial: tells whether it does.
-        to: the dtypes to which it casts what is wider.
         changes: the numbers of leaves that stand first.
     """
 
     text: str
     leaves: Sequence[RefusedLeaf]
     trial: Callable[[], Outcome] = lambda: None
-    to: tuple[DType, ...] = ()
     changes: frozenset[int] = frozenset()
 
 
@@ -74,14 +72,14 @@ class Choice(NamedTuple):
     leaves: Sequence[RefusedLeaf]
     remedies: Sequence[str] = ()
     is_checked: bool = False
-    to: Sequence[DType] = ()
+    to: Sequence[str] = ()
     before: Sequence[str] = ()
 
 
 def choose(finding: Finding) -> Choice:
     """What is found, and what to write: of each leaf what was tried with success first."""
     sentences: list[str] = []
-    is_checked, to, leaves = False, dict[DType, None](), [*finding.leaves]
+    is_checked, leaves = False, [*finding.leaves]
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
         kept = [pair for pair in outcomes if pair[1] is not False]
@@ -95,11 +93,12 @@ def choose(finding: Finding) -> Choice:
             text = f"or {way.text}" if mended & numbers else way.text
             mended |= numbers
             sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
-            to |= dict.fromkeys(way.to)
         for way in said[:1]:
             leaves.sort(key=lambda leaf: leaf.number not in way.changes)
-    remedy = [*dict.fromkeys(sentences)]
-    return Choice(finding.headline, leaves, remedy, is_checked and bool(remedy), [*to])
+    told = " ".join(remedy := [*dict.fromkeys(sentences)])
+    guarded = {str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in told}
+    to = [x for x in ("bfloat16", "float16") if f'("{x}")' in told or x in guarded]
+    return Choice(finding.headline, leaves, remedy, is_checked and bool(remedy), to)
 
 
 def _remedies(finding: Finding) -> Iterator[Sequence[Remedy]]:
@@ -151,10 +150,6 @@ def _cast(dtype: DType, old: DType) -> str:
     return f'{real}.astype("{dtype}"){lost(old, dtype)}'
 
 
-def _narrowed(old: DType, new: DType) -> tuple[DType, ...]:
-    return (new,) if _change_of(old, new) == "narrower" and new.itemsize <= 2 else ()
-
-
 def _each(
     leaves: Sequence[RefusedLeaf],
     line: Callable[[RefusedLeaf], Origin | None],
@@ -188,9 +183,7 @@ def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Remedy]:
         yield _begin(call, begin)
     if cast:
         told = lambda name, x: f"cast {name} back to {x.dtypes[0]}: {_cast(*x.dtypes)}"
-        narrow = [y for x in cast for y in _narrowed(*x.dtypes[::-1])]
-        text = _each(cast, lambda x: x.why.origin, told)
-        yield Remedy(text, cast, _kept(call, cast), tuple(narrow))
+        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast, _kept(call, cast))
     if guard and is_last:
         yield guard
 
@@ -248,9 +241,8 @@ def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
                 form, name = "@dtypeguard.guard_step(carry={1}) on {0}", f"{owner}.{name}"
     name = name if name.replace(".", "").isidentifier() else "lambda ..."
     form = form if carry else form.replace(", carry={}", "").replace("(carry={1})", "")
-    narrow = dict.fromkeys(y for x in leaves for y in _narrowed(*x.dtypes[::-1]))
     text = _at(line, f"guard {what}: {form.format(name, carry)}")
-    return Remedy(text, leaves, _kept(call, leaves), tuple(narrow)) if leaves else None
+    return Remedy(text, leaves, _kept(call, leaves)) if leaves else None
 
 
 # Branches
@@ -293,7 +285,7 @@ def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Itera
             names = " and ".join(dict.fromkeys(x.branch for x in others))
             text = f"let {names} return {name} as {to}: {_cast(to, old)}"
             line = others[0].why.origin if len(others) == 1 else None
-            yield Remedy(_at(line, text), own, lambda: True, _narrowed(old, to))
+            yield Remedy(_at(line, text), own, lambda: True)
 
 
 # Arguments and results
@@ -320,10 +312,9 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
 def _casts(casts: _Casts, site: Site, leaves: Sequence[RefusedLeaf]) -> Remedy:
     """To cast some arguments, each at its line."""
     sentences = [_of_argument(leaf, dtype, site) for leaf, dtype in casts]
-    narrow = [y for leaf, dtype in casts for y in _narrowed(leaf.dtypes[-1], dtype)]
     text = ".\nAnd ".join(dict.fromkeys(sentences))
     numbers = frozenset(leaf.number for leaf, _ in casts)
-    return Remedy(text, leaves, to=tuple(narrow), changes=numbers)
+    return Remedy(text, leaves, changes=numbers)
 
 
 def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
@@ -413,12 +404,6 @@ def _of_result(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     yield Remedy(_at(leaf.why.origin, text), finding.leaves, lambda: True)
 
 
-def _of_rule(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    (leaf,) = finding.leaves
-    text = f"let it return {leaf.path} in the dtype of {call.name}: .astype(x.dtype)"
-    yield Remedy(_at(leaf.why.root, text), finding.leaves)
-
-
 def _of_checked(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     leaves = finding.leaves
     site = next(site for site in users_sites(finding.sites) if site.inside)
@@ -432,6 +417,5 @@ _OF_CALLS: dict[str, Callable[[RefusedCall, Finding], Iterator[Remedy]]] = {
     "argument": _of_arguments,
     "compiled": _of_arguments,
     "result": _of_result,
-    "rule": _of_rule,
     "checked": _of_checked,
 }

@@ -16,9 +16,8 @@ from .._leaves.public import public
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
 from .calls import WholeCall
 from .emit import Emitter, cast
-from .entries import PRODUCTS, PlanError
+from .entries import PRODUCTS, PlanError, entries_of
 from .plan import Plan
-from .reading import entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

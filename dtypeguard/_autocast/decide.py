@@ -22,8 +22,7 @@ from .._numbers.nodes import Block, Node, has_no_wide_form
 from .._numbers.program import NumericProgram
 from .._numbers.propagate import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
-from .asked import asks_for_float32
-from .entries import ALL, PRODUCTS, PlanEntry
+from .entries import ALL, PlanEntry
 from .lost import Lost, fate, still_lost
 from .matching import Matcher, key_of_line
 from .plan import Plan
@@ -43,8 +42,6 @@ _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator"
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-# These may have other dtypes though no operand has.
-_ANY_DTYPES = frozenset([*OF_PRODUCTS, "convert_element_type"])
 # What is emitted with another jaxpr inside, by the parameter that holds it.
 CALLS: dict[str, str] = {
     **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
@@ -122,7 +119,6 @@ class ByPlan(Propagation[ValueType]):
     ):
         super().__init__(program)
         self._plan, self._matcher, self._kept = plan, matcher, kept
-        self._is_of_products = plan.default == PRODUCTS and not plan.entries
         self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
@@ -208,29 +204,7 @@ class ByPlan(Propagation[ValueType]):
         return self._repeated(node, values) if is_rounding else self._written(node, values)
 
     def computed(self, node: Node, values: Types) -> Types:
-        if self._stands(node, values):
-            self.entries[node.number] = WRITTEN
-            return [ValueType(dtype_of(var.aval)) for var in node.eqn.outvars]
-        rule = _rule_of(node.eqn)
-        may_ask = node.name in OF_PRODUCTS or not self._is_of_products
-        if not (may_ask and asks_for_float32(node.stack)):
-            return rule(self, node, values)
-        asked = [x._replace(is_kept=kind(x.dtype) == "float") for x in values]
-        made = rule(self, node, asked)
-        # The source may cast back as well, which leaves no equation either.
-        is_kept = any(value.is_kept for value in values)
-        return [value._replace(is_kept=value.is_kept and is_kept) for value in made]
-
-    def _stands(self, node: Node, values: Types) -> bool:
-        """Whether it is plain that an equation is as written: nothing near it is narrow."""
-        return (
-            self._is_of_products
-            and node.name not in _ANY_DTYPES
-            and all(
-                value == ValueType(dtype_of(var.aval)) and not hasattr(var, "val")
-                for value, var in zip(values, node.eqn.invars)
-            )
-        )
+        return _rule_of(node.eqn)(self, node, values)
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)

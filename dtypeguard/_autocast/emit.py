@@ -19,9 +19,9 @@ from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.control import Interpreter
 from .._numbers.evaluate import bits_of, evaluate_in
 from .._numbers.formats import Formats
+from .._numbers.interpreter import Interpreter
 from .._numbers.nodes import CALL, COMPUTED, OWN, SKIPPED, SOLVE, STOCHASTIC, Block, Node
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
@@ -145,7 +145,9 @@ class Emission(Interpreter):
     def used(self, value: Any) -> Leaf:
         return value.next() if isinstance(value, _Copies) else value
 
-    def kept(self, block: Block, node: Node, made: Sequence[Leaf]) -> Sequence[Any]:
+    def kept(
+        self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
+    ) -> Sequence[Any]:
         return [self._kept(block, *pair) for pair in zip(node.eqn.outvars, made)]
 
     def _kept(self, block: Block, var: Any, value: Leaf) -> Any:

@@ -2,7 +2,7 @@
 
 import enum
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from jax.core import Tracer
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
+
+_SORTS = ForeignNames("sort top_k")
 
 
 class Lost(enum.IntEnum):
@@ -33,7 +35,7 @@ class Fate(NamedTuple):
     """What becomes of a constant.
 
     Attributes:
-        is_held: whether the narrow dtype has it exactly.
+        is_held: whether the narrow dtype has it exactly; known of single numbers alone.
         lost: what it loses.
     """
 
@@ -42,11 +44,7 @@ class Fate(NamedTuple):
 
 
 def fate(constant: Leaf, dtype: DType) -> Fate:
-    """What becomes of a constant in a dtype.
-
-    An array loses what its greatest finite number loses. That it has exactly each number is
-    known of single numbers alone.
-    """
+    """What becomes of a constant in a dtype; of an array, of its greatest finite number."""
     is_known = not isinstance(constant, Tracer)
     if not is_known or kind(getattr(constant, "dtype", None)) != "float":
         return Fate()
@@ -81,27 +79,12 @@ def still_lost(name: str, operands: Sequence[Lost]) -> Lost:
         name: of its primitive; that of `add` stands for all sums.
         operands: what is lost of each operand.
     """
-    passes = _PASSES.get(name) if any(operands) else None
-    return passes(operands) if passes else Lost.NOTHING
-
-
-def _of_sum(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NEAR_ZERO
-
-
-def _of_product(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NOTHING
-
-
-def _of_quotient(operands: Sequence[Lost]) -> Lost:
-    over, under = operands
-    is_infinite = over == Lost.INFINITE or under == Lost.ZERO
-    return Lost.INFINITE if is_infinite else Lost.NOTHING
-
-
-_PASSES: dict[str, Callable[[Sequence[Lost]], Lost]] = {
-    **dict.fromkeys(("add", "sub"), _of_sum),
-    "mul": _of_product,
-    "div": _of_quotient,
-    **dict.fromkeys(ForeignNames("sort top_k"), max),
-}
+    if not any(operands):
+        return Lost.NOTHING
+    if name in _SORTS:
+        return max(operands)
+    if name == "div" and operands[1] == Lost.ZERO:
+        return Lost.INFINITE
+    if name in ("add", "sub", "mul", "div") and Lost.INFINITE in operands:
+        return Lost.INFINITE
+    return Lost.NEAR_ZERO if name in ("add", "sub") else Lost.NOTHING

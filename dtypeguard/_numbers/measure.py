@@ -10,9 +10,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._lines.equations import Written
 from . import plans
-from .control import decides
 from .plans import WidthPlan
 from .primitives import is_inexact, measured
 from .probes import KeptValues
@@ -79,13 +77,7 @@ class Measures:
     @property
     def not_separated(self) -> tuple[str, ...]:
         """What decides in each run by itself, though others follow."""
-        if not self.follows:
-            return ("the program",) * self.are_floats
-        long, nodes = self.program.long, self.program.block.all_nodes()
-        loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        found = [Written(x.stack).origin for x in loops]
-        places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
-        return (*dict.fromkeys(places),)
+        return ("the program",) * (self.are_floats and not self.follows)
 
     def run(
         self,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from .formats import Formats
-from .gradients import Gradients
 from .nodes import Node
 from .program import NumericProgram
 from .propagate import ROUNDED, WIDE, WideLines, WidthPlan
@@ -61,37 +60,37 @@ def chosen_wide(
     return WideLines(program, is_wide, is_given_wide).plan()
 
 
-def wide_lines(
-    program: NumericProgram,
-    lines: Collection[int],
-    keeps: bool,
-    given_wide: Collection[int] = (),
-) -> WidthPlan:
+def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:
     """Some lines wide in the source, and so what is made of what they make, or not.
+
+    The backward pass of a line is as wide as the line.
 
     Args:
         program: the program.
         lines: their numbers.
         keeps: whether what they make stays wide, up to an explicit cast; otherwise it is
             cast back where another line uses it.
-        given_wide: those that are inside of a package which is given wide arrays: then so
-            are the gradients of these.
     """
+    are_wide = {*lines}
 
     def is_wide(node: Node, has_wide: bool) -> bool:
         if node.line in lines:
             return True
         if node.name == "add_any":  # of gradients
             return has_wide
+        if node.is_backward and node.line is not None:
+            return node.line in are_wide
         if not keeps or node.is_of_ours:
             return False
-        return has_wide and not is_narrowed(program.formats, node)
+        is_kept = has_wide and not is_narrowed(program.formats, node)
+        if is_kept and node.line is not None:
+            are_wide.add(node.line)
+        return is_kept
 
     is_given = program.formats.narrow is not None and 0 in lines
     # As if all were narrow, lines stay wide, and what is narrow rounds what it is given.
     casts_back = not keeps and program.formats.narrow is None
-    gradients = Gradients(program)
-    return WideLines(program, is_wide, is_given, gradients, given_wide, casts_back).plan()
+    return WideLines(program, is_wide, is_given, casts_back).plan()
 
 
 def is_narrowed(formats: Formats, node: Node) -> bool:

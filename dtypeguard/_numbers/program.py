@@ -8,7 +8,7 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import Written
-from .._program.graph import Stack, jaxprs_in, open_jaxpr
+from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
 from .formats import Formats, has_few_digits
@@ -44,11 +44,8 @@ class NumericProgram:
         backward: the narrow dtypes that a backward pass has.
         held: the lines that use arrays of its own, made before it was traced or meanwhile,
             in a dtype of 16 bits or less: whether that has rounded them is not known.
-        compiled: its loops, by their plans.
-        long: its `while` loops that are compiled, such as those of many turns.
         literals: the numbers in its equations, as values.
-        functions: what evaluates equations outside of loops.
-        calls: the numbers of the calls that lead to each equation, if that is known.
+        functions: what evaluates equations, and the bodies of long loops.
 
     Args:
         jaxpr: a closed jaxpr.
@@ -70,9 +67,7 @@ class NumericProgram:
         self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
         self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
-        self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
-        self.functions, self.long = dict[object, Any](), set[int]()
-        self.calls: dict[int, int] | None = None
+        self.literals, self.functions = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
         if formats.narrow is not None:
             self._note_inputs()
@@ -151,7 +146,7 @@ class NumericProgram:
         is_call = rule == CALL
         given = is_fixed and is_call, scalars if is_call else {}
         node = Node(eqn, stack, rule, [self._enter(x, stack, *given) for x in jaxprs])
-        node.meant, node.combined = meant, self._combined(stack)
+        node.meant = meant
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
             if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
@@ -191,21 +186,6 @@ class NumericProgram:
                 continue
             if is_inexact(var.aval) and not _are_plain(array):
                 self.held.setdefault(Written(stack).origin, str(dtype))
-
-    def _combined(self, stack: Stack) -> dict[int, float]:
-        """The numbers in how an equation combines two."""
-        found = {}
-        if stack[0].primitive.name in primitives.COMBINES:
-            for jaxpr in jaxprs_in(stack[0].params):
-                for eqn in open_jaxpr(jaxpr).eqns:
-                    if self._numbers is not None:
-                        self._numbers.next_equation()
-                    for var in eqn.invars:
-                        if hasattr(var, "val"):
-                            number = self._number(var, (eqn, *stack))
-                            if number is not None:
-                                found[id(var)] = number
-        return found
 
     # Numbering
 

@@ -18,12 +18,10 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.types import Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
-from .._numbers.decisions import shown
 from .._numbers.measure import Measures, distance, size_of
-from .._numbers.primitives import is_inexact
+from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import KeptValues, Noted, Probes
 from .._numbers.program import NumericProgram
-from .._numbers.run import run_as_one
 from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from .rows import LineDecision
@@ -104,15 +102,10 @@ class PlainRuns:
         return [n for n, off, size in differ if is_much(n, off, size)]
 
     def _exact_otherwise(self) -> list[Leaf]:
-        """The floating outputs in wide types, with other roundings."""
-        program, wide = self.program, plans.wide(self.program)
-        if program.formats.wide == np.float64:
-            arrays = [rounded_otherwise(x, 2.0**-50) for x in self._arrays]
-            return self._measures.run(wide, arrays=arrays)
-        # No other run is in float64: 1.3 MB for each operation that XLA compiles for it.
-        formats = program.formats._replace(wide=np.dtype("float64"))
-        made = run_as_one(program, wide, self._arrays, formats)
-        return [made[n] for n in self._measures.outputs]
+        """The floating outputs in wide types, of inputs that differ by a few roundings."""
+        part = 4 * float(jnp.finfo(self.program.formats.wide).eps)
+        arrays = [rounded_otherwise(x, part) for x in self._arrays]
+        return self._measures.run(plans.wide(self.program), arrays=arrays)
 
     def flipped(self, rounding: float) -> float:
         """The share of the squared error that other decisions cause.
@@ -207,7 +200,8 @@ def _compared(
         if node.rule == "while":
             turns_differ |= bool(jnp.any(choice != other))
             continue
-        choice, other = (shown(node, x) for x in (choice, other))
+        if node.name in SELECTS:  # it is a value by which others are chosen
+            continue
         origin = Written(node.stack).origin
         flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
         counts[origin] += choice.size

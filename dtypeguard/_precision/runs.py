@@ -52,15 +52,13 @@ class Runs(PlainRuns):
         given_wide = frozenset(n for n, users in called.items() if users in callers)
         chosen = given_wide.union(lines)
         if (chosen, keeps) not in self._with_wide:
-            made = self._with_lines(chosen, given_wide, keeps)
+            made = self._with_lines(chosen, keeps)
             self.count += 1
             self._with_wide[chosen, keeps] = made
         return self._with_wide[chosen, keeps]
 
-    def _with_lines(
-        self, chosen: frozenset[int], given_wide: frozenset[int], keeps: bool
-    ) -> WideLines:
-        plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
+    def _with_lines(self, chosen: frozenset[int], keeps: bool) -> WideLines:
+        plan = plans.wide_lines(self.program, chosen, keeps)
         error = self._mean(self._distances(self._made_with(plan)))
         price = self._widened_work(plan) / self._work
         return WideLines(error, self.left(error), price, plan)

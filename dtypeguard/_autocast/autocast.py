@@ -153,7 +153,7 @@ class _Autocast:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = call.traced()
-            made, _ = self._emitter.emit(jaxpr, call.arrays)
+            made = self._emitter.emit(jaxpr, call.arrays)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
         return call.returned(returned, settled)

@@ -26,17 +26,14 @@ from .._numbers.nodes import CALL, COMPUTED, OWN, SKIPPED, SOLVE, STOCHASTIC, Bl
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.propagate import WidthPlan
-from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype
-from .custom import custom_jvp, custom_vjp, is_of_users
 from .decide import (
     CALLS,
     CHOOSES,
-    CUSTOM,
     FLOAT32,
     ByPlan,
     Kept,
-    Types,
     ValueType,
     dtype_of,
     is_float,
@@ -68,28 +65,13 @@ class Emitter:
         self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
         self.products = 0
 
-    def emit(
-        self,
-        jaxpr: Jaxpr,
-        arrays: Sequence[Leaf],
-        types: Types | None = None,
-        outer: Stack = (),
-    ) -> tuple[list[Leaf], Types]:
-        """The results of a closed jaxpr, and what is known of them.
-
-        Args:
-            jaxpr: the jaxpr.
-            arrays: its arguments.
-            types: what is known of them; nothing by default.
-            outer: the equations around it, inside out.
-        """
-        program = NumericProgram(jaxpr, _OWN, None, outer)
+    def emit(self, jaxpr: Jaxpr, arrays: Sequence[Leaf]) -> list[Leaf]:
+        """The results of a closed jaxpr, of its arguments."""
+        program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept)
-        made = rules.of(
-            [ValueType(dtype_of(x)) for x in arrays] if types is None else types
-        )
+        rules.of([ValueType(dtype_of(x)) for x in arrays])
         self.products += len(rules.products)
-        return Emission(program, rules, self).block(program.block, arrays), made
+        return Emission(program, rules, self).block(program.block, arrays)
 
 
 class _Copies:
@@ -107,7 +89,6 @@ class Emission(Interpreter):
 
     Attributes:
         plan: what each equation computes in.
-        customs: see `ByPlan`.
 
     Args:
         program: the program.
@@ -118,11 +99,7 @@ class Emission(Interpreter):
     def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
         self.program, self.emitter = program, emitter
         self.plan: WidthPlan = rules.made
-        self.customs = rules.customs
         self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
-        self._always = {
-            x.number for x in program.block.all_nodes() if _is_always_emitted(x)
-        }
 
     # Values
 
@@ -236,13 +213,7 @@ class Emission(Interpreter):
         return bind(node.eqn, values, params)
 
     def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in CALLS:
-            return self.held(node, values)
-        if node.name not in CUSTOM or not self.is_changed(node, values):
-            return self.written(node, values)
-        made = self.inner(node, node.inner[0], values)
-        rule = custom_vjp if node.name == "custom_vjp_call" else custom_jvp
-        return rule(self.emitter.emit, node, values, made, *self.customs[node.number])
+        return (self.held if node.name in CALLS else self.written)(node, values)
 
     def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if not self.is_changed(node, values):
@@ -266,7 +237,6 @@ class Emission(Interpreter):
         return (
             bool(self.plan.entries[first : node.number + 1].any())
             or any(any(self.plan.carried.get(n, ())) for n in inside)
-            or not self._always.isdisjoint(inside)
             or any(map(is_other, values, node.eqn.invars))
         )
 
@@ -344,7 +314,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays)
+        made = emitter.emit(jaxpr, arrays)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
@@ -384,13 +354,6 @@ def _rounded_indeed(array: Leaf) -> Leaf:
     dtype = dtype_of(array)
     made = lax.reduce_precision(cast(array, FLOAT32), **bits_of(dtype) or {})
     return cast(made, dtype)
-
-
-def _is_always_emitted(node: Node) -> bool:
-    """Whether the rules of a derivative may have products that the function has not."""
-    if node.name == "custom_vjp_call":
-        return True
-    return node.name == "custom_jvp_call" and is_of_users(node.eqn.params["call_jaxpr"])
 
 
 def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:

@@ -9,7 +9,7 @@ import difflib
 import fnmatch
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._lines.equations import Written
@@ -189,17 +189,17 @@ def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
     text = entry.expression
     is_same = lambda line: text is None or _loose(text) == _loose(line.expression or "")
     if same := [*filter(is_same, here)]:
-        nearest = _nearest(entry.scope or "", sorted({line.scope for line in same}))
+        nearest = _nearest(entry.scope or "", {line.scope for line in same})
         return f"the nearest scope there is {nearest!r}"
     if here:
-        texts = sorted({line.expression for line in here if line.expression})
+        texts = {line.expression for line in here if line.expression}
         return f'the nearest there is "{_nearest(text or "", texts)}"'
-    if text and (moved := sorted({line.place for line in filter(is_same, lines)})):
-        place = _nearest(entry.place, moved)
+    moved = {line.place for line in filter(is_same, lines)} if text else {}
+    place = _nearest(entry.place, moved or {line.place for line in lines})
+    if moved:
         return f'its expression is in "{place}" now: write that, or undo the renaming'
-    place = _nearest(entry.place, sorted({line.place for line in lines}))
     return f'no such function computes anything; the nearest is "{place}"'
 
 
-def _nearest(text: str, texts: Sequence[str]) -> str:
-    return next(iter(difflib.get_close_matches(text, texts, 1, 0.0)), "")
+def _nearest(text: str, texts: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(text, sorted(texts), 1, 0.0)), "")

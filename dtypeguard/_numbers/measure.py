@@ -13,7 +13,6 @@ from .._leaves.types import Leaf
 from . import plans
 from .plans import WidthPlan
 from .primitives import is_inexact, measured
-from .probes import KeptValues
 from .program import NumericProgram
 from .propagate import WIDE
 from .run import Noted, Probes, run
@@ -56,7 +55,7 @@ class Measures:
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
-        self.decisions: Noted = KeptValues()
+        self.decisions: Noted = {}
         self.raises = False
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
         self.follows = self.are_floats and not self.raises
@@ -137,7 +136,11 @@ class Measures:
             show_status: called with the number of each line.
         """
         if self.total and self.lines > _FEW_LINES:
-            self._find_small(range(self.lines))
+            for first in range(0, self.lines, _TOGETHER):
+                group = range(first, min(first + _TOGETHER, self.lines))
+                error = self.error(group)
+                if error <= _LEAST_ALONE * self.total:
+                    self._bounds |= dict.fromkeys(group, error)
         alone = []
         for number in range(self.lines if self.total else 0):
             show_status(number)
@@ -168,12 +171,7 @@ class Measures:
         power = 1 if self.are_floats else 0.5  # of counts
         units = [(norm * self.total) ** power for norm in self._norms]
         along = map(_along, made, self.exact, self.written, units)
-        return math.fsum(along) / self._counted
-
-    @property
-    def _counted(self) -> int:
-        """How many outputs count."""
-        return sum(norm < math.inf for norm in self._norms)
+        return math.fsum(along) / sum(norm < math.inf for norm in self._norms)
 
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
@@ -182,16 +180,6 @@ class Measures:
     def about(self, number: int) -> float:
         """As `alone`, or a bound of that if it is next to nothing."""
         return self._bounds[number] if number in self._bounds else self.alone(number)
-
-    def _find_small(self, lines: Sequence[int]) -> None:
-        """Finds lines that cause next to nothing, by runs in which several round."""
-        for first in range(0, len(lines), _TOGETHER):
-            group = lines[first : first + _TOGETHER]
-            for part in (group, group[: len(group) // 2], group[len(group) // 2 :]):
-                if len(part) > 1 and part[0] not in self._bounds:
-                    error = self.error(part)
-                    if error <= _LEAST_ALONE * self.total:
-                        self._bounds |= dict.fromkeys(part, error)
 
     def backward(self, number: int) -> float:
         """The share of what a line causes alone that its backward pass does, squared."""

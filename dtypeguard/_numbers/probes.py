@@ -6,8 +6,7 @@ its decisions, and another one may be given them.
 
 import dataclasses
 import functools
-from collections import UserDict
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,37 +22,11 @@ from .nodes import Node
 from .primitives import OF_OWN_DTYPES, SELECTS, is_inexact, is_key
 
 # By the number of the equation; of a loop, with an axis for its turns.
-Noted = MutableMapping[int, Leaf]
+Noted = dict[int, Leaf]
 # By the numbers of the equation and of the result.
 Counts = dict[tuple[int, int], Leaf]
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
-
-
-class KeptValues(UserDict[int, Leaf]):
-    """What a run notes, in few bytes: the decisions of a whole program are kept."""
-
-    def __setitem__(self, number: int, noted: Leaf):
-        is_whole = len(noted.sharding.device_set) == 1 and noted.size
-        pack = _PACKED.get(noted.dtype) if is_whole else None
-        self.data[number] = noted if pack is None else (pack(np.asarray(noted)), noted.aval)
-
-    def __getitem__(self, number: int) -> Leaf:
-        kept = self.data[number]
-        if not isinstance(kept, tuple):
-            return kept
-        array, like = kept
-        if like.dtype == bool:
-            array = np.unpackbits(array, count=like.size)
-        return jnp.asarray(array.reshape(like.shape), like.dtype)
-
-
-def _as_few_bytes(array: np.ndarray) -> np.ndarray:
-    ends = map(np.min_scalar_type, (array.min(), array.max()))
-    return array.astype(np.result_type(*ends))
-
-
-_PACKED = {np.dtype(bool): np.packbits, np.dtype(np.int32): _as_few_bytes}
 
 
 def not_finite_in(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:

@@ -2,7 +2,7 @@
 
 Equations run one by one, each in the dtypes of its entry, as JAX runs them outside of
 `jit`, and loops turn by turn. What is compiled is the body of a loop of many turns, if no
-loop or branch is in it, and what shards compute.
+loop or branch is in it. What shards compute is not examined.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Aval, Equation, Leaf
-from .._program.graph import loop_parts, manual_axes
-from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh, varying_as
+from .._program.graph import loop_parts
+from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .formats import Formats
 from .interpreter import Interpreter
@@ -50,7 +50,7 @@ from .propagate import WIDE, WidthPlan, solved
 # Of loops with more equations than these, over all turns, the bodies are compiled.
 _MOST_EAGER, _MOST_UNROLLED = 2000, 400
 _CALLS = CALL, SOLVE
-_NESTED = frozenset(["scan", "while", "cond", "shard_map"])
+_NESTED = frozenset(["scan", "while", "cond"])
 
 
 def run(
@@ -302,36 +302,8 @@ class _Run(Interpreter):
         return self._left(node, node.inner[number], operands)
 
     def shard_map(self, node: Node, values: list[Value]) -> list[Value]:
-        if not _is_straight(node.inner):
-            self.program.unknown.add(node.name)
-            return self.own(node, values)
-        given, blank = self.probes.given_inside(node), self.probes.empty(None)
-        call = self._compiled(node, _Run.shards, blank)
-        made, *noted = call(self._entered(node, values), given)
-        self.probes.add(*noted)
-        return made
-
-    def shards(self, node, blank, values, given):
-        params, axes = node.eqn.params, manual_axes(node.eqn)
-        everywhere = jax.sharding.PartitionSpec()
-        # Each device decides by itself: its decisions have an axis for the devices.
-        by_device = jax.sharding.PartitionSpec((*axes,))
-        tree_map = jax.tree_util.tree_map
-
-        def body(values, given):
-            probes = blank.empty(tree_map(lambda x: x[0], given))
-            made, decisions, counts = self._inside(node, node.inner[0], values, probes)
-            counts = tree_map(lambda x: lax.psum(x, (*axes,)), counts)
-            return made, tree_map(lambda x: x[None], decisions), counts
-
-        return jax.shard_map(
-            body,
-            mesh=params["mesh"],
-            in_specs=([*params["in_specs"]], by_device),
-            out_specs=([*params["out_specs"]], by_device, everywhere),
-            axis_names={*axes},
-            check_vma=params["check_vma"],
-        )(values, given)
+        self.program.unknown.add(node.name)
+        return self.own(node, values)
 
     # Rules
 
@@ -343,10 +315,8 @@ class _Run(Interpreter):
         given = None
         if is_watched and probes.given is not None:
             given = probes.given.get(number)
-        if given is not None:
-            given = varying_as(given, [own_form(value) for value in values])
-            if node.name in SELECTS:
-                values = [*values[:-1], given]
+        if given is not None and node.name in SELECTS:
+            values = [*values[:-1], given]
         if computes := plan.computes(entry):
             operands, made = self.arithmetic.named(node, values, computes)
         else:

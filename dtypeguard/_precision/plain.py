@@ -20,7 +20,7 @@ from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.measure import Measures, distance, size_of
 from .._numbers.primitives import SELECTS, is_inexact
-from .._numbers.probes import KeptValues, Noted, Probes
+from .._numbers.probes import Noted, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
@@ -54,7 +54,7 @@ class PlainRuns:
         self._measures, self.program = measures, measures.program
         self._arrays = measures.arrays
         self.written = measures.written
-        others: Noted = KeptValues()
+        others: Noted = {}
         self.exact = measures.run(plans.wide(self.program), Probes(decisions=others))
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())

@@ -76,7 +76,7 @@ _BAD = {
     ),
     "entries of no scope": (
         "version = 1\nnarrow = 'float16'\n[scope]\n'a.py:f' = 'float32'",
-        r"Write \[scope.NAME\], and entries below it",
+        r"Write \[entries\], or \[scope.NAME\] with the name of a jax.named_scope",
     ),
     "version below entries": (
         "narrow = 'float16'\n[entries]\n'a.py:f' = 'float32'\nversion = 1",
@@ -92,7 +92,7 @@ _BAD = {
     ),
     "scope without a name": (
         "version = 1\nnarrow = 'float16'\n[scope.'']\n'a.py:f' = 'float32'",
-        r'has \[scope.""\], a scope without a name. Write \[entries\] for all scopes',
+        r'has \[scope.""\], which is no table of entries with a name',
     ),
     "scope of scopes": (
         "version = 1\nnarrow = 'float16'\n[scope.a.b]\n'a.py:f' = 'float32'",

@@ -48,7 +48,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
       a product, integers, random draws, the operands of callbacks and of Pallas kernels.
       The attribute `kept` lists the lines that stay as written for such a reason, once the
       function was called. So does a line with a constant that the narrow dtype makes
-      infinite or 0.
+      infinite or 0, and so does a function with a rule of derivatives of its own.
     - The program keeps its form: `jit`, `jax.checkpoint` with its policy, loops, branches,
       `shard_map`, rules of derivatives, shardings, named scopes and lines of source. Where
       nothing is in another dtype, it compiles to the same HLO.

@@ -100,12 +100,6 @@ class ByPlan(Propagation[ValueType]):
 
     Attributes:
         products: the numbers of the products.
-
-    Args:
-        program: the program.
-        plan: the plan.
-        matcher: finds the entries of equations.
-        kept: gets the lines that compute as written though the plan makes them narrow.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ from .decide import (
 )
 from .matching import Matcher, key_of_line
 from .plan import Plan
-from .products import fan_out, is_bilinear, product, rounded
+from .products import is_bilinear, product, rounded
 
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
@@ -74,26 +74,11 @@ class Emitter:
         return Emission(program, rules, self).block(program.block, arrays)
 
 
-class _Copies:
-    """A narrow value that is used several times, with a cotangent for each use."""
-
-    def __init__(self, array: Leaf, count: int):
-        self._copies = iter(fan_out(array, count))
-
-    def next(self) -> Leaf:
-        return next(self._copies)
-
-
 class Emission(Interpreter):
     """Emits one program under the current trace.
 
     Attributes:
         plan: what each equation computes in.
-
-    Args:
-        program: the program.
-        rules: what the plan says of it.
-        emitter: emits others.
     """
 
     def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
@@ -119,19 +104,14 @@ class Emission(Interpreter):
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         return _in_context(eqn)
 
-    def used(self, value: Any) -> Leaf:
-        return value.next() if isinstance(value, _Copies) else value
-
     def kept(
         self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
     ) -> Sequence[Any]:
         return [self._kept(block, *pair) for pair in zip(node.eqn.outvars, made)]
 
-    def _kept(self, block: Block, var: Any, value: Leaf) -> Any:
-        """A value, or copies of a narrow one whose cotangents are added up wide."""
-        count, dtype = block.uses[var], dtype_of(value)
-        is_narrow = is_float(var.aval) and is_narrower(dtype, var.aval.dtype)
-        return _Copies(value, count) if is_narrow and count > 1 else value
+    def _kept(self, block: Block, var: Any, value: Leaf) -> Leaf:
+        """A value; a narrow one of many uses in its own dtype, as cotangents are added."""
+        return _widened(value, var.aval) if block.uses[var] > 1 else value
 
     # Equations
 
@@ -147,7 +127,7 @@ class Emission(Interpreter):
 
     def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if node.name in CHOOSES:
-            values = self._rounded_indeed(node, values)
+            values = [_widened(x, v.aval) for x, v in zip(values, node.eqn.invars)]
         computes = self.plan.computes(int(self.plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
@@ -160,21 +140,6 @@ class Emission(Interpreter):
         except REFUSALS:  # it takes no operands of this dtype
             made = self.written(node, values)
             return [cast(x, result) if is_float(x) else x for x in made]
-
-    def _rounded_indeed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """Operands of what compares or chooses, of which XLA leaves out no rounding.
-
-        It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum
-        asks for.
-        """
-        return [
-            _rounded_indeed(x)
-            if not hasattr(v, "val")
-            and is_float(v.aval)
-            and is_narrower(dtype_of(x), v.aval.dtype)
-            else x
-            for x, v in zip(values, node.eqn.invars)
-        ]
 
     def _round(self, array: Leaf, dtype: DType) -> Leaf:
         """An operand of a product, rounded once for all products of a function."""
@@ -241,13 +206,7 @@ class Emission(Interpreter):
         )
 
     def inner(self, node: Node | None, block: Block, values: Sequence[Leaf]) -> Jaxpr:
-        """A block as a closed jaxpr, for operands of the types of these.
-
-        Args:
-            node: the equation whose results it makes, if it does.
-            block: the block.
-            values: its operands.
-        """
+        """A block as a closed jaxpr, for operands of the types of these."""
         variables = block.inputs[len(block.consts) :]
         avals = [_retyped(v.aval, dtype_of(x)) for v, x in zip(variables, values)]
         leaves = () if node is None else self.plan.carried.get(node.number, ())
@@ -349,11 +308,16 @@ def cast(array: Leaf, dtype: DType) -> Leaf:
     return jnp.asarray(np.asarray(array).astype(dtype))
 
 
-def _rounded_indeed(array: Leaf) -> Leaf:
-    """A narrow array, of which XLA cannot leave out the rounding that made it."""
+def _widened(array: Leaf, aval: Aval) -> Leaf:
+    """A narrow array in its own dtype, of which XLA cannot leave out the rounding.
+
+    It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum asks
+    for.
+    """
     dtype = dtype_of(array)
-    made = lax.reduce_precision(cast(array, FLOAT32), **bits_of(dtype) or {})
-    return cast(made, dtype)
+    if not is_float(aval) or not is_narrower(dtype, aval.dtype):
+        return array
+    return lax.reduce_precision(cast(array, aval.dtype), **bits_of(dtype) or {})
 
 
 def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:

@@ -75,10 +75,6 @@ def quoted(text: str) -> str:
 def fields_of(text: str, name: str) -> dict[str, Any]:
     """The fields of the plan in a text.
 
-    Args:
-        text: TOML.
-        name: of its file, for messages.
-
     Raises:
         ValueError: if it is none; says what to write.
     """
@@ -127,18 +123,6 @@ def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
                 "[entries], or [scope.NAME] with the name of a jax.named_scope, and "
                 "entries below it."
             )
-        for key, value in entries.items():
-            if key in _KEYS:
-                raise PlanError(
-                    f"{name} has {key} below {title}, where it is an entry. Write it above "
-                    "[entries] and all scopes."
-                )
-            if isinstance(value, Mapping):
-                right = quoted(key if scope is None else f"{scope}.{key}")
-                raise PlanError(
-                    f"{name} has a table {quoted(key)} below {title}. Quote a name with "
-                    f"dots: [scope.{right}]."
-                )
         yield from entries_of(name, entries, scope)
 
 
@@ -146,11 +130,6 @@ def entries_of(
     name: str, given: Mapping[str, Any], scope: str | None = None
 ) -> Iterator[PlanEntry]:
     """Entries by the function, or the expression, that each is for.
-
-    Args:
-        name: of what has them, for messages.
-        given: their dtypes.
-        scope: the `jax.named_scope` that they are for; None for all.
 
     Raises:
         ValueError: if a name or a dtype is none.

@@ -46,9 +46,6 @@ def key_of_line(stack: Stack) -> MatchedLine:
 
     Lines in packages count for the user's line that calls them, and the backward pass of a
     line for the line.
-
-    Args:
-        stack: the equation and those around it, inside out.
     """
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
@@ -86,11 +83,7 @@ def file_name(file: str) -> str:
 
 
 class Matcher:
-    """Finds the entry of each equation, and remembers which entries were found.
-
-    Args:
-        plan: the plan.
-    """
+    """Finds the entry of each equation, and remembers which entries were found."""
 
     def __init__(self, plan: Plan):
         self._entries = plan.entries

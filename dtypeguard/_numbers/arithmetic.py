@@ -108,13 +108,7 @@ class Arithmetic:
         return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType, is_rounded: bool = False) -> Leaf:
-        """A value as a wide equation takes it.
-
-        Args:
-            value: the value.
-            dtype: what the program has.
-            is_rounded: whether it is rounded to the dtype as written first.
-        """
+        """A value as a wide equation takes it."""
         is_own = is_rounded or self._scale is not None
         array = own_form(value) if is_own else wide_form(value)
         if kind(dtype) not in ("float", "complex"):
@@ -139,15 +133,7 @@ class Arithmetic:
         is_rounded: Sequence[bool],
         rounds_constant: bool,
     ) -> tuple[list[Leaf], list[Leaf]]:
-        """The operands and the results of an equation without others inside it.
-
-        Args:
-            node: the equation.
-            values: its operands.
-            entry: what it computes in.
-            is_rounded: which operands are rounded first.
-            rounds_constant: whether the Python numbers among them are rounded.
-        """
+        """The operands and the results of an equation without others inside it."""
         entry = ROUNDED if rounds_constant and node.constant is not None else entry
         if rounds_constant or entry == ROUNDED:
             is_number = lambda v: isinstance(v, Either) and v.meant is not None

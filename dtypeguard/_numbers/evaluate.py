@@ -25,27 +25,14 @@ def own_dtype(dtype: DType) -> DType:
 
 
 def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
-    """The results of an equation on operands of other dtypes.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        dtype_of: the dtype that stands for one that the equation names.
-    """
+    """The results of an equation on operands of other dtypes."""
     return binding(eqn, dtype_of).run(*operands)
 
 
 def evaluate_in(
     eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
 ) -> list[Leaf]:
-    """The results of an equation in a dtype, whatever it is written in.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        dtype: that of its floating operands.
-        result: that of its floating results.
-    """
+    """The results of an equation in a dtype, whatever it is written in."""
     is_float = lambda x: kind(getattr(x, "dtype", None)) == "float"
     given = [as_dtype(jnp.asarray(x), dtype) if is_float(x) else x for x in operands]
     if eqn.primitive.name == "reduce_precision":  # with the bits of its operand
@@ -152,13 +139,7 @@ def _evaluate_all(jaxpr: Jaxpr, dtype_of: DtypeOf, *operands: Leaf) -> list[Leaf
 
 @jax.jit
 def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
-    """A wide result, rounded as the program rounds its own.
-
-    Args:
-        narrow: the program's.
-        exact: the wide result.
-        from_narrow: the wide result of the program's operands.
-    """
+    """A wide result, rounded as the program rounds its own."""
     rounded, as_narrow = (round_to(x, narrow.dtype) for x in (exact, from_narrow))
     given = lax.convert_element_type(narrow, exact.dtype)
     # The program may do more than round: bfloat16 sums, for example. That is added, but

@@ -32,13 +32,7 @@ class Birth(NamedTuple):
 
 
 class _Reaching(Propagation[_Numbers]):
-    """Pushes through a program which births lead to a value through bad ones.
-
-    Args:
-        program: the program.
-        is_bad: whether a result of an equation is bad.
-        is_born: whether it is so though the operands are not.
-    """
+    """Pushes through a program which births lead to a value through bad ones."""
 
     def __init__(
         self,

@@ -32,10 +32,6 @@ class Interpreter:
         """What an equation is computed under."""
         raise NotImplementedError
 
-    def used(self, value: Any) -> Any:
-        """A value as the next equation takes it."""
-        return value
-
     def kept(
         self, block: Block, node: Node, values: Sequence[Any], made: Sequence[Any]
     ) -> Sequence[Any]:
@@ -48,7 +44,7 @@ class Interpreter:
 
         def read(var: Any, meant: float | None) -> Any:
             is_literal = hasattr(var, "val")
-            return self.literal(var, meant) if is_literal else self.used(known[var])
+            return self.literal(var, meant) if is_literal else known[var]
 
         for node in block.nodes:
             with self.context(node.eqn):

@@ -43,10 +43,6 @@ class Measures:
             others.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
-
-    Args:
-        program: the program.
-        arrays: its inputs.
     """
 
     def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
@@ -131,9 +127,6 @@ class Measures:
         next to nothing alone has none.
 
         Where the error is not finite, they are as the squares of what lines cause alone.
-
-        Args:
-            show_status: called with the number of each line.
         """
         if self.total and self.lines > _FEW_LINES:
             for first in range(0, self.lines, _TOGETHER):

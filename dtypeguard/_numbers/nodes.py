@@ -113,14 +113,7 @@ class Block:
 
 
 def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Rule:
-    """How an equation is run.
-
-    Args:
-        eqn: the equation.
-        stack: it and those around it.
-        is_fixed: whether no line rounds its operands.
-        formats: the dtypes of the program.
-    """
+    """How an equation is run."""
     if is_fixed and formats.products is None and Written(stack).is_of_sampler:
         return SAMPLE, ()
     if (found := _with_others_inside(eqn)) is not None:

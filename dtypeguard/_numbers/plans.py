@@ -23,13 +23,7 @@ def wide(program: NumericProgram) -> WidthPlan:
 def rounding(
     program: NumericProgram, lines: Collection[int], is_backward: bool | None = None
 ) -> WidthPlan:
-    """Some lines round what they make, and all else is wide.
-
-    Args:
-        program: the program.
-        lines: their numbers; that of an input, if these are rounded.
-        is_backward: if given, they round in this pass alone.
-    """
+    """Some lines round what they make, and all else is wide."""
     chosen = {*lines}
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
@@ -50,13 +44,7 @@ def chosen_wide(
     is_wide: Callable[[Node, bool], bool],
     is_given_wide: bool = False,
 ) -> WidthPlan:
-    """The equations that a rule chooses, and what must be wide between them.
-
-    Args:
-        program: the program.
-        is_wide: the rule, given an equation and whether it has a wide operand.
-        is_given_wide: whether the inputs are wide.
-    """
+    """The equations that a rule chooses, and what must be wide between them."""
     return WideLines(program, is_wide, is_given_wide).plan()
 
 

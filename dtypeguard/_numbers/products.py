@@ -178,13 +178,7 @@ class Products:
 
 
 def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
-    """The result of a product as a device computes it.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        algorithm: how.
-    """
+    """The result of a product as a device computes it."""
     # An accelerator would round what it is given here as well.
     highest = (lax.Precision.HIGHEST,) * 2
     eqn = eqn.replace(params={**eqn.params, "precision": highest})
@@ -203,10 +197,6 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
 
 def products_named(name: object) -> Products:
     """The products that a setting names.
-
-    Args:
-        name: one of `jax.default_matmul_precision`, a member of
-            `jax.lax.DotAlgorithmPreset` or its name, or a device.
 
     Raises:
         TypeError: if it is no name.

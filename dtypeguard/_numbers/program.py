@@ -110,14 +110,7 @@ class NumericProgram:
     def _node(
         self, eqn: Equation, stack: Stack, fixed: set[Any], numbers: dict[Any, float]
     ) -> Node:
-        """The record of an equation.
-
-        Args:
-            eqn: the equation.
-            stack: with those around it.
-            fixed: the variables before it that no line rounds.
-            numbers: those that are Python numbers.
-        """
+        """The record of an equation."""
         if self._numbers is None:
             rule, jaxprs = rule_of(eqn, stack, False, self.formats)
             return Node(

@@ -87,9 +87,6 @@ class Propagation(Generic[State]):
         entries: what each equation computes in, so far.
         carried: see `WidthPlan`.
         rounded: which uses are as written.
-
-    Args:
-        program: the program.
     """
 
     def __init__(self, program: NumericProgram):
@@ -129,12 +126,7 @@ class Propagation(Generic[State]):
         return value
 
     def joined(self, values: Sequence[State], attempt: int) -> State:
-        """What is known of a value that is one of several.
-
-        Args:
-            values: of branches, or what a loop carries before and after a turn.
-            attempt: how often that was asked for a loop.
-        """
+        """What is known of a value that is one of several."""
         raise NotImplementedError
 
     def entry_of(self, value: State, aval: Aval) -> int:
@@ -226,14 +218,7 @@ class Width(NamedTuple):
 
 
 class WideLines(Propagation[Width]):
-    """Equations that a rule makes wide, and what must be wide between them.
-
-    Args:
-        program: the program.
-        is_wide: the rule, given an equation and whether it has a wide operand.
-        is_given_wide: whether the inputs are wide.
-        casts_back: whether what a line makes is rounded where another one uses it.
-    """
+    """Equations that a rule makes wide, and what must be wide between them."""
 
     def __init__(
         self,

@@ -108,15 +108,7 @@ class _Run(Interpreter):
     def boundary(
         self, number: int, place: int, value: Value, aval: Aval, entry: int | None
     ) -> Leaf:
-        """A value that enters or leaves a block, in the dtype that it has there.
-
-        Args:
-            number: of the block or the equation.
-            place: of the value.
-            value: the value.
-            aval: what the program has.
-            entry: what it is in there; None if it stays as it is.
-        """
+        """A value that enters or leaves a block, in the dtype that it has there."""
         is_rounded = (number, place) in self.plan.rounded
         if entry is None and isinstance(value, Either):
             entry = int(self.plan.is_wide)
@@ -136,14 +128,7 @@ class _Run(Interpreter):
     def _entered(
         self, node: Node, values: Sequence[Value], first: int = 0, count: int = 0
     ) -> list[Leaf]:
-        """The operands of a loop, of branches or shards; what is carried has its dtype.
-
-        Args:
-            node: the equation.
-            values: its operands.
-            first: the place of the first that is carried.
-            count: how many are.
-        """
+        """The operands of a loop, of branches or shards; what is carried has its dtype."""
         entries: list[int | None] = [None] * len(values)
         entries[first : first + count] = self._carried(node)[:count]
         triples = zip(values, node.eqn.invars, entries)

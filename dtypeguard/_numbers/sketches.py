@@ -43,12 +43,7 @@ class SketchNode(NamedTuple):
 def sketches(
     program: NumericProgram, arrays: Sequence[Leaf]
 ) -> tuple[list[SketchNode], list[int | None]]:
-    """The values of a program in wide types in order, and the numbers of its outputs.
-
-    Args:
-        program: the program.
-        arrays: its inputs.
-    """
+    """The values of a program in wide types in order, and the numbers of its outputs."""
     noted: Counts = {}
     note = _sketch_by(_signs_for(program))
     run(program, plans.wide(program), arrays, Probes(finite=noted, note=note))

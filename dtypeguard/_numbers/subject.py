@@ -63,12 +63,6 @@ class Subject:
         given: its arguments, with the arrays apart.
         has_values: whether all arrays have values, so that it can run.
 
-    Args:
-        f: the function.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        x64: whether `jax_enable_x64` is on where it is traced; None leaves it alone.
-
     Raises:
         TypeError: if one of them has the wrong type.
         NotImplementedError: before JAX 0.8.

@@ -11,6 +11,7 @@ that a trace rounds (`python_numbers.py`). `propagate.py` pushes what a plan kno
 through it. `interpreter.py` is the way through a program, by which `run.py` measures, loops
 turn by turn; `arithmetic.py` computes one equation by its entry, with `evaluate.py`, or as
 another device multiplies (`products.py`). `probes.py` has what a run notes beside, and what
-it decides. `measure.py` asks for errors and shares of lines, `finite.py` for the first value
-that is not finite, `sketches.py` for a few numbers of each value, which compare two programs.
+it decides. `measure.py` asks for errors and shares of lines, `finite.py` for the first
+value that is not finite, `sketches.py` for a few numbers of each value, which compare two
+programs.
 """

@@ -174,15 +174,6 @@ class Measures:
         """As `alone`, or a bound of that if it is next to nothing."""
         return self._bounds[number] if number in self._bounds else self.alone(number)
 
-    def backward(self, number: int) -> float:
-        """The share of what a line causes alone that its backward pass does, squared."""
-        if not self.program.lines[number].is_backward:
-            return 0.0
-        plan = plans.rounding(self.program, [number], is_backward=True)
-        error, whole = self._error_of(plan), self.alone(number)
-        is_known = math.isfinite(error) and math.isfinite(whole) and whole > 0
-        return min((error / whole) ** 2, 1.0) if is_known else math.nan
-
     def constant(self, number: int) -> float | None:
         """The number on a line whose rounding alone causes the most error.
 
@@ -205,14 +196,25 @@ class Measures:
         return self._mean(self._distances(self._following(plan)))
 
     def _distances(self, made: Sequence[Leaf]) -> list[float]:
-        pairs = zip(made, self.exact, self._norms)
-        found = [distance(x, e) / norm for x, e, norm in pairs]
-        return [error if np.isfinite(error) else np.inf for error in found]
+        return errors_of(made, self.exact, self._norms)
 
     def _mean(self, errors: Sequence[float]) -> float:
-        """The root mean square of the errors of the outputs that count."""
-        known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
-        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+        return mean_of(errors, self._norms)
+
+
+def errors_of(
+    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
+) -> list[float]:
+    """How far outputs are off, relative to their sizes."""
+    triples = zip(made, exact, sizes)
+    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
+    return [error if math.isfinite(error) else math.inf for error in errors]
+
+
+def mean_of(errors: Sequence[float], sizes: Sequence[float]) -> float:
+    """The root mean square of the errors of the outputs that count."""
+    known = [error for error, size in zip(errors, sizes) if size < math.inf]
+    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
 
 # So many numbers are compared at a time. They are on the host, where nothing is compiled.

@@ -20,15 +20,12 @@ def wide(program: NumericProgram) -> WidthPlan:
     return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
-def rounding(
-    program: NumericProgram, lines: Collection[int], is_backward: bool | None = None
-) -> WidthPlan:
-    """Some lines round what they make, and all else is wide."""
+def rounding(program: NumericProgram, lines: Collection[int]) -> WidthPlan:
+    """Some lines round what they make, and all else is wide; so may the inputs."""
     chosen = {*lines}
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        is_in_pass = is_backward is None or node.is_backward == is_backward
-        if node.line in chosen and is_in_pass:
+        if node.line in chosen:
             entries[node.number] = ROUNDED
     is_given = program.formats.narrow is not None and 0 in chosen
     return WidthPlan(entries, not is_given, True)

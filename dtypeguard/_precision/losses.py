@@ -97,7 +97,7 @@ def line_losses(
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line, found.keeps),
-                backward=measures.backward(number),
+                backward=0.0,
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,
             )

@@ -152,11 +152,11 @@ class ByPlan(Propagation[ValueType]):
 
     def _with_own_rules(self, node: Node, values: Types) -> Types:
         """As it stands: run as its primal, a function would lose its own derivative."""
-        nodes = [*node.inner[0].all_nodes()]
-        for each in nodes:
+        for each in node.inner[0].all_nodes():
             self._entry(each)
-        if any(each.name in OF_PRODUCTS for each in nodes):
-            self._keep(node, _RULE)
+            if each.name in OF_PRODUCTS:
+                self.products.add(each.number)
+                self._keep(node, _RULE)
         return self._written(node, values)
 
     def solve(self, node: Node, values: Types) -> Sequence[ValueType]:

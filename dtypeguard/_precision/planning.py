@@ -24,7 +24,7 @@ from .._leaves.rows import percent
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
-from .._numbers.measure import distance, size_of
+from .._numbers.measure import distance, errors_of, mean_of, size_of
 from .._numbers.nodes import Node
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
@@ -34,7 +34,7 @@ from .._numbers.run import run
 from .._program.graph import Graph
 from .plan_report import PlanSearch
 from .prepared import Prepared
-from .runs import errors_of, mean_of, updated_inputs
+from .runs import updated_inputs
 from .search import Choosing, Spent
 
 

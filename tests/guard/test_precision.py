@@ -593,3 +593,12 @@ def test_a_whole_equinox_model_as_params(policy):
     opt = guard(optax.adamw(1e-3), policy=policy)
     state = opt.init(params)
     assert_same(opt.update(grads, state, model), opt.update(grads, state, params))
+
+
+@third_party
+def test_no_number_goes_to_the_device_behind_the_callers_back():
+    opt, params = guard(optax.adam(0.1), policy=ALL_BF16), params_of()
+    grads, state, update = grads_of(params), opt.init(params), jax.jit(opt.update)
+    expected = update(grads, state, params)
+    with jax.transfer_guard("disallow"), jax.checking_leaks(), jax.debug_nans(True):
+        assert_same(update(grads, state, params), expected)

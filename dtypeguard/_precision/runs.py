@@ -223,9 +223,8 @@ class Runs:
         error, power = min(
             (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
         )
-        left = self.left(error)
-        is_better = left < _LEFT_AT_MOST
-        return Scaled(2.0**power, error, left, short[0], lost) if is_better else None
+        is_better = self.left(error) < _LEFT_AT_MOST
+        return Scaled(2.0**power, error, short[0], lost) if is_better else None
 
     def _lost(self) -> float:
         """The share of the numbers in the outputs that are 0 as written, and not wide."""

@@ -330,7 +330,6 @@ def _not_examined(it: Report) -> Iterable[str]:
             it.not_separated,
         ),
         ("Run as written, without a look inside:", it.not_examined),
-        ("Not counted as work:", it.work.not_counted if it.work else ()),
     ):
         few = dict.fromkeys(rows[:_MOST_NAMED])
         more = f" and {len(rows) - _MOST_NAMED} more" * (len(rows) > _MOST_NAMED)

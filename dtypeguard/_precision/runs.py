@@ -119,15 +119,10 @@ class Runs:
 
     def compiled(self) -> float:
         """The error where XLA may leave out roundings, as it does by default."""
-        if not self._is_compiled:
+        if self.program.formats.narrow is not None:  # there is no such program
             return self.total
         made = jax.jit(as_function(self.program.jaxpr))(*self._arrays)
         return self._error([made[n] for n in self._measures.outputs])
-
-    @property
-    def _is_compiled(self) -> bool:
-        """Whether the program as written is one that XLA compiles."""
-        return self.program.formats.narrow is None
 
     def vanishing(self) -> list[int]:
         """The outputs that rounding alone decides, on the wide side as well.

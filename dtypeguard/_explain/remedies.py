@@ -2,7 +2,7 @@
 
 The forms are five: begin the leaf in the other dtype at its line; guard the body; cast at
 the line that changed the type; cast the argument; let this branch return another dtype.
-Each is tried, and one that fails is not said.
+The first is tried in loops and branches, and not said where that fails.
 """
 
 import os
@@ -82,18 +82,15 @@ def choose(finding: Finding) -> Choice:
     is_checked, leaves = False, [*finding.leaves]
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
-        kept = [pair for pair in outcomes if pair[1] is not False]
-        kept.sort(key=lambda pair: pair[1] is None)
-        is_checked |= any(outcome for _, outcome in kept)
-        # None that is not known to do stands beside one that is.
-        said = [x for x, outcome in kept[:_WAYS] if outcome or not kept[0][1]]
+        said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
+        is_checked |= any(outcome for _, outcome in said)
         mended: set[int] = set()
-        for way in said:
+        for way, _ in said:
             numbers = {leaf.number for leaf in way.leaves}
             text = f"or {way.text}" if mended & numbers else way.text
             mended |= numbers
             sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
-        for way in said[:1]:
+        for way, _ in said[:1]:
             leaves.sort(key=lambda leaf: leaf.number not in way.changes)
     told = " ".join(remedy := [*dict.fromkeys(sentences)])
     guarded = {str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in told}
@@ -183,7 +180,7 @@ def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Remedy]:
         yield _begin(call, begin)
     if cast:
         told = lambda name, x: f"cast {name} back to {x.dtypes[0]}: {_cast(*x.dtypes)}"
-        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast, _kept(call, cast))
+        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast)
     if guard and is_last:
         yield guard
 
@@ -213,13 +210,6 @@ def _begin(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy:
     return Remedy(text_, leaves, tried if len(places) == len(leaves) else lambda: None)
 
 
-def _kept(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Callable[[], Outcome]:
-    """The trial of a cast of leaves to the types in which they began."""
-    places = [x.place for x in leaves if x.place is not None and x.is_castable]
-    tried = partial(trial.is_guarded, call.bodies["body"], places)
-    return tried if len(places) == len(leaves) else lambda: None
-
-
 def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
     """To guard the body; None where no guard sees what a package keeps."""
     code = call.bodies["body"].code
@@ -242,7 +232,7 @@ def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
     name = name if name.replace(".", "").isidentifier() else "lambda ..."
     form = form if carry else form.replace(", carry={}", "").replace("(carry={1})", "")
     text = _at(line, f"guard {what}: {form.format(name, carry)}")
-    return Remedy(text, leaves, _kept(call, leaves)) if leaves else None
+    return Remedy(text, leaves) if leaves else None
 
 
 # Branches
@@ -285,7 +275,7 @@ def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Itera
             names = " and ".join(dict.fromkeys(x.branch for x in others))
             text = f"let {names} return {name} as {to}: {_cast(to, old)}"
             line = others[0].why.origin if len(others) == 1 else None
-            yield Remedy(_at(line, text), own, lambda: True)
+            yield Remedy(_at(line, text), own)
 
 
 # Arguments and results
@@ -401,7 +391,7 @@ def _of_result(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
         text = f"let {call.name} return a bool: ... != 0"
     elif kind(old) != "complex":
         text += "; its gradient is zero"
-    yield Remedy(_at(leaf.why.origin, text), finding.leaves, lambda: True)
+    yield Remedy(_at(leaf.why.origin, text), finding.leaves)
 
 
 def _of_checked(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:

@@ -11,7 +11,6 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._guard.guard_step import guard_step
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.types import Aval, DType, Function, Leaf, PyTree
 from .._lines.body import Body, difference
@@ -25,9 +24,9 @@ Outcome = bool | None
 def begins(body: Body, first: Mapping[int, Aval]) -> Outcome:
     """Whether leaves of a carry, by their places, come back as they are to begin."""
     types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
-    was = _returned(body, body.function, types)
+    was = _returned(body, types)
     types = [first.get(number, leaf) for number, leaf in enumerate(types)]
-    now = _returned(body, body.function, types)
+    now = _returned(body, types)
     if not isinstance(now, list):
         return now
     # What else differs is as it was, and another remedy mends it.
@@ -37,17 +36,6 @@ def begins(body: Body, first: Mapping[int, Aval]) -> Outcome:
         or (is_weak(old) if number in first else not difference(new, others[number]))
         for number, (old, new) in enumerate(zip(types, now))
     )
-
-
-def is_guarded(body: Body, places: Sequence[int]) -> Outcome:
-    """Whether leaves of a carry come back as they begin if a guard is around the body."""
-    types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
-    if any(is_weak(types[place]) for place in places):
-        return False  # a guard leaves what JAX promotes in a loop
-    now = _returned(body, guard_step(body.function, carry=body.carry or 0), types)
-    if not isinstance(now, list):
-        return now
-    return not any(difference(types[place], now[place]) for place in places)
 
 
 def branches_begin(
@@ -71,12 +59,12 @@ def branches_begin(
     return all(types == found[0] for types in found)
 
 
-def _returned(body: Body, function: Function, first: Sequence[Aval]) -> "_Results":
+def _returned(body: Body, first: Sequence[Aval]) -> "_Results":
     """The types of the carry that a body returns for another first one."""
     inputs, position = list(body.inputs), body.carry or 0
     inputs[position] = SplitTree(inputs[position]).merged(first)
-    of_pair = lambda *given: function(*given)[0]
-    return _traced(of_pair if body.is_pair else function, inputs)
+    of_pair = lambda *given: body.function(*given)[0]
+    return _traced(of_pair if body.is_pair else body.function, inputs)
 
 
 _Results = list[Aval] | bool | None

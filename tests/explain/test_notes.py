@@ -60,7 +60,7 @@ def noted(kind, *changes, checked=True, x64=False):
     """Registers a program with its remedy, and how the remedy is written into it."""
 
     def register(program):
-        is_checked = checked and kind != "argument"
+        is_checked = checked and kind == "begin"
         ROWS[program.__name__] = Row(program, kind, changes, is_checked, x64)
         return program
 
@@ -410,8 +410,8 @@ def a_tangent_of_an_int():
 @noted("return", ("return rest", "return rest != 0"))
 def a_condition_that_is_a_float():
     def condition(x):
-        rest = x - 1  # first
-        return rest
+        rest = x - 1
+        return rest  # first
 
     return lax.while_loop(condition, lambda x: x - 1, jnp.float32(3))
 

@@ -15,7 +15,7 @@ import pytest
 from helpers import WARNINGS_ARE_ERRORS, child_variables
 
 from dtypeguard import audit
-from dtypeguard._source.files import is_users, package, short_path
+from dtypeguard._source.files import package, short_path
 
 pytestmark = pytest.mark.third_party
 BF16 = jnp.bfloat16
@@ -103,14 +103,6 @@ def test_code_without_a_file_is_the_users(name):
     origin = origin_of(names["widened"])
     assert (origin.file, origin.called_from) == (name, None)
     assert origin.code.startswith("return [update * ")
-
-
-def test_packages_below_the_working_directory(monkeypatch):
-    """As in a `.venv` of the project."""
-    monkeypatch.chdir(pathlib.Path(optax.__file__).parents[3])
-    assert short_path(optax.__file__) == os.path.join("optax", "__init__.py")
-    assert package(optax.__file__) == "optax"
-    assert not is_users(jax.__file__)
 
 
 def test_a_path_outside_the_working_directory_is_absolute(folder, monkeypatch):

@@ -14,7 +14,6 @@ from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
 from .._source.inert import variables_of
 from .._source.origin import Why, origin_of_return
-from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
 from .messages import CHOICES, INDICES, SIZES, Complaint
 
@@ -34,7 +33,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     leaves = []
     for number, argument in enumerate(some):
         argument = argument.with_text(site.file)
-        why = failure.provenance.of(_model(argument, site), site)
+        why = failure.provenance.of(argument, site)
         about_it = number, _label(argument, site), (argument.value,), why
         leaves.append(RefusedLeaf(*about_it, argument=argument))
     name = site.name or "a call"
@@ -136,16 +135,6 @@ def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Ar
     return named
 
 
-def _model(argument: Argument, site: Site) -> Argument:
-    """The array `x` of an argument `x.dtype`; any other argument itself."""
-    source = argument.source
-    if isinstance(argument.value, np.dtype) and isinstance(source, ast.Attribute):
-        array = evaluated(source.value, site.frame)
-        if source.attr == "dtype" and is_array(array):
-            return argument._replace(value=array, source=source.value)
-    return argument
-
-
 def _is_refused(argument: Argument, about: Complaint) -> bool:
     if isinstance(argument.value, np.dtype):
         return str(argument.value) in about.types
@@ -161,13 +150,11 @@ def _is_refused(argument: Argument, about: Complaint) -> bool:
 
 def _label(argument: Argument, site: Site) -> str:
     """The name of an argument, and its expression if that says more."""
-    text = argument.text
-    if not argument.is_whole or not text or len(text) > 40 or text == argument.name:
-        return argument.name
-    if argument.base in ("self", "other"):
-        return text
+    text = argument.text if argument.is_whole else ""
+    if not text or len(text) > 40 or argument.base in ("self", "other"):
+        return text[:40] or argument.name
     name = "index" if isinstance(site.node, ast.Subscript) else argument.name
-    return f"{name} = {text}"
+    return name if text == argument.name else f"{name} = {text}"
 
 
 def _type_names(value: Leaf) -> set[str]:

@@ -2,7 +2,7 @@
 
 The forms are five: begin the leaf in the other dtype at its line; guard the body; cast at
 the line that changed the type; cast the argument; let this branch return another dtype.
-The first is tried in loops and branches, and not said where that fails.
+That a leaf of a loop begins so is tried, and not said where that fails.
 """
 
 import os
@@ -19,13 +19,12 @@ from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
 from .._leaves.types import DType
-from .._lines.sites import Site, written_in
+from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin
 from . import trial
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
-from .messages import INDICES
 from .trial import Outcome
 
 # What is to be written for a leaf of a carry, the best first, by what becomes of it.
@@ -83,7 +82,7 @@ def choose(finding: Finding) -> Choice:
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
         said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
-        is_checked |= any(outcome for _, outcome in said)
+        is_checked |= any(outcome for _, outcome in said[:1])
         mended: set[int] = set()
         for way, _ in said:
             numbers = {leaf.number for leaf in way.leaves}
@@ -250,10 +249,10 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
         elif len({leaf.values[0].shape for leaf in alike[0]}) > 1:
             yield [Remedy("return one shape from all branches", own)]
         elif not is_installed(call.file) or any(_line(x.why.origin) for x in own):
-            yield [*_returns(call, alike)]
+            yield [*_returns(alike)]
 
 
-def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
+def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     """To begin what was there in the other dtype, or to return one dtype."""
     own, first = [x for of_path in alike for x in of_path], alike[0]
     name = _name([of_path[0] for of_path in alike])
@@ -262,10 +261,8 @@ def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Itera
     if kept and made and len(dtypes) == 2:
         (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
         if _change_of(old, new) in ("wider", "another kind") and _line(line):
-            places = [x[0].place for x in alike if x[0].place is not None]
-            about = call.bodies, kept[0].branch, places, new
             text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
-            yield Remedy(_at(line, text), own, partial(trial.branches_begin, *about))
+            yield Remedy(_at(line, text), own)
     meant = [x.dtypes[0] for x in kept] if kept and made else []
     losses = lambda to: sum(jnp.promote_types(x, to) != to for x in dtypes)
     for to in dict.fromkeys([*meant, *sorted(dtypes, key=losses)]):
@@ -290,10 +287,8 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     ways = [[(leaf, call.wanted) for leaf in leaves]]
     if call.wanted is None:
         ways = _to_meet(leaves)
-    if is_installed(site.file):
-        yield from _of_users_call(finding, ways)
-        return
-    yield from (_casts(way, site, leaves) for way in ways)
+    if not is_installed(site.file):  # nobody edits a package's call
+        yield from (_casts(way, site, leaves) for way in ways)
     if call.place == "compiled":
         keep = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Remedy(keep, leaves)
@@ -316,8 +311,7 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     if dtype == float0:
         return f"at {where} give {name} as np.zeros({np.shape(value)}, jax.dtypes.float0)"
     if isinstance(value, np.dtype):
-        begin = f"at {made} begin {name.removesuffix('.dtype')} as {dtype}"
-        return begin if made else f'at {where} ask for dtype="{dtype}"'
+        return f'at {where} ask for dtype="{dtype}"'
     is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
     if is_of_host and made and leaf.why.cause is None:
         where = made
@@ -354,24 +348,6 @@ def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
     ways: list[_Casts] = [[(x, to) for x in leaves if of(x) != to] for to in targets]
     is_written = lambda way: all(x.argument and x.argument.source for x, _ in way)
     return [way for way in ways if is_written(way)] or ways[:1]
-
-
-def _of_users_call(finding: Finding, ways: Sequence[_Casts]) -> Iterator[Remedy]:
-    """To cast an argument of the user's own call of a package that is refused inside."""
-    refused = [leaf for way in ways for leaf, _ in way]
-    pairs = {(leaf.dtypes[-1], to) for way in ways for leaf, to in way}
-    is_index = any(x.argument and x.argument.base in INDICES for x in refused)
-    shapes = {np.shape(x.values[-1]) for x in refused}
-    for site in users_sites(finding.sites):
-        for argument in written_in(site):
-            if is_index and np.shape(argument.value) not in shapes:
-                continue  # a package may have widened the index itself
-            for old, to in pairs:
-                if dtype_of(argument.value) == old and argument.source:
-                    own = RefusedLeaf(
-                        -1, argument.text, (argument.value,), argument=argument
-                    )
-                    yield _casts([(own, to)], site, finding.leaves)
 
 
 def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
-from jax import tree_util
 
 from .._carry.split import SplitTree
 from .._leaves.dtypes import dtype_of, is_weak, kind
-from .._leaves.types import Aval, DType, Function, Leaf, PyTree
+from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
-from .._program.graph import open_jaxpr
 
 # True if the types agree, False if they do not, None if that is not known.
 Outcome = bool | None
@@ -36,27 +34,6 @@ def begins(body: Body, first: Mapping[int, Aval]) -> Outcome:
         or (is_weak(old) if number in first else not difference(new, others[number]))
         for number, (old, new) in enumerate(zip(types, now))
     )
-
-
-def branches_begin(
-    bodies: Mapping[str, Body], kept: str, places: Sequence[int], to: DType
-) -> Outcome:
-    """Whether branches agree if what one of them hands on has another dtype."""
-    known = [_operand(bodies[kept], place) for place in places]
-    operands = [operand for operand in known if operand is not None]
-    if len(operands) < len(places):
-        return None
-    found = []
-    for body in bodies.values():
-        leaves, tree = tree_util.tree_flatten(body.inputs)
-        types = [*map(_type, leaves)]
-        for number in operands:
-            types[number] = jax.ShapeDtypeStruct(types[number].shape, to)
-        results = _traced(body.function, tree.unflatten(types))
-        if not isinstance(results, list):
-            return results and None
-        found.append([results[place].dtype for place in places])
-    return all(types == found[0] for types in found)
 
 
 def _returned(body: Body, first: Sequence[Aval]) -> "_Results":
@@ -91,16 +68,6 @@ def _traced(function: Function, given: Sequence[PyTree]) -> _Results:
 
 _OF_VALUES = jax.errors.JAXTypeError, jax.errors.JAXIndexError
 _TYPE = re.compile(r"\b(?:bool|(?:u?int|b?float|complex|bf|f|i|u|c)\d+|dtype|integer)\b")
-
-
-def _operand(body: Body, place: int) -> int | None:
-    """The operand that a branch returns as it is, by its place; None if it is none."""
-    if not body.jaxprs:
-        return None
-    jaxpr, count = open_jaxpr(body.jaxprs[0]), len(tree_util.tree_leaves(body.inputs))
-    operands = jaxpr.invars[len(jaxpr.invars) - count :]
-    result = jaxpr.outvars[place]
-    return next((n for n, operand in enumerate(operands) if operand is result), None)
 
 
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:

@@ -14,6 +14,7 @@ from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
 from .._source.inert import variables_of
 from .._source.origin import Why, origin_of_return
+from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
 from .messages import CHOICES, INDICES, SIZES, Complaint
 
@@ -33,7 +34,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     leaves = []
     for number, argument in enumerate(some):
         argument = argument.with_text(site.file)
-        why = failure.provenance.of(argument, site)
+        why = failure.provenance.of(_model(argument, site), site)
         about_it = number, _label(argument, site), (argument.value,), why
         leaves.append(RefusedLeaf(*about_it, argument=argument))
     name = site.name or "a call"
@@ -133,6 +134,16 @@ def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Ar
             # What is differentiated may be in a function that is given to another one.
             return some or (named if kind(about.wanted) == "complex" else [])
     return named
+
+
+def _model(argument: Argument, site: Site) -> Argument:
+    """The array `x` of an argument `x.dtype`; any other argument itself."""
+    source = argument.source
+    if isinstance(argument.value, np.dtype) and isinstance(source, ast.Attribute):
+        array = evaluated(source.value, site.frame)
+        if source.attr == "dtype" and is_array(array):
+            return argument._replace(value=array, source=source.value)
+    return argument
 
 
 def _is_refused(argument: Argument, about: Complaint) -> bool:

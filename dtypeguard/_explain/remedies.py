@@ -311,7 +311,8 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     if dtype == float0:
         return f"at {where} give {name} as np.zeros({np.shape(value)}, jax.dtypes.float0)"
     if isinstance(value, np.dtype):
-        return f'at {where} ask for dtype="{dtype}"'
+        begin = f"at {made} begin {name.removesuffix('.dtype')} as {dtype}"
+        return begin if made else f'at {where} ask for dtype="{dtype}"'
     is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
     if is_of_host and made and leaf.why.cause is None:
         where = made

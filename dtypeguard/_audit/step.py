@@ -123,11 +123,8 @@ class _Step(NamedTuple):
         ]
         is_in = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
         weak = [drift.path for drift in drifts if drift.kind == "weak_type"]
-        calls = [
-            f"dtypeguard.strong({name})"
-            for name in self.call().names
-            if any(is_in(path, name) for path in weak)
-        ]
+        holders = [x for x in self.call().names if any(is_in(path, x) for path in weak)]
+        calls = [f"dtypeguard.strong({name})" for name in holders]
         if calls:
             advice.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
         return " ".join(advice)

@@ -30,13 +30,6 @@ def pattern(path: str) -> str:
     return re.sub(r"\[\d+\]", "[*]", path)
 
 
-def examples(items: Sequence[_T], size: Callable[[_T], int] = lambda _: 0) -> list[_T]:
-    """The first of some items, the largest, and the last."""
-    numbers = range(len(items))
-    largest = max(numbers, key=lambda number: size(items[number]))
-    return [items[number] for number in sorted({0, largest, len(items) - 1})]
-
-
 def holders(paths: Sequence[str]) -> str:
     """What holds some leaves, three parts at most: `[0], [1].mu and [1].nu`."""
     groups = [[parts(path) for path in paths]]
@@ -63,34 +56,6 @@ def of_holders(paths: Sequence[str]) -> str:
 def and_more(count: int, what: str = "cause") -> list[str]:
     """`and 3 more causes`; nothing for none."""
     return [f"and {count} more {what}{'s' * (count > 1)}"] if count else []
-
-
-Cells = tuple[str, ...]
-
-
-def rows_of_causes(
-    groups: Sequence[Sequence[_T]],
-    row: Callable[[_T], Iterable[Cells]],
-    row_of_many: Callable[[Sequence[_T]], Iterable[Cells]],
-    named: Callable[[Sequence[_T]], str] = lambda _: "",
-    *,
-    most: int = CAUSES,
-    listed: float = FEW,
-) -> tuple[list[str], bool]:
-    """The lines of a message on leaves by cause, and whether some have no line."""
-    rows: list[Cells] = []
-    below: dict[int, str] = {}  # by the row that it follows
-    for group in groups[:most]:
-        if len(group) <= max(listed, 1):
-            rows += [cells for item in group for cells in row(item)]
-            continue
-        rows += row_of_many(group)
-        below[len(rows) - 1] = named(group)
-    lines: list[str] = []
-    for number, line in enumerate(columns(rows)) if rows else ():
-        lines += filter(None, [line, below.get(number)])
-    is_cut = bool(below) or len(groups) > most
-    return [*lines, *and_more(max(len(groups) - most, 0))], is_cut
 
 
 def short_table(headline: str, rows: Sequence[Row]) -> str:

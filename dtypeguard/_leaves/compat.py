@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jax import custom_derivatives, lax
+from jax import lax
 
-from .types import Function, Jaxpr, Leaf, PyTree
+from .types import Function, Jaxpr, PyTree
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -109,17 +109,6 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
-
-
-def zero_tangent(primal: Leaf) -> Leaf:
-    """What a `custom_jvp` rule returns for an integer or a key, which have no tangent.
-
-    It has the type of the primal up to JAX 0.4.33, and float0 since then.
-    """
-    if hasattr(custom_derivatives, "zero_from_primal"):
-        return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)
-    aval = jax.core.raise_to_shaped(jax.core.get_aval(primal))  # pyright: ignore[reportAttributeAccessIssue]: gone since
-    return custom_derivatives.SymbolicZero(aval)
 
 
 _TRACES = itertools.count()

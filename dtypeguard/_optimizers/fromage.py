@@ -15,7 +15,7 @@ from .._leaves.dtypes import cast
 from .._leaves.public import public
 from .._leaves.types import Params
 from .._source.warn import warn_caller
-from .scalars import (
+from .arithmetic import (
     Scalar,
     at_least_float32,
     check_inputs,

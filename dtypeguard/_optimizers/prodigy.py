@@ -19,17 +19,22 @@ from .._leaves.public import public
 from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Params, PyTree
 from .._source.warn import warn_caller
-from .prodigy_precision import (
+from .arithmetic import (
+    Scalar,
+    at_least_float32,
+    check_inputs,
     from_units,
+    increment,
     narrowed,
     one_minus_power,
     only_summed,
+    rate_at,
+    real_params,
     rounded_step,
     sqrt,
     to_units,
     units,
 )
-from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)
@@ -190,18 +195,10 @@ def prodigy(
         raise TypeError(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
-    numbers = {
-        "beta1": beta1,
-        "beta2": beta2,
-        "beta3": 0 if beta3 is None else beta3,
-        "eps": eps,
-        "estim_lr0": estim_lr0,
-        "estim_lr_coef": estim_lr_coef,
-        "weight_decay": weight_decay,
-        "growth_rate": growth_rate,
-    }
-    for name, value in numbers.items():
-        check_number("prodigy", name, value, *_ALLOWED[name])
+    numbers = beta1, beta2, 0 if beta3 is None else beta3, eps, estim_lr0
+    numbers = *numbers, estim_lr_coef, weight_decay, growth_rate
+    for (name, allowed), value in zip(_ALLOWED.items(), numbers):
+        check_number("prodigy", name, value, *allowed)
     check_rate("prodigy", learning_rate, _ALLOWED["eps"][0])
     mask = mask if callable(mask) else _checked_mask(mask)
     beta3 = beta2**0.5 if beta3 is None else beta3
@@ -371,16 +368,13 @@ def _is_plain_zero(value: Scalar) -> bool:
 
 
 def _checked_slice(slice_p: int | np.integer) -> int:
-    try:
-        number = operator.index(slice_p)
-    except TypeError as error:  # a traced array, a float
+    if isinstance(slice_p, jax.core.Tracer) or kind(dtype_of(slice_p)) != "int":
         raise TypeError(
             f"prodigy got slice_p={slice_p!r}, which decides shapes: write an int. Under "
             'inject_hyperparams write inject_hyperparams(prodigy, static_args="slice_p").'
-        ) from error
-    if number < 1:
-        raise ValueError(f"prodigy got slice_p={number}: write slice_p=1 or above.")
-    return number
+        )
+    check_number("prodigy", "slice_p", slice_p, lambda x: x >= 1, "write 1 or above")
+    return operator.index(slice_p)
 
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:

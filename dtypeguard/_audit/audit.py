@@ -8,11 +8,9 @@ from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._guard.guard import bare, guard, policy_of
 from .._guard.policy import asks_wide
-from .._leaves.arguments import check_arrays, check_names
+from .._leaves.arguments import check_arrays, check_names, is_transformation
 from .._leaves.dtypes import is_wide
-from .._leaves.functions import is_transformation
-from .._leaves.public import public
-from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates
+from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates, public
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
-from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
+from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Why
 from .findings import ChangedConstant, WideOperation, wide_summary

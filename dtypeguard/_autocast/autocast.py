@@ -12,8 +12,7 @@ from jax import lax
 
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_NUMBERS
-from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
 from .calls import WholeCall
 from .emit import Emitter, cast
 from .entries import PRODUCTS, PlanError

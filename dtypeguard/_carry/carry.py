@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from jax import tree_util
 
-from .._leaves.arguments import shown
-from .._leaves.functions import is_transformation, runs_later
+from .._leaves.arguments import is_transformation, runs_later, shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
 from .modules import is_in_place, objects
 from .places import Names, Place, name_of_step, places_of

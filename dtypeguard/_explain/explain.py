@@ -9,10 +9,8 @@ from typing import TypeVar, overload
 
 import jax
 
-from .._leaves.arguments import shown
-from .._leaves.functions import runs_later
-from .._leaves.public import public
-from .._leaves.types import Function
+from .._leaves.arguments import runs_later, shown
+from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .choose import Choice, choose
 from .colors import color_uncaught

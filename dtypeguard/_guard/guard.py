@@ -10,12 +10,11 @@ import numpy as np
 import optax
 
 from .._carry.split import Snapshot
+from .._leaves.arguments import is_transformation
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import canonical_scalar, is_wide_scalar, narrow
 from .._leaves.errors import DtypeDriftError, first_line, more
-from .._leaves.functions import is_transformation
-from .._leaves.public import public
-from .._leaves.types import Function, Optimizer
+from .._leaves.types import Function, Optimizer, public
 from .._source.warn import Attempts, WarnOnce
 from .attempts import (
     convert_extra_args,

@@ -11,8 +11,7 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.public import public
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType, Leaf, public
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]

@@ -12,8 +12,7 @@ from .._carry.split import Snapshot
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_COPY
 from .._leaves.dtypes import cast, dtype_of, native, wraps
-from .._leaves.public import public
-from .._leaves.types import Leaf, Params, PyTree, State
+from .._leaves.types import Leaf, Params, PyTree, State, public
 
 _T = TypeVar("_T")
 

@@ -12,8 +12,7 @@ from jax import lax, tree_util
 from .._guard.attempts import without_x64
 from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
-from .._leaves.public import public
-from .._leaves.types import Params
+from .._leaves.types import Params, public
 from .._source.warn import warn_caller
 from .arithmetic import (
     Scalar,

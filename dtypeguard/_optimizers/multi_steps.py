@@ -14,9 +14,8 @@ from .._guard.policy import Policy
 from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, has_zero, is_wide, kind, promoted
-from .._leaves.public import public
 from .._leaves.rows import by_path
-from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
+from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
 from .emit import emit_if

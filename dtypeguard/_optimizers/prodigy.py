@@ -15,9 +15,8 @@ from jax import lax, tree_util
 from .._guard.attempts import without_x64
 from .._leaves.arguments import check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.public import public
 from .._leaves.rows import by_path
-from .._leaves.types import Leaf, Params, PyTree
+from .._leaves.types import Leaf, Params, PyTree, public
 from .._source.warn import warn_caller
 from .arithmetic import (
     Scalar,

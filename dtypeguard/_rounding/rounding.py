@@ -28,9 +28,8 @@ from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.groups import short_table
-from .._leaves.public import public
 from .._leaves.rows import Row, describe, tree_rows
-from .._leaves.types import DType, Function, Leaf, Updates
+from .._leaves.types import DType, Function, Leaf, Updates, public
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
 

@@ -10,7 +10,7 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import audit, guard_step
-from dtypeguard._leaves.functions import copy_of
+from dtypeguard._leaves.arguments import copy_of
 from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party

@@ -169,11 +169,7 @@ def check_available(policy: Policy) -> None:
 def stored_dtypes(
     state_dtype: DType, state: State, following: Collection[str], own: Callable[[], Dtypes]
 ) -> Dtypes:
-    """The dtype to store each floating leaf in whose path is `following`, by a policy.
-
-    Scalars have at least 32 bits. `own` returns the dtypes of the state that the inner
-    optimizer makes of params in their own dtypes.
-    """
+    """The dtype to store each floating leaf in whose path is `following`, by a policy."""
     leaves = {
         path: leaf
         for path, leaf in by_path(state).items()

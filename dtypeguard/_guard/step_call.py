@@ -106,11 +106,8 @@ class GuardedCall:
     def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
 
-        Also returns whether they are as given.
-
-        A jitted step then compiles once for them. A leaf that comes back weakly typed stays
-        weak: the step promotes it as it does bare. A leaf of an outer trace stays weak too,
-        because `lax.scan` finds its type by itself.
+        Also whether they are as given. A jitted step then compiles once for them. A leaf of
+        an outer trace stays weak, because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
         # A bound method hands on the attributes of its function, which takes `self`.
@@ -135,11 +132,7 @@ class GuardedCall:
         return self.carry.put(self.args, self.kwargs, values)
 
     def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes an attempt with x64 off; returns whether it worked, and its result.
-
-        A Python number that an outer `jit` traced with x64 on still has 64 bits. In the
-        carry it gets 32 bits.
-        """
+        """Makes an attempt with x64 off; returns whether it worked, and its result."""
         narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
         self.attempts.again()
         try:
@@ -296,11 +289,7 @@ class Repeat(NamedTuple):
 def repeat_of(
     step: object, carry: Carry, args: Args, kwargs: Kwargs, result: PyTree
 ) -> Repeat | None:
-    """Records a call in which nothing was cast.
-
-    None if a call has to look further: the step is no `jax.jit`, the call is traced, or the
-    carry has other leaves than arrays.
-    """
+    """Records a call in which nothing was cast; None if its like have to look further."""
     if not isinstance(step, _Jitted) or carry.bound is not None:
         return None
     leaves, treedef = tree_util.tree_flatten((args, kwargs))

@@ -41,10 +41,7 @@ def x64_enabled() -> bool:
 
 
 def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is `enabled`, for this thread only.
-
-    `jax.enable_x64` exists since JAX 0.8; before, it was in `jax.experimental`.
-    """
+    """A context in which `jax_enable_x64` is `enabled`, for this thread only."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(enabled)
     from jax import experimental
@@ -76,10 +73,7 @@ def has_float64() -> bool:
 
 @contextlib.contextmanager
 def set_explicit_x64(mode: str) -> Iterator[None]:
-    """A context that sets what JAX does if a program names a 64-bit dtype with x64 off.
-
-    It applies to the whole process: JAX has no thread-local context for this flag.
-    """
+    """A context, of the whole process, for named 64-bit dtypes with x64 off."""
     before = _explicit_x64()
     if mode == before:
         yield
@@ -102,9 +96,8 @@ CAN_COPY = _JAX >= (0, 5)
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     """`lax.optimization_barrier` for each leaf; nothing in releases without its rules.
 
-    JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. Each leaf has its own
-    barrier: in a common one, each would vary over the shard_map axes of all others.
-    `derivative` is whether a derivative may go through it.
+    JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
+    leaf would vary over the shard_map axes of all others.
     """
     if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree
@@ -117,11 +110,7 @@ CAN_TRACE_ANEW = _JAX >= (0, 5)
 
 @contextlib.contextmanager
 def traced_anew() -> Iterator[None]:
-    """A context in which JAX uses none of the traces of jitted functions that it kept.
-
-    It keeps a trace for each metadata of XLA. JAX before 0.5 knows no such context, and
-    there this one does nothing.
-    """
+    """A context in which JAX uses no trace of a jitted function that it kept."""
     try:
         from jax.experimental.xla_metadata import set_xla_metadata
     except ImportError:

@@ -59,10 +59,7 @@ def and_more(count: int, what: str = "cause") -> list[str]:
 
 
 def short_table(headline: str, rows: Sequence[Row]) -> str:
-    """A headline, and a line for the rows that share types, remedy and pattern of path.
-
-    A few of them have a line each; the line of more has their number and their pattern.
-    """
+    """A headline, and a line for the rows that share types, remedy and pattern of path."""
     key = lambda row: (_dtype(row.before), _dtype(row.after), row.remedy, pattern(row.path))
     shown: list[Row] = []
     for group in grouped(rows, key):

@@ -12,15 +12,7 @@ from typing import Any
 
 
 class ForeignNames(frozenset[str]):
-    """Names inside of a library.
-
-    Attributes:
-        releases: in which releases a library has a name, for those that only some of all
-            supported ones have.
-
-    Args:
-        text: the names: `"scan pjit@jax<0.7"`.
-    """
+    """Names inside of a library, some with releases: `"scan pjit@jax<0.7"`."""
 
     releases: dict[str, str]
 

@@ -135,10 +135,7 @@ def cast_back(
 
 
 def lost(source: DType, target: DType) -> str:
-    """What a cast loses, in brackets; empty if nothing.
-
-    A float that is cast to a narrower one is rounded, which `rounding` tells.
-    """
+    """What a cast loses, in brackets, but for what a float rounds; empty if nothing."""
     kinds = kind(source), kind(target)
     is_whole = kinds[1] == "int"
     if kinds == ("int", "int"):

@@ -126,10 +126,9 @@ _Function = Callable[[PyTree, PyTree], PyTree]
 def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) -> PyTree:
     """Like `lax.cond(pred, function, ...)`, but copies nothing in either branch.
 
-    XLA (of JAX 0.10) gives the results of a conditional their own buffers if one branch
-    cannot write over its operands, and then fills them in the other branch too. It updates
-    the carry of a loop in place. So this runs a `lax.while_loop` of at most one iteration.
-    Reverse mode cannot differentiate such a loop, so the derivative uses `lax.cond`.
+    XLA (of JAX 0.10) gives the results of a conditional their own buffers, and fills them
+    in the other branch too; it updates the carry of a loop in place. So this runs a
+    `lax.while_loop` of at most one turn, and differentiates `lax.cond`.
     """
 
     @jax.custom_jvp
@@ -166,10 +165,7 @@ def _conditional(runs: jax.Array, function: _Function) -> Callable[..., PyTree]:
 
 @custom_vmap
 def _any_member(pred):
-    """`pred`; under vmap, whether it is true for any member.
-
-    JAX cannot transpose a conditional on a batched `pred` if the operands are tangents.
-    """
+    """Whether any member of a vmap runs: a batched conditional has no transpose."""
     return pred
 
 

@@ -35,10 +35,7 @@ Word = int | jax.Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether `stochastic_round` supports a dtype: bfloat16, float16, or an 8-bit float.
-
-    It does not support float8_e8m0fnu, which has neither sign nor zero, or fewer bits.
-    """
+    """Whether `stochastic_round` supports a dtype: 16 bits, or 8 with sign and zero."""
     narrow = kind(dtype) == "float" and 8 <= jnp.finfo(dtype).bits < 32
     return narrow and has_zero(dtype)
 
@@ -46,8 +43,7 @@ def rounds(dtype: DType) -> bool:
 def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
     """Rounds a floating array to a narrower dtype, so that the mean is the exact value.
 
-    It does not change values that `dtype` represents, NaN or infinities. From the largest
-    finite value of `dtype` on it rounds to nearest, so it causes no additional overflow.
+    From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
     """
     if dtype_of(x).itemsize < dtype.itemsize or dtype_of(x) == dtype or not rounds(dtype):
         return cast(x, dtype)
@@ -75,10 +71,7 @@ def round_with(
 
 
 def _nothing_of(x: jax.Array) -> jax.Array:
-    """uint32 zeros that XLA takes to depend on a floating array.
-
-    LLVM, which compiles the kernels, sees that two shifts leave 0, and drops the read.
-    """
+    """uint32 zeros that XLA takes to depend on an array; LLVM sees the two shifts."""
     bits = jnp.finfo(x.dtype).bits
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
     return (word >> bits // 2 >> bits // 2).astype(jnp.uint32)
@@ -105,10 +98,7 @@ def _to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
 
 
 def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    """Rounds to any format within float32's range: the exponent decides the bits to drop.
-
-    Below the smallest normal number the spacing is constant, so it drops more bits there.
-    """
+    """Rounds to any format within float32's range; the exponent decides what to drop."""
     info = jnp.finfo(dtype)
     mantissa, lowest_exponent = int(info.nmant), int(info.minexp) + 127
     word = lax.bitcast_convert_type(x, jnp.uint32)

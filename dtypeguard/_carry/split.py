@@ -75,20 +75,6 @@ class SplitTree:
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
-    def holders(self, number: int) -> list[PyTree]:
-        """The nodes of the tree around an array leaf, the innermost first."""
-        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
-        node, holders = self.tree, []
-        while not tree_util.all_leaves([node]):
-            holders.insert(0, node)
-            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
-                size = len(tree_util.tree_leaves(child))
-                if left < size:
-                    node = child
-                    break
-                left -= size
-        return holders
-
 
 def changed_constants(
     before: SplitTree, after: SplitTree
@@ -152,7 +138,7 @@ class Snapshot:
         self._orders = [] if is_sorted else orders
 
     def copy(self) -> PyTree:
-        """The tree in new containers, keys in order: float sums over a dict depend on it."""
+        """The tree in new containers, keys in order: sums over a dict depend on it."""
         tree = tree_util.tree_unflatten(self.treedef, self.leaves)
         orders = iter(self._orders)
 

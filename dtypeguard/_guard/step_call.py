@@ -259,20 +259,13 @@ class Repeat(NamedTuple):
     carried: _Pick  # those of them that are carried
     results: _Flatten  # leaves of a result of the same structure; else raises
     returned: _Pick  # those of them that come back for the carry
-    avals: list[Aval]  # of the leaves that are carried
-    # If one of these is weakly typed, all on which it depends whether it stays so.
-    weak: tuple[Any, ...] | None
+    avals: list[Aval]  # of the leaves that are carried; none of them is weakly typed
 
     def carry_of(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
         """The abstract values of the carry in another call; None if it needs a guard."""
         try:
-            leaves = self.leaves((args, kwargs))
-            if self.weak is not None and self.weak == _around(leaves):
-                avals, is_like = self.avals, True
-            else:
-                avals = [*map(self.aval, self.carried(leaves))]
-                is_known = self.weak is None and avals == self.avals
-                is_like = is_known or not any(map(_is_weak, avals))
+            avals = [*map(self.aval, self.carried(self.leaves((args, kwargs))))]
+            is_like = avals == self.avals or not any(map(_is_weak, avals))
         except (AttributeError, TypeError, ValueError):  # another tree, or no JAX arrays
             return None
         # Without jit, a step could change the caller's containers.
@@ -307,14 +300,12 @@ def repeat_of(
     if not are_arrays or len(carried) != len(returned):
         return None
     arrays = [leaves[i] for i in carried]
-    aval, avals, weak = _reader(arrays), [*map(_AVAL, arrays)], None
+    avals = [*map(_AVAL, arrays)]
     if any(map(_is_weak, avals)):
-        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-            return None  # a static argument may decide what stays weak
-        weak = _around(leaves)
+        return None
     pick, pick_returned = map(_pick, (carried, returned))
     flatten, flatten_result = treedef.flatten_up_to, made_def.flatten_up_to
-    return Repeat(aval, flatten, pick, flatten_result, pick_returned, avals, weak)
+    return Repeat(_reader(arrays), flatten, pick, flatten_result, pick_returned, avals)
 
 
 def _places(tree: PyTree, marks: Sequence[object]) -> list[int]:
@@ -340,8 +331,3 @@ def _pick(numbers: Sequence[int]) -> _Pick:
 
 def _is_weak(aval: Aval) -> bool:
     return getattr(aval, "weak_type", False)
-
-
-def _around(leaves: Sequence[Leaf]) -> tuple[Any, ...]:
-    flag = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-    return x64_enabled(), flag, [*map(_AVAL, leaves)]

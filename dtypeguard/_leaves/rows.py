@@ -104,34 +104,17 @@ def dtype_text(dtype: DType) -> str:
     return "bool" if str(dtype) == "bool" else f"jnp.{dtype}"
 
 
-def cast_text(
-    dtype: DType, text: str = "x", old: DType = None, *, is_atom: bool = True
-) -> str:
+def cast_text(dtype: DType, text: str = "x") -> str:
     """A cast as it is written in source: `x.astype(jnp.float32)`."""
-    if old is not None and kind(old) == "complex" and kind(dtype) != "complex":
-        text = f"jnp.real({text})"
-    elif not is_atom:
-        text = f"({text})"
     return f"{text}.astype({dtype_text(dtype)})"
-
-
-def array_text(dtype: DType, text: str = "x") -> str:
-    """An array of a number or of anything else, as it is written in source."""
-    return f"jnp.asarray({text}, {dtype_text(dtype)})"
 
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
     """What to write for a leaf named x, to return it as it was, and what that loses."""
-    return f"return {cast_back(dtype, new_dtype)}{lost(new_dtype, dtype)}"
-
-
-def cast_back(
-    dtype: DType, new_dtype: DType, text: str = "x", *, is_atom: bool = True
-) -> str:
-    """A cast of what has become another dtype: of a float to the nearest int."""
-    if (kind(dtype), kind(new_dtype)) == ("int", "float"):
-        return cast_text(dtype, f"jnp.round({text})")
-    return cast_text(dtype, text, new_dtype, is_atom=is_atom)
+    was, kinds = kind(dtype), (kind(dtype), kind(new_dtype))
+    text = "jnp.real(x)" if kinds[1] == "complex" and was != "complex" else "x"
+    text = "jnp.round(x)" if kinds == ("int", "float") else text
+    return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:

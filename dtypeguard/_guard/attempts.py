@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -11,9 +11,9 @@ from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, kind, promoted
+from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.errors import DtypeDriftError, first_line, more
-from .._leaves.rows import by_path, describe, paths
+from .._leaves.rows import by_path, paths
 from .._leaves.types import (
     Convert,
     DType,
@@ -52,15 +52,6 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
             + more("guard-an-optimizer")
         )
         return outputs
-
-
-def wide_input(named: Iterable[tuple[str, PyTree]]) -> str:
-    """The name and type of the first strongly typed 64-bit array of some trees, or ""."""
-    for name, tree in named:
-        for path, leaf in by_path(tree).items():
-            if is_wide(leaf) and not is_weak(leaf):
-                return f"{name}{path} ({describe(leaf)})"
-    return ""
 
 
 def keep_extra_args(extra_args: ExtraArgs) -> Callable[[], ExtraArgs]:

@@ -22,7 +22,6 @@ from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree
 from .._source.files import is_users
 from .._source.warn import Attempts
-from .attempts import wide_input
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 
 _Arguments = tuple[Args, Kwargs]
@@ -61,10 +60,7 @@ class GuardedCall:
         """Makes one attempt, and maybe another if that raises over types."""
         if self.guarded.is_jitted and self._begins_weakly():
             try:
-                args, kwargs, is_same = self._strongly_typed()
-                result = self._attempt(args, kwargs)
-                self.is_as_bare &= is_same
-                return result
+                return self._attempt(*self._strongly_typed())
             except DtypeDriftError:
                 raise
             except OVER_TYPES:  # with strict promotion a weak number alone promotes
@@ -81,12 +77,7 @@ class GuardedCall:
         """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
         if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
             return False, None
-        wide = wide_input(self._inputs())
-        if wide:
-            error.add_note(
-                f"{self.carry.step} ran with jax_enable_x64 on because {wide} "
-                "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
-            )
+        if any(is_wide(leaf) and not is_weak(leaf) for leaf in self._inputs()):
             return False, None
         done, result = self._without_x64()
         if done:
@@ -103,11 +94,11 @@ class GuardedCall:
             _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
         )
 
-    def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
+    def _strongly_typed(self) -> _Arguments:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
 
-        Also whether they are as given. A jitted step then compiles once for them. A leaf of
-        an outer trace stays weak, because `lax.scan` finds its type by itself.
+        A jitted step then compiles once for them. A leaf of an outer trace stays weak,
+        because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
         # A bound method hands on the attributes of its function, which takes `self`.
@@ -121,8 +112,7 @@ class GuardedCall:
             leaves, treedef = tree_util.tree_flatten(closed(tree))
             if treedef == carried[number].treedef:
                 carried[number] = carried[number].map(_typed_like, leaves)
-        is_same = all(new is old for new, old in zip(carried, self.carried))
-        return *self._with(carried), is_same
+        return self._with(carried)
 
     def _values(self) -> list[PyTree]:
         return [opened(each.copy()) for each in self.carried]
@@ -144,12 +134,10 @@ class GuardedCall:
         except Exception:  # the first error tells the user more than any second one
             return False, None
 
-    def _inputs(self) -> Iterator[tuple[str, PyTree]]:
-        """All inputs of the step, with their names."""
-        yield from zip(self.carry.labels, (each.copy() for each in self.carried))
-        yield from ((held.label, held.before) for held in self.held)
-        leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
-        yield from (("an argument", leaf) for leaf in leaves)
+    def _inputs(self) -> list[Leaf]:
+        """The leaves of all inputs of the step."""
+        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
+        return tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))

@@ -471,31 +471,6 @@ def test_a_python_number_beside_the_carry_is_no_64_bit_input(mixes_under_x64):
 
 
 @needs_x64_scope
-@pytest.mark.parametrize(
-    ("carry", "other", "note"),
-    [
-        (
-            {"x": F32, "t": "float64"},
-            F32,
-            r"because state\['t'\] \(float64\[\]\) is 64-bit; without",
-        ),
-        ({"x": F32, "t": F32}, "float64", r"because an argument \(float64\[\]\) is 64"),
-    ],
-)
-def test_an_error_tells_what_keeps_x64_on(carry, other, note):
-    """As of environments whose carry was made with the flag on."""
-
-    def step(state, x):
-        return {"x": lax.add(state["x"], jnp.zeros(())), "t": state["t"]}, x
-
-    with set_x64(True):
-        state = {name: jnp.zeros((), dtype) for name, dtype in carry.items()}
-        with pytest.raises(TypeError, match=r"lax\.add") as raised:
-            guard_step(step)(state, jnp.zeros((), other))
-        assert re.search(note, "\n".join(raised.value.__notes__))
-
-
-@needs_x64_scope
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
         calls.append(1)

@@ -107,36 +107,6 @@ def calls(step, state):
 
 
 @tells_weak_types
-def test_a_carry_that_stays_weak_is_looked_into_once(monkeypatch):
-    """Whether a weak leaf comes back strong takes an `eval_shape`, as its neighbors say."""
-    traces = []
-
-    @jax.jit
-    def step(state, x):
-        traces.append(1)
-        return {"weak": state["weak"] * 2, "sum": state["sum"] + x}
-
-    guarded = guard_step(step)
-    state = {"weak": 1.0, "sum": jnp.zeros(3, BF16)}
-    calls = []
-    monkeypatch.setattr(module.GuardedCall, "_strongly_typed", counted(calls))
-    for _ in range(4):
-        state = guarded(state, jnp.ones(3, BF16))
-    assert len(calls) == 2  # a Python number, then an array of weak type
-    assert state["weak"].weak_type
-    assert state["sum"].dtype == BF16
-    assert len(traces) == 1
-    # With another neighbor the answer may be another one.
-    guarded(state, jnp.ones(3, F32))
-    assert len(calls) == 3
-
-
-def counted(calls):
-    ask = module.GuardedCall._strongly_typed
-    return lambda self: calls.append(1) or ask(self)
-
-
-@tells_weak_types
 def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
     step = jax.jit(lambda state, x: state * x)
     guarded, weak = guard_step(step), jnp.asarray(1.0)

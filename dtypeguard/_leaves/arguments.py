@@ -79,19 +79,23 @@ def is_subtree(value: PyTree) -> bool:
     return value is not None and not tree_util.all_leaves([value])
 
 
+def check_leaves(
+    takes: str, name: str, tree: PyTree, is_right: Callable[[Leaf], bool], remedy: str
+) -> None:
+    """Raises a `TypeError` that names the leaves that are not what a function takes."""
+    told = lambda leaf: shown(leaf) if dtype_of(leaf) is None else describe(leaf)
+    leaves = by_path(tree).items()
+    wrong = [f"  {name}{path}: {told(x)}" for path, x in leaves if not is_right(x)]
+    if wrong:
+        raise TypeError("\n".join([f"{takes}; these are not:", *wrong, remedy]))
+
+
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
-    wrong = [
-        f"  {name}{path}: {shown(leaf)}"
-        for path, leaf in by_path(tree).items()
-        if dtype_of(leaf) is None and not hasattr(leaf, "dtype")
-    ]
-    if wrong:
-        lines = "\n".join(wrong)
-        raise TypeError(
-            f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}; these are not:\n"
-            f"{lines}\nWrite eqx.filter({name}, eqx.is_array) or None in their place."
-        )
+    is_array = lambda leaf: dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+    takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
+    remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
+    check_leaves(takes, name, tree, is_array, remedy)
 
 
 _SUCH_AS = {

@@ -30,27 +30,15 @@ def pattern(path: str) -> str:
     return re.sub(r"\[\d+\]", "[*]", path)
 
 
-def holders(paths: Sequence[str]) -> str:
-    """What holds some leaves, three parts at most: `[0], [1].mu and [1].nu`."""
-    groups = [[parts(path) for path in paths]]
-    number = 0
-    while number < len(groups):
-        common = _common(groups[number])
-        inside = grouped(groups[number], lambda path, n=common: tuple(path[n : n + 1]))
-        is_shared = min(map(len, inside)) > 1
-        if is_shared and 1 < len(inside) <= FEW + 1 - len(groups):
-            groups[number : number + 1] = inside
-        else:
-            number += 1
-    names = ["".join(group[0][: _common(group)]) for group in groups]
-    *others, last = [name for name in names if name] or [""]
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def of_holders(paths: Sequence[str]) -> str:
-    """How many leaves there are, and what holds them: `120 leaves of [0] and [1].mu`."""
-    held = holders(paths)
-    return f"{len(paths)} leaves{held and f' of {held}'}"
+    """How many leaves there are, and what holds them: `120 leaves of [0].mu and [0].nu`."""
+    split = [parts(path) for path in paths]
+    common = _common(split)
+    inside = grouped(split, lambda path: tuple(path[common : common + 1]))
+    is_few = 1 < len(inside) <= FEW and min(map(len, inside)) > 1
+    held = ["".join(x[0][: _common(x)]) for x in (inside if is_few else [split])]
+    names = f"{', '.join(held[:-1])} and {held[-1]}" if held[1:] else held[0]
+    return f"{len(paths)} leaves{names and f' of {names}'}"
 
 
 def and_more(count: int, what: str = "cause") -> list[str]:

@@ -9,7 +9,13 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
-from .._leaves.arguments import check_grads, check_number, check_state, is_finite
+from .._leaves.arguments import (
+    check_grads,
+    check_leaves,
+    check_number,
+    check_state,
+    is_finite,
+)
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, promoted
 from .._leaves.types import DType, Leaf, Params, PyTree, State, Updates
@@ -23,17 +29,12 @@ def real_params(name: str, params: Params) -> Params:
     """The params as strongly typed arrays."""
     if params is None:
         raise ValueError(f"{name} needs the params: write update(updates, state, params).")
-    wrong = [
-        f"  params{tree_util.keystr(path)}: {dtype_of(leaf) or type(leaf).__name__}\n"
-        for path, leaf in tree_util.tree_flatten_with_path(params)[0]
-        if kind(dtype_of(leaf)) != "float" or not has_zero(dtype_of(leaf))
-    ]
-    if wrong:
-        raise TypeError(
-            f"{name} moves floating point params; these are not:\n{''.join(wrong)}"
-            f"Complex params: optax.contrib.split_real_and_imaginary({name}(...)). "
-            f"Others: optax.masked({name}(...), mask), or None in their place."
-        )
+    is_real = lambda x: kind(dtype_of(x)) == "float" and has_zero(dtype_of(x))
+    remedy = (
+        f"Complex params: optax.contrib.split_real_and_imaginary({name}(...)). "
+        f"Others: optax.masked({name}(...), mask), or None in their place."
+    )
+    check_leaves(f"{name} moves floating point params", "params", params, is_real, remedy)
     return tree_util.tree_map(lambda leaf: cast(leaf, dtype_of(leaf)), params)
 
 

@@ -13,9 +13,8 @@ import optax
 from jax import lax, tree_util
 
 from .._guard.attempts import without_x64
-from .._leaves.arguments import check_number, check_rate, is_finite, shown
+from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Params, PyTree, public
 from .._source.warn import warn_caller
 from .arithmetic import (
@@ -351,13 +350,8 @@ def _bounded(largest: jax.Array, base: jax.Array, growth: Scalar) -> jax.Array:
 
 def _checked_mask(mask: PyTree) -> PyTree:
     is_flag = lambda leaf: kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
-    wrong = {path: leaf for path, leaf in by_path(mask).items() if not is_flag(leaf)}
-    if wrong:
-        lines = "\n".join(f"  mask{path}: {shown(leaf)}" for path, leaf in wrong.items())
-        raise TypeError(
-            f"prodigy takes bools in mask; these are not:\n{lines}\nWrite True for each "
-            "param to decay and False for the others, or mask=None to decay all."
-        )
+    remedy = "Write True for each param to decay and False for the others, or mask=None."
+    check_leaves("prodigy takes bools in mask", "mask", mask, is_flag, remedy)
     return mask
 
 
@@ -380,8 +374,7 @@ def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
     if kind(dtype_of(seed)) != "int":
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
-    if not isinstance(seed, (int, np.integer)):
-        check_number("prodigy", "seed", seed, lambda _: True, remedy)  # a scalar
-        return seed
-    check_number("prodigy", "seed", int(seed), lambda x: 0 <= x < 2**32, remedy)
-    return np.uint32(seed)
+    is_int = isinstance(seed, (int, np.integer))
+    is_allowed = lambda x: 0 <= x < 2**32 or not is_int
+    check_number("prodigy", "seed", int(seed) if is_int else seed, is_allowed, remedy)
+    return np.uint32(seed) if is_int else seed

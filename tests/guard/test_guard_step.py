@@ -355,24 +355,6 @@ def test_runs_with_x64_off_where_it_fails_with_it_on(mixes_under_x64):
 
 
 @needs_x64_scope
-<<<<<<< HEAD
-@pytest.mark.filterwarnings("ignore:step failed with x64 on")
-def test_a_python_number_beside_the_carry_is_no_64_bit_input(mixes_under_x64):
-    def step(state, numbers):
-        state = mixes_under_x64(state)
-        scaled = jnp.ones((), BF16) * numbers["rate"]
-        return {"x": state["x"] * numbers["rate"] + numbers["turn"]}, scaled
-
-    with set_x64(True):
-        for run in (guard_step(step), jax.jit(guard_step(step))):
-            out, scaled = run({"x": jnp.ones((), F32)}, {"rate": 0.5, "turn": 3})
-            assert_same(out, {"x": jnp.asarray(4.0, F32)})
-            assert scaled.dtype == BF16  # a number promotes nothing
-
-
-@needs_x64_scope
-=======
->>>>>>> main
 def test_the_first_error_stays_where_x64_is_not_to_blame():
     def step(state, x):
         calls.append(1)

@@ -10,6 +10,7 @@ from typing import TypeVar, overload
 import jax
 
 from .._leaves.arguments import runs_later, shown
+from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .choose import Choice, choose
@@ -68,6 +69,7 @@ def explain(
     Raises:
         TypeError: if `function` is not callable, or if its body runs after the call, like
             that of a generator or a coroutine.
+        NotImplementedError: before JAX 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -80,6 +82,7 @@ def explain(
         ...     print(error.__notes__[-1].splitlines()[0])
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
+    check_release("explain")
     return _Explaining(all) if function is None else _Explaining(all)(function)
 
 

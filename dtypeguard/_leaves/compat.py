@@ -57,9 +57,20 @@ def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
 # Older ones give equations other tracebacks, and other equations to derivatives.
 CAN_LOCK = _JAX >= (0, 7)
 
-# What `audit_precision` and `autocast` need: equations with a context of their own, a
-# public `jax.shard_map`, barriers that keep roundings from being left out.
+# What all but guards, optimizers, restore, accumulation and `check_contract` need:
+# equations with lines and a context of their own, a public `jax.shard_map`, barriers that
+# keep roundings from being left out.
 HAS_NUMBERS = _JAX >= (0, 8)
+
+
+def check_release(owner: str) -> None:
+    """Raises `NotImplementedError` before JAX 0.8."""
+    if not HAS_NUMBERS:
+        raise NotImplementedError(
+            f"{owner} needs JAX 0.8 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
+
 
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
@@ -105,19 +116,15 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
 
 
 _TRACES = itertools.count()
-CAN_TRACE_ANEW = _JAX >= (0, 5)
 
 
-@contextlib.contextmanager
-def traced_anew() -> Iterator[None]:
+def traced_anew() -> contextlib.AbstractContextManager[object]:
     """A context in which JAX uses no trace of a jitted function that it kept."""
     try:
         from jax.experimental.xla_metadata import set_xla_metadata
-    except ImportError:
-        yield
-        return
-    with set_xla_metadata(dtypeguard=str(next(_TRACES))):
-        yield
+    except ImportError:  # before JAX 0.5
+        return contextlib.nullcontext()
+    return set_xla_metadata(dtypeguard=str(next(_TRACES)))
 
 
 try:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.core import Tracer, eval_jaxpr
-from jax.custom_batching import custom_vmap
 
 from .._carry.split import SplitTree
 from .._leaves.compat import barrier
@@ -142,34 +141,9 @@ def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) 
 
         return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
-    def run_jvp(primals, tangents):
-        return jax.jvp(_conditional(_any_member(primals[0]), function), primals, tangents)
+    def conditional(pred, consts, carry):
+        turn = lambda carry: function(consts, carry)
+        return lax.cond(pred, turn, lambda carry: carry, carry)
 
-    run.defjvp(run_jvp)
+    run.defjvp(functools.partial(jax.jvp, conditional))
     return run(pred, consts, carry)
-
-
-def _conditional(runs: jax.Array, function: _Function) -> Callable[..., PyTree]:
-    def branch(pred, consts, carry):
-        # Keeps the values of members that do not run, and NaN out of their derivatives.
-        own = lambda new, old: tree_util.tree_map(
-            lambda a, b: jnp.where(pred, a, b), new, old
-        )
-        turn = lambda carry: own(
-            function(consts, own(carry, lax.stop_gradient(carry))), carry
-        )
-        return lax.cond(runs, turn, lambda carry: carry, carry)
-
-    return branch
-
-
-@custom_vmap
-def _any_member(pred):
-    """Whether any member of a vmap runs: a batched conditional has no transpose."""
-    return pred
-
-
-@_any_member.def_vmap
-def _(axis_size, in_batched, pred):
-    del axis_size, in_batched
-    return _any_member(jnp.any(pred, axis=0)), False

@@ -8,13 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
-from .._leaves.compat import HAS_NUMBERS
 from .._leaves.rows import columns, describe, percent
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
@@ -262,11 +260,6 @@ def plannable(
     show_status: Show,
 ) -> PlannedProgram:
     """A call, run as if all of it were narrow."""
-    if not HAS_NUMBERS:
-        raise NotImplementedError(
-            f"Plans need JAX 0.8 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")
@@ -284,8 +277,8 @@ def plannable(
 
 
 def _has_plan(formats: Formats) -> bool:
-    """Whether there are plans in these dtypes, in this release of JAX."""
-    return HAS_NUMBERS and formats.narrow in _NARROW and formats.wide == np.float32
+    """Whether there are plans in these dtypes."""
+    return formats.narrow in _NARROW and formats.wide == np.float32
 
 
 def _arrays(subject: Subject, traced: Traced, arguments: tuple[Args, Kwargs]) -> list[Leaf]:

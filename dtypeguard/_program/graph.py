@@ -49,17 +49,6 @@ class Graph:
     """
 
     def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
-        # JAX puts what a function closes over first: only the last inputs are arguments.
-        self._of = jaxpr, arguments
-
-    def __getattr__(self, name: str) -> Any:
-        """Builds the graph when it is first asked for something, if it ever is."""
-        if "_of" not in vars(self):
-            raise AttributeError(name)
-        self._build(*vars(self).pop("_of"))
-        return getattr(self, name)
-
-    def _build(self, jaxpr: Jaxpr, arguments: int | None) -> None:
         self.avals: list[Aval] = []
         # Inputs, constants and values that cross a boundary have no equation.
         self.made_by: dict[int, Equation] = {}
@@ -75,6 +64,7 @@ class Graph:
         held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
         self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
+        # JAX puts what a function closes over first: only the last inputs are arguments.
         first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
@@ -230,9 +220,7 @@ def loop_parts(eqn: JaxEquation) -> LoopParts:
 
 def manual_axes(eqn: JaxEquation) -> Collection[str]:
     """The axes of the mesh of a `shard_map` over which it splits its operands."""
-    params = eqn.params
-    if "auto" in params:  # before JAX 0.6
-        return set(params["mesh"].axis_names) - params["auto"]
+    params = eqn.params  # of other names from JAX 0.10 on
     return params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
 
 

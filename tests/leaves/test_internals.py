@@ -105,7 +105,7 @@ PARAMETERS = {
     "custom_lin": ForeignNames("num_res"),
     "shard_map": ForeignNames(
         "jaxpr mesh in_specs@jax>=0.6.2 out_specs@jax>=0.6.2 check_vma@jax>=0.6.2 "
-        "newly_manual_axes@jax>=0.10 manual_axes@jax>=0.6.2,<0.8 auto@jax<0.6"
+        "newly_manual_axes@jax>=0.10 manual_axes@jax>=0.6.2,<0.8"
     ),
     "custom_linear_solve": ForeignNames("const_lengths jaxprs"),
     "call_hi_primitive": ForeignNames("_prim@jax>=0.12"),
@@ -156,7 +156,7 @@ def test_the_rooms_read_no_other_parameter():
                     read |= {name} if _is_of_parameters(of) else set()
                 case ast.Compare(ast.Constant(name), [ast.In()], [of]):
                     read |= {name} if _is_of_parameters(of) else set()
-    assert {"branches", "_prim", "auto"} < read
+    assert {"branches", "_prim", "manual_axes"} < read
     assert read <= known
     assert known > internals.DTYPES
 

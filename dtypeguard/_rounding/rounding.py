@@ -140,10 +140,7 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
     for word in words:
         word = jnp.asarray(word, jnp.uint32)
         first, second = _mix(first ^ word, second), _mix(second + word, first)
-    low, high = _index(shape)
-    if high is not None:
-        second = _mix(high ^ second, first)
-    return _mix(low + first, second)
+    return _mix(_index(shape) + first, second)
 
 
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
@@ -158,20 +155,14 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     return word ^ word >> 14
 
 
-def _index(
-    shape: tuple[int, ...], limit: int = 2**32
-) -> tuple[jax.Array, jax.Array | None]:
-    """The index of each element: one word, and a second one above `limit` elements."""
-    iota = functools.partial(lax.broadcasted_iota, jnp.uint32, shape)
-    words: list[Leaf] = [jnp.zeros(shape, jnp.uint32), None]
-    which, stride = 0, 1
+def _index(shape: tuple[int, ...]) -> jax.Array:
+    """The index of each element, modulo 2**32."""
+    index, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
-        if stride * shape[axis] > limit:
-            which, stride = 1, 1
-            words[1] = jnp.zeros(shape, jnp.uint32) if words[1] is None else words[1]
-        words[which] = words[which] + iota(axis) * jnp.uint32(stride)
+        iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
+        index = index + iota * jnp.uint32(stride % 2**32)
         stride *= shape[axis]
-    return words[0], words[1]
+    return index
 
 
 _T = TypeVar("_T")

@@ -161,15 +161,6 @@ def shown_fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def path_of(leaf: Leaf, tree: PyTree) -> str | None:
-    """The path of a leaf in a tree; None if the tree does not hold it."""
-    try:
-        pairs = tree_util.tree_flatten_with_path(tree)[0]
-    except Exception:  # keys that cannot be ordered
-        return None
-    return next((tree_util.keystr(path) for path, each in pairs if each is leaf), None)
-
-
 def percent(value: float) -> str:
     """A share of 1 with two digits, as reports print it."""
     if math.isinf(value):

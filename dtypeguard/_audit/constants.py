@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from .._carry.split import changed_constants
 from .._leaves.arguments import shown
 from .._leaves.dtypes import is_python_number
-from .._lines.lines import ProgramLines
+from .._lines.why import ProgramLines
 from .._program.trace import Program
 
 

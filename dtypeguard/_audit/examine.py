@@ -10,8 +10,8 @@ from .._leaves.compat import set_x64
 from .._leaves.types import DType
 from .._lines import drift
 from .._lines.drift import Drift
-from .._lines.lines import ProgramLines
 from .._lines.monitored import RECORD
+from .._lines.why import ProgramLines
 from .._program.trace import Program, TraceFailed
 from . import constants, wide
 from .report import AuditReport, Kind
@@ -75,7 +75,7 @@ def examine(subject: Audited, x64: bool | None) -> AuditReport:
             nothing = tuple((name, ()) for name in _ANALYSES)
             about |= subject.advice((), error)._asdict()
             return AuditReport(findings=nothing, error=error, **about)
-        lines = ProgramLines(program, subject.trace)
+        lines = ProgramLines(program)
         drifts = tuple(drift.find(program, lines))
         found = {name: tuple(x.find(program, lines)) for name, x in _ANALYSES.items()}
         about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())

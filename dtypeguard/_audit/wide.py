@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.rows import describe
 from .._leaves.types import Aval
-from .._lines.equations import Written
-from .._lines.lines import ProgramLines
-from .._lines.why import line_of
+from .._lines.why import ProgramLines, line_of
 from .._program.graph import Equation
 from .._program.trace import Program
 from .._source.origin import Origin
@@ -40,8 +38,6 @@ def find(program: Program, lines: ProgramLines | None) -> Iterator[WideOperation
     if program.asks_wide or any(map(is_input, program.given)):
         return
     found = list(_operations(program))
-    if lines and any(Written(equation.stack).is_displaced for _, equation in found):
-        found = _operations(lines.undisplaced_program())
     for aval, equation in found:
         made = describe(aval).removesuffix(",weak")
         yield WideOperation(equation.primitive, made, aval.shape != (), line_of(equation))

@@ -10,9 +10,9 @@ from jax.dtypes import float0
 
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.paths import parameter
 from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
-from .._lines.fed import parameter
 from .._lines.provenance import TypeProvenance
 from .._lines.sites import Argument, Site, arguments, stored, written_in
 from .._source.files import is_users

@@ -64,7 +64,7 @@ def _lines(
 ) -> tuple[Why, str]:
     """The lines behind what a branch returns, and how it returns what was there before."""
     is_given, is_constant, value = results.unchanged(number)
-    held = [*call.variables.items(), *results.body.globals.items()]
+    held = [*call.variables.items()]
     name = _name(value, held) if value is not None else ""
     why = provenance.of_value(value) if name or is_given else results.of(number, what)
     if is_constant and is_python_number(value):

@@ -28,7 +28,6 @@ from .tracebacks import (
     Chain,
     calls_of,
     frames_of,
-    is_of_rule,
     own_frames,
     scopes_of,
     until_users,
@@ -127,15 +126,6 @@ class Written:
         return any(isinstance(x, ast.Call) and _follows(x, file) for x, file in written)
 
     @property
-    def is_displaced(self) -> bool:
-        """Whether JAX gives it the line of another one.
-
-        What the rules of a `custom_vjp` and the like compute has the line of the call that
-        they belong to: no line of the call itself, which JAX replaces by what they compute.
-        """
-        return is_of_rule(frames_of(self._stack))
-
-    @property
     def is_backward(self) -> bool:
         """Whether it belongs to the backward pass of a gradient.
 
@@ -146,16 +136,9 @@ class Written:
             outer.primitive.name in REPEATING and inner and inner[0].name == REPEATED
             for inner, outer in zip(scopes, self._stack[1:])
         )
-        return self.is_transposed and not is_repeated
-
-    @property
-    def is_transposed(self) -> bool:
-        """Whether it runs in the backward pass of a gradient.
-
-        What `jax.checkpoint` computes again does.
-        """
-        every = itertools.chain.from_iterable(map(scopes_of, self._stack))
-        return any(type(x).__name__ == "Transform" and x.name == TRANSPOSED for x in every)
+        every = itertools.chain.from_iterable(scopes)
+        is_transposed = lambda x: type(x).__name__ == "Transform" and x.name == TRANSPOSED
+        return any(map(is_transposed, every)) and not is_repeated
 
     @property
     def is_of_jax_nn(self) -> bool:

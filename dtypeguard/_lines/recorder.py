@@ -274,7 +274,8 @@ class Recorder:
             if is_stored and not is_array(value) and not is_number(value):
                 self._add_object(value, frame, line)
             for path, leaf in held(value):
-                is_made = is_stored or (path and words.is_making)
+                # What a global variable holds may have been made before.
+                is_made = is_stored or (path and words.is_making and name in values)
                 made = self.made(leaf) if is_array(leaf) else None
                 if made and not is_stored and words.names(path):
                     read.append(made)

@@ -25,7 +25,7 @@ from .._leaves.internals import COMPILING
 from .._leaves.paths import keys, parameter
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
-from .._program.graph import Graph, open_jaxpr
+from .._program.graph import Graph, Variable, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
 from .._source.origin import Frame, Origin, Why, origin_of_frame
@@ -173,14 +173,18 @@ class Compiled(NamedTuple):
         leaves: the types and shapes of what is traced, by path.
         statics: the constants of the program, by path.
         made: how leaves came to be, as far as that was recorded, by path.
-        jaxpr: of the program, without the arrays that it closes over.
+        results: the names of what it returns, in parts, and their types.
+        graph: of the program, without the arrays that it closes over.
+        inputs: the variables of its arguments.
         caller: the user's line that called it.
     """
 
     leaves: dict[str, Described]
     statics: dict[str, Static]
     made: dict[str, Made]
-    jaxpr: Jaxpr | None
+    results: list[tuple[list[str], Described]]
+    graph: Graph
+    inputs: Sequence[Variable]
     caller: Origin | None
 
     def described(self, path: str) -> str:
@@ -205,28 +209,27 @@ class Compiled(NamedTuple):
 
     def returned(self, path: str, leaf: Described) -> tuple[Why, int | None] | None:
         """What a leaf comes back as, if it does: the lines behind that, and the item."""
-        names = getattr(getattr(self.jaxpr, "debug_info", None), "result_paths", None)
         _, *inner = _words(path)
         places = [*dict.fromkeys(map(parameter, self.leaves))]
         place = str(places.index(parameter(path)) - ("self" in places))
         fitting = list[tuple[bool, int, int]]()
-        for number, name in enumerate(names or ()):
-            words, aval = _words(str(name)), self.jaxpr.outvars[number].aval
+        for number, (words, known) in enumerate(self.results):
             end = len(words) - len(inner)
-            is_there = end == 1 or words[end - 1] == place
-            is_alike = words[end:] == inner and (_type(aval), aval.shape) == leaf
-            if end > 0 and is_alike and (inner or is_there):  # a name alone may be any
-                fitting.append((not is_there, end, number))
+            if end > 0 and words[end:] == inner and known == leaf:
+                is_there = end == 1 or words[end - 1] == place
+                if inner or is_there:  # a name alone may be anything's
+                    fitting.append((not is_there, end, number))
         if not fitting:
             return None
-        (_, _, number), graph = min(fitting), Graph(self.jaxpr)
+        _, end, number = min(fitting)
+        graph, words = self.graph, self.results[number][0]
         output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
-        aval = graph.avals[output]
         is_weak = self.leaves[path][0].name == leaf[0].name
-        has = Has("weak_type", leaf[0].is_weak) if is_weak else Has("dtype", aval.dtype)
-        _, item, *_ = [*_words(str(names[number])), "", ""]
-        lines = why(graph, output, has, every, TraceEnds(graph, self.jaxpr.invars))
-        return lines, int(item) if item.isdigit() else None
+        matches = Has("dtype", graph.avals[output].dtype)
+        matches = Has("weak_type", leaf[0].is_weak) if is_weak else matches
+        lines = why(graph, output, matches, every, TraceEnds(graph, self.inputs))
+        is_item = end > 1 and words[1].isdigit()
+        return lines, int(words[1]) if is_item else None
 
 
 def _words(path: str) -> list[str]:
@@ -242,9 +245,10 @@ def _type(leaf: Leaf) -> Type:
 def compiled(call: CompilingCall) -> Compiled:
     """What a call compiles."""
     named = call.arguments()
-    info = getattr(open_jaxpr(call.jaxpr), "debug_info", None)
-    given = {parameter(str(name)) for name in getattr(info, "arg_names", None) or ()}
-    traced = given & {*named} or {*named}
+    jaxpr = open_jaxpr(call.jaxpr)
+    info = getattr(jaxpr, "debug_info", None)
+    given, results = (getattr(info, x, None) or () for x in ("arg_names", "result_paths"))
+    traced = {parameter(str(name)) for name in given} & {*named} or {*named}
     names = list(named)  # a dict is flattened in the order of its keys
     pairs = tree_util.tree_flatten_with_path(spread(named))[0]
     pairs.sort(key=lambda pair: names.index(pair[0][0].key))
@@ -259,7 +263,12 @@ def compiled(call: CompilingCall) -> Compiled:
             if known := number or made_of(leaf):
                 made[path] = known
     statics = dict(_static_parts(named, leaves))
-    return Compiled(leaves, statics, made, open_jaxpr(call.jaxpr), call.caller)
+    words = [_words(str(name)) for name in results]
+    if call.wrapper == "equinox":  # its own function returns a marker as well
+        words = [[*x[:1], *x[2:]] for x in words]
+    types = [(_type(x.aval), x.aval.shape) for x in jaxpr.outvars] if words else []
+    about = [*zip(words, types)], Graph(jaxpr), jaxpr.invars if jaxpr else ()
+    return Compiled(leaves, statics, made, *about, call.caller)
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))

@@ -133,17 +133,10 @@ def stored(site: Site) -> ast.Assign | None:
 
 
 def written_in(site: Site) -> Iterator[Argument]:
-    """The arrays in a call and in what is called, as far as its source looks them up."""
-    if not isinstance(site.node, ast.Call):
-        return
-    for known in _looked_up(site):
+    """The arrays in a call, as far as its source looks them up."""
+    for known in _looked_up(site) if isinstance(site.node, ast.Call) else ():
         if is_array(known.value) and kind(dtype_of(known.value)):
             yield known.with_text(site.file)
-    for name in ast.walk(site.node.func):
-        if isinstance(name, ast.Name):
-            for path, leaf in _leaves("", evaluated(name, site.frame)):
-                if is_array(leaf) and kind(dtype_of(leaf)):
-                    yield Argument(path, leaf, None, not path)
 
 
 def _looked_up(site: Site) -> Iterator[Argument]:
@@ -154,10 +147,8 @@ def _looked_up(site: Site) -> Iterator[Argument]:
         queue.remove(node.func)
         queue += [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for source in queue:
-        is_place = isinstance(source, ast.Subscript) and isinstance(
-            source.value, ast.Attribute
-        )
-        if isinstance(source, _WRITTEN_OUT) or (is_place and source.value.attr == "at"):
+        is_place = getattr(getattr(source, "value", None), "attr", "") == "at"  # x.at[index]
+        if isinstance(source, _WRITTEN_OUT) or is_place:
             queue += ast.iter_child_nodes(source)
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue += [source.value]

@@ -29,10 +29,9 @@ from .._program.graph import Graph, Variable, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
 from .._source.origin import Frame, Origin, Why, origin_of_frame
-from .held import is_array
-from .made import Made
 from .provenance import TraceEnds
 from .record import made_of, made_of_number, object_lines
+from .values import Made, is_array
 from .why import Has, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's

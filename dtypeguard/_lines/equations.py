@@ -4,7 +4,6 @@ import ast
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
-from types import CodeType
 
 import jax
 
@@ -28,7 +27,6 @@ from .tracebacks import (
     Chain,
     calls_of,
     frames_of,
-    own_frames,
     scopes_of,
     until_users,
 )
@@ -149,10 +147,6 @@ class Written:
     def is_of_sampler(self) -> bool:
         """Whether a function of `jax.random` computes it for the user's line."""
         return any(frame.file == _JAX_RANDOM for frame in self._inside)
-
-    def passes(self, code: CodeType) -> bool:
-        """Whether it was traced while a function ran."""
-        return any(frame.is_in(code) for frame in own_frames(self._stack[0]))
 
     @property
     def _inside(self) -> Iterator[Frame]:

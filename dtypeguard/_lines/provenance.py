@@ -17,9 +17,9 @@ from .._program.graph import Graph, Variable
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, callers, origin_of_frame
 from .._source.syntax import evaluated
-from .held import is_array
 from .record import of_number, of_variable, recorded, unwrapped
 from .sites import Argument, Site
+from .values import is_array
 from .why import Ends, Has, why
 
 

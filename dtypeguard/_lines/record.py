@@ -13,8 +13,8 @@ from .._leaves.dtypes import is_array, kind
 from .._leaves.types import DType, Leaf
 from .._source.origin import Origin, Why, origin_of_frames
 from .blame import Matches
-from .made import Made
 from .monitored import RECORD
+from .values import Made
 
 _KNOWN = RECORD.recorder
 

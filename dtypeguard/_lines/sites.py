@@ -147,12 +147,13 @@ def _looked_up(site: Site) -> Iterator[Argument]:
         queue.remove(node.func)
         queue += [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for source in queue:
-        is_place = getattr(getattr(source, "value", None), "attr", "") == "at"  # x.at[index]
+        owner = getattr(source, "value", None)
+        is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
         if isinstance(source, _WRITTEN_OUT) or is_place:
             queue += ast.iter_child_nodes(source)
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue += [source.value]
-            owner = evaluated(source.value, frame)
+            owner = evaluated(owner, frame)
             if source.attr == "dtype" and is_array(owner):
                 yield Argument("", np.dtype(owner.dtype), source)
         elif isinstance(source, ast.expr):

@@ -19,7 +19,7 @@ from .._program.graph import Graph
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
-from .provenance import TypeProvenance
+from .provenance import of_leaf
 from .why import Ends, Has, ProgramLines, why
 
 
@@ -87,13 +87,10 @@ class Body(NamedTuple):
         program = None if jaxpr is None else self.program(jaxpr)
         return Results(self, program.step) if program else None
 
-    def drifts(
-        self, provenance: TypeProvenance, first: Sequence[Leaf]
-    ) -> Iterator[Iterator[Drift]]:
+    def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """What drifts, by each jaxpr that may be the body's.
 
         Args:
-            provenance: finds the lines of what the loop was given.
             first: what the inputs of the program are at first.
         """
         begun = [self.name + path for path in self.carried.paths]
@@ -103,7 +100,7 @@ class Body(NamedTuple):
             if number >= len(first):
                 return None
             name = names[number] if number < len(names) else ""
-            return provenance.of_leaf(first[number], name)
+            return of_leaf(first[number], name)
 
         for program in filter(None, map(self.program, self.jaxprs)):
             found = find(program, ProgramLines(program, begun=given))

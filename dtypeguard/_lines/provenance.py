@@ -6,7 +6,7 @@ as before 0.8: then a value has no equations, and nothing else is lost.
 """
 
 from collections.abc import Iterator, Sequence
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from jax.core import Tracer
@@ -15,7 +15,7 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.types import Equation, Leaf
 from .._program.graph import Graph, Variable
 from .._source.files import is_recorded
-from .._source.origin import Origin, Why, callers, origin_of_frame
+from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
 from .record import of_number, of_variable, recorded, unwrapped
 from .sites import Argument, Site
@@ -23,50 +23,35 @@ from .values import is_array
 from .why import Ends, Has, why
 
 
-class TypeProvenance:
-    """Finds the lines behind values.
+def of_argument(argument: Argument, site: Site) -> Why:
+    """The lines behind an argument of a call."""
+    value, source = argument.value, argument.source
+    if is_python_number(value) and source is not None:
+        name = getattr(source, "attr", getattr(source, "id", ""))
+        return Why(of_number(name, value))
+    if is_python_number(value):  # the line writes it, or computes it
+        is_own = is_recorded(site.file)
+        return Why(origin_of_frame(site.frame, site.line) if is_own else None)
+    users: Any = evaluated(source, site.frame) if argument.is_whole else None
+    if is_array(users) and users.dtype == value.dtype:
+        value = users  # JAX may have converted it
+    return of_value(value)
 
-    Args:
-        frames: those that an error passed through, outside in.
-        sites: the lines among them outside JAX.
-    """
 
-    def __init__(self, frames: Sequence[FrameType], sites: Sequence[Site]):
-        outer = callers(frames[0]) if frames else ()
-        self._passed = {(site.file, site.line) for site in sites}
-        self._passed |= {(each.f_code.co_filename, each.f_lineno) for each in outer}
+def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
+    """The line that gave a leaf its type, or forced that; of a number by its name."""
+    return of_number(name, leaf) if is_python_number(leaf) else of_value(leaf).root
 
-    def of(self, argument: Argument, site: Site) -> Why:
-        """The lines behind an argument of a call."""
-        value, source = argument.value, argument.source
-        if is_python_number(value) and source is not None:
-            name = getattr(source, "attr", getattr(source, "id", ""))
-            return Why(of_number(name, value))
-        if is_python_number(value):  # the line writes it, or computes it
-            is_own = is_recorded(site.file)
-            return Why(origin_of_frame(site.frame, site.line) if is_own else None)
-        users: Any = evaluated(source, site.frame) if argument.is_whole else None
-        if is_array(users) and users.dtype == value.dtype:
-            value = users  # JAX may have converted it
-        return self.of_value(value)
 
-    def of_leaf(self, leaf: Leaf, name: str = "") -> Origin | None:
-        """The line that gave a leaf its type, or forced that; of a number by its name."""
-        return of_number(name, leaf) if is_python_number(leaf) else self.of_value(leaf).root
-
-    def is_passed(self, line: Origin) -> bool:
-        """Whether the error passed through a line."""
-        return (line.file, line.line) in self._passed
-
-    def of_value(self, value: Leaf) -> Why:
-        """The lines that gave an array or a tracer its type."""
-        ends, lines = _traced(unwrapped(value)), Why()
-        if ends is not None:
-            (output,), every = ends.graph.outputs, (1 << len(ends.graph.inputs)) - 1
-            lines = why(ends.graph, output, Has("dtype", value.dtype), every, ends)
-            if lines.cause == lines.origin:
-                lines = lines._replace(cause=None)
-        return lines if lines.origin else recorded(value)
+def of_value(value: Leaf) -> Why:
+    """The lines that gave an array or a tracer its type."""
+    ends, lines = _traced(unwrapped(value)), Why()
+    if ends is not None:
+        (output,), every = ends.graph.outputs, (1 << len(ends.graph.inputs)) - 1
+        lines = why(ends.graph, output, Has("dtype", value.dtype), every, ends)
+        if lines.cause == lines.origin:
+            lines = lines._replace(cause=None)
+    return lines if lines.origin else recorded(value)
 
 
 class TraceEnds(Ends):

@@ -124,14 +124,6 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     yield from unnamed
 
 
-def stored(site: Site) -> ast.Assign | None:
-    """The statement that writes to an item, where that is what raised an error."""
-    if not isinstance(getattr(site.node, "ctx", None), ast.Store):
-        return None
-    node = statement(site.file, site.line)
-    return node if isinstance(node, ast.Assign) else None
-
-
 def written_in(site: Site) -> Iterator[Argument]:
     """The arrays in a call, as far as its source looks them up."""
     for known in _looked_up(site) if isinstance(site.node, ast.Call) else ():
@@ -141,7 +133,9 @@ def written_in(site: Site) -> Iterator[Argument]:
 
 def _looked_up(site: Site) -> Iterator[Argument]:
     """The leaves of what an expression looks up to compute with, whole ones first."""
-    node, frame, inside = stored(site) or site.node, site.frame, list[Argument]()
+    node, frame, inside = site.node, site.frame, list[Argument]()
+    if isinstance(getattr(node, "ctx", None), ast.Store):  # what is written to an item
+        node = statement(site.file, site.line)
     queue: list[ast.AST] = list(ast.iter_child_nodes(node)) if node else []
     if isinstance(node, ast.Call):
         queue.remove(node.func)

@@ -1,4 +1,4 @@
-"""Reads source: the expression that runs, a statement, what a function returns.
+"""Reads source: the expression that runs, a statement, what was assigned to a variable.
 
 A file that cannot be parsed, such as a notebook with magic commands, has none of them.
 """
@@ -116,10 +116,7 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
     That is `h = x`, or a line that casts, in a branch that did not run.
     """
     module = parsed(file)
-    functions = ast.FunctionDef, ast.AsyncFunctionDef
-    around = [x for x in ast.walk(module) if isinstance(x, functions)] if module else []
-    around = [x for x in around if contains(x, line)]
-    inner = max(around, key=lambda x: x.lineno, default=module)
+    inner = next(reversed(_functions(module, line)), module)
     lines = [
         node.lineno
         for node in (ast.walk(inner) if inner else ())
@@ -159,6 +156,52 @@ def _returns(node: ast.AST) -> Iterator[ast.expr]:
             yield child.value
         elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             yield from _returns(child)
+
+
+def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
+    """The expression that a line uses a variable for, if one assignment alone gave it.
+
+    Args:
+        file: of the line.
+        name: of the variable.
+        line: that uses it.
+    """
+    module = parsed(file)
+    for scope in reversed([module, *_functions(module, line)] if module else []):
+        nodes = ast.walk(getattr(scope, "args", ast.Tuple([])))
+        given = [node for node in nodes if isinstance(node, ast.arg) and node.arg == name]
+        stores = [*given, *_stores(scope, name)]
+        if stores:
+            (node, *others) = stores
+            is_one = isinstance(node, (ast.Assign, ast.AnnAssign)) and not others
+            return node.value if is_one else None
+    return None
+
+
+def _functions(module: ast.Module | None, line: int) -> list[ast.FunctionDef]:
+    """The functions around a line, outside in."""
+    nodes = ast.walk(module) if module else ()
+    found = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]
+    return sorted(found, key=lambda scope: scope.lineno)
+
+
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
+
+
+def _stores(scope: ast.AST, name: str) -> Iterator[ast.AST]:
+    """The nodes of a scope, and of no other in it, that bind a name."""
+    for node in ast.iter_child_nodes(scope):
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        names = [x.id for x in targets if isinstance(x, ast.Name)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in names:
+            yield node
+        elif isinstance(node, _SCOPES):
+            yield from [node] if getattr(node, "name", "") == name else []
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield from [node] if node.id == name else []
+        else:
+            yield from _stores(node, name)
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

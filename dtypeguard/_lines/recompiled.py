@@ -64,8 +64,7 @@ class Recompiled:
         name: with its line.
         times: how often it was compiled.
         types: the leaves that changed their types, by path.
-        others: what else differed, by path: two shapes, or all values of a constant.
-        lines: those that made the constants, or the calls with other shapes, by path.
+        others: what else differed, by path: two shapes or constants, and the line.
         remedies: what to write for constants.
         unknown: what is equal where nothing differs.
     """
@@ -73,8 +72,7 @@ class Recompiled:
     def __init__(self, name: str):
         self.name, self.times, self.unknown = name, 1, ""
         self.types: dict[str, TypeChange] = {}
-        self.others: dict[str, list[str]] = {}
-        self.lines: dict[str, str] = {}
+        self.others: dict[str, tuple[str, str]] = {}
         self.remedies: dict[str, str] = {}
 
     def text(self, is_whole: bool) -> list[str]:
@@ -90,9 +88,7 @@ class Recompiled:
             lines.append(f"  {name}  {group[0].before} -> {group[0].after}")
             lines += [f"    {line}" for line in columns(group[0].facts)]
         lines += and_more(len(groups[most:]))
-        rows = [
-            (path, _some(values), self.lines[path]) for path, values in self.others.items()
-        ]
+        rows = [(path, *about) for path, about in self.others.items()]
         lines += [f"  {line}" for line in columns(rows[:most])]
         lines += and_more(len(rows[most:]), "difference")
         lines += [self.unknown] if self.unknown else []
@@ -102,39 +98,32 @@ class Recompiled:
     def compare(self, call: CompilingCall, before: Compiled, now: Compiled) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
-        statics = [
-            path
-            for path in {**before.statics, **now.statics}
-            if _differ(before, now, path) and path not in before.leaves.keys() & now.leaves
-        ]
-        leaves = [
-            path for path in {**before.leaves, **now.leaves} if _differ(before, now, path)
-        ]
-        reshaped = [x for x in leaves if before.shape(x) != now.shape(x)]
-        is_same_program = not (statics or reshaped)  # but for what came back
-        called = f"called at {now.caller}" if now.caller else ""
-        for path in leaves:
-            change = None if path in reshaped else _change(before, now, path)
-            if change and (change.is_returned or is_same_program):
-                self.types.setdefault(path, change)
-            elif path not in statics:
-                types = f"{before.described(path)} -> {now.described(path)}"
-                self.others.setdefault(path, [types])
-                self.lines.setdefault(path, called)
-        objects = [x for x in statics if x in now.statics and now.statics[x].is_object]
-        for path in [x for x in statics if x not in objects] + objects[:1]:
-            values = self.others.setdefault(path, [])
-            pair = before.described(path), now.described(path)
-            values += [x for x in pair if x not in values]
-            static = now.statics.get(path) or before.statics[path]
-            if path in objects:
-                values[:] = [f"another {static.shown} each time"]
+        differing = [x for x in _paths(before, now) if _differ(before, now, x)]
+        both = before.leaves.keys() & now.leaves
+        retyped = [x for x in differing if x in both and before.shape(x) == now.shape(x)]
+        for change in [_change(before, now, path) for path in retyped]:
+            # With another constant it is another program, but for what came back.
+            if change.is_returned or retyped == differing:
+                self.types.setdefault(change.path, change)
+        is_object = lambda path: path in now.statics and now.statics[path].is_object
+        first, *objects = [*filter(is_object, differing), ""]
+        for path in differing:
+            if path in self.types or path in objects:
+                continue
+            static = now.statics.get(path) or before.statics.get(path)
+            line = origin_of_frames(static.lines) if static else None
+            place = f"called at {now.caller}" if now.caller else ""
+            place = f"made at {line.users}" if line else place
+            text = f"{before.described(path)} -> {now.described(path)}"
+            if static and path == first:
+                text = f"another {static.shown} each time"
                 self.remedies[path] = f"Make {parameter(path)} once, before the calls."
-            elif len(values) > _OFTEN or (values[-1].endswith("]") and path in now.leaves):
-                self.remedies[path] = _array_for(path, call, values[0])
-            line = origin_of_frames(static.lines)
-            self.lines.setdefault(path, f"made at {line.users}" if line else called)
-        if not (statics or leaves):
+            self.others.setdefault(path, (text, place))
+            is_number = static is not None and static.is_number
+            if is_number and (self.times > _OFTEN or path in now.leaves):
+                value = self.others[path][0].partition(" -> ")[0]
+                self.remedies[path] = _array_for(path, call, value)
+        if not differing:
             self.unknown = _unknown([*before.leaves], [*now.leaves])
 
 
@@ -215,8 +204,8 @@ class Compilations:
         return sorted(self._found.values(), key=rank)
 
 
-def _paths(before: Compiled, now: Compiled) -> set[str]:
-    return {*before.leaves, *now.leaves, *before.statics, *now.statics}
+def _paths(before: Compiled, now: Compiled) -> list[str]:
+    return [*{**before.leaves, **now.leaves, **before.statics, **now.statics}]
 
 
 def _differ(before: Compiled, now: Compiled, path: str) -> bool:

@@ -207,7 +207,7 @@ LISTED = {
         attend(jnp.ones(4), True)
         attend(jnp.ones(3), False)
         """,
-        ["was compiled 2 times", "x  float32[4] -> float32[3]", "causal  True, False"],
+        ["was compiled 2 times", "x  float32[4] -> float32[3]", "causal  True -> False"],
     ),
     "a field of a dataclass": (
         """
@@ -227,7 +227,7 @@ LISTED = {
             rate = 0.1 * (n + 1)
             step(State(jnp.ones(3), rate))
         """,
-        ["state.rate  0.1, 0.2, 0.3, 0.4, ...", "give an array, jnp.asarray(0.1)."],
+        ["state.rate  0.1 -> 0.2", "give an array, jnp.asarray(0.1)."],
     ),
     "nothing that is known": (
         """
@@ -269,7 +269,7 @@ LISTED = {
             "train ({the function}) was compiled 9 times",
             "config  another Config each time",
             "|made at {the object}",
-            "epoch  0, 1, 2, 3, ...",
+            "epoch  0 -> 1",
             "Make config once",
             "take epoch out of static_argnums",
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
@@ -365,7 +365,7 @@ LISTED = {
         [
             "model.weight  bfloat16 -> float32",
             "becomes float32 {the sum}",
-            "model.temperature  2, 1.9, 1.8, 1.7",
+            "model.temperature  2 -> 1.9",
             "pass it to step as an argument, and give an array",
             "model.forward  another PjitFunction each time",
             "|made at {the model}",

@@ -151,7 +151,7 @@ class Region:
                 known = Blame(None, operand=value)
             if known is not None:
                 break
-            found = self._made(value, queue[: number + 1])
+            found = self._made(value, queue, number)
             equation = graph.made_by.get(value)
             if found is not None and equation is not None:
                 written = Written(equation.stack)
@@ -177,18 +177,24 @@ class Region:
         made = Equation("constant", (), graph.constants[constant])
         return Blame(None, made, True, constant)
 
-    def _made(self, value: int, walked: Sequence[int]) -> Blame | None:
-        """The equation of a value as a cause, if the property begins there."""
+    def _made(self, value: int, queue: Sequence[int], number: int) -> Blame | None:
+        """The equation of a value as a cause, if the property begins there.
+
+        Args:
+            value: of a walk.
+            queue: the values of the walk.
+            number: how many of them come before this one.
+        """
         graph = self.graph
         equation = graph.made_by.get(value)
         if equation is None:
             return None
         forcing = self.behind(value)
         variables = [source for source in forcing if source not in graph.constants]
-        is_cast = self.is_implicit_cast(value)
         if not forcing:
-            is_root = not is_cast or not self.partners(value, walked)[1]
-            return Blame(None, equation) if is_root else None
+            is_cast = self.is_implicit_cast(value)
+            is_forced = is_cast and self.partners(value, queue[: number + 1])[1]
+            return None if is_forced else Blame(None, equation)
         # A constant adds nothing to operands that have the property anyway.
         is_forced = len(variables) < len(forcing)
         if is_forced and all(map(self.is_implicit_cast, variables)):

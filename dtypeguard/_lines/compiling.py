@@ -11,6 +11,7 @@ Trees are flattened as JAX flattens them for the same call.
 
 import functools
 import inspect
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
@@ -25,7 +26,7 @@ from .._leaves.internals import COMPILING
 from .._leaves.paths import keys, parameter
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
-from .._program.graph import Graph, Variable, open_jaxpr
+from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
 from .._source.origin import Frame, Origin, Why, origin_of_frame
@@ -93,6 +94,11 @@ class CompilingCall(NamedTuple):
         """The user's line that called it."""
         users = [x for x in self.callers if not package(x.f_code.co_filename)]
         return origin_of_frame(users[0]) if users else None
+
+    def names(self, of: str) -> list[str]:
+        """JAX's names of the leaves, "arg_names", or of the results, "result_paths"."""
+        info = getattr(open_jaxpr(self.jaxpr), "debug_info", None)
+        return [*map(str, getattr(info, of, None) or ())]
 
     def arguments(self) -> dict[str, PyTree]:
         """Its arguments by the names of its parameters."""
@@ -176,18 +182,14 @@ class Compiled(NamedTuple):
         leaves: the types and shapes of what is traced, by path.
         statics: the constants of the program, by path.
         made: how leaves came to be, as far as that was recorded, by path.
-        results: the names of what it returns, in parts, and their types.
-        graph: of the program, without the arrays that it closes over.
-        inputs: the variables of its arguments.
+        returned: what leaves come back as in another type, by path.
         caller: the user's line that called it.
     """
 
     leaves: dict[str, Described]
     statics: dict[str, Static]
     made: dict[str, Made]
-    results: list[tuple[list[str], Described]]
-    graph: Graph
-    inputs: Sequence[Variable]
+    returned: "dict[str, Returned]"
     caller: Origin | None
 
     def described(self, path: str) -> str:
@@ -210,29 +212,56 @@ class Compiled(NamedTuple):
         is_called = why.root and self.caller and str(why.root.users) == str(self.caller)
         return Why() if is_called else why
 
-    def returned(self, path: str, leaf: Described) -> tuple[Why, int | None] | None:
-        """What a leaf comes back as, if it does: the lines behind that, and the item."""
-        _, *inner = _words(path)
-        places = [*dict.fromkeys(map(parameter, self.leaves))]
+
+class Returned(NamedTuple):
+    """What a leaf comes back as: its type, the lines behind that, the item of a tuple."""
+
+    type: Type
+    why: Why
+    item: int | None
+
+
+def _returned(
+    call: CompilingCall, leaves: dict[str, Described]
+) -> Iterator[tuple[str, Returned]]:
+    """The leaves that a program gives back in another type, by the names of its results."""
+    jaxpr, places = open_jaxpr(call.jaxpr), [*dict.fromkeys(map(parameter, leaves))]
+    names = dict(zip(leaves, leaves))
+    if call.wrapper == "flax":  # which names and sorts the leaves of each argument anew
+        order = lambda path: (places.index(parameter(path)), _words(path))
+        names = dict(zip(sorted(leaves, key=order), call.names("arg_names")))
+    results = [_words(name) for name in call.names("result_paths")]
+    if call.wrapper == "equinox":  # its own function returns a marker as well
+        results = [[*x[:1], *x[2:]] for x in results]
+    by_end = dict[str, list[int]]()
+    for number, words in enumerate(results):
+        by_end.setdefault(words[-1], []).append(number)
+    graph = Graph(call.jaxpr)
+    for path, (before, shape) in leaves.items():
+        _, *inner = _words(names.get(path, path))
         place = str(places.index(parameter(path)) - ("self" in places))
         fitting = list[tuple[bool, int, int]]()
-        for number, (words, known) in enumerate(self.results):
-            end = len(words) - len(inner)
-            if end > 0 and words[end:] == inner and known == leaf:
+        # A name alone may be anything's.
+        keys_of = inner[-1:] or [place, "result"]
+        for number in itertools.chain.from_iterable(by_end.get(x, ()) for x in keys_of):
+            words, end = results[number], len(results[number]) - len(inner)
+            if (
+                end > 0
+                and words[end:] == inner
+                and jaxpr.outvars[number].aval.shape == shape
+            ):
                 is_there = end == 1 or words[end - 1] == place
-                if inner or is_there:  # a name alone may be anything's
-                    fitting.append((not is_there, end, number))
-        if not fitting:
-            return None
-        _, end, number = min(fitting)
-        graph, words = self.graph, self.results[number][0]
+                fitting.append((not is_there, end, number))
+        number = min(fitting)[2] if fitting else None
+        if number is None or (after := _type(jaxpr.outvars[number].aval)) == before:
+            continue
         output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
-        is_weak = self.leaves[path][0].name == leaf[0].name
         matches = Has("dtype", graph.avals[output].dtype)
-        matches = Has("weak_type", leaf[0].is_weak) if is_weak else matches
-        lines = why(graph, output, matches, every, TraceEnds(graph, self.inputs))
-        is_item = end > 1 and words[1].isdigit()
-        return lines, int(words[1]) if is_item else None
+        if before.name == after.name:
+            matches = Has("weak_type", after.is_weak)
+        lines = why(graph, output, matches, every, TraceEnds(graph, jaxpr.invars))
+        item = next(iter(results[number][1:]), "")
+        yield path, Returned(after, lines, int(item) if item.isdigit() else None)
 
 
 def _words(path: str) -> list[str]:
@@ -248,10 +277,7 @@ def _type(leaf: Leaf) -> Type:
 def compiled(call: CompilingCall) -> Compiled:
     """What a call compiles."""
     named = call.arguments()
-    jaxpr = open_jaxpr(call.jaxpr)
-    info = getattr(jaxpr, "debug_info", None)
-    given, results = (getattr(info, x, None) or () for x in ("arg_names", "result_paths"))
-    traced = {parameter(str(name)) for name in given} & {*named} or {*named}
+    traced = {*map(parameter, call.names("arg_names"))} & {*named} or {*named}
     names = list(named)  # a dict is flattened in the order of its keys
     pairs = tree_util.tree_flatten_with_path(spread(named))[0]
     pairs.sort(key=lambda pair: names.index(pair[0][0].key))
@@ -266,12 +292,8 @@ def compiled(call: CompilingCall) -> Compiled:
             if known := number or made_of(leaf):
                 made[path] = known
     statics = dict(_static_parts(named, leaves))
-    words = [_words(str(name)) for name in results]
-    if call.wrapper == "equinox":  # its own function returns a marker as well
-        words = [[*x[:1], *x[2:]] for x in words]
-    types = [(_type(x.aval), x.aval.shape) for x in jaxpr.outvars] if words else []
-    about = [*zip(words, types)], Graph(jaxpr), jaxpr.invars if jaxpr else ()
-    return Compiled(leaves, statics, made, *about, call.caller)
+    returned = dict(_returned(call, leaves))
+    return Compiled(leaves, statics, made, returned, call.caller)
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))

@@ -219,13 +219,14 @@ def _differ(before: Compiled, now: Compiled, path: str) -> bool:
 def _change(before: Compiled, now: Compiled, path: str) -> TypeChange:
     """The change of a leaf's type, with its lines."""
     old, new = before.leaves[path][0], now.leaves[path][0]
-    returned = before.returned(path, now.leaves[path])
-    why, item = returned or (now.why(path), None)
+    back = before.returned.get(path)
+    is_returned = back is not None and back.type == new
+    why, item = (back.why, back.item) if is_returned else (now.why(path), None)
     begun = before.why(path).root
     if begun is None and old.is_weak and path == parameter(path):
         begun = before.caller
     why = why._replace(begun=begun)
-    return TypeChange(path, old, new, why, bool(returned), item, str(now.caller or ""))
+    return TypeChange(path, old, new, why, is_returned, item, str(now.caller or ""))
 
 
 def _array_for(path: str, call: CompilingCall, value: str) -> str:

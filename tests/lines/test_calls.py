@@ -149,7 +149,7 @@ def test_nothing_is_left_behind():
     with Seen() as seen:
         jnp.issubdtype(np.float32, np.floating)
         jnp.ones(3)
-    assert [code.co_name for code in seen.codes] == ["issubdtype", "ones", "__exit__"]
+    assert [code.co_name for code in seen.codes][:2] == ["issubdtype", "ones"]
     assert sys.getprofile() is None
     reference = weakref.ref(seen)
     del seen

@@ -24,7 +24,7 @@ def with_rule(backward):
 
 
 def a_backward_pass(p):
-    backward = lambda x, g: (x * np.float32(2),)
+    backward = lambda x, g: (x * np.float32(2),)  # the rule
     grads = jax.grad(with_rule(backward))(p)  # the call
     return p - grads  # the step
 
@@ -32,7 +32,7 @@ def a_backward_pass(p):
 def a_custom_gradient(p):
     @jax.custom_gradient
     def function(x):
-        return jnp.sum(x), lambda g: g * jnp.ones(3)
+        return jnp.sum(x), lambda g: g * jnp.ones(3)  # the rule
 
     grads = jax.grad(function)(p)  # the call
     return p - grads  # the step
@@ -43,7 +43,8 @@ def test_the_lines_of_an_audit(step):
     for _ in range(2):  # JAX has kept the traces of the second
         (drift,) = audit(step, jnp.ones(3, BF16)).drifts
         assert drift.origin.code.endswith("# the step")
-        assert drift.cause.users.code.endswith("# the call")
+        # A constant has its own line, where values are recorded.
+        assert drift.cause.users.code.endswith(("# the call", "# the rule"))
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="a trace has the branch alone")

@@ -13,7 +13,7 @@ from .._explain.explain import printed
 from .._leaves.rows import columns, shown_fields
 from .._lines.recompiled import Recompiled
 from .._lock.check import Locked
-from .._precision.page import document
+from .._precision.html import document
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin

@@ -41,7 +41,6 @@ class Node:
         rounds: whether it rounds itself.
         inner: the programs inside of it that are run in its place.
         meant: the Python numbers that its literals stand for, by operand.
-        combined: those of the literals in how it combines two numbers, by identity.
         constant: the Python number that it rounds, if it is the conversion of one.
         is_backward: whether it belongs to the backward pass of a gradient.
         last: the variables that nothing after it uses.
@@ -56,7 +55,6 @@ class Node:
         self.line: int | None = None
         self.rounds = False
         self.meant: dict[int, float] = {}
-        self.combined: dict[int, float] = {}
         self.constant: float | None = None
         self.last: list[Any] = []
 
@@ -115,14 +113,7 @@ class Block:
 
 
 def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Rule:
-    """How an equation is run.
-
-    Args:
-        eqn: the equation.
-        stack: it and those around it.
-        is_fixed: whether no line rounds its operands.
-        formats: the dtypes of the program.
-    """
+    """How an equation is run."""
     if is_fixed and formats.products is None and Written(stack).is_of_sampler:
         return SAMPLE, ()
     if (found := _with_others_inside(eqn)) is not None:

@@ -51,14 +51,7 @@ class PythonNumbers(Calls):
     def next_number(
         self, origin: Origin, calls: Chain, value: Leaf, dtype: DType
     ) -> float | None:
-        """The number that became the next `value` of a call, if it is another number.
-
-        Args:
-            origin: the line of the call.
-            calls: the calls that lead there, inside out; () if they are not known.
-            value: what the program has.
-            dtype: what the number was rounded to.
-        """
+        """The number that became the next `value` of a call, if it is another number."""
         rounded = float(np.asarray(value, dtype))
         is_it = lambda number: held(number, dtype) == rounded
         passed = self._numbers.get((origin.file, origin.line), ())

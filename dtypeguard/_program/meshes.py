@@ -1,11 +1,8 @@
 """The meshes of devices under which a program computes, which `auto_axes` changes."""
 
 import contextlib
-from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax, sharding
 
 from .._leaves.types import DType, Equation, Leaf
@@ -33,25 +30,6 @@ def as_dtype(array: Leaf, dtype: DType) -> Leaf:
         return array
     with of_mesh(array):
         return lax.convert_element_type(array, dtype)
-
-
-def varying_as(array: Leaf, others: Sequence[Leaf]) -> Leaf:
-    """An array of shards; that of the first where its type shall not say they differ."""
-    axes = (*_varying(array).difference(*map(_varying, others)),)
-    if not axes:
-        return array
-    numbers = array.astype(np.int32) if array.dtype == bool else array
-    is_first = lax.axis_index(axes) == 0
-    first = jnp.where(is_first, numbers, 0)
-    return lax.psum(first, axes).astype(array.dtype)
-
-
-def _varying(array: Leaf) -> frozenset[object]:
-    """The axes of shards over which an array differs."""
-    aval = jax.typeof(array)
-    if hasattr(aval, "manual_axis_type"):  # from JAX 0.10 on
-        return aval.manual_axis_type.varying
-    return getattr(aval, "vma", frozenset())
 
 
 def current_mesh() -> object:

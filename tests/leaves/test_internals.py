@@ -25,8 +25,8 @@ from dtypeguard._leaves.casts import Cast
 from dtypeguard._leaves.internals import PARAMETERS, ForeignNames
 from dtypeguard._lines.equations import Written
 from dtypeguard._numbers import primitives
-from dtypeguard._numbers.decisions import _KINDS
 from dtypeguard._numbers.nodes import CONTROL
+from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import graph
 from dtypeguard._rounding.rounding import round_with
 from dtypeguard._source.files import is_users
@@ -139,7 +139,7 @@ def test_primitives():
         from jax.core import Primitive
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_KINDS, *CONTROL, *held(internals.REPEATING)}
+    said = {*_VALUES, *CONTROL, *held(internals.REPEATING)}
     for module in graph, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

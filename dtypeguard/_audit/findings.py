@@ -8,8 +8,6 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, is_python_number, is_weak, is_wide
 from .._leaves.rows import type_text
 from .._leaves.types import Aval
-from .._lines.equations import Written
-from .._lines.lines import ProgramLines
 from .._lines.why import line_of
 from .._program.graph import Equation
 from .._program.trace import Program
@@ -47,15 +45,12 @@ class ChangedConstant:
         )
 
 
-def wide_operations(program: Program, lines: ProgramLines) -> Iterator[WideOperation]:
+def wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
     is_input = lambda aval: is_wide(aval) and not is_weak(aval)
     if program.asks_wide or any(map(is_input, program.given)):
         return
-    found = list(_wide(program))
-    if any(Written(equation.stack).is_displaced for _, equation in found):
-        found = _wide(lines.undisplaced_program())
-    for aval, equation in found:
+    for aval, equation in _wide(program):
         is_array, line = aval.shape != (), line_of(equation)
         yield WideOperation(equation.primitive, type_text(aval), is_array, line)
 

@@ -22,7 +22,7 @@ from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .progress import check_progress, status
 from .report import PrecisionReport
-from .updates import unmoved
+from .runs import unmoved
 
 
 @public

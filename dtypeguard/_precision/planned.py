@@ -19,9 +19,8 @@ from .._numbers.formats import Formats
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .plan_report import PlanCheck, PlanSearch
-from .planning import Candidate, Planning, candidates_in
+from .planning import Candidate, Planning, PlanTrials, candidates_in
 from .prepared import Prepared, prepare, running
-from .trials import PlanTrials
 
 BUDGET = 300
 Show = Callable[[str], None]

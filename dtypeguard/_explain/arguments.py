@@ -8,8 +8,9 @@ import numpy as np
 from jax.dtypes import float0
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.paths import parameter
 from .._leaves.types import Leaf
-from .._lines.fed import parameter
+from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
 from .._source.inert import variables_of
@@ -34,7 +35,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     leaves = []
     for number, argument in enumerate(some):
         argument = argument.with_text(site.file)
-        why = failure.provenance.of(_model(argument, site), site)
+        why = of_argument(_model(argument, site), site)
         about_it = number, _label(argument, site), (argument.value,), why
         leaves.append(RefusedLeaf(*about_it, argument=argument))
     name = site.name or "a call"
@@ -70,9 +71,8 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
                 wanted = jnp.dtype(others.pop())
             if about.wanted and len(named) > 1:
                 wanted = None
-            of = failure.provenance.of
             leaves = [
-                RefusedLeaf(n, x.text, (x.value,), of(x, site), argument=x)
+                RefusedLeaf(n, x.text, (x.value,), of_argument(x, site), argument=x)
                 for n, x in enumerate(named)
             ]
             call = RefusedCall(wanted, "checked", name)

@@ -10,7 +10,7 @@ from .._leaves.rows import count, paths
 from .._leaves.types import Aval, Leaf
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
-from .._lines.provenance import TypeProvenance
+from .._lines.provenance import of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_of_return
 from .finding import Failure, Finding, RefusedLeaf
@@ -43,7 +43,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
     """The leaves of a carry that come back in another dtype or shape."""
     places = _places(call)
     found: list[RefusedLeaf] = []
-    for drifts in _drifts(call, failure.provenance):
+    for drifts in _drifts(call):
         meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
         others = [x for path, x in zip(places, call.first) if path not in meant]
         for drift in reversed(meant.values()):
@@ -54,7 +54,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
             # To change its line would change both, as of the params of an average.
             arrays = [x for x in first if not is_python_number(x)]
             is_shared = any(x is y for x in arrays for y in others)
-            begun = None if is_shared else _begun(failure.provenance, drift, arrays)
+            begun = None if is_shared else _begun(drift, arrays)
             leaf = RefusedLeaf(
                 len(found),
                 call.users_path(drift.path),
@@ -72,16 +72,16 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
     return f"{some} back in another type.", found
 
 
-def _drifts(call: ControlFlow, provenance: TypeProvenance) -> Iterator[Iterator[Drift]]:
+def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     """What drifts, by each jaxpr that may be the body's, or by Equinox's comparison.
 
     Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
     """
     body = call.bodies["body"]
-    yield from body.drifts(provenance, call.first)
+    yield from body.drifts(call.first)
     pairs = zip(*map(tree_util.tree_leaves, call.compared)) if call.kind.renamed else ()
     yield (
-        drift_between(body.name + path, what, old, new, lines=provenance.of_value(new))
+        drift_between(body.name + path, what, old, new, lines=of_value(new))
         for path, (old, new) in zip(body.carried.paths, pairs)
         if (what := difference(old, new))
     )
@@ -110,9 +110,9 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     return have[0] <= have[1]
 
 
-def _begun(provenance: TypeProvenance, drift: Drift, first: list[Leaf]) -> Origin | None:
+def _begun(drift: Drift, first: list[Leaf]) -> Origin | None:
     """The line that made the first value of a leaf, before that which forced its type."""
-    made = (provenance.of_value(x).origin for x in first)
+    made = (of_value(x).origin for x in first)
     own = (x for x in made if x is not None and not is_installed(x.users.file))
     return next(own, drift.begun)
 
@@ -141,7 +141,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
         if items and _is_meant(failure, *avals[:2]):
             differing.append(path)
             for (name, results, what), aval in zip(items, avals):
-                why, kept = _lines(failure.provenance, results, number, what)
+                why, kept = _lines(results, number, what)
                 about = len(found), call.users_path(f"result{path}"), (aval,), why, number
                 found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
@@ -159,14 +159,12 @@ def _paths(call: ControlFlow, leaves: int) -> list[str]:
     return paths(list(range(leaves)))
 
 
-def _lines(
-    provenance: TypeProvenance, results: Results, number: int, what: str
-) -> tuple[Why, str]:
+def _lines(results: Results, number: int, what: str) -> tuple[Why, str]:
     """The lines behind what a branch returns, and how it returns what was there before."""
     is_given, is_constant, value = results.unchanged(number)
     if is_constant and is_python_number(value):
         code = results.body.code
         return Why(origin_of_return(code) if code else None), ""
     if is_given:
-        return provenance.of_value(value), "as it was given"
+        return of_value(value), "as it was given"
     return results.of(number, what), "closed over" * is_constant

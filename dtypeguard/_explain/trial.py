@@ -74,6 +74,4 @@ def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The type of an array or a number, weak if it is."""
     dtype = dtype_of(leaf)
     dtype = leaf.dtype if kind(dtype) is None else jax.dtypes.canonicalize_dtype(dtype)
-    with contextlib.suppress(TypeError):  # older releases have no weak ones
-        return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))

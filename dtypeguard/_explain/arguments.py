@@ -9,9 +9,10 @@ from jax.dtypes import float0
 
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.paths import parameter
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body
-from .._lines.fed import parameter
+from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
 from .._source.origin import Why, origin_of_return
@@ -40,7 +41,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
             argument = argument._replace(value=written)  # JAX may have converted it
-        why = failure.provenance.of(_model(argument, site), site)
+        why = of_argument(_model(argument, site), site)
         argument = argument._replace(value=passed)
         label = _label(argument, site)
         leaves.append(RefusedLeaf(number, label, (passed,), why, argument=argument))
@@ -77,9 +78,8 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
                 wanted = jnp.dtype(others.pop())
             if about.wanted and len(named) > 1:
                 wanted = None
-            of = failure.provenance.of
             leaves = [
-                RefusedLeaf(n, x.text, (x.value,), of(x, site), argument=x)
+                RefusedLeaf(n, x.text, (x.value,), of_argument(x, site), argument=x)
                 for n, x in enumerate(named)
             ]
             call = RefusedCall(wanted, "checked", name)

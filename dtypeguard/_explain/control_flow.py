@@ -11,7 +11,7 @@ from .._leaves.rows import count, paths
 from .._leaves.types import Aval
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
-from .._lines.provenance import TypeProvenance
+from .._lines.provenance import of_leaf, of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_of_return
 from .finding import Failure, Finding, RefusedLeaf
@@ -43,18 +43,18 @@ def _is_meant(failure: Failure, *avals: Aval) -> bool:
 
 def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
     """The leaves of a carry that come back in another dtype or shape."""
-    body, provenance = call.bodies["body"], failure.provenance
+    body = call.bodies["body"]
     places = [body.name + path for path in body.carried.paths]
     found: list[RefusedLeaf] = []
-    for drifts in _drifts(call, provenance):
+    for drifts in _drifts(call):
         meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
         stays = [n for n, path in enumerate(places) if path not in meant]
         for drift in reversed(meant.values()):
             place = places.index(drift.path) if drift.path in places else None
             # No line in what JAX wrote is anything to the user.
             origin = drift.origin or (call.line if call.is_of_jax else None)
-            is_shared = _is_shared(call, provenance, place, stays, drift)
-            begun = _copied(call, provenance, place, drift) if is_shared else drift.begun
+            is_shared = _is_shared(call, place, stays, drift)
+            begun = _copied(call, place, drift) if is_shared else drift.begun
             leaf = RefusedLeaf(
                 len(found),
                 call.users_path(drift.path),
@@ -72,16 +72,16 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
     return f"{some} back in another type.", found
 
 
-def _drifts(call: ControlFlow, provenance: TypeProvenance) -> Iterator[Iterator[Drift]]:
+def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     """What drifts, by each jaxpr that may be the body's, or by Equinox's comparison.
 
     Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
     """
     body = call.bodies["body"]
-    yield from body.drifts(provenance, call.first)
+    yield from body.drifts(call.first)
     pairs = zip(*map(tree_util.tree_leaves, call.compared)) if call.kind.renamed else ()
     yield (
-        drift_between(body.name + path, what, old, new, lines=provenance.of_value(new))
+        drift_between(body.name + path, what, old, new, lines=of_value(new))
         for path, (old, new) in zip(body.carried.paths, pairs)
         if (what := difference(old, new))
     )
@@ -112,7 +112,6 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
 
 def _is_shared(
     call: ControlFlow,
-    provenance: TypeProvenance,
     place: int | None,
     stays: Sequence[int],
     drift: Drift,
@@ -130,15 +129,13 @@ def _is_shared(
     alike = [n for n in others if keys(names[n])[-1:] == keys(names[place])[-1:] != []]
     alike = [n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf)]
     return any(call.first[n] is leaf for n in others) or any(
-        provenance.of_leaf(call.first[n]) == drift.begun for n in alike[:_SOME]
+        of_leaf(call.first[n]) == drift.begun for n in alike[:_SOME]
     )
 
 
-def _copied(
-    call: ControlFlow, provenance: TypeProvenance, place: int | None, drift: Drift
-) -> Origin | None:
+def _copied(call: ControlFlow, place: int | None, drift: Drift) -> Origin | None:
     """The line that made a first value of another one, if that is the user's own."""
-    made = provenance.of_value(call.first[place]).origin if place is not None else None
+    made = of_value(call.first[place]).origin if place is not None else None
     is_own = made is not None and not is_installed(made.users.file)
     return made if is_own and str(made) != str(drift.begun) else None
 
@@ -162,7 +159,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
         if items and _is_meant(failure, *avals[:2]):
             differing.append(path)
             for (name, results, what), aval in zip(items, avals):
-                why, kept = _lines(failure.provenance, results, number, what)
+                why, kept = _lines(results, number, what)
                 about = len(found), call.users_path(f"result{path}"), (aval,), why, number
                 found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
@@ -180,14 +177,12 @@ def _paths(call: ControlFlow, leaves: int) -> list[str]:
     return paths(list(range(leaves)))
 
 
-def _lines(
-    provenance: TypeProvenance, results: Results, number: int, what: str
-) -> tuple[Why, str]:
+def _lines(results: Results, number: int, what: str) -> tuple[Why, str]:
     """The lines behind what a branch returns, and how it returns what was there before."""
     is_given, is_constant, value = results.unchanged(number)
     if is_constant and is_python_number(value):
         code = results.body.code
         return Why(origin_of_return(code) if code else None), ""
     if is_given:
-        return provenance.of_value(value), "as it was given"
+        return of_value(value), "as it was given"
     return results.of(number, what), "closed over" * is_constant

@@ -5,7 +5,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import collections
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from .._costs.work import operations, repetitions
 from .._leaves.compat import as_function, x64_enabled
 from .._leaves.dtypes import bits
-from .._leaves.types import Equation, Jaxpr, Leaf
+from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.formats import Formats
@@ -24,7 +24,7 @@ from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import Noted, Probes
 from .._numbers.program import NumericProgram
-from .._program.graph import jaxprs_in, open_jaxpr
+from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from .rows import LineDecision, ReportWords, Scaled
 
@@ -198,7 +198,7 @@ class Runs:
             if plan.entries[node.number] == WIDE and (is_any or self._is_narrow(node.eqn))
         )
 
-    def _is_narrow(self, eqn: Equation) -> bool:
+    def _is_narrow(self, eqn: JaxEquation) -> bool:
         """Whether a product is computed wider where its line is wide."""
         return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
 
@@ -288,3 +288,69 @@ def _compared(
         counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
     return turns_differ, tuple(lines)
+
+
+# Which outputs are an input with an update, and where rounding takes the update away.
+
+_SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])
+_ADDS = frozenset(["add", "add_any", "sub"])
+
+
+def unmoved(
+    graph: Graph, arrays: Sequence[Leaf], written: Sequence[Leaf], exact: Sequence[Leaf]
+) -> dict[int, float]:
+    """The share of the elements of each update that do not move, by number of the output.
+
+    An element does not that is the input again as written, and another number in wide
+    types.
+    """
+    shares = dict[int, float]()
+    for number, places in _all_updated(graph).items():
+        new, true = written[number], exact[number]
+        for place in places:
+            moves = true != jnp.asarray(arrays[place], true.dtype)
+            stays = moves & (new == jnp.asarray(arrays[place], new.dtype))
+            share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
+            shares[number] = max(share, shares.get(number, 0.0))
+    return shares
+
+
+def updated_inputs(graph: Graph) -> dict[int, int]:
+    """The input to which each floating output adds, by the numbers of both."""
+    return {number: places[0] for number, places in _all_updated(graph).items()}
+
+
+def _all_updated(graph: Graph) -> dict[int, list[int]]:
+    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
+    found = {n: [*_updated(graph, value)] for n, value in enumerate(floats)}
+    return {number: places for number, places in found.items() if places}
+
+
+def _updated(graph: Graph, output: int) -> Iterator[int]:
+    """The inputs of its shape to which an output adds, once or in each turn of a loop."""
+    shape = getattr(graph.avals[output], "shape", None)
+    waiting, seen = [(output, False)], set[tuple[int, bool]]()
+    while waiting:
+        state = value, is_added = waiting.pop()
+        if state in seen or getattr(graph.avals[value], "shape", None) != shape:
+            continue
+        seen.add(state)
+        if value < len(graph.inputs) and is_added:
+            yield value
+        equation = graph.made_by.get(value)
+        if equation is None:
+            waiting += [(each, is_added) for each in graph.same.get(value, ())]
+        else:
+            adds = is_added or equation.primitive in _ADDS
+            waiting += [(each, adds) for each in _carried(graph, equation)]
+
+
+def _carried(graph: Graph, equation: Equation) -> Sequence[int]:
+    """The operands of an equation that its result may be, but for what is added."""
+    inputs = equation.inputs
+    if equation.primitive == "sub":
+        return inputs[:1]
+    if equation.primitive == "mul":  # a decay by a number
+        scalars = [not getattr(graph.avals[each], "shape", ()) for each in inputs]
+        return [each for each, other in zip(inputs, scalars[::-1]) if other]
+    return inputs if equation.primitive in _SAME | _ADDS else ()

@@ -26,7 +26,6 @@ class Origin:
         code: its text, without indentation; empty if the file cannot be read.
         called_from: for a line of an installed package, the innermost line of the user's
             own code that led there; None if there is none.
-        behind: the line that forced this one to promote, where both are told.
     """
 
     file: str
@@ -34,7 +33,6 @@ class Origin:
     function: str
     code: str
     called_from: "Origin | None" = None
-    behind: "Origin | None" = dataclasses.field(default=None, repr=False, compare=False)
     # The frames that led to it, inside out. Reports leave them out.
     _through: "tuple[Frame, ...]" = dataclasses.field(default=(), repr=False, compare=False)
 
@@ -86,7 +84,7 @@ class Why(NamedTuple):
     @property
     def root(self) -> Origin | None:
         """The line to edit for another type."""
-        return (self.cause and self.cause.behind) or self.cause or self.origin
+        return self.cause or self.origin
 
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
@@ -96,8 +94,7 @@ class Why(NamedTuple):
 
     def place(self, line: Origin) -> str:
         """One of the lines as it is printed, with the call of its function in the other."""
-        further = f", itself by {line.behind.place}" if line.behind else ""
-        return f"{line.place}{_call_of(line, self.origin)}{further}"
+        return f"{line.place}{_call_of(line, self.origin)}"
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:

@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    watching.enter_context(_explained_threads(watch, options.is_whole))
+    watching.enter_context(_explained_threads(options.is_whole))
     ended: list[BaseException] = []  # by this error
 
     def end() -> None:
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        _explain(error, watch, options.is_whole)
+        _explain(error, options.is_whole)
         ended.append(error)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
@@ -122,7 +122,7 @@ def _print(error: BaseException) -> None:
         sys.__excepthook__(type(failed), failed, failed.__traceback__)
 
 
-def _explain(error: BaseException, watch: ScriptWatch, is_whole: bool) -> None:
+def _explain(error: BaseException, is_whole: bool) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
@@ -132,18 +132,18 @@ def _explain(error: BaseException, watch: ScriptWatch, is_whole: bool) -> None:
         with contextlib.suppress(Exception):  # better no note than another error
             from .._explain.explain import explain_error, hide_jax
 
-            explain_error(error, is_whole, watch.before)
+            explain_error(error, is_whole)
             hide_jax(error)
 
 
 @contextlib.contextmanager
-def _explained_threads(watch: ScriptWatch, is_whole: bool) -> Iterator[None]:
+def _explained_threads(is_whole: bool) -> Iterator[None]:
     """Explains an error that ends a thread before it is printed."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
         if (error := args.exc_value) is not None:
-            _explain(error, watch, is_whole)
+            _explain(error, is_whole)
             trace = error.__traceback__
             args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
         with colored_notes(error):

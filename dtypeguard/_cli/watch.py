@@ -6,7 +6,6 @@ choose which JAX it imports.
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -47,13 +46,6 @@ class ScriptWatch:
     def lines(self, is_whole: bool = False) -> list[str]:
         """The list of what was compiled again for its types; may be empty."""
         return self._recompiled.lines(is_whole) if self._recompiled else []
-
-    def before(self, error: BaseException) -> tuple[Sequence[str], Sequence[str]]:
-        """What was before an error, and what to write where it follows from that."""
-        if self._recompiled:
-            with contextlib.suppress(Exception):  # then the note has its own
-                return self._recompiled.before(error)
-        return (), ()
 
     def changed(self) -> list[Any]:
         """The functions that were compiled again."""

@@ -19,8 +19,11 @@ from .._source.files import is_recorded
 from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import lines_of_parts
-from .held import (
+from .named import Words, words_of
+from .values import (
+    Made,
     Path,
+    as_array,
     held,
     is_array,
     is_number,
@@ -29,8 +32,6 @@ from .held import (
     passed_as,
     type_of,
 )
-from .made import Made, as_array
-from .named import Words, words_of
 
 # Callers of a line, frames between two, values that calls return, and those that are not
 # kept weakly.
@@ -274,7 +275,8 @@ class Recorder:
             if is_stored and not is_array(value) and not is_number(value):
                 self._add_object(value, frame, line)
             for path, leaf in held(value):
-                is_made = is_stored or (path and words.is_making)
+                # What a global variable holds may have been made before.
+                is_made = is_stored or (path and words.is_making and name in values)
                 made = self.made(leaf) if is_array(leaf) else None
                 if made and not is_stored and words.names(path):
                     read.append(made)

@@ -96,10 +96,13 @@ def find(
     tried = sorted(alone.values(), key=lambda each: each.run.price)
     # What makes most products wide is no more than to compute all so: it comes last.
     is_dear = lambda each: each.run.price > runs.most_price
-    if not any(x.run.error <= bound and not is_dear(x) for x in tried):
+    is_enough = lambda each: each.run.error <= bound
+    if not any(is_enough(x) and not is_dear(x) for x in tried):
+        cheap = [n for n in order if n not in alone or not is_dear(alone[n])]
+        tried.append(_several(runs, cheap, alone, bound, error_of))
+    if not any(map(is_enough, tried)):
         tried.append(_several(runs, order, alone, bound, error_of))
-    enough = [each for each in tried if each.run.error <= bound]
-    if enough:
+    if enough := [*filter(is_enough, tried)]:
         return min(enough, key=lambda each: (is_dear(each), len(each.lines) > 1))
     if is_tolerance:  # which no lines reach
         return _of(runs, order[:_MOST_TOGETHER], bound)
@@ -128,7 +131,7 @@ def _several(
             raise Spent
         return _of(runs, lines, bound).run.error if lines else runs.total
 
-    ranked = sorted(alone, key=worth, reverse=True)
+    ranked = sorted(filter(alone.__contains__, order), key=worth, reverse=True)
     ranked = [*ranked, *(number for number in order if number not in alone)]
     items, _ = choose(ranked[:_MOST_TOGETHER], error_of, error_with, bound)
     return _of(runs, [n for n in order if n in items], bound)

@@ -16,17 +16,10 @@ from .._source.origin import Origin
 
 @dataclasses.dataclass(frozen=True)
 class WideOperation:
-    """A 64-bit floating-point operation in a program without 64-bit inputs.
-
-    Attributes:
-        primitive: its name.
-        type: of its result: "float64[]", "float64[3,2]".
-        is_array: whether the result is an array rather than a scalar.
-        origin: its line.
-    """
+    """A 64-bit floating-point operation in a program without 64-bit inputs."""
 
     primitive: str
-    type: str
+    type: str  # of its result: "float64[]", "float64[3,2]"
     is_array: bool
     origin: Origin | None
 
@@ -37,18 +30,12 @@ class ChangedConstant:
 
     `equinox.filter_jit` holds it as a constant of the program: the Python numbers of an
     Equinox module, functions and strings.
-
-    Attributes:
-        path: of the leaf, which begins with the name of the parameter.
-        before: its value before the step.
-        after: its value after the step.
-        is_number: whether it is a Python number that could be an array: no bool.
     """
 
-    path: str
-    before: str
+    path: str  # begins with the name of the parameter
+    before: str  # its value before the step
     after: str
-    is_number: bool = dataclasses.field(default=False, repr=False)
+    is_number: bool = dataclasses.field(default=False, repr=False)  # of Python, no bool
 
     def __str__(self) -> str:
         remedy = f": begin with jnp.asarray({self.before})" * self.is_number

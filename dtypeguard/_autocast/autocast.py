@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import HAS_NUMBERS
-from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
+from .._leaves.compat import check_release
+from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
 from .calls import WholeCall
 from .emit import Emitter, cast
 from .entries import PRODUCTS, PlanError, entries_of
@@ -90,11 +89,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    if not HAS_NUMBERS:
-        raise NotImplementedError(
-            f"autocast needs JAX 0.8 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
+    check_release("autocast")
     calls = _Autocast(f, checked)
 
     @functools.wraps(f, updated=())

@@ -9,8 +9,7 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.public import public
-from .._leaves.types import DType
+from .._leaves.types import DType, public
 from .entries import (
     DEFAULTS,
     NUMBERS,

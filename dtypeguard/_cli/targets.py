@@ -18,7 +18,7 @@ import jax
 from .._carry.call import SplitTree
 from .._carry.modules import spread
 from .._carry.places import Names
-from .._leaves.functions import is_transformation
+from .._leaves.arguments import is_transformation
 from .._leaves.types import Args, Kwargs
 from .._source.files import package
 from .._source.origin import origin_of_error

@@ -9,10 +9,9 @@ from typing import TypeVar, overload
 
 import jax
 
-from .._leaves.arguments import shown
-from .._leaves.functions import runs_later
-from .._leaves.public import public
-from .._leaves.types import Function
+from .._leaves.arguments import runs_later, shown
+from .._leaves.compat import check_release
+from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .arguments import find_arguments, find_checked, find_result
 from .colors import color_uncaught
@@ -72,6 +71,7 @@ def explain(
     Raises:
         TypeError: if `function` is not callable, or if its body runs after the call, like
             that of a generator or a coroutine.
+        NotImplementedError: before JAX 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -84,6 +84,7 @@ def explain(
         ...     print(error.__notes__[-1].splitlines()[0])
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
+    check_release("explain")
     return _Explaining(all) if function is None else _Explaining(all)(function)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
-from .._leaves.functions import parameters
+from .._leaves.arguments import parameters
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path

@@ -11,8 +11,7 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr
 from .._lines.equations import Written
-from .._program.expand import expanded
-from .._program.graph import Stack, jaxprs_in, loop_parts, open_jaxpr
+from .._program.graph import Stack, expanded, jaxprs_in, loop_parts, open_jaxpr
 from .._rounding.rounding import round_with
 from . import primitives
 from .formats import Formats

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from .._carry.call import SplitTree
 from .._carry.modules import gathered, spread
 from .._leaves.arguments import check_arrays, check_names, shown
-from .._leaves.compat import HAS_NUMBERS, has_float64, set_x64, traced_anew
+from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
@@ -71,10 +71,7 @@ class Subject:
     def __init__(
         self, f: Function, args: Args, kwargs: Mapping[str, PyTree] | None, x64: bool | None
     ):
-        if not HAS_NUMBERS:
-            raise NotImplementedError(
-                f"audit_precision needs JAX 0.8 or later, and this is {jax.__version__}."
-            )
+        check_release("audit_precision")
         if not callable(f):
             raise TypeError(
                 f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "

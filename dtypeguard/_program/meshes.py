@@ -10,18 +10,18 @@ from .._leaves.types import DType, Equation, Leaf
 
 def under_mesh(eqn: Equation) -> contextlib.AbstractContextManager[object]:
     """A context with the mesh under which an equation was traced."""
-    mesh = getattr(getattr(eqn, "ctx", None), "cur_abstract_mesh", None)
-    if not _HAS_MESHES or mesh is None or mesh == sharding.get_abstract_mesh():
-        return contextlib.nullcontext()
-    return sharding.use_abstract_mesh(mesh)
+    return _under(eqn.ctx.cur_abstract_mesh)
 
 
 def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
     """A context with the mesh of an array."""
-    mesh = jax.typeof(array).sharding.mesh if _HAS_MESHES else None
-    if mesh is None or mesh.empty or mesh == sharding.get_abstract_mesh():
-        return contextlib.nullcontext()
-    return sharding.use_abstract_mesh(mesh)
+    mesh = jax.typeof(array).sharding.mesh
+    return contextlib.nullcontext() if mesh.empty else _under(mesh)
+
+
+def _under(mesh: sharding.AbstractMesh) -> contextlib.AbstractContextManager[object]:
+    is_it = mesh == sharding.get_abstract_mesh()
+    return contextlib.nullcontext() if is_it else sharding.use_abstract_mesh(mesh)
 
 
 def as_dtype(array: Leaf, dtype: DType) -> Leaf:
@@ -34,10 +34,4 @@ def as_dtype(array: Leaf, dtype: DType) -> Leaf:
 
 def current_mesh() -> object:
     """The mesh of the context, under which a new array is."""
-    return sharding.get_abstract_mesh() if _HAS_MESHES else None
-
-
-_HAS_MESHES = all(
-    hasattr(sharding, name)
-    for name in ("use_abstract_mesh", "get_abstract_mesh", "reshard")
-)
+    return sharding.get_abstract_mesh()

@@ -12,7 +12,6 @@ import pytest
 from helpers import needs_record
 
 from dtypeguard import audit, explain
-from dtypeguard._leaves.compat import CAN_TRACE_ANEW
 
 pytestmark = pytest.mark.third_party
 
@@ -20,8 +19,6 @@ pytestmark = pytest.mark.third_party
 @pytest.mark.parametrize("name", planted_steps.CASES)
 def test_planted(name):
     case = planted_steps.CASES[name]
-    if name == "half_of_a_numpy_scalar" and not CAN_TRACE_ANEW:
-        pytest.skip("before JAX 0.5 the line that uses such a constant is named")
     report = audit(case.step, *case.args, **case.options)
     assert report.error is None
     (drift,) = report.drifts

@@ -9,7 +9,6 @@ import pytest
 from helpers import needs_explicit_x64, set_x64
 from hlo import count_float64
 
-from dtypeguard._rounding import rounding
 from dtypeguard._rounding.rounding import (
     random_bits,
     round_with,
@@ -224,9 +223,3 @@ def test_bits_are_a_function_of_words_and_place():
         args = (jnp.ones((3, 5), F32), bits)
         round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
         assert count_float64(round_to, *args) == 0
-
-
-def test_elements_beyond_one_word_of_indices_have_bits_of_their_own(monkeypatch):
-    few = functools.partial(rounding._index, limit=4)
-    monkeypatch.setattr(rounding, "_index", few)
-    assert len(np.unique(rounding.random_bits((1, 2), (4, 4)))) == 16

@@ -130,7 +130,7 @@ def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
     first, *outer = through
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, line_at(first.file, first.line), users, None, through)
+    return Origin(*first, line_at(first.file, first.line), users, through)
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:

@@ -5,6 +5,7 @@ that was found is a plan that matches.
 """
 
 import ast
+import dataclasses
 import difflib
 import fnmatch
 import functools
@@ -178,20 +179,12 @@ class _WithoutFloats(ast.NodeTransformer):
 
 def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
     """What to write in place of an entry that matches nothing."""
-    here = [line for line in lines if _is_place(entry.place, line.place)]
-    text = entry.expression
-    is_same = lambda line: text is None or _loose(text) == _loose(line.expression or "")
-    if same := [*filter(is_same, here)]:
-        nearest = _nearest(entry.scope or "", {line.scope for line in same})
-        return f"the nearest scope there is {nearest!r}"
-    if here:
-        texts = {line.expression for line in here if line.expression}
-        return f'the nearest there is "{_nearest(text or "", texts)}"'
-    moved = {line.place for line in filter(is_same, lines)} if text else {}
-    place = _nearest(entry.place, moved or {line.place for line in lines})
-    if moved:
-        return f'its expression is in "{place}" now: write that, or undo the renaming'
-    return f'no such function computes anything; the nearest is "{place}"'
+    anywhere = dataclasses.replace(entry, scope=None)
+    scopes = {line.scope for line in lines if _matches(anywhere, line)}
+    if scopes:
+        return f"the nearest scope there is {_nearest(entry.scope or '', scopes)!r}"
+    names = {line.place if entry.expression is None else str(line) for line in lines}
+    return f'the nearest there is "{_nearest(entry.key, names)}"'
 
 
 def _nearest(text: str, texts: Iterable[str]) -> str:

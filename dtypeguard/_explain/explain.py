@@ -14,7 +14,6 @@ from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .arguments import find_arguments, find_checked, find_result
-from .colors import color_uncaught
 from .control_flow import find_in_control_flow
 from .finding import Failure
 from .frames import JAX
@@ -52,10 +51,9 @@ def explain(
 
     Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     because the notes come from JAX's own frames. An error that leaves the context has
-    them filtered out again. On a terminal, the notes of one that ends the program have
-    colors if rich is installed. From Python 3.12 on, the lines that make arrays are
-    recorded from the entry of the context on, for the lines of constants and arguments.
-    Nothing else changes.
+    them filtered out again. From Python 3.12 on, the lines that make arrays are recorded
+    from the entry of the context on, for the lines of constants and arguments. Nothing else
+    changes.
 
     A note fits on a screen: leaves that share a cause share a row, and five causes are
     listed. `error.dtypeguard_rows` has every leaf: its `path`, `branch` and `types`, and
@@ -149,7 +147,6 @@ def explain_error(
                         choice = choice._replace(remedies=instead, is_checked=False, to=())
                     choice = choice._replace(before=before)
                     part.add_note(text_of(choice, is_whole))
-                    color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 

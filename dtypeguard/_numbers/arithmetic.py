@@ -1,5 +1,6 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -211,12 +212,10 @@ class Arithmetic:
             return evaluate(node.eqn, operands, dtype_of)
         key = node.number, is_wide, formats
         if key not in self._functions:
-            made = binding(node.eqn, dtype_of)
-            try:
-                shared = self._functions.setdefault(made.key, jax.jit(made.run))
-            except TypeError:  # a parameter has no hash
-                shared = made.run
-            self._functions[key] = shared
+            same, run = binding(node.eqn, dtype_of)
+            with contextlib.suppress(TypeError):  # a parameter has no hash
+                run = self._functions.setdefault(same, jax.jit(run))
+            self._functions[key] = run
         return self._functions[key](*operands)
 
     def _rounded(

@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def own_dtype(dtype: DType) -> DType:
 
 def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
     """The results of an equation on operands of other dtypes."""
-    return binding(eqn, dtype_of).run(*operands)
+    return binding(eqn, dtype_of)[1](*operands)
 
 
 def evaluate_in(
@@ -67,20 +67,8 @@ def bound_product(
     return bind(*(as_dtype(each, wide) for each in operands), **params)
 
 
-class Binding(NamedTuple):
-    """A primitive with its parameters.
-
-    Attributes:
-        key: the same for those that compute the same.
-        run: its results, of its operands.
-    """
-
-    key: object
-    run: Callable[..., list[Leaf]]
-
-
-def binding(eqn: Equation, dtype_of: DtypeOf) -> Binding:
-    """What evaluates an equation: see `evaluate`."""
+def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
+    """What evaluates an equation, and a key that is the same for what computes the same."""
     primitive = eqn.primitive
     params = {key: _param(key, x, dtype_of) for key, x in eqn.params.items()}
     if primitive.name == "convert_element_type":
@@ -94,7 +82,7 @@ def binding(eqn: Equation, dtype_of: DtypeOf) -> Binding:
         made = primitive.bind(*functions, *operands, **params)
         return made if primitive.multiple_results else [made]
 
-    return Binding((primitive, *functions, *params.items()), run)
+    return (primitive, *functions, *params.items()), run
 
 
 def _param(name: str, value: Leaf, dtype_of: DtypeOf) -> object:

@@ -142,11 +142,11 @@ def test_holds(tmp_path, text):
 _EDITED = {
     "renamed variable": (
         _MODEL.replace("(h)", "(scores)").replace("h =", "scores ="),
-        r'softmax\(h\): the nearest there is "jax.nn.softmax\(scores\)"',
+        r'softmax\(h\): the nearest there is "model.py:Block.__call__: jax.nn.softmax\(s',
     ),
     "renamed function": (
         _MODEL.replace("norm(", "rms_norm("),
-        r'mean\(x \* x\): its expression is in "model.py:rms_norm" now',
+        r'mean\(x \* x\): the nearest there is "model.py:rms_norm: jnp.mean\(x \* x\)"',
     ),
     "taken out": (
         _MODEL.replace("jax.nn.softmax(h)", "h"),

@@ -109,8 +109,8 @@ class PlanCheck:
         plan, now = self.plan, self.now
         lines = [f"{self.path}: {_off(now, self.compiled)}."]
         lines.append(
-            f"Now {percent(now.share or 0.0)} of the multiply-adds are {plan.narrow}; in the "
-            f"plan {percent(plan.share or 0.0)}, {percent(plan.error or 0.0)} off."
+            f"Now {percent(now.share or 0.0)} of the multiply-adds are {plan.narrow}; in "
+            f"the plan {percent(plan.share or 0.0)}, {percent(plan.error or 0.0)} off."
         )
         if self.worst:
             worst = columns([(percent(x), name) for name, x in self.worst])

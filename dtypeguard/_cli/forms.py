@@ -13,7 +13,7 @@ from .._audit.report import AuditReport
 from .._explain.explain import printed
 from .._leaves.rows import columns, shown_fields
 from .._lines.recompiled import Recompiled
-from .._lock.check import Locked
+from .._lock.check import Locked, data_of_cause, text_of_cause
 from .._precision.report import PrecisionReport
 from .._source.files import is_installed
 from .._source.origin import Origin
@@ -172,12 +172,14 @@ def of_lock(locked: Locked, update: str) -> FormedReport:
     step, path = locked.now.lock.step, locked.path
     causes = [] if locked.holds else locked.causes()
     made = [
-        Annotation(next(iter(x.lines), None), f"not as locked in {path}", "\n".join(x.text))
+        Annotation(
+            next(iter(x.lines), None), f"not as locked in {path}", "\n".join(text_of_cause(x))
+        )
         for x in causes
     ]
     text = f"{step} is as locked in {path}." if locked.holds else locked.report(update)
     data = {"step": step, "path": path, "ok": locked.holds}
-    return FormedReport(text, made, {**data, "causes": [x.data for x in causes]})
+    return FormedReport(text, made, {**data, "causes": [*map(data_of_cause, causes)]})
 
 
 def of_run(

@@ -1,14 +1,15 @@
 """What differs between a lock and what a step computes in now."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .computations import MIRRORED, LockEntry
-from .leaves import Folding, TypedLeaf, covering, grouped
-from .step import Entries, Function, Lock, TracedStep
+from .computations import MIRRORED, Function, LockEntry
+from .leaves import TypedLeaf, covering, fold, grouped
+from .step import Lock, TracedStep
 
 INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
+_Pair = tuple[list[LockEntry], list[LockEntry]]
 
 
 class FunctionChange(NamedTuple):
@@ -18,27 +19,19 @@ class FunctionChange(NamedTuple):
         function: its file and name.
         added: what it computes now and did not, or in more calls.
         removed: what it no longer does, or in fewer calls.
-        before: all that it computed, in order.
+        before: all that it computed.
         moved_from: what it was, if it is only called otherwise, or in another file.
     """
 
     function: Function
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
-    before: Entries
+    before: Sequence[LockEntry]
     moved_from: Function | None = None
 
 
 class LeafChange(NamedTuple):
-    """Leaves that changed their type.
-
-    Attributes:
-        table: "inputs", "carry" or "outputs".
-        path: of one leaf, or in the lock of several.
-        before: the type in the lock; "" if it has none.
-        after: the type now; "" if there is no such leaf.
-        leaves: the leaves now.
-    """
+    """Leaves of a table that changed their type; "" where there is no such leaf."""
 
     table: str
     path: str
@@ -66,37 +59,33 @@ def differences(locked: Lock, now: TracedStep) -> Differences:
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    old, new = locked.functions, now.lock.functions
-    missing = {function: old[function] for function in old if function not in new}
+    missing = dict(locked.functions)
+    new = [x for x in now.lock.functions.items() if x[0] not in missing]
     changes: list[FunctionChange] = []
-    for function, entries in new.items():
-        if function in old:
-            added, removed = _compared(old[function], entries)
-            if added or removed:
-                changes.append(FunctionChange(function, added, removed, old[function]))
-            continue
+    for function, entries in now.lock.functions.items():
+        if (was := missing.pop(function, None)) is not None and any(
+            pair := _compared(was, entries)
+        ):
+            changes.append(FunctionChange(function, *pair, was))
+    for function, entries in new:
         same = [x for x, was in missing.items() if not any(_compared(was, entries))]
         same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
         same += [x for x in missing if x[1] == function[1]]
-        if same:
-            was = missing.pop(same[0])
-            changes.append(FunctionChange(function, *_compared(was, entries), was, same[0]))
-        else:
-            changes.append(FunctionChange(function, list(dict.fromkeys(entries)), (), []))
+        was = missing.pop(same[0]) if same else []
+        pair = _compared(was, entries) if same else ([*dict.fromkeys(entries)], [])
+        changes.append(FunctionChange(function, *pair, was, *same[:1]))
     for function, was in missing.items():
-        changes.append(FunctionChange(function, (), list(dict.fromkeys(was)), was))
-    leaves = [x for table in (INPUTS, CARRY, OUTPUTS) for x in _leaves(table, locked, now)]
+        changes.append(FunctionChange(function, (), [*dict.fromkeys(was)], was))
+    tables = INPUTS, CARRY, OUTPUTS
+    leaves = [
+        LeafChange(table, *change)
+        for table in tables
+        for change in _leaves(getattr(locked, table), now.leaves[table])
+    ]
     return Differences(changes, leaves)
 
 
-def is_of_another(locked: Lock, now: TracedStep, found: Differences) -> bool:
-    """Whether a lock is of another step, not of this one under another name."""
-    if locked.step == now.lock.step:
-        return False
-    return any(x.added or x.removed for x in found.functions) or bool(found.leaves)
-
-
-def _compared(before: Entries, after: Entries) -> tuple[list[LockEntry], list[LockEntry]]:
+def _compared(before: Iterable[LockEntry], after: Iterable[LockEntry]) -> _Pair:
     """What is computed more often, and what less, as far as that is a difference."""
     old, new = Counter(before), Counter(after)
     forward = {entry.text for entry in (*old, *new) if entry.kind != MIRRORED}
@@ -115,30 +104,35 @@ def _compared(before: Entries, after: Entries) -> tuple[list[LockEntry], list[Lo
     return added, removed
 
 
-def _leaves(table: str, locked: Lock, now: TracedStep) -> list[LeafChange]:
-    types, leaves = getattr(locked, table), now.leaves[table]
-    folding = Folding(leaf[:2] for leaf in leaves)
-    groups: dict[tuple[str, ...], list[TypedLeaf]] = {}
+def _leaves(
+    types: dict[str, str], leaves: Iterable[TypedLeaf]
+) -> Iterator[tuple[str, str, str, list[TypedLeaf]]]:
+    """The leaves of a table that changed their type, by what is told of them."""
+    groups: dict[str, dict[TypedLeaf, str]] = {path: {} for path in types}
+    new: list[TypedLeaf] = []
     for leaf in leaves:
-        groups.setdefault(folding.parts(leaf.path), []).append(leaf)
-    found: dict[tuple[str, str, str], list[TypedLeaf]] = {}
-    covers = {p: covering(types, p, group[0].path) for p, group in groups.items()}
-    names = {p: ", ".join(sorted({x.name for x in group})) for p, group in groups.items()}
-    used = Counter(covers.values())
-    others = Counter(path for p, path in covers.items() if path and types[path] != names[p])
-    new = [
-        leaf for parts, group in groups.items() if covers[parts] is None for leaf in group
-    ]
-    new_types = grouped(leaf[:2] for leaf in new)
-    for parts, group in groups.items():
-        path, name = covers[parts], names[parts]
-        if path is None:
-            shown = covering(new_types, parts, group[0].path) or "".join(parts)
-            found.setdefault((shown, "", new_types.get(shown, name)), []).extend(group)
-        elif types[path] != name:
+        path, rest = covering(types, leaf.path)
+        if path:
+            groups[path][leaf] = rest
+        else:
+            new.append(leaf)
+    for path, group in groups.items():
+        known = types[path].split(", ")
+        if not group:
+            yield path, types[path], "", []
+        elif {leaf.name for leaf in group} != {*known}:
+            others = [leaf for leaf in group if leaf.name not in known] or [*group]
             # The path in the lock stands for all below it.
-            shown = path if others[path] == used[path] else "".join(parts)
-            found.setdefault((shown, types[path], name), []).extend(group)
-    changes = [LeafChange(table, *key, group) for key, group in found.items()]
-    gone = [path for path in types if not used[path]]
-    return changes + [LeafChange(table, path, types[path], "") for path in gone]
+            is_whole = len(others) == len(group)
+            below: dict[str, list[TypedLeaf]] = {}
+            for leaf in others:
+                below.setdefault("" if is_whole else fold(group[leaf]), []).append(leaf)
+            for rest, same in below.items():
+                yield (
+                    path + rest,
+                    types[path],
+                    ", ".join(sorted({x.name for x in same})),
+                    same,
+                )
+    for path, name in grouped(new).items():
+        yield path, "", name, [x for x in new if covering([path], x.path)[0]]

@@ -1,7 +1,8 @@
-"""The types of inputs, carry and outputs by path, grouped."""
+"""The types of inputs, carry and outputs by path: grouped, and looked up in a lock."""
 
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak
@@ -13,14 +14,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _NUMBER = re.compile(r"\d+")
 
 
-class _Leaf(NamedTuple):
-    path: str
-    name: str
-    value: int
-    made: int
-
-
-class TypedLeaf(_Leaf):
+class TypedLeaf(NamedTuple):
     """A leaf of the inputs, the carry or the outputs.
 
     Attributes:
@@ -30,13 +24,10 @@ class TypedLeaf(_Leaf):
         made: of a leaf of the carry, the number of the output; else that of the value.
     """
 
-    __slots__ = ()
-
-    def __new__(cls, path: str, value: int, avals: Sequence[Aval]):
-        """Reads the type of a value of the graph."""
-        aval = avals[value]
-        name = f"{'weak ' * is_weak(aval)}{aval.dtype}"
-        return super().__new__(cls, path, name, value, value)
+    path: str
+    name: str
+    value: int
+    made: int
 
     def after(self, other: "TypedLeaf") -> "TypedLeaf":
         """The leaf of a carry that comes back as another one."""
@@ -44,82 +35,72 @@ class TypedLeaf(_Leaf):
         return self._replace(name=name, made=other.made)
 
 
-Parts = tuple[str, ...]
+def typed_leaf(path: str, value: int, aval: Aval) -> TypedLeaf:
+    """A leaf, with the type of its value in the graph."""
+    return TypedLeaf(path, f"{'weak ' * is_weak(aval)}{aval.dtype}", value, value)
 
 
-class Folding:
-    """Folds the numbers in paths: `params['layer_3'][0]` is `params['layer_*'][*]`.
+_Rest = tuple[str, ...]  # of a path
 
-    Indices stay where no two of them hold the same, as in `(params, opt_state)`.
 
-    Args:
-        leaves: all leaves, by path and type.
+def grouped(leaves: Iterable[TypedLeaf]) -> Types:
+    """Types by path: one line for all below a node that are alike.
+
+    Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where
+    no two of them hold the same, as in `(params, opt_state)`.
     """
+    found: Types = {}
 
-    def __init__(self, leaves: Iterable[tuple[str, str]]):
-        self._kept: set[Parts] = set()
-        below: dict[Parts, dict[str, set[Parts]]] = {}
-        for path, name in leaves:
-            raw = _split(path)
-            for size in range(1, len(raw)):
-                rest = tuple(_NUMBER.sub("*", part) for part in raw[size + 1 :])
-                if _INDEX.fullmatch(raw[size]):
-                    children = below.setdefault(raw[:size], {})
-                    children.setdefault(raw[size], set()).add((*rest, name))
-        for node, children in below.items():
-            shapes = [frozenset(each) for each in children.values()]
-            if len(shapes) > 1 and len(set(shapes)) == len(shapes):
-                self._kept.update((*node, child) for child in children)
+    def visit(prefix: str, below: list[tuple[_Rest, str]]) -> None:
+        names = {name for _, name in below}
+        ending = {name for rest, name in below if not rest}
+        if ending or (prefix and len(names) == 1):
+            found[prefix] = ", ".join(sorted(ending or names))
+        if prefix and len(names) == 1:
+            return
+        inside: dict[str, list[tuple[_Rest, str]]] = {}
+        for rest, name in below:
+            if rest:
+                inside.setdefault(rest[0], []).append((rest[1:], name))
+        shapes = [frozenset((_folded(r), name) for r, name in x) for x in inside.values()]
+        is_kept = len(inside) > 1 and len({*shapes}) == len(shapes)
+        merged: dict[str, list[tuple[_Rest, str]]] = {}
+        for part, children in inside.items():
+            is_same = not prefix or (is_kept and _INDEX.fullmatch(part))
+            merged.setdefault(part if is_same else fold(part), []).extend(children)
+        for part, children in merged.items():
+            visit(prefix + part, children)
 
-    def parts(self, path: str) -> Parts:
-        """The parts of a path, folded."""
-        raw = _split(path)
-        return (
-            raw[0],
-            *(
-                part if raw[: number + 2] in self._kept else _NUMBER.sub("*", part)
-                for number, part in enumerate(raw[1:])
-            ),
-        )
+    visit("", [(_split(leaf.path), leaf.name) for leaf in leaves])
+    return found
 
 
-def _split(path: str) -> Parts:
+def fold(path: str) -> str:
+    """A path, or a part of one, with `*` for numbers."""
+    return _NUMBER.sub("*", path)
+
+
+def _folded(rest: _Rest) -> _Rest:
+    return tuple(map(fold, rest))
+
+
+def _split(path: str) -> _Rest:
     first, *rest = parts(path) or [path]
     if first == "result" and rest:  # its items differ, and are few
         first, *rest = first + rest[0], *rest[1:]
     return (first, *rest)
 
 
-def grouped(leaves: Iterable[tuple[str, str]]) -> Types:
-    """Types by path: one line for all below a node that are alike."""
-    leaves = list(leaves)
-    folding = Folding(leaves)
-    types: dict[Parts, set[str]] = {}
-    for path, name in leaves:
-        types.setdefault(folding.parts(path), set()).add(name)
-    found: Types = {}
-
-    def visit(prefix: Parts, below: Mapping[Parts, set[str]]) -> None:
-        names = {", ".join(sorted(each)) for each in below.values()}
-        if prefix and len(names) == 1:
-            found["".join(prefix)] = names.pop()
-            return
-        size = len(prefix) + 1
-        for part in dict.fromkeys(path[:size] for path in below):
-            if part == prefix:  # a leaf beside longer paths
-                found["".join(part)] = ", ".join(sorted(below[part]))
-            else:
-                visit(part, {p: t for p, t in below.items() if p[:size] == part})
-
-    visit((), types)
-    return found
-
-
-def covering(types: Mapping[str, object], parts: Parts, path: str) -> str | None:
-    """The path in `types` that covers a leaf, however that folded it."""
+def covering(types: Iterable[str], path: str) -> tuple[str, str]:
+    """The path in a lock that covers a leaf, and the rest of the leaf's; "" for none."""
     raw = _split(path)
-    for way in (parts, (raw[0], *(_NUMBER.sub("*", part) for part in raw[1:])), raw):
-        for size in range(len(way), 0, -1):
-            if "".join(way[:size]) in types:
-                return "".join(way[:size])
-    return None
+    for size in range(len(raw), 0, -1):
+        head = "".join(raw[:size])
+        if fit := [each for each in types if _pattern(each).fullmatch(head)]:
+            return min(fit, key=lambda each: each.count("*")), "".join(raw[size:])
+    return "", path
+
+
+@functools.lru_cache(10_000)
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.escape(path).replace(r"\*", r"(\d+|\*)"))

@@ -10,12 +10,8 @@ from .._leaves.functions import parameters
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, LockEntry, computations, function_name
-from .leaves import TypedLeaf, Types, grouped
-
-Function = tuple[str, str]  # its file and its name
-# One for each call and what it computes in, in the order of the program.
-Entries = list[LockEntry]
+from .computations import Computation, Function, LockEntry, computations
+from .leaves import TypedLeaf, Types, grouped, typed_leaf
 
 
 class Lock(NamedTuple):
@@ -23,31 +19,23 @@ class Lock(NamedTuple):
 
     Attributes:
         step: the file and the name of the step.
-        functions: in the order of the program.
+        functions: what the calls of each compute in.
         inputs: types by path; also `carry`, where a leaf may change its type, and
             `outputs`.
     """
 
     step: str
-    functions: dict[Function, Entries]
+    functions: dict[Function, list[LockEntry]]
     inputs: Types
     carry: Types
     outputs: Types
 
 
 class TracedStep(NamedTuple):
-    """A step, traced, and the lock of what it is now.
-
-    Attributes:
-        lock: the lock.
-        program: the program.
-        computations: what the calls of each function compute, in the order of the program.
-        leaves: the leaves of inputs, carry and outputs by path, by the name of the table.
-    """
+    """A step, traced: its lock, its calls in order, and its leaves by the lock's tables."""
 
     lock: Lock
-    program: Program
-    computations: list[tuple[Function, Computation]]
+    computations: list[Computation]
     leaves: dict[str, list[TypedLeaf]]
 
 
@@ -84,13 +72,15 @@ class MayCarry(Call):
 def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> TracedStep:
     """Traces a step and reads what it computes in."""
     program = trace(lambda: call)
-    file_of = functools.cache(lambda file: name_of_file(file, folder))
-    found = computations(program.step, step)
-    pairs = [((file_of(x.code.co_filename), function_name(x.code)), x) for x in found]
+    name_of = functools.partial(name_of_file, folder=folder)
+    found = computations(program.step, step, name_of)
+    functions: dict[Function, list[LockEntry]] = {}
+    for each in found:
+        if each.entries:
+            functions.setdefault(each.function, []).extend(dict.fromkeys(each.entries))
     leaves = _leaves(call, program, step)
-    tables = {key: grouped(x[:2] for x in each) for key, each in leaves.items()}
-    lock = Lock(name, _functions(pairs), **tables)
-    return TracedStep(lock, program, pairs, leaves)
+    types = {table: grouped(each) for table, each in leaves.items()}
+    return TracedStep(Lock(name, functions, **types), found, leaves)
 
 
 def name_of_file(file: str, folder: str) -> str:
@@ -103,35 +93,24 @@ def name_of_file(file: str, folder: str) -> str:
         return file.replace(os.sep, "/")
 
 
-def _functions(pairs: Sequence[tuple[Function, Computation]]) -> dict[Function, Entries]:
-    found: dict[Function, Entries] = {}
-    for function, computation in pairs:
-        if computation.entries:
-            found.setdefault(function, []).extend(dict.fromkeys(computation.entries))
-    return found
-
-
 def _leaves(call: MayCarry, program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     """Inputs, carry and outputs."""
     graph, names = program.step, [*parameters(step)]
-    of_carry = lambda trees: [n + p for n, x in zip(program.names, trees) for p in x.paths]
-    before = [
-        TypedLeaf(*pair, graph.avals)
-        for pair in zip(of_carry(program.carried), graph.inputs)
+    typed = lambda paths, values: [
+        typed_leaf(path, value, graph.avals[value]) for path, value in zip(paths, values)
     ]
+    of_carry = lambda trees: [n + p for n, x in zip(program.names, trees) for p in x.paths]
+    before = typed(of_carry(program.carried), graph.inputs)
     paths = [_of_argument(path, names) for path in program.rest.paths]
-    inputs = [TypedLeaf(*x, graph.avals) for x in zip(paths, graph.inputs[len(before) :])]
+    inputs = typed(paths, graph.inputs[len(before) :])
     if not call.is_carried:
         inputs, before = before + inputs, []
-    returned = of_carry(program.returned)
-    after = {
-        path: TypedLeaf(path, x, graph.avals) for path, x in zip(returned, graph.outputs)
-    }
+    returned = typed(of_carry(program.returned), graph.outputs)
+    after = {leaf.path: leaf for leaf in returned}
     carry = [leaf.after(after.pop(leaf.path, leaf)) for leaf in before]
     carry += [leaf._replace(name=f"-> {leaf.name}") for leaf in after.values()]
-    paths = map(call.path_of_other, program.others.paths)
-    outputs = zip(paths, graph.outputs[len(returned) :])
-    outputs = [TypedLeaf(*pair, graph.avals) for pair in outputs]
+    others = map(call.path_of_other, program.others.paths)
+    outputs = typed(others, graph.outputs[len(returned) :])
     return {"inputs": inputs, "carry": carry, "outputs": outputs}
 
 

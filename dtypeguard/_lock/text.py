@@ -6,13 +6,13 @@ import os
 import re
 import tempfile
 import tomllib
-from itertools import groupby
+from collections import Counter
 from typing import Any
 
 import jax
 
-from .computations import IN_ORDER, KINDS, LockEntry
-from .step import Entries, Function, Lock
+from .computations import KINDS, Function, LockEntry
+from .step import Lock
 
 _FORMAT = 1
 _WIDTH = 100
@@ -38,8 +38,8 @@ def text_of(lock: Lock) -> str:
     for (file, function), entries in lock.functions.items():
         lines += ["", f"[{_quoted(file)}.{_key(function)}]"]
         for kind in KINDS:
-            texts = _lines(kind, [entry.text for entry in entries if entry.kind == kind])
-            lines += _array(kind, texts) if texts else []
+            counts = Counter(sorted(x.text for x in entries if x.kind == kind))
+            lines += _array(kind, counts) if counts else []
     for table in _TABLES:
         if types := getattr(lock, table):
             lines += ["", f"[{table}]"]
@@ -47,19 +47,13 @@ def text_of(lock: Lock) -> str:
     return "\n".join([*lines, "", _END, ""])
 
 
-def _lines(kind: str, texts: list[str]) -> list[str]:
-    """Types and how many calls compute so: of products and sums in turn, else of all."""
-    is_in_order = kind in IN_ORDER
-    runs = groupby(texts if is_in_order else sorted(texts))
-    counted = [(text, len([*same])) for text, same in runs]
-    return [f"{text} ({count})" if count > 1 else text for text, count in counted]
-
-
-def _array(key: str, items: list[str]) -> list[str]:
-    line = f"{key} = [{', '.join(map(_quoted, items))}]"
-    if len(line) <= _WIDTH:
-        return [line]
-    return [f"{key} = [", *(f"  {_quoted(item)}," for item in items), "]"]
+def _array(key: str, counts: Counter[str]) -> list[str]:
+    """Types, and how many calls compute so."""
+    items = [_quoted(f"{x} ({n})" if n > 1 else x) for x, n in counts.items()]
+    line = f"{key} = [{', '.join(items)}]"
+    return (
+        [line] if len(line) <= _WIDTH else [f"{key} = [", *(f"  {x}," for x in items), "]"]
+    )
 
 
 def _key(name: str) -> str:
@@ -72,41 +66,39 @@ def _quoted(text: str) -> str:
 
 def read(path: str) -> Lock:
     """Reads the lock in a file."""
+    again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+                raise LockError(
+                    f"{path} has a merge conflict in line {number}. Take either side, then "
+                    "update the lock: it writes what the merged code computes in."
+                )
+        data = tomllib.loads(text)
+        if data.get("format") != _FORMAT:
+            raise LockError(
+                f"{path} has format {data.get('format')}; this dtypeguard reads format "
+                f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
+            )
+        if not text.rstrip().endswith(_END):
+            raise LockError(f"{path} is cut off: its last line is missing. {again}")
+        return _lock(data)
+    except LockError:
+        raise
     except FileNotFoundError:
         raise LockError(f"{path} does not exist. Write it with --out {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise LockError(f"{path} cannot be read: {error}.") from None
-    again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
-            raise LockError(
-                f"{path} has a merge conflict in line {number}. Take either side, then "
-                "update the lock: it writes what the merged code computes in."
-            )
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LockError(f"{path} is damaged: {error}. {again}") from None
-    if data.get("format") != _FORMAT:
-        raise LockError(
-            f"{path} has format {data.get('format')}; this dtypeguard reads format "
-            f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
-        )
-    if not text.rstrip().endswith(_END):
-        raise LockError(f"{path} is cut off: its last line is missing. {again}")
-    try:
-        return _lock(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
         reason = f"{type(error).__name__}: {error}"
         raise LockError(f"{path} is damaged: {reason}. {again}") from None
 
 
 def _lock(data: dict[str, Any]) -> Lock:
     tables = {name: dict(data.get(name, {})) for name in _TABLES}
-    functions: dict[Function, Entries] = {}
+    functions: dict[Function, list[LockEntry]] = {}
     for file, inside in data.items():
         if file in (*_TABLES, "format", "step"):
             continue
@@ -129,24 +121,22 @@ def _repeated(item: str) -> list[str]:
 def write(path: str, text: str) -> None:
     """Writes a file whole, or leaves it as it is."""
     folder = os.path.dirname(os.path.abspath(path))
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=folder, delete=False, newline="\n"
-        ) as file:
-            temporary = file.name
-            file.write(text)
-        mode = os.stat(path).st_mode if os.path.exists(path) else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
-        raise LockError(f"{path} cannot be written: {error.strerror}.") from None
+    with contextlib.ExitStack() as cleanup:
+        try:
+            handle, temporary = tempfile.mkstemp(dir=folder)
+            cleanup.callback(_remove, temporary)
+            with open(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            if os.path.exists(path):
+                os.chmod(temporary, os.stat(path).st_mode)
+            else:
+                os.umask(mask := os.umask(0))
+                os.chmod(temporary, 0o666 & ~mask)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise LockError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.remove(path)

@@ -2,9 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, overload
-
-from jax import tree_util
+from typing import Any, NamedTuple, overload
 
 from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
@@ -14,19 +12,11 @@ from .._leaves.arguments import check_arrays, check_names
 from .._leaves.dtypes import is_wide
 from .._leaves.functions import is_transformation
 from .._leaves.public import public
-from .._leaves.types import (
-    DType,
-    ExtraArgs,
-    Optimizer,
-    Params,
-    PyTree,
-    Step,
-    Updates,
-)
+from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
-from .report import AuditReport, Kind
+from .report import AuditReport
 from .step import Returned, Which, audit_step
 from .trace_error import TraceError
 
@@ -133,23 +123,23 @@ def _audit_optimizer(
     return examine(_Update(opt, params, updates, extra_args), x64)
 
 
-class _Update:
+class _Update(NamedTuple):
     """An optimizer's `update`: a step that carries the state that `init` makes."""
 
-    kind: Kind = "optimizer"
+    opt: Optimizer
+    params: Params
+    updates: Updates
+    extra_args: ExtraArgs
 
-    def __init__(
-        self, opt: Optimizer, params: Params, updates: Updates, extra_args: ExtraArgs
-    ):
-        self.opt = opt
-        self.inputs = params, updates, extra_args
-        self.name = name_of(opt)
-        self.leaves = len(tree_util.tree_leaves(params))
+    kind = "optimizer"
 
-    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
+    @property
+    def name(self) -> str:
+        return name_of(self.opt)
+
+    def trace(self) -> Program:
         """Traces `init`, and `update` on its state: weak types stay weak."""
-        params, updates, extra_args = self.inputs
-        extra = SplitTree(extra_args, static={bool})  # a bool may choose what is traced
+        extra = SplitTree(self.extra_args, static={bool})  # may choose what is traced
 
         def step(state, updates, params, /, **extra_args):
             new_updates, new_state = self.opt.update(updates, state, params, **extra_args)
@@ -164,8 +154,8 @@ class _Update:
             args, kwargs = (state, updates, params), extra.merged(extra_arrays)
             return Call(step, carry, args, kwargs, static={bool}, in_place=False)
 
-        inputs = params, updates, extra.arrays
-        program = trace(make, inputs, is_made=True, is_optimizer=True, types=types)
+        inputs = self.params, self.updates, extra.arrays
+        program = trace(make, inputs, is_made=True, is_optimizer=True)
         policy = policy_of(self.opt)
         state = [leaf for parts in program.carried for leaf in parts.arrays]
         stores_wide = policy.state_dtype is not None and any(map(is_wide, state))
@@ -176,8 +166,8 @@ class _Update:
         """A guard, if it fixes the optimizer."""
         if error is None and all(each.is_castable for each in drifts):
             return Advice()
-        still = left(_Update(guard(self.opt), *self.inputs).trace)
-        return Advice() if still == () else refused(still, self.kind)
+        still = left(self._replace(opt=guard(self.opt)).trace)
+        return Advice() if still == () else refused(still, "optimizer")
 
 
 # For an optimizer that one of these made, the user's own name is better.

@@ -1,67 +1,34 @@
-"""One audit of a program: what the analyses find, and what fixes it."""
+"""One audit of a program: what is found in it, and what fixes it."""
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.types import DType
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.lines import ProgramLines
 from .._lines.monitored import RECORD
 from .._program.trace import Program, TraceFailed
-from . import constants, wide
+from . import findings
 from .report import AuditReport, Kind
-from .trace_error import TraceError, reduce_error
-
-
-class Analysis(Protocol):
-    """A module that looks for one kind of fault."""
-
-    def find(self, program: Program, lines: ProgramLines | None) -> Iterator[Any]:
-        """Yields findings, each a dataclass."""
-        ...
-
-    def summary(self, found: tuple[Any, ...]) -> str:
-        """A sentence on all findings; empty if there is nothing to say."""
-        ...
-
-
-# Every analysis but that of drift, by the name of its findings.
-_ANALYSES: dict[str, Analysis] = {
-    "wide_operations": wide,
-    "changed_constants": constants,
-}
+from .trace_error import reduce_error
 
 
 class Advice(NamedTuple):
-    """What fixes a program: see `AuditReport`."""
+    """What fixes a program: see `AuditReport`. Every remedy has been tried."""
 
     refusal: str | None = None
     remedy: str = ""
 
 
-class Audited(Protocol):
-    """The optimizer or step of an audit."""
+def examine(subject: Any, x64: bool | None) -> AuditReport:
+    """Audits an optimizer or a step, with `jax_enable_x64` as it is if `x64` is None.
 
-    name: str
-    kind: Kind
-    leaves: int
-
-    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
-        """Traces it; see `trace`."""
-        ...
-
-    def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
-        """What fixes it. Every remedy has been tried."""
-        ...
-
-
-def examine(subject: Audited, x64: bool | None) -> AuditReport:
-    """Audits an optimizer or a step, with `jax_enable_x64` as it is if `x64` is None."""
+    The subject has a `name`, a `kind`, `trace()` and `advice(drifts, error)`.
+    """
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     with flag, RECORD, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
@@ -72,18 +39,23 @@ def examine(subject: Audited, x64: bool | None) -> AuditReport:
             if failed.args == ("inputs",):
                 raise
             error = reduce_error(failed.__cause__, *failed.args)
-            nothing = tuple((name, ()) for name in _ANALYSES)
-            about |= subject.advice((), error)._asdict()
-            return AuditReport(findings=nothing, error=error, **about)
+            advice = subject.advice((), error)
+            return AuditReport(error=error, **about, **advice._asdict())
         lines = ProgramLines(program, subject.trace)
         drifts = tuple(drift.find(program, lines))
-        found = {name: tuple(x.find(program, lines)) for name, x in _ANALYSES.items()}
-        about["summaries"] = tuple(x.summary(found[name]) for name, x in _ANALYSES.items())
-        about |= (subject.advice(drifts, None) if drifts else Advice())._asdict()
-        is_stable = all(each.where == "updates" for each in drifts)
-        is_stable &= not found["changed_constants"]
-        about["compilations"] = 1 if is_stable else 2
-        return AuditReport(drifts, tuple(found.items()), **about)
+        wide = tuple(findings.wide_operations(program, lines))
+        constants = tuple(findings.constants(program))
+        advice = subject.advice(drifts, None) if drifts else Advice()
+        is_stable = not constants and all(each.where == "updates" for each in drifts)
+        return AuditReport(
+            drifts,
+            wide,
+            constants,
+            (findings.wide_summary(wide), findings.constants_summary(constants)),
+            compilations=1 if is_stable else 2,
+            **about,
+            **advice._asdict(),
+        )
 
 
 def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:

@@ -1,10 +1,9 @@
-"""What an audit found, as text, JSON, Markdown and HTML."""
+"""What an audit found, as text and JSON."""
 
 import collections
 import dataclasses
 import json
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
 from .._leaves.groups import Cells, grouped, of_holders, rows_of_causes
@@ -12,8 +11,7 @@ from .._leaves.public import public
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._lines.drift import Drift
 from .._source.origin import Why
-from . import wide
-from .page import Cell, Displayed, document, html_table
+from .findings import ChangedConstant, WideOperation, wide_summary
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
@@ -24,13 +22,14 @@ _EXPLAIN = (
 
 @public
 @dataclasses.dataclass(frozen=True, repr=False)
-class AuditReport(Displayed):
+class AuditReport:
     """The result of `dtypeguard.audit`; `print` it.
 
     Attributes:
         drifts: the leaves that changed.
-        findings: for each other analysis its name and what it found, dataclasses.
-        summaries: a sentence for each analysis that found anything.
+        wide_operations: the 64-bit floating-point operations, if no input is 64-bit.
+        changed_constants: the leaves of the carry that are no arrays and change.
+        summaries: what these two say, as sentences.
         compilations: how often a jitted step compiles: 1, or 2 if more than once; None if
             it does not trace.
         error: why it does not trace; None if it does.
@@ -42,7 +41,8 @@ class AuditReport(Displayed):
     """
 
     drifts: tuple[Drift, ...] = ()
-    findings: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    wide_operations: tuple[WideOperation, ...] = ()
+    changed_constants: tuple[ChangedConstant, ...] = ()
     summaries: tuple[str, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
@@ -60,11 +60,6 @@ class AuditReport(Displayed):
     def is_mended(self) -> bool:
         """Whether a guard fixes what is wrong, if anything is."""
         return self.refusal is None
-
-    @property
-    def wide_operations(self) -> tuple[wide.WideOperation, ...]:
-        """The 64-bit floating-point operations, if no input is 64-bit."""
-        return dict(self.findings).get("wide_operations", ())
 
     @property
     def headline(self) -> str:
@@ -103,7 +98,7 @@ class AuditReport(Displayed):
     @property
     def wide_summary(self) -> str:
         """How many operations compute in 64 bits, and where; empty if none does."""
-        return wide.summary(self.wide_operations)
+        return wide_summary(self.wide_operations)
 
     @property
     def _paragraphs(self) -> list[str]:
@@ -112,14 +107,6 @@ class AuditReport(Displayed):
         cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
         lost = rounding(cast, self.advice) if self.is_mended else ""
         return [text for text in (*self.summaries, self.advice, lost) if text]
-
-    def _cells(self) -> Iterator[Sequence[Cell]]:
-        """Path, types, origin and cause of every drift."""
-        for d in self.drifts:
-            lines = (
-                (x.place, x.users.code) if x else ("", "") for x in (d.origin, d.cause)
-            )
-            yield ("", d.name), (d.before, ""), (d.after, ""), *lines
 
     def rows(self) -> Sequence[Cells]:
         """Path, types, origin and cause of every drift, as text."""
@@ -131,6 +118,12 @@ class AuditReport(Displayed):
         """The error, then one line for each drift."""
         errors = [] if self.error is None else self.error.lines()
         return errors + (columns(self.rows()) if self.drifts else [])
+
+    def __repr__(self) -> str:
+        return f"<AuditReport: {self.headline}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # in a notebook
+        printer.text(str(self))
 
     def __str__(self) -> str:
         errors = [] if self.error is None else self.error.lines()
@@ -153,36 +146,10 @@ class AuditReport(Displayed):
         return text, ["Every leaf: the report's drifts, or --json."] * is_cut
 
     def to_json(self) -> str:
-        """The whole report as JSON, the findings of each analysis under its name."""
+        """The whole report as JSON, but for the sentences."""
         fields = shown_fields(self)
-        del fields["findings"], fields["summaries"]
-        report = {"ok": self.ok, "drifts": self.drifts, **dict(self.findings), **fields}
-        return json.dumps(report, indent=1, default=shown_fields)
-
-    def to_markdown(self) -> str:
-        """A heading, a table with the lines of source, and the advice."""
-        lines = [f"**audit: {self.headline}**", ""]
-        if self.error is not None:
-            lines += [f"- {_markdown_code(line)}" for line in self.error.lines()] + [""]
-        if self.drifts:
-            lines += [*_markdown_table(_HEAD, self._cells()), ""]
-        for text in self._paragraphs:
-            first, _, rows = text.partition("\n")
-            lines += [first, *(["", "```text", rows, "```"] if rows else []), ""]
-        return "\n".join(lines).rstrip() + "\n"
-
-    def to_html(self) -> str:
-        """One self-contained page that needs no network."""
-        return document("dtypeguard audit", *self._html())
-
-    def _html(self) -> tuple[str, ...]:
-        parts = [f"<h1>audit: {escape(self.headline)}</h1>"]
-        if self.error is not None:
-            code = map(escape, self.error.lines())
-            parts += [f"<p><code>{line}</code></p>" for line in code]
-        parts += [html_table(_HEAD, self._cells())] if self.drifts else []
-        parts += [f'<p class="lines">{escape(text)}</p>' for text in self._paragraphs]
-        return ("\n".join(parts),)
+        del fields["summaries"]
+        return json.dumps({"ok": self.ok, **fields}, indent=1, default=shown_fields)
 
 
 def _cause(drift: Drift) -> Hashable:
@@ -191,23 +158,8 @@ def _cause(drift: Drift) -> Hashable:
     return drift.where, drift.kind, types, str(drift.origin), str(drift.cause)
 
 
-_HEAD = ("leaf", "was", "is", "origin", "forced by")
 _LEAVES = {
     "state": ("state leaf", "state leaves"),
     "updates": ("update", "updates"),
     "carry": ("leaf of the carry", "leaves of the carry"),
 }
-
-
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
-    """The lines of a table."""
-    show = lambda text, code: " ".join(filter(None, (text, code and _markdown_code(code))))
-    lines = [head, *([show(*cell) for cell in row] for row in rows)]
-    first, *others = (f"| {' | '.join(line)} |" for line in lines)
-    return [first, "|---" * len(head) + "|", *others]
-
-
-def _markdown_code(text: str) -> str:
-    """Text as code, even with backticks or bars in it."""
-    text = text.replace("|", "\\|")
-    return f"`` {text} ``" if "`" in text else f"`{text}`"

@@ -1,9 +1,7 @@
 """Audits a step: which leaves of its carry drift, and on which line of source."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-
-from jax import tree_util
+from typing import NamedTuple
 
 from .._carry.call import Call
 from .._carry.carry import carry_of
@@ -14,7 +12,7 @@ from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
-from .report import AuditReport, Kind
+from .report import AuditReport
 from .trace_error import TraceError
 
 Arguments = tuple[Args, Kwargs]
@@ -36,24 +34,18 @@ def audit_step(
     check_names("audit", "kwargs", kwargs)
     check_x64("audit", x64)
     name = carry_of("audit", step, carry, returned).step
-    subject = _Step(step, carry, returned, lambda: (args, kwargs), name)
-    subject.leaves = len(tree_util.tree_leaves((args, kwargs)))
-    return examine(subject, x64)
+    return examine(_Step(step, carry, returned, lambda: (args, kwargs), name), x64)
 
 
 def audit_made_step(
     step: Step, make: Callable[[], Arguments], carry: Which, returned: Returned, name: str
 ) -> AuditReport:
-    """Audits a step on the arguments that a function makes.
-
-    Traces that function too, to find the line that made a leaf weak. If it does not trace,
-    runs it instead and raises what it raises.
-    """
+    """Audits a step on the arguments that a function makes, which it traces if it can."""
     subject = _Step(step, carry, returned, make, name, is_made=True, needs_arrays=True)
     try:
         return examine(subject, None)
     except TraceFailed:
-        return examine(dataclasses.replace(subject, is_made=False), None)
+        return examine(subject._replace(is_made=False), None)
 
 
 def guarding(name: str, carry: Which, returned: Returned) -> str:
@@ -63,8 +55,7 @@ def guarding(name: str, carry: Which, returned: Returned) -> str:
     return f"dtypeguard.guard_step({name}{options})"
 
 
-@dataclasses.dataclass
-class _Step:
+class _Step(NamedTuple):
     """A step and what makes its arguments."""
 
     step: Step
@@ -74,8 +65,8 @@ class _Step:
     name: str
     is_made: bool = False
     needs_arrays: bool = False
-    leaves: int = 0
-    kind: Kind = "step"
+
+    kind = "step"
 
     def call(self) -> Call:
         """The call to audit."""
@@ -101,7 +92,7 @@ class _Step:
         if _are_weak(drifts) and left(lambda: self.trace(_types(drifts))) == ():
             return Advice(remedy=self._begin(drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
-        guarded = dataclasses.replace(self, step=step)
+        guarded = self._replace(step=step)
         wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
         # A guard casts such leaves, and leaves what keeps its type as it is.
         is_sure = not error and all(x.is_castable and not x.was_weak for x in drifts)
@@ -120,7 +111,7 @@ class _Step:
             return Advice(remedy=remedy)
         if error and error.is_of_optimizer:
             return Advice(remedy="Wrap the optimizer: dtypeguard.guard(opt).")
-        return refused(still, self.kind)
+        return refused(still, "step")
 
     def _begin(self, drifts: Sequence[Drift]) -> str:
         """How the carry has to begin, for these leaves to have their types at once."""

@@ -12,11 +12,10 @@ from .._carry.carry import carry_of
 from .._leaves.compat import CAN_LOCK, set_x64
 from .._leaves.rows import columns
 from .._leaves.types import Step
-from .causes import LockCause, causes
-from .compare import Differences, LeafChange, differences
+from .compare import Causes, Differences, LeafChange, LockCause, causes, differences
 from .computations import Function, code_of
-from .step import MayCarry, TracedStep, name_of_file, traced_step
-from .text import LockError, read, text_of, write
+from .step import LockedCall, TracedStep, name_of_file, traced_step
+from .text import LockError, read
 
 _MOST = 8  # functions that follow, or leaves of a line
 
@@ -37,7 +36,7 @@ class Locked(NamedTuple):
 
     def report(self, update: str = "") -> str:
         """What differs, cause by cause; ends with how to accept it."""
-        found, functions, leaves = causes(self._changed, self.now)
+        found, functions, leaves = self.causes()
         count = "1 cause" if len(found) == 1 else f"{len(found)} causes"
         count = count if found else "functions moved"
         text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
@@ -49,32 +48,17 @@ class Locked(NamedTuple):
                     f"  {_name(change.moved_from)} moved to {_name(change.function)}"
                 )
         if functions:
-            shown = [f"{function[1]} ({line})" for function, line in functions[:_MOST]]
+            shown = ", ".join(name for _, name in functions[:_MOST])
             left = len(functions) - _MOST
-            text.append(f"  and so: {', '.join(shown)}{f' and {left} more' * (left > 0)}")
+            text.append(f"  and so: {shown}{f' and {left} more' * (left > 0)}")
         if leaves:
             text += ["  and so:", *(f"    {x}" for x in _columns(_of_leaves(leaves)))]
         return "\n".join([*text, *[f"If it should be so: {update}"] * bool(update)])
 
-    def causes(self) -> list[LockCause]:
-        """The causes of what differs."""
-        return causes(self._changed, self.now).causes
-
-    @property
-    def _changed(self) -> Differences:
-        """What is more than a function that moved."""
+    def causes(self) -> Causes:
+        """The causes of what is more than a function that moved."""
         rest = [x for x in self.found.functions if x.added or x.removed]
-        return self.found._replace(functions=rest)
-
-    def update(self) -> bool:
-        """Writes the lock anew; returns whether that changed it."""
-        text = text_of(self.now.lock)
-        checked = lambda x: [line for line in x.splitlines() if not line.startswith("#")]
-        with open(self.path, encoding="utf-8") as file:
-            if checked(file.read()) == checked(text):
-                return False
-        write(self.path, text)
-        return True
+        return causes(self.found._replace(functions=rest), self.now)
 
 
 def text_of_cause(cause: LockCause) -> list[str]:
@@ -103,16 +87,14 @@ def _name(function: Function) -> str:
 
 
 def _rows(cause: LockCause) -> list[Row]:
-    """What a function computes otherwise, by kind, what its lines change first; leaves."""
+    """What a function computes otherwise, by kind; leaves."""
     added, removed = cause.change[1:3] if cause.change else ((), ())
     kinds = dict.fromkeys(entry.kind for entry in (*added, *removed))
     # What changes in a backward pass follows from the forward one, if that changes.
     forward = [kind for kind in kinds if not kind.startswith("backward")]
     text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
-    return [
-        (kind, text(removed, kind), text(added, kind))
-        for kind in sorted(forward or kinds, key=lambda kind: kind not in cause.kinds)
-    ] + _of_leaves(cause.leaves)
+    rows = [(x, text(removed, x), text(added, x)) for x in forward or kinds]
+    return rows + _of_leaves(cause.leaves)
 
 
 def _of_leaves(changes: Iterable[LeafChange]) -> list[Row]:
@@ -132,8 +114,6 @@ def lock_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     path: str | None,
-    carry: Any = 0,
-    returned: Any = None,
     x64: bool | None = None,
     owner: str = "lock",
 ) -> TracedStep:
@@ -147,8 +127,8 @@ def lock_of(
     folder = os.path.dirname(os.path.abspath(path or "lock"))
     with flag, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
-        place = carry_of(owner, step, carry, returned)
-        call = MayCarry(step, place, args, dict(kwargs))
+        place = carry_of(owner, step)._replace(places=())
+        call = LockedCall(step, place, args, dict(kwargs))
         name, code = place.step, code_of(step)
         if code is not None:
             file = name_of_file(code.co_filename, folder)
@@ -156,7 +136,7 @@ def lock_of(
         return traced_step(call, step, name, folder)
 
 
-def compared(now: TracedStep, path: str, *, is_update: bool = False) -> Locked:
+def compared(now: TracedStep, path: str) -> Locked:
     """A step beside the lock in a file."""
     lock = read(path)
     found = differences(lock, now)
@@ -165,12 +145,5 @@ def compared(now: TracedStep, path: str, *, is_update: bool = False) -> Locked:
         raise LockError(
             f"{path} is the lock of {lock.step}, and this is {now.lock.step}. Name its own "
             f"file, or remove {path} if {lock.step} is gone."
-        )
-    if (others := found.of_other_tree) and not is_update:
-        first = ", ".join(x.path for x in others[:3]) + ", ..." * (len(others) > 3)
-        which = "has no" if others[0].before == "" else "has"
-        raise LockError(
-            f"{path} {which} {first}: the inputs are of another tree than the one that is "
-            "locked. Give it those inputs, or update the lock if the step now takes others."
         )
     return Locked(now, path, found)

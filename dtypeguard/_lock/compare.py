@@ -1,33 +1,34 @@
-"""What differs between a lock and what a step computes in now."""
+"""What differs between a lock and a step, and the lines of source behind it.
 
+The lines are looked for after a check has failed. A change of type goes on to all that uses
+a value. The cause is a call that computes otherwise and takes nothing of one that does. A
+call that takes what its function took, and computes otherwise, is one wherever it stands.
+"""
+
+import ast
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import NamedTuple
 
-from .computations import MIRRORED, Function, LockEntry
-from .leaves import TypedLeaf, covering, fold, grouped
-from .step import Lock, TracedStep
+from .._source.origin import Origin, origin_at
+from .._source.syntax import expression, renamed_before
+from .computations import CAST, MIRRORED, Computation, Function, LockEntry, function_name
+from .step import Lock, TracedStep, TypedLeaf, covering, fold, grouped
 
-INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
+INPUTS, OUTPUTS = "inputs", "outputs"
 _Pair = tuple[list[LockEntry], list[LockEntry]]
 
 
 class FunctionChange(NamedTuple):
-    """A function that computes otherwise.
-
-    Attributes:
-        function: its file and name.
-        added: what it computes now and did not, or in more calls.
-        removed: what it no longer does, or in fewer calls.
-        before: all that it computed.
-        moved_from: what it was, if it is only called otherwise, or in another file.
-    """
+    """A function that computes otherwise: what is new or in more calls, and the reverse."""
 
     function: Function
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
-    before: Sequence[LockEntry]
-    moved_from: Function | None = None
+    before: Sequence[LockEntry]  # all that it computed
+    moved_from: Function | None = None  # what it was, under another name or in another file
 
 
 class LeafChange(NamedTuple):
@@ -45,12 +46,6 @@ class Differences(NamedTuple):
 
     functions: list[FunctionChange]
     leaves: list[LeafChange]
-
-    @property
-    def of_other_tree(self) -> list[LeafChange]:
-        """The inputs that only one of the two has."""
-        is_new = lambda x: not (x.before and x.after) and not x.after.startswith("->")
-        return [x for x in self.leaves if x.table != OUTPUTS and is_new(x)]
 
 
 def differences(locked: Lock, now: TracedStep) -> Differences:
@@ -76,10 +71,9 @@ def differences(locked: Lock, now: TracedStep) -> Differences:
         changes.append(FunctionChange(function, *pair, was, *same[:1]))
     for function, was in missing.items():
         changes.append(FunctionChange(function, (), [*dict.fromkeys(was)], was))
-    tables = INPUTS, CARRY, OUTPUTS
     leaves = [
         LeafChange(table, *change)
-        for table in tables
+        for table in (INPUTS, OUTPUTS)
         for change in _leaves(getattr(locked, table), now.leaves[table])
     ]
     return Differences(changes, leaves)
@@ -136,3 +130,149 @@ def _leaves(
                 )
     for path, name in grouped(new).items():
         yield path, "", name, [x for x in new if covering([path], x.path)[0]]
+
+
+class LockCause(NamedTuple):
+    """A line that changed, or an input."""
+
+    lines: Sequence[Origin]  # several if the lock does not tell them apart
+    change: FunctionChange | None = None  # None of an input
+    leaves: Sequence[LeafChange] = ()
+
+
+class Causes(NamedTuple):
+    """The causes of differences, and what changed only because of them."""
+
+    causes: list[LockCause]
+    functions: list[Function]
+    leaves: list[LeafChange]
+
+
+def causes(found: Differences, now: TracedStep) -> Causes:
+    """Finds the lines behind differences."""
+    return _Search(found, now).run()
+
+
+class _Search:
+    def __init__(self, found: Differences, now: TracedStep):
+        self._found, self._all = found, now.computations
+        self._changes = {x.function: x for x in found.functions}
+        self._maker = {value: x for x in self._all for value in x.gives}
+        self._inputs = {
+            leaf.value: change
+            for change in found.leaves
+            if change.table == INPUTS and change.before
+            for leaf in change.leaves
+        }
+        self._changed = dict.fromkeys(filter(self._is_changed, self._all))
+
+    def run(self) -> Causes:
+        blamed: dict[Function, list[Origin]] = {}
+        # A backward pass follows from the forward one, if that changes.
+        for call in sorted(self._changed, key=lambda x: x.is_backward):
+            if call.is_backward and blamed:
+                break
+            if self._is_own(call):
+                blamed.setdefault(call.function, []).append(_line(call))
+            elif not self._follows(call):
+                line = self._line_behind(call)
+                left_out = (x for x in self._changes if x[1] == line.function)
+                blamed.setdefault(next(left_out, call.function), []).append(line)
+        for function in [x for x in self._changes if x not in blamed]:
+            # It may only compute less: no call of it tells more.
+            calls = [x for x in self._all if x.function == function]
+            if not any(x in self._changed or self._follows(x) for x in calls):
+                blamed[function] = [*map(_line, calls[-1:])]
+        found = [
+            LockCause([*dict.fromkeys(lines)], self._changes[function])
+            for function, lines in blamed.items()
+        ]
+        found += self._of_inputs()
+        functions = [function for function in self._changes if function not in blamed]
+        told = {id(change) for cause in found for change in cause.leaves}
+        leaves = [x for x in self._found.leaves if id(x) not in told]
+        if found:
+            return Causes(found, functions, leaves)
+        makers = [self._maker.get(y.value) for x in leaves for y in x.leaves[:1]]
+        return Causes([LockCause([_line(x) for x in makers if x], None, leaves)], [], [])
+
+    def _of_inputs(self) -> list[LockCause]:
+        """The inputs that changed, by the first line that takes them."""
+        given: dict[Origin, list[LeafChange]] = {}
+        told: list[LeafChange] = []
+        for call in self._all:
+            for value in call.takes:
+                if (change := self._inputs.get(value)) and change not in told:
+                    told.append(change)
+                    given.setdefault(_line(call), []).append(change)
+        return [LockCause([line], None, changes) for line, changes in given.items()]
+
+    def _is_changed(self, call: Computation) -> bool:
+        """Whether a call computes otherwise, as far as the lock tells."""
+        change = self._changes.get(call.function)
+        added = {*change.added}.intersection(call.entries) if change else ()
+        # What only moves values may have been there before as well.
+        return any(not (call.is_move and x in change.before) for x in added)
+
+    def _follows(self, call: Computation) -> bool:
+        """Whether a call takes what changed already."""
+        return any(
+            value in self._inputs or self._maker.get(value) in self._changed
+            for value in call.takes
+        )
+
+    def _is_own(self, call: Computation) -> bool:
+        """Whether a call takes what calls of its function took, and computes otherwise."""
+        change = self._changes[call.function]
+        return any(
+            x.operands == other.operands and (other.kind != CAST or x.kind == CAST)
+            for x in {*change.added}.intersection(call.entries)
+            for other in change.before
+        )
+
+    def _line_behind(self, call: Computation) -> Origin:
+        """The line without the cast of an operand: `h = x`, a call, or what made it."""
+        change, types = self._changes[call.function], set[str]()
+        for entry in {*change.added}.intersection(call.entries):
+            before = [x.operands for x in change.removed if x.kind == entry.kind]
+            types |= entry.operands - frozenset.intersection(*before or [frozenset()])
+        starts = tuple(f"{name} -> " for name in types)
+        without = {
+            function
+            for function, other in self._changes.items()
+            if any(x.kind == CAST and x.text.startswith(starts) for x in other.removed)
+        }
+        function_of = {x.chain[0][0]: x.function for x in self._all}
+        used: Origin | None = None
+        for code, instruction in call.chain:
+            node = expression(code, instruction)
+            if node is None or function_of.get(code) not in without:
+                continue
+            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+            before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
+            line = next(filter(None, before), None)
+            used = used or _origin(code, line or node.lineno)
+            if line is not None:
+                return _origin(code, line)
+            if code.co_name != "<lambda>":  # which is given its operands
+                return used
+        for value, aval in call.takes.items():
+            maker = self._maker.get(value) if str(aval.dtype) in types else None
+            for inner in maker.chain if maker else ():
+                if function_of.get(inner[0]) in without:
+                    return _origin(inner[0], _number(*inner))
+        return used or _line(call)
+
+
+def _line(call: Computation) -> Origin:
+    """The line of a call itself."""
+    return _origin(call.chain[0][0], _number(*call.chain[0]))
+
+
+def _number(code: CodeType, instruction: int) -> int:
+    places = itertools.islice(code.co_positions(), instruction // 2, None)
+    return next(places, (None,))[0] or code.co_firstlineno
+
+
+def _origin(code: CodeType, line: int) -> Origin:
+    return origin_at(code.co_filename, line, function_name(code))

@@ -58,22 +58,13 @@ class LockEntry(NamedTuple):
 
 
 class Computation:
-    """What one call of the user's computes, in the forward or in the backward pass.
+    """What one call of the user's computes, in the forward or in the backward pass."""
 
-    Attributes:
-        function: that makes the call.
-        chain: the call, and the calls that lead to it, inside out.
-        is_backward: whether it belongs to a backward pass.
-        stack: of its first equation.
-        takes: the abstract values that come from other calls, by value.
-        gives: those that others use.
-    """
-
-    def __init__(self, function: Function, chain: Chain, is_backward: bool, stack: Stack):
-        self.function, self.chain, self.stack = function, chain, stack
-        self.is_backward = is_backward
-        self.takes: dict[int, Aval] = {}
-        self.gives: dict[int, Aval] = {}
+    def __init__(self, function: Function, chain: Chain, is_backward: bool):
+        self.function, self.is_backward = function, is_backward
+        self.chain = chain  # the call, and the calls that lead to it, inside out
+        self.takes: dict[int, Aval] = {}  # from other calls, by value
+        self.gives: dict[int, Aval] = {}  # what others use
         self._products: dict[str, tuple[set[str], set[str]]] = {}
         self._sums: set[str] = set()
         self._casts = self._computes = False
@@ -136,34 +127,20 @@ class Computation:
 def computations(
     graph: Graph, step: Step, name_of: Callable[[str], str]
 ) -> list[Computation]:
-    """What the calls of the user's compute, in the order of the program.
-
-    Args:
-        graph: of the program.
-        step: the traced function.
-        name_of: names a file in the lock.
-    """
+    """What the calls of the user's compute, in the order of the program."""
     is_own, name_of = functools.cache(_is_own_of(step)), functools.cache(name_of)
-    found: dict[tuple[object, bool], Computation] = {}
-    of: dict[int, Computation | None] = {}  # by the identity of an equation of the graph
-    chains: dict[tuple[int, ...], tuple[Chain, bool]] = {}
+    found: dict[tuple[Chain, bool], Computation] = {}
+    of: dict[int, Computation] = {}  # by the identity of an equation of the graph
     order = [equation for equation, _ in equations(graph)]
     for equation in order:
-        of[id(equation)] = None
         stack = equation.stack
-        if not stack or equation.primitive in _ADDED_BY_JAX:
-            continue
-        ids = tuple(map(id, stack))
-        if ids not in chains:
-            chains[ids] = _own_calls(stack, is_own)
-        chain, is_of_optimizer = chains[ids]
-        if chain:
-            is_backward = Written(stack).is_backward
-            key = tuple((id(code), place) for code, place in chain), is_backward
+        chain, is_of_optimizer = _own_calls(stack, is_own)
+        if chain and equation.primitive not in _ADDED_BY_JAX:
+            key = chain, Written(stack).is_backward
             if key not in found:
                 code = chain[0][0]
                 function = name_of(code.co_filename), function_name(code)
-                found[key] = Computation(function, chain, is_backward, stack)
+                found[key] = Computation(function, *key)
             found[key].add(stack[0], is_of_optimizer)
             of[id(equation)] = found[key]
     _connect(graph, order, of)
@@ -183,9 +160,7 @@ def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool
     return (), is_of_optimizer
 
 
-def _connect(
-    graph: Graph, order: Iterable[Equation], of: dict[int, Computation | None]
-) -> None:
+def _connect(graph: Graph, order: Iterable[Equation], of: dict[int, Computation]) -> None:
     """Fills in what each computation takes from others and gives to others."""
 
     def use(value: int, user: Computation | None) -> None:
@@ -203,7 +178,7 @@ def _connect(
 
     for equation in order:
         for value in equation.inputs:
-            use(value, of[id(equation)])
+            use(value, of.get(id(equation)))
     for value in graph.outputs:
         use(value, None)
 
@@ -242,11 +217,9 @@ def code_of(step: Step) -> CodeType | None:
 
 def _counts(aval: Aval) -> bool:
     """Whether the type of a value matters: floating, or an integer that stands for one."""
-    dtype = getattr(aval, "dtype", None)
-    family = kind(dtype)
-    return family in ("float", "complex") or (
-        family == "int" and jnp.iinfo(dtype).bits < 32
-    )
+    family = kind(dtype := getattr(aval, "dtype", None))
+    is_short = family == "int" and jnp.iinfo(dtype).bits < 32
+    return is_short or family in ("float", "complex")
 
 
 def _name(aval: Aval) -> str:

@@ -1,24 +1,19 @@
 """Writes a lock as TOML, and reads it."""
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 import tomllib
 from collections import Counter
 from typing import Any
 
-import jax
-
 from .computations import KINDS, Function, LockEntry
 from .step import Lock
 
-_FORMAT = 1
+_FORMAT = 2
 _WIDTH = 100
 _END = "# End of the lock."
 _COUNT = re.compile(r"(.*) \((\d+)\)")
-_TABLES = "inputs", "carry", "outputs"
+_TABLES = "inputs", "outputs"
 
 
 class LockError(ValueError):
@@ -28,8 +23,7 @@ class LockError(ValueError):
 def text_of(lock: Lock) -> str:
     """The lock as TOML."""
     lines = [
-        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock` with "
-        f"JAX {jax.__version__}.",
+        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock`.",
         "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
         "one type: both.",
         f"format = {_FORMAT}",
@@ -66,27 +60,15 @@ def _quoted(text: str) -> str:
 
 def read(path: str) -> Lock:
     """Reads the lock in a file."""
-    again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."
+    again = (
+        f"Restore {path}, with `git checkout` for example, or remove it and write anew; in "
+        "a merge conflict take either side and update."
+    )
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
-                raise LockError(
-                    f"{path} has a merge conflict in line {number}. Take either side, then "
-                    "update the lock: it writes what the merged code computes in."
-                )
         data = tomllib.loads(text)
-        if data.get("format") != _FORMAT:
-            raise LockError(
-                f"{path} has format {data.get('format')}; this dtypeguard reads format "
-                f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
-            )
-        if not text.rstrip().endswith(_END):
-            raise LockError(f"{path} is cut off: its last line is missing. {again}")
-        return _lock(data)
-    except LockError:
-        raise
+        lock = _lock(data) if data.get("format") == _FORMAT else None
     except FileNotFoundError:
         raise LockError(f"{path} does not exist. Write it with --out {path}.") from None
     except OSError as error:
@@ -94,6 +76,14 @@ def read(path: str) -> Lock:
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
         reason = f"{type(error).__name__}: {error}"
         raise LockError(f"{path} is damaged: {reason}. {again}") from None
+    if lock is None:
+        raise LockError(
+            f"{path} has format {data.get('format')}; this dtypeguard reads format "
+            f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
+        )
+    if not text.rstrip().endswith(_END):
+        raise LockError(f"{path} is cut off: its last line is missing. {again}")
+    return lock
 
 
 def _lock(data: dict[str, Any]) -> Lock:
@@ -119,24 +109,9 @@ def _repeated(item: str) -> list[str]:
 
 
 def write(path: str, text: str) -> None:
-    """Writes a file whole, or leaves it as it is."""
-    folder = os.path.dirname(os.path.abspath(path))
-    with contextlib.ExitStack() as cleanup:
-        try:
-            handle, temporary = tempfile.mkstemp(dir=folder)
-            cleanup.callback(_remove, temporary)
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            if os.path.exists(path):
-                os.chmod(temporary, os.stat(path).st_mode)
-            else:
-                os.umask(mask := os.umask(0))
-                os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise LockError(f"{path} cannot be written: {error.strerror}.") from None
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.remove(path)
+    """Writes a file."""
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise LockError(f"{path} cannot be written: {error.strerror}.") from None

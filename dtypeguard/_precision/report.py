@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._audit.page import Displayed, document
 from .._autocast.plan import Plan
 from .._costs.costs import LineCost
 from .._costs.work import Work
@@ -15,6 +14,7 @@ from .._leaves.rows import shown_fields
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import html, text
+from .page import Displayed, document
 from .planning import PlanSearch
 from .rows import LineDecision, LineLoss, ReportWords, Scaled
 

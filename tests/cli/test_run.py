@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 
 import jax
 import pytest
@@ -239,22 +238,6 @@ def test_help(run, capsys):
     )
     assert main(["--help"]) == 0
     assert re.search(r"run +run a script", capsys.readouterr().out)
-
-
-def test_an_error_in_a_thread(run, script):
-    text = (SCRIPTS / "switch.py").read_text()
-    body = textwrap.indent(text.partition('"""\n\n')[2], "    ")
-    thread = "t = threading.Thread(target=f)\nt.start()\nt.join()"
-    file = script(f"import threading\n\ndef f():\n{body}\n{thread}")
-    before = threading.excepthook
-    printed = []
-    threading.excepthook = lambda args: printed.append(args.exc_value)
-    try:
-        assert run(file)[0] == 0
-        (error,) = printed
-    finally:
-        threading.excepthook = before
-    assert error.__notes__[-1].startswith("dtypeguard: the branches of switch")
 
 
 RECOMPILES = """
@@ -511,44 +494,6 @@ def test_what_changes_besides_the_type(run, script):
         ("Model.__call__", "x"),
     ], err
     assert "self  another Model each time" in re.sub("  +", "  ", err)
-
-
-def test_a_thread_that_outlives_the_main_one(run, script, capsys, monkeypatch):
-    text = (SCRIPTS / "switch.py").read_text()
-    body = textwrap.indent(text.partition('"""\n\n')[2], "    ")
-    file = script(f"""
-import sys, threading
-import jax, jax.numpy as jnp
-
-def f():
-    later.wait()
-    g(jnp.zeros(2)), g(jnp.zeros(2, jnp.bfloat16))
-    fail()
-
-def fail():
-{body}
-g, later = jax.jit(lambda x: x + 1), threading.Event()
-thread = threading.Thread(target=f)
-thread.start()
-sys.exit(4)
-""")
-    at_exit = []
-    monkeypatch.setattr("atexit.register", at_exit.append)
-    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
-    with pytest.raises(SystemExit):
-        run(file)
-    main = sys.modules["__main__"]
-    assert capsys.readouterr().err == ""
-    main.later.set()
-    main.thread.join()
-    (end,) = at_exit
-    end()
-    err = capsys.readouterr().err
-    assert err.startswith("Exception in thread Thread-")
-    assert err.index("dtypeguard: the branches of switch") > 0
-    assert err.index("dtypeguard run: <lambda> (") > 0, err
-    assert f"{os.sep}_cli{os.sep}" not in err
-    assert threading.excepthook is threading.__excepthook__
 
 
 RECORDED = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")

@@ -216,7 +216,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
     report = audit(step, model)
     assert report.compilations == min(count, 2)
     assert report.ok
-    found = dict(report.findings)["changed_constants"]
+    found = report.changed_constants
     assert [each.path.partition(".")[2] for each in found] == ["temperature"] * (count > 1)
     if count == 1:
         assert (found, report.summaries) == ((), ("", ""))

@@ -5,11 +5,8 @@ notebook.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
-
-Cell = tuple[str, str]  # a text and the code below it; either may be empty
 
 # The name of an element counts more than any class of a notebook's style.
 _SCOPE = ":is(.dtypeguard, #dtypeguard)"
@@ -107,16 +104,3 @@ def _scoped(rules: str) -> str:
         return "\n" + ", ".join(f"{_SCOPE} {part}" for part in parts) + " {"
 
     return re.sub(r"(@?[^{}@]+)\{", within, rules)
-
-
-def html_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A `table` element."""
-
-    def show(text, code):
-        code = code and f"<code>{escape(code)}</code>"
-        return f"<td>{'<br>'.join(filter(None, (escape(text), code)))}</td>"
-
-    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = ("<tr>" + "".join(show(*cell) for cell in row) + "</tr>" for row in rows)
-    body = "\n".join(body)
-    return f"<table>\n<thead><tr>{names}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"

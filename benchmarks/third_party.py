@@ -44,7 +44,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import io
-import itertools
 import pathlib
 import sys
 import time
@@ -170,7 +169,7 @@ def main() -> int:
     for name, package in PACKAGES.items():
         for entry in _entries(name, package, left_out) if chosen in name else ():
             with contextlib.redirect_stdout(io.StringIO()):  # some print their size
-                found = [*itertools.chain(*sweep([entry], 1))]
+                found = sweep([entry], 1)
                 changed += [*_broken(found), *_other_bits(entry)]
             outcomes += found
             print(entry.id, file=sys.stderr, flush=True)

@@ -37,10 +37,10 @@ def pytest_configure(config):
             jax.config.update(name, value)
 
 
-# The longest come first, so that no worker is left alone with them; these take long alone.
-_LONGEST = "test_contract", "test_frameworks"
-# Tests of these run by themselves, or with those of the same program: `[ppo-bfloat16]`.
-_IN_PARTS = "test_optax_own", "test_programs", "test_as_written"
+# The longest come first, so that no worker is left alone with them.
+_LONGEST = ("test_contract",)
+# Tests of these run by themselves, or with those of the same program: `[svi-bfloat16]`.
+_IN_PARTS = "test_optax_own", "test_programs"
 
 
 def pytest_collection_modifyitems(items):

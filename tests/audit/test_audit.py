@@ -1,7 +1,6 @@
 """Audits of optimizers: the leaves that drift, the lines, the errors, the advice."""
 
 import re
-import time
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import OPTAX, needs_record
 from jax import lax
 from one_leaf import State, counter, one_leaf, struct, transformation
 
@@ -35,24 +33,6 @@ def test_adam_names_the_moment_update():
     assert (update.where, update.path, update.origin) == ("updates", "['w']", None)
 
 
-@pytest.mark.skipif(
-    not (0, 1, 9) <= OPTAX <= (0, 2, 3), reason="mended in Optax 0.2.4 and later"
-)
-def test_prodigy_under_x64_names_the_bias_correction():
-    report = audit(optax.contrib.prodigy(), struct(F32), x64=True)
-    drifts = [drift for drift in report.drifts if drift.where == "state"]
-    assert {drift.path for drift in drifts} == {
-        ".grad_sum['w']",
-        ".estim_lr",
-        ".numerator_weighted",
-    }
-    for drift in drifts:
-        assert (drift.before, drift.after) == ("float32", "float64")
-        assert drift.cause.code.startswith("bc = ((1 - beta2")
-        assert drift.cause.file == drift.origin.file
-    assert any(wide.is_array for wide in report.wide_operations)
-
-
 @pytest.mark.parametrize("x64", [False, True])
 def test_what_is_guarded_is_clean(x64):
     for opt in (optax.adam(1e-3), optax.contrib.prodigy(), optax.trace(0.9)):
@@ -68,17 +48,6 @@ def test_the_flag_is_the_callers():
     assert [drift.after for drift in report.drifts] == ["int64"]
     assert audit(one_leaf(counter, lambda n: n + jnp.sum(n > 0)), struct(F32)).ok
     assert x64_enabled() is before
-
-
-def test_state_that_is_no_array_is_left_alone():
-    def update(updates, state, params=None):
-        return updates, {**state, "key": jax.random.split(state["key"])[0]}
-
-    opt = optax.GradientTransformation(
-        lambda params: {"f": jnp.sin, "key": jax.random.key(0), "none": None, "s": "text"},
-        update,
-    )
-    assert audit(opt, struct(F32)).ok
 
 
 def test_extra_args():
@@ -140,19 +109,6 @@ def test_an_init_that_does_not_trace():
     assert report.error.origin.file == __file__
 
 
-@needs_record
-def test_the_line_of_a_constant_beside_many_params():
-    params = {str(n): jax.ShapeDtypeStruct((), BF16) for n in range(60)}
-
-    def change(leaf):
-        rate = jnp.asarray(0.9, F32)  # the operand
-        return leaf * rate
-
-    opt = one_leaf(lambda params: jnp.zeros((), BF16), change)
-    (drift,) = audit(opt, params).drifts
-    assert drift.cause.code.endswith("# the operand")
-
-
 @pytest.mark.parametrize("opt", [optax.adam, optax.MultiSteps, (1, 2)])
 def test_what_is_no_optimizer_is_refused(opt):
     with pytest.raises(TypeError, match="not the function that makes it"):
@@ -164,18 +120,6 @@ def test_leaves_that_are_no_arrays_are_refused():
         audit(optax.sgd(1), {"f": jnp.sin})
     with pytest.raises(TypeError, match="updates: 'text'"):
         audit(optax.sgd(1), struct(F32), updates="text")
-
-
-@pytest.mark.parametrize("word", [True, "mean"])
-def test_extra_args_that_choose_what_is_traced(word):
-    def update(updates, state, params=None, *, how):
-        seen.append(how)
-        return updates, state
-
-    seen = []
-    opt = optax.GradientTransformationExtraArgs(lambda p: (), update)
-    assert audit(opt, struct(F32), extra_args={"how": word}).ok
-    assert all(how is word for how in seen)
 
 
 def test_the_advice_is_one_that_helps():
@@ -206,15 +150,6 @@ def test_the_advice_is_one_that_helps():
     assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")
 
 
-def test_hundreds_of_leaves_in_seconds():
-    params = {str(n): jax.ShapeDtypeStruct((4, 4), BF16) for n in range(300)}
-    grads = {str(n): jax.ShapeDtypeStruct((4, 4), F32) for n in range(300)}
-    start = time.process_time()  # whatever else runs here
-    report = audit(optax.adam(1e-3), params, updates=grads)
-    assert len(report.drifts) >= 600
-    assert time.process_time() - start < 10  # about 1 where nothing else runs
-
-
 def test_ten_billion_parameters_without_allocating_them():
     params = {str(n): jax.ShapeDtypeStruct((10**5, 10**4), F32) for n in range(10)}
     before = len(jax.live_arrays())
@@ -236,10 +171,3 @@ def test_wide_updates_alone_compile_once():
     report = audit(optax.scale(np.float32(2)), struct(BF16))
     assert [drift.where for drift in report.drifts] == ["updates"]
     assert report.compilations == 1
-
-
-def test_a_guard_that_is_sure_to_mend_is_not_traced(monkeypatch):
-    monkeypatch.setattr("dtypeguard._audit.audit.guard", None)
-    report = audit(optax.trace(0.9), struct(BF16), updates=struct(F32))
-    assert report.drifts
-    assert report.is_mended

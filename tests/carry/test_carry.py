@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -39,10 +38,6 @@ async def suspended(params):
     return params
 
 
-def yielding(number, params):
-    yield params
-
-
 class Later:
     async def __call__(self, params):
         return params
@@ -77,92 +72,24 @@ def test_a_partial_counts_what_is_left():
     assert carry_of("guard_step", by_name, "opt_state").labels == ("opt_state",)
 
 
-# Wrappers of another signature -----------------------------------------------------------
+def takes_the_rest(*args, verbose=False, **kwargs):
+    return step(*args, **kwargs)
 
 
-def with_key(key, state, x=1):
-    return state
-
-
-class Wrapper:
-    def __call__(self, state, x):
-        return state
-
-
-class StaticWrapper:
-    @staticmethod
-    def __call__(state, x):
-        return state
-
-
-class WrapperOfAnything:
-    def __init__(self):
-        self.__signature__ = inspect.signature(lambda state, x: None)
-
-    def __call__(self, *args):
-        return args[0]
-
-
-class Owner:
-    method = like(lambda self, state, x: state, lambda self, *args: args[0])
-
-
-def adds_an_argument():
-    return like(with_key, lambda state, x: with_key(None, state, x))
-
-
-def takes_anything():
-    return like(lambda state, x, *, key=None: state, lambda *args, **kwargs: args[0])
-
-
-WRAPPERS = {
-    "an object": lambda: like(with_key, Wrapper()),
-    "an object of a static method": lambda: like(with_key, StaticWrapper()),
-    "an object that shows a signature": lambda: like(with_key, WrapperOfAnything()),
-    "a wrapper that adds an argument": adds_an_argument,
-    "a method": lambda: Owner().method,
-    "the first one last": lambda: like(with_key, lambda state, *rest: state),
-    "another order": lambda: like(lambda x, state: state, lambda state, x: state),
-    "anything": takes_anything,
-    "jit": lambda: jax.jit(adds_an_argument()),
-    "jit of anything": lambda: jax.jit(takes_anything()),
-    "vmap": lambda: jax.vmap(adds_an_argument(), in_axes=(0, None)),
-    "filter_jit": lambda: eqx.filter_jit(takes_anything()),
-    "partial": lambda: functools.partial(with_key, None),
-    "twice": lambda: like(with_key, adds_an_argument()),
-}
-
-
-@pytest.mark.parametrize("key", [0, "state"])
-@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_wrapper_of_another_signature(make, key):
-    carry = carry_of("guard_step", make(), key)
-    assert carry.labels == ("state",)
-    assert carry.take((ONE, 2), {}) == (ONE,)
-
-
-TAKES_VERBOSE = lambda *args, verbose=False, **kwargs: with_key(*args, **kwargs)
-NAMES_THE_FIRST = lambda key, *args, **kwargs: with_key(key, *args, **kwargs)
-TAKES_THE_REST_BY_NAME = lambda key, **kwargs: with_key(key, **kwargs)
-
-
-@pytest.mark.parametrize("key", [1, "state"])
 @pytest.mark.parametrize(
-    ("wrapper", "call"),
+    "make",
     [
-        (TAKES_VERBOSE, ((None, ONE), {})),
-        (TAKES_VERBOSE, ((None,), {"state": ONE})),
-        (NAMES_THE_FIRST, ((None, ONE), {})),
-        (NAMES_THE_FIRST, ((None,), {"state": ONE})),
-        (TAKES_THE_REST_BY_NAME, ((None,), {"state": ONE})),
+        lambda: like(step, lambda params: params),
+        lambda: like(step, takes_the_rest),
+        lambda: like(lambda key, params: params, lambda params, *rest: params),
+        lambda: jax.jit(like(step, takes_the_rest)),
+        lambda: eqx.filter_jit(like(step, takes_the_rest)),
     ],
 )
-def test_a_wrapper_that_passes_arguments_on_has_the_names_of_what_it_wraps(
-    wrapper, call, key
-):
-    carry = carry_of("guard_step", like(with_key, wrapper), key)
-    assert carry.labels == ("state",)
-    assert carry.take(*call) == (ONE,)
+def test_a_wrapper_of_another_signature(make):
+    carry = carry_of("guard_step", make(), "params")
+    assert carry.labels == ("params",)
+    assert carry.take((ONE,), {}) == (ONE,)
 
 
 def test_what_a_call_lacks_is_named():
@@ -179,19 +106,13 @@ def test_what_a_call_lacks_is_named():
     [
         (ONE, TWO, TWO, "new 0"),
         (ONE, (TWO, THREE), TWO, ("new 0", THREE)),
-        (ONE, [TWO, THREE], TWO, ["new 0", THREE]),
         ((ONE, TWO), (TWO, THREE), (TWO, THREE), "new 0"),
-        ((ONE, TWO), ((TWO, ONE), THREE), (TWO, ONE), ("new 0", THREE)),
         ({"a": ONE}, {"a": TWO}, {"a": TWO}, "new 0"),
-        ({"a": ONE}, ({"a": TWO}, None), {"a": TWO}, ("new 0", None)),
         (ONE, Pair(TWO, THREE), TWO, Pair("new 0", THREE)),
-        (Pair(ONE, TWO), Pair(TWO, THREE), Pair(TWO, THREE), "new 0"),
         (None, (None, ONE), None, ("new 0", ONE)),
-        ((), ((), ONE), (), ("new 0", ONE)),
         # What is wrong is the carry, and not which item it is.
         (Pair(ONE, TWO), Pair(TWO, None), Pair(TWO, None), "new 0"),
         ((ONE, TWO, THREE), (TWO, THREE), (TWO, THREE), "new 0"),
-        ((ONE, TWO), ((TWO, ONE, ONE), THREE), (TWO, ONE, ONE), ("new 0", THREE)),
     ],
 )
 def test_one_carry_is_the_whole_result_or_the_first_item(value, result, back, rebuilt):
@@ -212,10 +133,7 @@ def test_a_tuple_of_carries_is_the_first_items_in_its_order():
     ("result", "returned", "rebuilt"),
     [
         ((ONE, TWO, THREE), 1, (ONE, "new 0", THREE)),
-        ((ONE, TWO, THREE), -2, (ONE, "new 0", THREE)),
         ({"loss": ONE, "a": TWO}, "a", {"loss": ONE, "a": "new 0"}),
-        ({1: ONE, 0: TWO}, 0, {1: ONE, 0: "new 0"}),
-        (Pair(ONE, TWO), 1, Pair(ONE, "new 0")),
         (Pair(ONE, TWO), "state", Pair(ONE, "new 0")),
     ],
 )
@@ -245,26 +163,18 @@ def test_self_counts_if_it_is_the_only_argument():
     ("function", "carry", "message"),
     [
         (step, True, r"got carry=True. Write the position or the name"),
-        (step, (), r"got carry=\(\). Write the position or the name"),
-        (step, 0.5, r"got carry=0.5. Write the position or the name"),
         (
             step,
             -1,
             r'carry=-1, but step takes .* Write one of carry=0 or "params", carry=1',
         ),
-        (lambda state: state, 1, r'step takes \(state\). Write carry=0 or "state"\.'),
         (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
-        (like(step, lambda params: params), "batch", r"step takes \(params\)"),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
         (lambda: 0, 0, r"takes no arguments. A step takes its carry"),
-        (lambda *args: args, -1, r"carry=-1, which is no position. .* such as carry=0\."),
         (lambda *args: args, "state", r"which is no position. Write that of the carry"),
-        (lambda **named: named, 0, r'takes \(\*\*named\). Write a name: carry="state"'),
         (step, (0, "params"), r"names an argument twice: params, params. Name each once"),
         (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
-        (suspended, 0, r"suspended.* returns before it has computed: it is async"),
-        (functools.partial(yielding, 1), 0, r"yielding.* returns before it has computed"),
         (Later(), 0, r"Later.* returns before it has computed"),
     ],
 )
@@ -290,8 +200,6 @@ def test_returned_of_another_length():
     ("carry", "returned", "result", "message"),
     [
         (0, None, None, r"step returned None. Write return params\."),
-        (0, 0, None, r"step returned None. Write return params\."),
-        ((0, 1), None, None, r"step returned None. Write return params, opt_state\."),
         (
             0,
             None,
@@ -300,22 +208,10 @@ def test_returned_of_another_length():
             r"guard_step\(..., returned='params'\)",
         ),
         (
-            (0, 1),
-            None,
-            {"a": {"w": ONE}, "b": ONE, "loss": None},
-            r"new params and opt_state is: guard_step\(..., returned=\('a', 'b'\)\)",
-        ),
-        (
             0,
             None,
             (ONE, {"w": ONE}),
             r"items 0, 1. Say which of them the new params is: .*returned=1\)",
-        ),
-        (
-            (0, 1),
-            None,
-            (ONE, {"w": ONE}, ONE),
-            r"new params and opt_state is: guard_step\(..., returned=\(1, 0\)\)",
         ),
         (
             0,
@@ -323,8 +219,6 @@ def test_returned_of_another_length():
             ({"w": ONE}, ONE),
             r"items 0, 1; returned=2 names another item. .*returned=0\)",
         ),
-        (0, "a", {"b": {"w": ONE}}, r"returned='a' names another item. .*returned='b'\)"),
-        ((0, 1), (0, -2), (ONE, ONE), r"returned=\(0, -2\) names another item"),
         (
             (0, 1),
             None,
@@ -338,10 +232,7 @@ def test_returned_of_another_length():
             r"returned float32\[1\], and not the new params. Write return params",
         ),
         (0, None, Unregistered({"w": ONE}), UNREGISTERED),
-        (0, None, (Unregistered({"w": ONE}), ONE), UNREGISTERED),
-        (0, "loss", {"loss": Unregistered({"w": ONE})}, UNREGISTERED),
         (0, None, eqx.nn.Identity(), r"step returned .*, and not the new params. Write"),
-        (0, None, Unregistered, r"step returned .*, and not the new params. Write return"),
     ],
 )
 def test_a_result_without_the_carry(carry, returned, result, message):

@@ -29,7 +29,7 @@ MODES = {"eager": lambda function: function, "jit": jax.jit}
 
 # What forces them was made before the context was entered; what is made eagerly in the
 # call itself, or in a package, has no line of its own.
-_BEFORE = {"a_scale_from_the_module", "numpy_in_64_bits"}
+_BEFORE = {"numpy_in_64_bits"}
 _INSIDE = {"cache_of_flax", "convolution_of_equinox", "key_value_cache", *_BEFORE}
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, in_optax, needs_optax, types
+from helpers import assert_same, in_optax, types
 from jax import lax, tree_util
 
 from dtypeguard import Policy, guard, record, restore
@@ -55,18 +55,13 @@ def test_both_orders(wrapper):
     assert_same(train(guard(wrapper(guard(adam())))), bare)
 
 
-POLICIES = [
-    Policy(),
-    Policy(compute_dtype=F32, state_dtype="params"),
-    Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic", seed=7),
-]
+ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic", seed=7)
 
 
 @pytest.mark.filterwarnings("ignore:update failed and was run in float")
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_policy_around_a_wrapper_keeps_types_and_restores(wrapper, policy):
-    opt = guard(wrapper(adam()), policy=policy)
+def test_a_policy_around_a_wrapper_keeps_types_and_restores(wrapper):
+    opt = guard(wrapper(adam()), policy=ALL_BF16)
     params = {"w": jnp.ones((4, 3), BF16), "b": jnp.ones(3, BF16)}
     grads = tree_util.tree_map(lambda p: p.astype(F32), params)
     state = opt.init(params)
@@ -134,15 +129,3 @@ def test_a_subclass_that_needs_more_becomes_a_plain_transformation():
     plain = optax.with_extra_args_support(optax.sgd(0.1))
     for inner in (NeedsMore(*plain, "sgd"), Named(*plain, "adam")):
         assert type(guard(inner)) is optax.GradientTransformationExtraArgs
-
-
-@needs_optax("experimental.aggregating")
-def test_a_guarded_aggregator_is_one_to_optax():
-    aggregating = optax.experimental.aggregating
-    aggregator = guard(aggregating.average_per_element_updates())
-    opt = aggregating.process(optax.identity(), aggregator, optax.sgd(1.0))
-    assert isinstance(opt, aggregating.Aggregator)
-    assert isinstance(guard(opt), aggregating.Aggregator)
-    params, grads = jnp.ones(3), jnp.ones((4, 3))
-    updates, _ = guard(opt).update(grads, guard(opt).init(params), params)
-    assert jnp.array_equal(updates, -params)

@@ -14,15 +14,13 @@ import pytest
 from helpers import assert_same, need
 from jax import tree_util
 
-import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
+BF16 = jnp.bfloat16
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
 OPTIMIZERS = {
     "schedule": lambda: optax.chain(optax.clip(1.0), optax.adamw(lambda count: 0.1)),
-    "multi_steps": lambda: dtypeguard.multi_steps(optax.sgd(0.1, momentum=0.9), 2),
     "injected": lambda: optax.inject_hyperparams(optax.adam)(1e-3),
     "two": lambda: optax.multi_transform(
         {"a": optax.adam(1e-3), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
@@ -34,16 +32,8 @@ OPTIMIZERS = {
 # Loaders ----------------------------------------------------------------------------------
 
 
-def numpy_of(tree, folder):
-    """Of a dict, NumPy saves an array of one object; of a tuple, it may save its items."""
-    file = io.BytesIO()
-    np.save(file, np.array(tree, dtype=object), allow_pickle=True)
-    file.seek(0)
-    return np.load(file, allow_pickle=True)
-
-
 def lists_of(tree, folder):
-    """As `numpy_of(...).tolist()`, all the way down: neither keys nor names of a tuple."""
+    """Through NumPy, which keeps neither keys nor names of a tuple."""
     file = io.BytesIO()
     np.save(file, {"state": as_lists(tree)}, allow_pickle=True)
     file.seek(0)
@@ -56,11 +46,11 @@ def as_lists(node):
     return [as_lists(child) for child in node] if isinstance(node, tuple) else node
 
 
-def orbax_of(tree, folder, name="StandardCheckpointer"):
+def orbax_of(tree, folder):
     checkpoint = need("orbax.checkpoint")
-    with getattr(checkpoint, name)() as checkpointer:
+    with checkpoint.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / "state", tree)
-    with getattr(checkpoint, name)() as checkpointer, warnings.catch_warnings():
+    with checkpoint.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sharding info not provided")
         return checkpointer.restore(folder / "state")
 
@@ -72,10 +62,8 @@ def msgpack_of(tree, folder):
 
 
 LOADERS = {
-    "numpy": numpy_of,
     "lists": lists_of,
     "orbax": orbax_of,
-    "orbax pytree": functools.partial(orbax_of, name="PyTreeCheckpointer"),
     "msgpack": msgpack_of,
 }
 
@@ -99,17 +87,6 @@ def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
     assert len(told) == 1
     assert_same(restored, state)
     assert_same(restore(restored, record(opt, PARAMS)), state)  # without a word
-
-
-def test_another_precision_as_well(tmp_path):
-    opt = guard(optax.adam(1e-3))
-    state = numbered(opt.init(PARAMS))
-    wide = tree_util.tree_map(lambda x: x.astype(F32), state)
-    with pytest.warns(DtypeGuardWarning, match=r"state\[0\]  dict -> ScaleByAdamState"):
-        assert_same(restore(orbax_of(wide, tmp_path), record(opt, PARAMS)), state)
-    half = wide[0]._replace(count=jnp.float32(2.5)), *wide[1:]
-    with pytest.raises(DtypeDriftError, match=r"state\[0\]\.count .*cannot hold 2\.5"):
-        restore(msgpack_of(half, tmp_path), record(opt, PARAMS))
 
 
 # Doubt ------------------------------------------------------------------------------------
@@ -180,35 +157,11 @@ REFUSED = {
         r"state\.two +float32\[\] -> \(absent\) +load it as well",
         {"one": array(), "two": array()},
     ),
-    "a name too many": (
-        (Pair(array(), array()),),
-        [{"one": array(), "two": array(), "x": array(1)}],
-        r"state\[0\]\['x'\] +\(absent\) -> float32\[1\] +leave it out",
-        [{"one": array(), "two": array()}],
-    ),
-    "other names": (
-        Pair(array(), array()),
-        {"mu": array(), "nu": array()},
-        r"Pair of one, two -> dict of mu, nu +load a dict, \{'one': ..., 'two': ...\}",
-        {"one": array(), "two": array()},
-    ),
-    "names for positions": (
-        (array(), array()),
-        Pair(array(), array()),
-        r"tuple of 2 -> Pair of one, two +load a list of 2",
-        [array(), array()],
-    ),
     "too few": (
         {"x": (array(), array())},
         {"x": [array()]},
         r"state\['x'\] +tuple of 2 -> list of 1 +load one of 2",
         {"x": [array(), array()]},
-    ),
-    "another shape in a list for names": (
-        Pair(array(2), array(3)),
-        [array(3), array(2)],
-        r"state\.one +float32\[2\] -> float32\[3\] +load what was recorded",
-        [array(2), array(3)],
     ),
     "another kind in a list for names": (
         Pair(array(dtype=np.int32), {"w": array()}),
@@ -228,29 +181,11 @@ REFUSED = {
         r"state\[0\] +float32\[2\] -> list of 2 +load what was recorded",
         (array(2),),
     ),
-    "None for an array": (
-        {"x": array(2), "y": None},
-        {"x": None},
-        r"state\['x'\] +float32\[2\] -> None +load what was recorded",
-        {"x": array(2)},
-    ),
-    "an array for None": (
-        (None, array()),
-        [{"x": array()}, array()],
-        r"state\[0\]\['x'\] +\(absent\) -> float32\[\] +leave it out",
-        [{}, array()],
-    ),
     "static fields": (
         Other(array(), array(1), c=1),
         Other(array(), array(1), c=2),
         r"load it with the static fields of the record",
         {"a": array(), "b": array(1)},
-    ),
-    "two keys of one name": (
-        collections.OrderedDict({1: array(), "1": array()}),
-        {"1": array(), "x": array()},
-        r"state +OrderedDict of 1, 1 -> dict of 1, x +load a dict",
-        collections.OrderedDict({1: array(), "1": array()}),
     ),
 }
 

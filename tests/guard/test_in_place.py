@@ -1,7 +1,6 @@
 """guard_step over what Flax NNX changes in place: modules, optimizers, metrics."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +93,6 @@ def drifts(before, tree):
 WRAPPED = {
     "jit outside": lambda nnx, step: nnx.jit(guard_step(step)),
     "jit inside": lambda nnx, step: guard_step(nnx.jit(step)),
-    "named": lambda nnx, step: nnx.jit(guard_step(step, carry=("model", "optimizer"))),
 }
 
 
@@ -139,24 +137,6 @@ def test_a_stable_step_gives_the_same_bits(nnx, name):
     assert (drifted, traces) == expected[1:]
 
 
-def test_a_stable_step_lowers_to_the_same_program(nnx):
-    texts = []
-    for wrap in (lambda step: step, guard_step):
-        model, optimizer = make(nnx, F32)
-        lowered = nnx.jit(wrap(train_step(nnx))).lower(model, optimizer, data(F32))
-        texts.append(re.sub(r"jit_\w+", "", lowered.as_text()))
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", ["jit outside", "jit inside"])
-def test_a_number_in_a_variable_costs_no_compilation(nnx, name, count):
-    bare = trained_bare(F32, count)
-    losses, _, traces = trained(nnx, WRAPPED[name], F32, COUNTS[count])
-    assert traces <= bare[2]
-    assert_same(losses, bare[0])
-
-
 def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx):
     model, optimizer = make(nnx)
     for step in (
@@ -168,37 +148,6 @@ def test_what_is_returned_need_not_be_the_carry_and_may_be(nnx):
         before = typed((model, optimizer))
         guard_step(step)(model, optimizer, data())
         assert not drifts(before, (model, optimizer))
-
-
-def test_what_is_changed_in_place_and_what_is_returned(nnx):
-    model, optimizer = make(nnx)
-    average = jnp.zeros(3, BF16)
-
-    @nnx.jit
-    @guard_step(carry=("model", "optimizer", "average"))
-    def step(model, optimizer, average, x):
-        loss = widens(model, optimizer, x.astype(F32))
-        return average + x.astype(F32).mean(0), loss
-
-    before = typed((model, optimizer))
-    average, loss = step(model, optimizer, average, data())
-    assert average.dtype == BF16
-    assert loss.dtype == F32
-    assert not drifts(before, (model, optimizer))
-
-
-def test_a_batch_may_come_first(nnx):
-    model, optimizer = make(nnx)
-    before = typed((model, optimizer))
-
-    @guard_step
-    def step(x, *, model, optimizer):
-        return widens(model, optimizer, x)
-
-    assert step(data(), model=model, optimizer=optimizer).shape == ()
-    assert not drifts(before, (model, optimizer))
-    loss = guard_step(lambda x, m: m(x[None]).mean(0)[0] * x)(data()[0], model)
-    assert loss.dtype == BF16
 
 
 @pytest.mark.parametrize("loop", ["scan", "while_loop", "cond"])
@@ -236,30 +185,6 @@ def test_shared_variables_stay_shared(nnx):
     guard_step(widens)(model, optimizer, data())
     assert model.tied.kernel is variables[0] is variables[1] is model.layers[0].kernel
     assert optimizer.step is variables[2]
-
-
-def test_a_method_that_changes_its_module(nnx):
-    class Average(nnx.Module):
-        def __init__(self, params, decay):
-            self.average = nnx.data(params)
-            self.decay = np.float32(decay)
-
-        @guard_step
-        def update(self, model):
-            params = nnx.state(model, nnx.Param)
-            blend = lambda a, p: self.decay * a + (1 - self.decay) * p
-            self.average = nnx.data(tree_util.tree_map(blend, self.average, params))
-
-        @guard_step
-        def reset(self):
-            """No argument but `self`."""
-
-    model, _ = make(nnx)
-    average = Average(nnx.state(model, nnx.Param), 0.9)
-    before = typed(average)
-    assert average.update(model) is None
-    guard_step(Average.update.__wrapped__.__get__(average))(model)
-    assert not drifts(before, average)
 
 
 def test_a_message_has_the_path_in_the_module(nnx):
@@ -309,17 +234,18 @@ def test_strong_has_a_module_hold_arrays_of_its_own(nnx):
     assert strong(optimizer) is optimizer
 
 
-def test_a_variable_that_is_a_reference_keeps_its_type_by_itself(nnx):
-    class Model(nnx.Module):
-        def __init__(self):
-            self.weight = nnx.Param(jnp.ones(3, BF16), ref=True)
-            self.mean = nnx.BatchStat(jnp.zeros(3, BF16))
+def test_what_is_changed_in_place_and_what_is_returned(nnx):
+    model, optimizer = make(nnx)
+    average = jnp.zeros(3, BF16)
 
-    def step(model, x):
-        model.weight[...] = model.weight[...] * x.astype(BF16)
-        model.mean.set_value(model.mean.get_value() + x)
-        return x.sum()
+    @nnx.jit
+    @guard_step(carry=("model", "optimizer", "average"))
+    def step(model, optimizer, average, x):
+        loss = widens(model, optimizer, x.astype(F32))
+        return average + x.astype(F32).mean(0), loss
 
-    model = Model()
-    guard_step(step)(model, jnp.ones(3, F32))
-    assert (model.weight[...].dtype, model.mean.get_value().dtype) == (BF16, BF16)
+    before = typed((model, optimizer))
+    average, loss = step(model, optimizer, average, data())
+    assert average.dtype == BF16
+    assert loss.dtype == F32
+    assert not drifts(before, (model, optimizer))

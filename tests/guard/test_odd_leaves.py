@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import set_x64
 from jax import tree_util
 from one_leaf import transformation
 
@@ -44,28 +43,22 @@ class Rate(float):
 
 
 ARRAYS = {  # as which JAX array a guard keeps them, with x64 off
-    ">f2": (np.ones(3, ">f2"), "float16"),
     ">f4": (np.ones(3, ">f4"), "float32"),
     ">f8": (np.ones(3, ">f8"), "float32"),
     ">i4": (np.arange(3, dtype=">i4"), "int32"),
-    ">u2": (np.ones((), ">u2"), "uint16"),
     ">c8": (np.full(2, 1 + 2j, ">c8"), "complex64"),
     "long double": (np.longdouble(1.5), "float32"),
     "int enum": (Level.ONE, "int32"),
     "subclass of float": (Rate(0.5), "float32"),
-    "float8_e4m3fnuz": (np.ones(3, jnp.float8_e4m3fnuz), "float8_e4m3fnuz"),
     "strided and frozen": (np.broadcast_to(np.float32(1), 3)[::-1], "float32"),
 }
 OTHERS = {
     "string": "cosine",
     "strings": np.array(["a", "b"]),
     "objects": np.array([None, 1], object),
-    "record": np.zeros(2, [("a", "f4")]),
     "date": datetime.date(2000, 1, 1),
-    "dates": np.array(["2000-01-01"], "M8[D]"),
     "durations": np.array([1], "m8[s]"),
     "dtype": jnp.dtype(BF16),
-    "device": jax.devices()[0],
 }
 
 
@@ -167,35 +160,6 @@ def test_an_integer_that_does_not_fit_is_named(number):
     opt = guard(counting(0))
     with pytest.raises(DtypeDriftError, match=r"state\['count'\] .* does not fit: turn on"):
         opt.update(PARAMS, {"leaf": 0, "count": number})
-
-
-@pytest.mark.parametrize(
-    ("dtype", "x64"),
-    [("int8", False), ("int64", True), ("bfloat16", False), ("weak", True), (">u4", False)],
-)
-def test_the_numbers_of_a_rounding_state_keep_their_dtypes(dtype, x64):
-    """Not every loader has uint32, and a mean over devices makes floats."""
-    opt = guard(transformation(init=lambda p: p), policy=Policy(rounding="stochastic"))
-    with set_x64(x64):
-        number = 3 if dtype == "weak" else np.asarray(3, dtype)
-        as_jax = number if dtype in ("weak", ">u4") else jnp.asarray(number)
-        state = opt.init(PARAMS)._replace(rounding_seed=as_jax, rounding_step=as_jax)
-        _, expected = opt.update(
-            PARAMS,
-            opt.init(PARAMS)._replace(
-                rounding_seed=jnp.uint32(3), rounding_step=jnp.uint32(3)
-            ),
-        )
-        for update in (opt.update, jax.jit(opt.update)):
-            if dtype == ">u4" and update is not opt.update:
-                continue  # jit takes no such array
-            _, new_state = update(PARAMS, state)
-            for old, new, like in zip(state[1:], new_state[1:], expected[1:]):
-                held = np.dtype("uint32") if dtype == ">u4" else jnp.asarray(old).dtype
-                assert (new.dtype, new.weak_type, int(new)) == (held, False, like)
-            np.testing.assert_array_equal(
-                new_state.inner_state["w"], expected.inner_state["w"]
-            )
 
 
 @pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn])

@@ -1,6 +1,5 @@
 """record: the dtypes without running anything. restore: the way back, or why not."""
 
-import itertools
 import re
 
 import jax
@@ -14,12 +13,6 @@ from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
 
-NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
-NARROW = [name for name in NARROW if hasattr(jnp, name)]
-NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
-NARROW = [name for name in NARROW if hasattr(jnp, name)]
-NARROW = "int4", "uint4", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"
-NARROW = [name for name in NARROW if hasattr(jnp, name)]
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 
 pytestmark = pytest.mark.third_party
@@ -74,28 +67,17 @@ def test_restore_heals_another_precision(dtype, params):
     ("leaf", "dtype", "value"),
     [
         (np.float32(7.0), I32, 7),
-        (jnp.asarray(7.0), I32, 7),
-        (7, I32, 7),
         (np.int64(7), I32, 7),
-        (np.float64(1), jnp.bool_, True),
-        (np.int32(0), jnp.bool_, False),
         (True, F32, 1.0),
         (np.int32(3), BF16, 3.0),
-        (1 + 0j, F32, 1.0),
-        (2.0, jnp.complex64, 2.0),
-        (np.complex128(16777217), I32, 16777217),
         (np.float64(np.inf), jnp.float16, np.inf),
         (np.float64(1e-9), jnp.float16, 0.0),
         (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
-        (jnp.asarray(-3, jnp.int8), jnp.int4, -3),
         (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
         (2**70, F32, 2.0**70),
-        (np.float64(65519), jnp.float16, 65504),  # rounds to nearest
         (np.float32(460), jnp.float8_e4m3fn, 448),
         (jnp.asarray(jnp.inf, BF16), jnp.float8_e5m2, np.inf),
         (np.float32(np.nan), jnp.complex64, np.nan),
-        (np.complex64(np.nan), F32, np.nan),
-        (np.complex64(-np.inf), F32, -np.inf),
     ],
 )
 def test_restore_where_the_value_survives(leaf, dtype, value):
@@ -112,27 +94,16 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (np.float32(2.5), I32, "2.5"),
         (np.float32(np.nan), I32, "nan"),
         (np.int64(2**40), I32, str(2**40)),
-        (-1, jnp.uint8, "-1"),
         (np.int8(-1), jnp.uint8, "-1"),  # which wraps there and back
-        (np.uint32(2**31), I32, str(2**31)),
         (jnp.asarray(15, jnp.uint4), jnp.int4, "15"),
         (2, jnp.bool_, "2"),
-        (1j, F32, "1j"),
         (np.int32(2**24 + 1), F32, str(2**24 + 1)),
         (np.int32(257), BF16, "257"),
-        (np.float64(1e30), jnp.float16, "1e+30"),
-        (np.array([1, 2, 1e39]), BF16, "1e+39"),
         (2**70, I32, str(2**70)),
         pytest.param(10**400, F32, "1000000", id="10**400"),
         (np.float32(np.inf), jnp.float8_e4m3fn, "inf"),  # which would become NaN
-        (jnp.asarray(-jnp.inf, BF16), jnp.float8_e4m3fn, "-inf"),
         (jnp.asarray(jnp.inf, jnp.float8_e5m2), jnp.float8_e5m2fnuz, "inf"),
-        (jnp.asarray(480, BF16), jnp.float8_e4m3fn, "480"),
-        (np.int32(-(2**31)), jnp.float16, str(-(2**31))),
-        (np.float16(-np.inf), I32, "-inf"),
-        (complex(np.nan, 1), F32, "(nan+1j)"),
         (complex(1, np.nan), F32, "(1+nanj)"),
-        (complex(np.nan, 0), I32, "(nan+0j)"),
         (jnp.asarray(jnp.nan), jnp.bool_, "nan"),
     ],
 )
@@ -193,14 +164,6 @@ def test_restore_names_every_leaf(params):
     assert lines[2].endswith("load it in shape (4, 3)")
 
 
-def test_restore_refuses_another_tree(params):
-    opt = optax.adam(1e-3)
-    (adam, rest) = opt.init(params)
-    with pytest.raises(DtypeDriftError, match="another tree than the record") as error:
-        restore((adam._replace(mu={"w": adam.mu["w"]}), rest), record(opt, params))
-    assert re.search(r"state\[0\]\.mu\['b'\] +float32\[3\] -> \(absent\)", str(error.value))
-
-
 def test_restore_of_keys():
     key = jax.random.key(3)
     recorded = {"key": jax.eval_shape(lambda: key)}
@@ -220,22 +183,7 @@ def test_restore_while_traced():
         narrow(jnp.ones(()), jnp.ones(()))
 
 
-def test_restore_of_a_key_of_another_implementation():
-    wanted = {"key": jax.random.key(0, impl="threefry2x32")}
-    with pytest.raises(DtypeDriftError, match=re.escape("load key<fry>[]")):
-        restore({"key": jax.random.key(0, impl="rbg")}, wanted)
-
-
 def test_restore_of_shapes_alone(params):
     recorded = record(optax.adam(1e-3), params)
     with pytest.raises(DtypeDriftError, match="load its values"):
         restore(recorded, recorded)
-
-
-@pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
-def test_restore_between_narrow_dtypes(make):
-    """NumPy has no cast between many of them; of a float4 XLA's own makes a 6 127."""
-    for name, other in itertools.product(NARROW, NARROW):
-        held = make(np.asarray([6, 1], getattr(ml_dtypes, name)))
-        (restored,) = restore([held], [jax.ShapeDtypeStruct((2,), getattr(jnp, other))])
-        assert (restored.dtype, restored.tolist()) == (getattr(jnp, other), [6, 1])

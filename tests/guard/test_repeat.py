@@ -107,36 +107,6 @@ def calls(step, state):
 
 
 @tells_weak_types
-def test_a_carry_that_stays_weak_is_looked_into_once(monkeypatch):
-    """Whether a weak leaf comes back strong takes an `eval_shape`, as its neighbors say."""
-    traces = []
-
-    @jax.jit
-    def step(state, x):
-        traces.append(1)
-        return {"weak": state["weak"] * 2, "sum": state["sum"] + x}
-
-    guarded = guard_step(step)
-    state = {"weak": 1.0, "sum": jnp.zeros(3, BF16)}
-    calls = []
-    monkeypatch.setattr(module.GuardedCall, "_strongly_typed", counted(calls))
-    for _ in range(4):
-        state = guarded(state, jnp.ones(3, BF16))
-    assert len(calls) == 2  # a Python number, then an array of weak type
-    assert state["weak"].weak_type
-    assert state["sum"].dtype == BF16
-    assert len(traces) == 1
-    # With another neighbor the answer may be another one.
-    guarded(state, jnp.ones(3, F32))
-    assert len(calls) == 3
-
-
-def counted(calls):
-    ask = module.GuardedCall._strongly_typed
-    return lambda self: calls.append(1) or ask(self)
-
-
-@tells_weak_types
 def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
     step = jax.jit(lambda state, x: state * x)
     guarded, weak = guard_step(step), jnp.asarray(1.0)
@@ -187,43 +157,6 @@ def test_the_flag_may_change_between_calls():
     for x64 in (False, False, True, True):
         with set_x64(x64):
             weak(jnp.asarray(1.0))
-
-
-@needs_x64_scope
-def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
-    step = lambda state, x: jax.lax.add(state, x.sum() if x.ndim else jnp.ones(()))
-    guarded = guard_step(jax.jit(step))
-    with set_x64(True):
-        for _ in range(2):
-            guarded(jnp.ones((), F32), jnp.ones(3, F32))
-        with pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
-            assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2
-
-
-def test_without_jit_a_step_may_change_the_containers_of_the_caller():
-    @jax.jit
-    def step(state):
-        state["mean"] = state["mean"] * scale
-        return state
-
-    scale, guarded = jnp.ones((), BF16), guard_step(step)
-    for _ in range(2):
-        state = {"mean": jnp.ones(3, BF16)}
-        guarded(state)
-    scale = jnp.ones((), F32)
-    with jax.disable_jit():
-        assert guarded(state)["mean"].dtype == BF16
-
-
-def test_inside_a_trace_nothing_is_taken_for_a_repeat(guards):
-    guarded = guard_step(jax.jit(lambda state, x: (state + x, x)), returned=0)
-    xs = jnp.ones((2, 3), BF16)
-    for _ in range(2):
-        guarded(xs[0], xs[0])
-    wide = xs.astype(F32)
-    assert jax.lax.scan(guarded, xs[0], wide)[0].dtype == BF16
-    assert jax.vmap(guarded)(xs, wide)[0].dtype == BF16
-    assert len(guards) == 3
 
 
 def test_modules_that_change_in_place_are_settled_in_each_call(guards):
@@ -321,17 +254,6 @@ def test_what_jit_alone_has_is_told_where_to_get():
         guard_step(jax.jit(step)).x  # noqa: B018
 
 
-def test_a_change_of_a_function_is_seen():
-    def step(x, k=2.0):
-        return x * k
-
-    guarded = guard_step(step)
-    assert guarded(1.0) == 2
-    step.__defaults__ = (5.0,)
-    assert guarded(1.0) == 5
-    assert guard_step(step) is guarded
-
-
 # Calls like the recorded one that are of another program --------------------------------
 
 
@@ -359,8 +281,6 @@ TRACED = {
     "vmap": lambda call, x: jax.vmap(call, in_axes=0, out_axes=0)(jnp.stack([x, x])),
     "jit": lambda call, x: jax.jit(call)(x),
     "scan": lambda call, x: jax.lax.scan(lambda c, x: (c, call(x)), 0, x[None]),
-    "eval_shape": lambda call, x: jax.eval_shape(call, x),
-    "checkpoint": lambda call, x: jax.grad(jax.checkpoint(lambda x: total(call(x))))(x),
     "a constant of a jit": lambda call, x: jax.jit(lambda: call(x))(),
     "at trace time": lambda call, x: jax.jit(lambda: at_trace_time(call, x))(),
     "no trace": lambda call, x: call(x),
@@ -392,10 +312,12 @@ def test_a_leaf_that_passes_through_a_trace_proves_nothing(trace):
         assert found == [types(drifting_state())]
 
 
-def test_an_argument_that_makes_the_step_pass_a_leaf_through():
-    step = jax.jit(drifting, static_argnames="passes")
-    guarded = guard_step(step)
-    state = kept(guarded)
-    for x in (jnp.ones(3, BF16), jnp.ones(3, WIDE), np.ones(3, np.float32)):
-        for _ in range(3):
-            assert types(guarded(state, x, passes=True)) == types(drifting_state())
+@needs_x64_scope
+def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
+    step = lambda state, x: jax.lax.add(state, x.sum() if x.ndim else jnp.ones(()))
+    guarded = guard_step(jax.jit(step))
+    with set_x64(True):
+        for _ in range(2):
+            guarded(jnp.ones((), F32), jnp.ones(3, F32))
+        with pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
+            assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2

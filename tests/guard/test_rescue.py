@@ -157,17 +157,6 @@ def needs_float32_state(updates, state, params=None):
 
 
 @pytest.mark.third_party
-def test_rescue_with_functions_among_the_params_and_without_params():
-    with_function = NARROW | {"f": jax.nn.relu}
-    first = lambda params: {"w": jnp.zeros((), params["w"].dtype)}
-    for grads, params in ((NARROW | {"f": None}, with_function), (NARROW, None)):
-        opt = guard(transformation(needs_float32_state, first))
-        with pytest.warns(DtypeGuardWarning):
-            _, state = opt.update(grads, opt.init(params or grads), params)
-        assert state["w"].dtype == BF16
-
-
-@pytest.mark.third_party
 def test_what_a_rescue_widened_is_no_drift():
     policy = Policy(on_drift="error")
     opt = guard(transformation(needs_float32_state, zeros_like), policy=policy)

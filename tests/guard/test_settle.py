@@ -3,7 +3,6 @@
 import dataclasses
 import pickle
 import re
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,6 @@ REFUSED = {
         jnp.zeros(2, C64),
         "jnp.real(x).astype(jnp.float32)",
     ),
-    "int_into_float": (ONE, I32(1), "x.astype(jnp.float32)"),
     "real_into_complex": (C64(0), ONE, "x.astype(jnp.complex64)"),
 }
 
@@ -105,11 +103,9 @@ FLOAT_AND_INT = {"a": ONE, "b": I32(0)}
 CHANGED_TREES = {
     "a new leaf": ({"a": ONE}, FLOAT_AND_INT, "state['b']  (absent) -> int32[]"),
     "a leaf less": (FLOAT_AND_INT, {"a": ONE}, "state['b']  int32[] -> (absent)"),
-    "a leaf of nothing": ((), {"a": ONE}, "state['a']  (absent) -> float32[]"),
     "another node": ((ONE, ONE), [ONE, ONE], "state  PyTreeDef((*, *)) -> PyTreeDef([*"),
     # Each once passed for an empty node: leaves behind it were paired with those before.
     "None": (FLOAT_AND_INT, FLOAT_AND_INT | {"a": None}, "['a']  float32[] -> (absent)"),
-    "a tuple": (FLOAT_AND_INT, FLOAT_AND_INT | {"a": ()}, "['a']  float32[] -> (absent)"),
 }
 
 
@@ -127,12 +123,9 @@ CHANGED_LEAVES = {
     "a shape": (I32(0), jnp.zeros(4), "int32[] -> float32[4]  return it in shape ()"),
     "a string": (I32(0), "text", "int32[] -> str  return an array of jnp.int32"),
     "key to number": (KEY, ONE, "return it as it came in"),
-    "key to Python number": (KEY, 1.5, "return it as it came in"),
     "another key": (KEY, jax.random.key(0, impl="rbg"), "return it as it came in"),
     "keys": (KEY, jax.random.split(KEY), "return it as it came in"),
-    "key to string": (KEY, "text", "return it as it came in"),
     "string to number": ("text", 1.5, "return it as it came in"),
-    "string to key": ("text", KEY, "return it as it came in"),
 }
 
 
@@ -228,26 +221,6 @@ def test_on_drift_names_each_leaf_once():
     assert types(loud.update(quiet, state, params)[1]) == types(state)
 
 
-@pytest.mark.third_party
-def test_said_once_by_a_factory_that_is_called_in_every_update():
-    loud = guard(optax.trace, policy=Policy(on_drift="warn"))
-    opt = optax.inject_hyperparams(loud)(decay=0.9)
-    params, grads = {"w": jnp.ones(3, BF16)}, {"w": jnp.ones(3, F32)}
-    state = opt.init(params)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            _, state = opt.update(grads, state, params)
-    assert [w.category for w in caught] == [DtypeGuardWarning]
-
-
-def test_a_warning_made_an_error_is_said_again():
-    opt = guard(returning(jnp.zeros((), F32)), policy=Policy(on_drift="warn"))
-    for _ in range(2):
-        with pytest.raises(DtypeGuardWarning, match="1 leaf"):
-            opt.update(PARAMS, jnp.zeros((), BF16))
-
-
 def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
     opt = guard(returning(jnp.asarray(1.0)), policy=Policy(on_drift="error"))
     with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
@@ -257,28 +230,6 @@ def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
     half = returning(updates={"w": jnp.full(3, 0.5)})  # of updates it is none
     updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
     assert types(updates) == types(PARAMS) != types(half.update(PARAMS, ())[0])
-
-
-@tree_util.register_pytree_with_keys_class
-class Twins:
-    """A node that gives both its children the same key."""
-
-    def __init__(self, *children):
-        self.children = children
-
-    def tree_flatten_with_keys(self):
-        return [(tree_util.GetAttrKey("x"), child) for child in self.children], None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        return cls(*children)
-
-
-def test_leaves_of_one_path_are_told_apart():
-    wide = Twins(jnp.ones(2, F32), jnp.ones(3, F32))
-    opt = guard(returning(wide), policy=Policy(on_drift="error"))
-    with pytest.raises(DtypeDriftError, match="2 leaves"):
-        opt.update(PARAMS, Twins(jnp.ones(2, BF16), jnp.ones(3, BF16)))
 
 
 @pytest.mark.third_party
@@ -294,9 +245,3 @@ def test_a_bool_that_counts_is_told():
     assert line in str(error.value)
     assert "start from an int if it counts" in line
     assert opt.update(PARAMS, opt.update(PARAMS, I32(0))[1])[1] == 2
-
-
-@pytest.mark.parametrize("flag", [True, False])
-def test_a_python_flag_stays_one_to_branch_on(flag):
-    _, state = guard(transformation()).update(PARAMS, {"is_first": flag}, PARAMS)
-    assert state["is_first"] is flag

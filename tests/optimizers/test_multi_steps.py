@@ -1,9 +1,5 @@
 """multi_steps: the numbers of optax.MultiSteps, one inner update in k mini-steps."""
 
-import dataclasses
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +9,6 @@ import pytest
 from helpers import (
     assert_close,
     assert_same,
-    needs_optax,
     needs_x64_scope,
     set_x64,
     types,
@@ -22,7 +17,7 @@ from jax import lax, tree_util
 from quadratic import assert_blind, make_params
 
 import dtypeguard
-from dtypeguard import DtypeGuardWarning, Policy, guard, multi_steps
+from dtypeguard import DtypeGuardWarning, guard, multi_steps
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 third_party = pytest.mark.third_party
@@ -104,15 +99,6 @@ def test_k_by_schedule():
     assert int(state.gradient_step) == 2 + 10 // 3
 
 
-def test_k_by_a_schedule_of_floats_keeps_the_counters():
-    """Optax's own schedules return floats, which turn its `mini_step` into a float."""
-    schedule = lambda gradient_step: jnp.asarray(2.0, F32)
-    opt = multi_steps(counting(), schedule)
-    history = train(opt, make_params(), 4)
-    assert [int(state.gradient_step) for _, state in history] == [0, 1, 1, 2]
-    assert types(history[-1][1]) == types(opt.init(make_params()))
-
-
 def test_a_smaller_k_takes_effect_at_once():
     params = make_params()
     (_, state) = train(multi_steps(counting(), 8), params, 5)[-1]
@@ -186,10 +172,7 @@ def test_types_are_kept(dtype, grad_dtype):
         (BF16, F32, F32),
         (BF16, None, BF16),
         (F32, BF16, BF16),
-        (jnp.complex64, F32, jnp.complex64),
         (jnp.float64, F32, jnp.float64),
-        (jnp.float64, None, jnp.float64),
-        (jnp.complex128, F32, jnp.complex128),
         (I32, F32, F32),
     ],
     ids=str,
@@ -215,89 +198,12 @@ def test_float64_gradients_of_float32_params_warn():
         assert (updates.dtype, state.acc_grads.dtype) == (F32, jnp.float64)
 
 
-STATES = {
-    "bool": lambda: jnp.zeros((), jnp.bool_),
-    "int": lambda: jnp.zeros((2,), jnp.int8),
-    "key": lambda: jax.random.key(0),
-    "scalar": lambda: 1.5,
-    "numpy": lambda: np.float32(1.5),
-    "nothing": lambda: None,
-    "text": lambda: "adam",
-}
-NEXT = {
-    "bool": lambda leaf: ~leaf,
-    "int": lambda leaf: leaf + jnp.int8(1),
-    "key": lambda leaf: jax.random.split(leaf)[0],
-    "scalar": lambda leaf: leaf * 2,
-    "numpy": lambda leaf: leaf * np.float32(2),
-}
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_states_of_any_kind(name):
-    def update(updates, state, params=None):
-        return updates, {"leaf": NEXT.get(name, lambda leaf: leaf)(state["leaf"])}
-
-    inner = optax.GradientTransformation(lambda params: {"leaf": STATES[name]()}, update)
-    params = make_params()
-    opt = multi_steps(inner, 2)
-    state = first = opt.init(params)
-    seen = []
-    for _ in range(3):
-        _, state = opt.update(params, state, params)
-        assert type(state.inner_opt_state["leaf"]) is type(first.inner_opt_state["leaf"])
-        seen.append(str(state.inner_opt_state["leaf"]))
-    before = str(first.inner_opt_state["leaf"])
-    assert seen[0] == before  # no inner update yet
-    assert seen[1] == seen[2]
-    assert (seen[1] != before) == (name in NEXT)
-
-
-@dataclasses.dataclass
-class Layer:
-    w: Any
-
-    def __post_init__(self):
-        if np.shape(self.w) != (3,):
-            raise ValueError(f"w has the shape {np.shape(self.w)}")
-
-
-tree_util.register_pytree_node(
-    Layer, lambda layer: ((layer.w,), None), lambda _, leaves: Layer(*leaves)
-)
-
-
-@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
-def test_params_in_a_dataclass_that_checks_its_fields(wrap):
-    opt = multi_steps(optax.sgd(0.5), 2)
-    params = Layer(jnp.ones(3))
-    state = opt.init(params)
-    for _ in range(2):
-        updates, state = wrap(opt.update)(params, state, params)
-    assert int(state.gradient_step) == 1
-    assert np.all(updates.w < 0)
-
-
-def test_gradients_that_are_none():
-    """Equinox leaves None for what is not differentiated."""
-    params = make_params()
-    opt = multi_steps(optax.sgd(0.1), 2)
-    state = opt.init(params)
-    for _ in range(2):
-        updates, state = opt.update({"w": params["w"], "b": None}, state, params)
-    assert not np.any(updates["b"])
-    np.testing.assert_allclose(updates["w"], -0.1 * params["w"], rtol=1e-6)
-    assert not np.any(state.acc_grads["b"])
-
-
 @third_party
 @pytest.mark.parametrize(
     ("has_grad", "dtype", "mean", "wrap"),
     [
         ((0, 0, 1), BF16, True, jax.jit),
         ((0, 1, 0), F32, False, lambda update: update),
-        ((1, 0, 0), jnp.complex64, True, jax.jit),
-        ((1, 1, 0), F32, False, jax.jit),
         ((0, 0, 0), BF16, True, lambda update: update),
         ((0, 0, 0), F32, True, jax.jit),
     ],
@@ -365,39 +271,17 @@ def quadratic(params):
 
 LEARNS_FROM_VALUES = {
     "lbfgs": lambda: optax.lbfgs(),
-    "lbfgs backtracking": lambda: optax.lbfgs(
-        linesearch=optax.scale_by_backtracking_linesearch(10)
-    ),
     "polyak": lambda: optax.polyak_sgd(),
-    "momo": lambda: optax.contrib.momo(0.1),
-    "momo_adam": lambda: optax.contrib.momo_adam(0.1),
     "plateau": lambda: optax.chain(
         optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=2)
     ),
-}
-NEEDS = {
-    "lbfgs": "lbfgs",
-    "lbfgs backtracking": "lbfgs",
-    "polyak": "polyak_sgd",
-    "momo": "contrib.momo",
-    "momo_adam": "contrib.momo_adam",
-    "plateau": "contrib.reduce_on_plateau",
 }
 
 
 @third_party
 @pytest.mark.parametrize(
     ("name", "chained"),
-    [
-        pytest.param(
-            name,
-            chained,
-            marks=[needs_optax(NEEDS[name])]
-            + [pytest.mark.exhaustive] * (name not in ("lbfgs", "polyak")),
-        )
-        for name in LEARNS_FROM_VALUES
-        for chained in ([False, True] if name == "polyak" else [False])
-    ],
+    [("lbfgs", False), ("polyak", False), ("polyak", True), ("plateau", False)],
 )
 def test_optimizers_that_need_values(name, chained):
     """Two mini-steps at the same params are one step of the inner optimizer."""
@@ -455,52 +339,6 @@ def test_skips_as_optax_does():
     assert int(state.gradient_step) == 8 // 3
 
 
-@third_party
-@pytest.mark.parametrize(
-    "skip",
-    [
-        optax.skip_not_finite,
-        functools.partial(optax.skip_large_updates, max_squared_norm=100),
-    ],
-    ids=["not_finite", "large"],
-)
-def test_no_gradient_at_all_is_nothing_to_skip(skip):
-    """Optax's functions return other types for it."""
-    params = {"w": jnp.ones(3, BF16), "b": jnp.ones(())}
-    none = dict.fromkeys(params)
-    opt, plain = (
-        multi_steps(optax.sgd(1.0), 2, should_skip_update_fn=function)
-        for function in (skip, None)
-    )
-    nan = tree_util.tree_map(lambda p: p * jnp.nan, params)
-    for update in (opt.update, jax.jit(opt.update)):
-        state, expected = opt.init(params), plain.init(params)
-        _, state = update(nan, state, params)  # which is skipped
-        for grads in (none, params, none, none):
-            updates, state = update(grads, state, params)
-            like, expected = plain.update(grads, expected, params)
-            assert not state.skip_state["should_skip"]
-            assert types(state.skip_state) == types(opt.init(params).skip_state)
-            emitted = tree_util.tree_leaves(like)
-            assert_same(tree_util.tree_leaves(updates)[: len(emitted)], emitted)
-            assert_same(state._replace(skip_state=()), expected)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        ((jnp.zeros((), I32), ()), r"returned Array\(0, .* first. Return a scalar bool"),
-        (False, r"returned False. Return a scalar bool and a tree for skip_state"),
-        ((False,), r"returned \(False,\). Return a scalar bool and a tree"),
-    ],
-)
-def test_skip_function_that_returns_something_else(returned, message):
-    opt = multi_steps(counting(), 2, should_skip_update_fn=lambda *_: returned)
-    params = make_params()
-    with pytest.raises(ValueError, match=message):
-        opt.update(params, opt.init(params), params)
-
-
 # Control flow and flags ---------------------------------------------------------------
 
 
@@ -517,53 +355,6 @@ def test_vmap_over_states_of_different_mini_steps():
         row = tree_util.tree_map(lambda leaf, i=i: leaf[i], (updates, new_states))
         assert_close(row, alone, rtol=1e-5, atol=1e-7)
     assert sorted(map(int, new_states.mini_step)) == [0, 1, 2, 2]
-
-
-def test_derivative_of_members_that_do_not_emit_together():
-    """A conditional on a batched predicate in the derivative could not be transposed."""
-    ran = []
-
-    def update(updates, state, params=None):
-        jax.debug.callback(lambda: ran.append(1))
-        root = tree_util.tree_map(jnp.sqrt, updates)  # no derivative at 0
-        return root, {"key": state["key"], "sum": state["sum"] + updates}
-
-    inner = optax.GradientTransformation(
-        lambda p: {"key": jax.random.key(0), "sum": jnp.zeros_like(p)}, update
-    )
-    opt = multi_steps(inner, 2)
-    params = jnp.ones(3)
-    even = opt.init(params)
-    _, odd = opt.update(0 * params, even, params)
-    states = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, odd, odd)
-
-    def total(scale, state):
-        updates, state = opt.update(scale * params, state, params)
-        return jnp.sum(updates) + jnp.sum(state.inner_opt_state["sum"])
-
-    scales = jnp.array([0.0, 2.0, 8.0])
-    together = lambda scales: jnp.sum(jax.vmap(total)(scales, states))
-    expected = [0, *(3 * (0.5 / np.sqrt(2 * s) + 0.5) for s in scales[1:])]
-    each = jax.vmap(jax.grad(total))
-    in_a_batch = tree_util.tree_map(lambda leaf: leaf[None], (scales, states))
-    for found in (
-        jax.grad(together)(scales),
-        jax.jit(jax.grad(together))(scales),
-        jax.jit(jax.jacfwd(together))(scales),
-        jax.jit(each)(scales, states),
-        jax.jit(jax.vmap(each))(*in_a_batch)[0],
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-    curvature = jax.jit(jax.hessian(together))(scales)
-    expected = [0, *(-3 / 8 * (s / 2) ** -1.5 / 2 for s in scales[1:])]
-    np.testing.assert_allclose(jnp.diag(curvature), expected, rtol=1e-5)
-
-    jax.effects_barrier()
-    ran.clear()
-    still = tree_util.tree_map(lambda *leaves: jnp.stack(leaves), even, even, even)
-    jax.grad(lambda scales: jnp.sum(jax.vmap(total)(scales, still)))(scales)
-    jax.effects_barrier()
-    assert not ran  # none emits
 
 
 @third_party
@@ -601,26 +392,6 @@ def test_blind_to_the_x64_flag():
     assert_blind(lambda: multi_steps(optax.adam(0.1), 2, **skip), F32)
 
 
-@needs_x64_scope
-def test_value_functions_run_under_the_callers_flag():
-    seen = []
-
-    def update(updates, state, params=None, *, value_fn):
-        value_fn(params)
-        return updates, state
-
-    def value_fn(params):
-        seen.append(jnp.zeros(()).dtype)
-        return jnp.zeros(())
-
-    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
-    with set_x64(True):
-        params = make_params()
-        opt = multi_steps(inner, 2)
-        opt.update(params, opt.init(params), params, value_fn=value_fn)
-    assert set(seen) == {np.dtype("float64")}
-
-
 @pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
 def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
     """JAX promotes 8-bit floats with nothing."""
@@ -632,20 +403,6 @@ def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
         updates, state = opt.update(grad, state, params)
     assert updates.dtype == params.dtype
     np.testing.assert_array_equal(updates.astype(F32), 2.0)
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-def test_updates_have_the_dtype_that_the_policy_of_the_inner_guard_asks_for(nested):
-    """In float32, for apply_updates to round their sum; bfloat16 would round them twice."""
-    params, grads = jnp.ones(3, BF16), jnp.full(3, 0.3, BF16)
-    policy = Policy(compute_dtype=F32, updates_dtype=F32)
-    opt = multi_steps(guard(optax.sgd(0.1), policy=policy), 2)
-    opt = multi_steps(opt, 1) if nested else opt
-    state = opt.init(params)
-    for _ in range(2):
-        updates, state = opt.update(grads, state, params)
-        assert updates.dtype == F32
-    np.testing.assert_array_equal(updates, F32(0.1) * -grads.astype(F32))
 
 
 def test_integer_updates_are_not_written_over_a_floating_accumulator():
@@ -665,7 +422,7 @@ def test_integer_updates_are_not_written_over_a_floating_accumulator():
 @third_party
 @pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
 @pytest.mark.parametrize("none_at", [0, 1])
-@pytest.mark.parametrize("name", ["adam", "adamw", "lion", "adafactor", "novograd"])
+@pytest.mark.parametrize("name", ["adam", "lion"])
 def test_an_optimizer_that_takes_no_none_gets_0_for_it(name, none_at, wrap):
     inner = getattr(optax, name)(0.1)
     params, ones = {"w": jnp.ones(3), "b": jnp.ones(2)}, {"w": jnp.ones(3)}
@@ -681,13 +438,3 @@ def test_an_optimizer_that_takes_no_none_gets_0_for_it(name, none_at, wrap):
     expected, _ = inner.update(mean, inner.init(params), params)
     for path in params:
         np.testing.assert_allclose(updates[path], expected[path], rtol=1e-5)
-
-
-@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
-def test_a_silent_mini_step_returns_the_same_eagerly_and_jitted(wrap):
-    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
-    opt = multi_steps(optax.sgd(0.1), 2)
-    grads = {"w": jnp.ones(3), "b": None}
-    updates, _ = wrap(opt.update)(grads, opt.init(params), params)
-    assert np.signbit(updates["b"]).all()
-    assert not np.any(updates["b"])

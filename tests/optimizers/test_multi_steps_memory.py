@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_close, assert_same, needs_explicit_x64, set_x64, types
+from helpers import assert_close, assert_same, needs_explicit_x64, types
 from jax import tree_util
 
 import dtypeguard
@@ -45,47 +45,23 @@ LEAN = {
     "sgd": lambda: optax.sgd(1e-3),
     "adam": lambda: optax.adam(1e-3),
     "adamw": lambda: optax.adamw(1e-3),
-    "optax's prodigy": lambda: optax.contrib.prodigy(),
     "prodigy": lambda: dtypeguard.prodigy(),
 }
-COPYING = {"lion": lambda: optax.lion(1e-3), "muon": lambda: optax.contrib.muon(1e-3)}
-
-
-def need_in_optax(name):
-    needed = {"optax's prodigy": "prodigy", "muon": "muon"}.get(name)
-    if needed and not hasattr(optax.contrib, needed):
-        pytest.skip(f"optax {optax.__version__} has no contrib.{needed}")
-
-
-def by_leaves(names, few, many):
-    """Each with many leaves; what compiles for long with few, and at length with many."""
-    slow = [name for name in names if name in ("prodigy", "optax's prodigy", "muon")]
-    cases = [(name, few if name in slow else many) for name in names]
-    return cases + [pytest.param(n, many, marks=pytest.mark.exhaustive) for n in slow]
 
 
 @third_party
-@pytest.mark.parametrize(("name", "leaves"), by_leaves(LEAN, 1, 4))
-def test_a_mini_step_needs_no_temporary_memory(name, leaves):
-    need_in_optax(name)
+@pytest.mark.parametrize("name", LEAN)
+def test_a_mini_step_needs_no_temporary_memory(name):
     opt = multi_steps(LEAN[name](), 4)
-    assert temporary_memory(opt, shapes(F32, leaves)) < 0.1
-
-
-@third_party
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_a_mini_step_in_bfloat16_needs_the_memory_of_one_moment(name):
-    opt = multi_steps(LEAN[name](), 4)
-    assert temporary_memory(opt, shapes(BF16, 4)) < 1.1
+    assert temporary_memory(opt, shapes(F32, 1 if name == "prodigy" else 4)) < 0.1
 
 
 @needs_new_xla
-@pytest.mark.parametrize("leaves", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_prodigy_in_bfloat16_needs_the_memory_of_gradients_and_updates(leaves):
+def test_prodigy_in_bfloat16_needs_the_memory_of_gradients_and_updates():
     """It copies neither `m` nor `v`, because XLA computes the update from them first."""
     opt = multi_steps(dtypeguard.prodigy(), 4)
-    assert temporary_memory(opt, shapes(BF16, leaves)) < 2.1
-    assert temporary_memory(dtypeguard.prodigy(), shapes(BF16, leaves)) < 3.6
+    assert temporary_memory(opt, shapes(BF16, 1)) < 2.1
+    assert temporary_memory(dtypeguard.prodigy(), shapes(BF16, 1)) < 3.6
 
 
 @needs_new_xla
@@ -102,24 +78,6 @@ def test_lion_copies_only_the_sums(dtype):
     """Its update and its momentum each read what the other overwrites."""
     opt = multi_steps(optax.lion(1e-3), 4)
     assert temporary_memory(opt, shapes(dtype, 4)) < (1.1 if dtype == F32 else 1.3)
-
-
-@third_party
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
-@pytest.mark.parametrize(
-    ("name", "leaves"), by_leaves(["optax's prodigy", "prodigy", *COPYING], 1, 3)
-)
-def test_never_more_than_optax(name, leaves, dtype):
-    """The tests above have bounds for the others."""
-    need_in_optax(name)
-    make = (LEAN | COPYING)[name]
-    theirs = optax.MultiSteps(guard(make()), 4)
-    ours, theirs = (
-        temporary_memory(opt, shapes(dtype, leaves))
-        for opt in (multi_steps(make(), 4), theirs)
-    )
-    assert ours <= theirs
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
@@ -175,35 +133,17 @@ CASES = {
         lambda: BATCH,
         lambda n: tree_util.tree_map(lambda x: x * (n + 1), BATCH),
     ),
-    "wider than the accumulator": (
-        guard(giving(scaled(0.3)), policy=Policy(compute_dtype=F32, updates_dtype=F32)),
-        {"accumulator_dtype": BF16},
-        lambda: IN_BF16,
-        lambda n: in_dtype(BF16, n),
-    ),
     "float32 in float32 of bfloat16 params": (
         guard(giving(scaled(0.3)), policy=Policy(compute_dtype=F32, updates_dtype=F32)),
         {},
         lambda: IN_BF16,
         lambda n: in_dtype(BF16, n),
     ),
-    "float16 in bfloat16": (
-        giving(scaled(0.3)),
-        {"accumulator_dtype": BF16},
-        lambda: in_dtype(jnp.float16, 0),
-        lambda n: in_dtype(jnp.float16, n),
-    ),
     "integers": (
         guard(giving(scaled(2, I32)), policy=Policy(casting="unsafe")),
         {},
         lambda: in_dtype(I32, 1),
         lambda n: in_dtype(F32, n),
-    ),
-    "complex": (
-        giving(scaled(0.5j)),
-        {},
-        lambda: in_dtype(jnp.complex64, 1),
-        lambda n: in_dtype(jnp.complex64, n),
     ),
     "an update without a gradient": (
         giving(lambda g, p: {"w": g["w"], "b": -p["b"]}),
@@ -242,19 +182,6 @@ def is_zero(tree):
     return not any(np.any(np.asarray(leaf)) for leaf in tree_util.tree_leaves(tree))
 
 
-def test_float64_updates_keep_their_bits_beside_a_float32_accumulator():
-    with set_x64(True):
-        third = lambda g, _: g.astype(jnp.float64) / 3
-        inner = guard(giving(third), policy=Policy(updates_dtype=jnp.float64))
-        opt = multi_steps(inner, 2)
-        params = jnp.ones(3, F32)
-        state, update = opt.init(params), jax.jit(opt.update)
-        for _ in range(2):
-            updates, state = update(params, state, params)
-        assert (updates.dtype, state.acc_grads.dtype) == (jnp.float64, F32)
-        np.testing.assert_array_equal(updates, np.full(3, 1 / 3))
-
-
 # Precision ------------------------------------------------------------------------------
 
 
@@ -284,29 +211,3 @@ def test_a_policy_that_computes_in_float32_sees_the_mean_in_float32(updates_dtyp
             updates, state = update(grad, state, given)
         np.testing.assert_array_equal(state.inner_opt_state, F32(1.00390625))
         assert updates.dtype == (F32 if updates_dtype == F32 else BF16)
-
-
-def test_without_a_policy_the_mean_comes_in_the_dtype_of_the_gradients():
-    opt = multi_steps(seeing(), 2)
-    params, state = jnp.ones(3, BF16), opt.init(jnp.ones(3, BF16))
-    for grad in (1.0, 1.0078125):
-        _, state = opt.update(jnp.full(3, grad, BF16), state, params)
-    np.testing.assert_array_equal(state.inner_opt_state, F32(1.0))
-
-
-@needs_new_xla
-@pytest.mark.parametrize("grad_dtype", [F32, jnp.float64], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("asked", [None, F32, jnp.float64], ids=str)
-def test_float64_arrays_while_x64_is_off(asked, grad_dtype):
-    jax.config.update("jax_explicit_x64_dtypes", "allow")
-    try:
-        params = {"w": jnp.ones(3, jnp.float64)}
-        opt = multi_steps(optax.sgd(0.5), 2, accumulator_dtype=asked)
-        state, update = opt.init(params), jax.jit(opt.update)
-        for number in (1, 2):
-            grads = {"w": jnp.full(3, 1 / number, grad_dtype)}
-            updates, state = update(grads, state, params)
-        assert state.acc_grads["w"].dtype == updates["w"].dtype == np.float64
-        np.testing.assert_array_equal(updates["w"], -0.375)
-    finally:
-        jax.config.update("jax_explicit_x64_dtypes", "warn")

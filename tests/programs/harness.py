@@ -13,9 +13,8 @@ import itertools
 import pathlib
 import re
 import sys
-import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,15 +28,11 @@ import dtypeguard
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = (
-    "ppo",
-    "dqn",
-    "equinox_mnist",
     "equinox_rnn",
     "nnx_classifier",
     "haiku_rnn",
     "linen_lm",
     "svi",
-    "optax_wrappers",
     "neural_ode",
     "mixed_precision",
 )
@@ -46,8 +41,6 @@ CONFIGURATIONS = {
     "bfloat16": (jnp.bfloat16, False),
     "x64": (jnp.float32, True),
 }
-# Programs whose outermost step may be guarded outside of `jit` as well as inside.
-OUTSIDE_OF_JIT = [program for program in PROGRAMS if program != "ppo"]
 _FAILING = {(m.program, m.configuration) for m in MISTAKES if not m.is_planted}
 AS_THEY_ARE = [
     pair for pair in itertools.product(PROGRAMS, CONFIGURATIONS) if pair not in _FAILING
@@ -121,32 +114,14 @@ def load(path: pathlib.Path) -> Any:
 _NUMBERS = itertools.count()
 
 
-def run(
-    path: pathlib.Path,
-    configuration: str,
-    wrap: str = "bare",
-    step: Callable[..., Any] | None = None,
-    context: Callable[[], Any] = contextlib.nullcontext,
-) -> Run:
-    """Runs the program in a file.
-
-    Args:
-        path: the file.
-        configuration: one of `CONFIGURATIONS`.
-        wrap: one of `WRAPS`.
-        step: stands in for that of the wrap.
-        context: what it is run in.
-    """
+def run(path: pathlib.Path, configuration: str, wrap: str = "bare") -> Run:
+    """Runs the program in a file in one of `CONFIGURATIONS`, with one of `WRAPS`."""
     dtype, x64 = CONFIGURATIONS[configuration]
-    wraps = dict(WRAPS[wrap])
-    if step is not None:
-        wraps["step"] = step
     module = load(path)
     error, result = None, (None, {}, {}, 0)
     with set_x64(x64), quick_keys(), _warnings() as warned:
         try:
-            with context():
-                result = module.train(dtype, **wraps)
+            result = module.train(dtype, **WRAPS[wrap])
         except (TypeError, ValueError) as raised:
             error = raised
     losses, first, last, traces = result
@@ -252,38 +227,3 @@ def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:
     path = folder / f"{program}.py"
     path.write_text(text)
     return path
-
-
-def first_call(
-    path: pathlib.Path,
-    configuration: str,
-    context: Callable[[], Any] = contextlib.nullcontext,
-) -> tuple[Any, ...]:
-    """The outermost step of a program, its first arguments, and what it is guarded with.
-
-    Args:
-        path: the file of the program.
-        configuration: one of `CONFIGURATIONS`.
-        context: what it is run in.
-    """
-    calls: list[tuple[Any, ...]] = []
-
-    def remembering(function: Any, **options: Any) -> Any:
-        if not isinstance(function, types.FunctionType):
-            return function  # what a module calls is not the outermost step
-
-        @functools.wraps(function)
-        def remembered(*args: Any, **kwargs: Any) -> Any:
-            if calls:
-                return function(*args, **kwargs)
-            calls.append((function, args, kwargs, options))
-            raise _CalledError
-
-        return remembered
-
-    run(path, configuration, step=remembering, context=context)
-    return calls[0]
-
-
-class _CalledError(ValueError):
-    pass

@@ -4,7 +4,7 @@ import harness
 import pytest
 from harness import (
     AS_THEY_ARE,
-    OUTSIDE_OF_JIT,
+    PROGRAMS,
     differences,
     guarded_outside,
     run,
@@ -19,14 +19,13 @@ pytestmark = pytest.mark.third_party
 LONG = pytest.mark.exhaustive
 # bfloat16 is where most types drift. What x64 changes is the optimizer's affair, not that
 # of the framework around it.
-IN_X64 = "haiku_rnn", "optax_wrappers", "mixed_precision"
+IN_X64 = "haiku_rnn", "mixed_precision"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
-# They take the longest to compile; the same mistakes are mended in other programs.
-MENDED_LONG = "linen_lm", "dqn", "equinox_mnist"
 
 
 def is_slow(mistake):
-    return mistake.program in MENDED_LONG
+    """It takes the longest to compile; the same mistakes are mended in other programs."""
+    return mistake.program == "linen_lm"
 
 
 def is_long(program, configuration):
@@ -45,7 +44,7 @@ def test_a_program_that_works_goes_on_working(program, configuration):
         assert not found, (wrap, run_once(program, configuration, wrap).error)
 
 
-@pytest.mark.parametrize("program", OUTSIDE_OF_JIT)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
     path = guarded_outside(program, tmp_path)
     assert path.read_text() != (harness.HERE / path.name).read_text()

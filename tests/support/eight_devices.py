@@ -1,10 +1,7 @@
 """Run by test_devices.py with eight simulated devices: prints one line of JSON a case.
 
-Usage: eight_devices.py short|others. `OPTIMIZERS` has which of them each is.
-
 For most cases no sharding of an output is asked for: what XLA gives state and updates, bare
-and guarded. Besides, `short` compares rounding on eight devices with that on one, and
-counts what an update of Prodigy communicates and what stays on eight.
+and guarded. Besides, it compares rounding on eight devices with that on one.
 """
 
 import collections
@@ -12,7 +9,6 @@ import functools
 import itertools
 import json
 import re
-import sys
 from typing import Any
 
 import jax
@@ -22,27 +18,18 @@ import optax
 from jax import lax, tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy, restore, strong
+from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
 
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
-WHOLE = dict.fromkeys(SPECS, P())
-# Moments and a counter, and our own two.
-SHORT = {
+# Moments and a counter, one that contracts over sharded axes, and dtypeguard's own two.
+OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda: optax.adamw(1e-2),
+    "muon": lambda: optax.contrib.muon(1e-2),
     "multi_steps": lambda: multi_steps(optax.adam(1e-2), 2),
     "prodigy": lambda: prodigy(),
 }
-OTHERS = {
-    "adamw": SHORT["adamw"],
-    "clipped lamb": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.lamb(1e-2)),
-    "adafactor": lambda: optax.adafactor(1e-2, min_dim_size_to_factor=8),
-    "muon": lambda: optax.contrib.muon(1e-2),
-    "lbfgs": lambda: optax.lbfgs(1e-2, linesearch=None),
-    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-2), 2),
-}
-OPTIMIZERS: dict[str, dict[str, Any]] = {"short": SHORT, "others": OTHERS}
 
 
 def loss(params, batch):
@@ -149,25 +136,6 @@ def in_shard_map(opt, dtype):
     return told | {"bits": bits(out), "dtypes": dtypes(out)}
 
 
-def explicit(opt, dtype):
-    """Meshes whose shardings are part of the types, and a scan, which compares those."""
-    axes = (jax.sharding.AxisType.Explicit,) * 2
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=axes)
-    with jax.set_mesh(mesh):
-        place = lambda leaf: jax.device_put(leaf, P("data", *[None] * (leaf.ndim - 1)))
-        params = tree_util.tree_map(place, make_params(dtype))
-
-        def step(carry, _):
-            params, state = carry
-            grads = tree_util.tree_map(lambda p: 2 * p.astype(F32), params)
-            updates, state = opt.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        train = jax.jit(lambda p: lax.scan(step, (p, opt.init(p)), None, length=3)[0])
-        out = train(params)
-        return {"layout": shardings(out), "bits": bits(out), "dtypes": dtypes(out)}
-
-
 def rounded():
     """All-bfloat16 training against one device (bits) and bare float32 (collectives)."""
     policy = Policy(
@@ -214,45 +182,6 @@ def trained(opt, dtype, apply, place):
     return carry, collectives(compiled)
 
 
-def communication():
-    """What an update of Prodigy by itself communicates, its gradients as the params."""
-    opt = prodigy(weight_decay=0.1)
-    params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "v": jnp.ones((24, 8))}
-    args = params, opt.init(params), params
-    placed, update = by_rows(args), jax.jit(opt.update)
-    out, compiled = update(*placed), update.lower(*placed).compile()
-    # XLA may make one all-reduce of several, with a tuple of their values.
-    values = re.findall(r"= \(?(.*?)\)? all-reduce(?:-start)?\(", str(compiled.as_text()))
-    sums = [value for group in values for value in re.findall(r"\w+\[[\d,]*\]", group)]
-    spread = [rows(out[0][name]) == rows(placed[0][name]) for name in params]
-    gap = lambda a, b: float(np.max(np.abs(a - b) / (1e-8 + np.abs(b))))
-    found, alone = jax.device_get((out, opt.update(*args)))
-    gaps = tree_util.tree_leaves(tree_util.tree_map(gap, found, alone))
-    kinds = [*collectives(compiled)]
-    return {"kinds": kinds, "sums": sums, "spread": spread, "gap": max(gaps)}
-
-
-def stays():
-    """What dtypeguard makes of arrays by rows, outside of `jit`: on how many devices."""
-    made = {}
-    numbers = {
-        name: jnp.ones(8, name) for name in ("float32", "complex64", "int32", "bool")
-    }
-    for name, leaf in by_rows(numbers).items():
-        for dtype in (*numbers, "bfloat16", "int8"):
-            wanted = [jax.ShapeDtypeStruct((8,), dtype)]
-            made[f"restore {name} to {dtype}"] = restore([leaf], wanted)
-    keys = by_rows(jax.random.split(jax.random.key(0), 8))
-    made["strong"] = strong(by_rows(numbers) | {"keys": keys})
-    params = by_rows({"w": jnp.ones((16, 2), BF16), "v": jnp.ones(8)})
-    opt = multi_steps(optax.adam(1e-3), 2)
-    first = opt.init(params)
-    made["multi_steps, first"] = opt.update(params, first, params)
-    made["multi_steps, second"] = opt.update(params, made["multi_steps, first"][1], params)
-    arrays = lambda tree: [x for x in tree_util.tree_leaves(tree) if x.ndim]
-    return {name: [*map(len, map(rows, arrays(tree)))] for name, tree in made.items()}
-
-
 def by_rows(tree):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     spec = lambda x: P("data") if x.ndim and x.shape[0] % 8 == 0 else P()
@@ -268,23 +197,18 @@ def rows(array):
     return [shard.data.shape[0] for shard in array.addressable_shards]
 
 
-# Bare, these fail there in float32 as well: muon and L-BFGS contract over sharded axes,
-# and L-BFGS starts from zeros that vary over no axis, as Prodigy does from one estimate.
-FAIL_BARE = {"in_shard_map": ("lbfgs", "prodigy"), "explicit": ("lbfgs", "muon")}
+# Bare, it fails there in float32 as well: it starts from one estimate that varies over no
+# axis.
+FAIL_BARE = {"in_shard_map": ("prodigy",)}
 CASES: dict[str, Any] = {
     "fully_sharded": functools.partial(donated, specs=SPECS),
-    "replicated": functools.partial(donated, specs=WHOLE),
     "in_shard_map": in_shard_map,
-    "explicit": explicit,
 }
 
 
-def main(which):
+def main():
     assert len(jax.devices()) == 8
-    cases = [case for case in CASES if which == "others" or case != "replicated"]
-    for case, (name, make) in itertools.product(cases, OPTIMIZERS[which].items()):
-        if (case, name) == ("replicated", "lbfgs"):
-            continue  # bare, it donates a buffer twice, and XLA aborts
+    for case, (name, make) in itertools.product(CASES, OPTIMIZERS.items()):
         for dtype in (F32, BF16) if name == "adamw" else (F32,):
             told: dict[str, Any] = {"case": case, "name": name}
             told["dtype"] = jnp.dtype(dtype).name
@@ -294,10 +218,8 @@ def main(which):
                 except Exception as error:
                     told[how] = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(told))
-    if which == "short":
-        for special in (rounded, communication, stays):
-            print(json.dumps({"case": special.__name__, **special()}))
+    print(json.dumps({"case": "rounded", **rounded()}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

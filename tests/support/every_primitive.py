@@ -47,20 +47,9 @@ UNARY = (
     "sinh sqrt square tan tanh is_finite integer_pow real_imag"
 )
 PRIMITIVES = {name: (getattr(lax, name), X) for name in UNARY.split() if hasattr(lax, name)}
+LARGE = "cos sin tanh exp logistic erf erfc sinh asinh expm1"
 PRIMITIVES |= {
-    f"{name} of large numbers": (getattr(lax, name), WIDE_RANGE)
-    for name in [
-        "cos",
-        "sin",
-        "tanh",
-        "exp",
-        "logistic",
-        "erf",
-        "erfc",
-        "sinh",
-        "asinh",
-        "expm1",
-    ]
+    f"{name} of large numbers": (getattr(lax, name), WIDE_RANGE) for name in LARGE.split()
 }
 PRIMITIVES |= {
     name: (getattr(lax, name), X, Y)

@@ -91,12 +91,6 @@ def division_of_ints(leaf, grad, count, key):
     return leaf / every  # promotion: division_of_ints
 
 
-@drift(leaf=lambda: jnp.zeros((), bool), before="bool", after="int32")
-def bool_sum(leaf, grad, count, key):
-    both = jnp.stack([leaf, leaf])
-    return jnp.sum(both)  # promotion: bool_sum
-
-
 def _with_a_parameter(
     rate=GLOBAL_RATE,
 ):
@@ -107,18 +101,6 @@ def _with_a_parameter(
 
 
 drift()(_with_a_parameter())
-
-
-class _Settings(NamedTuple):
-    """Holds a rate."""
-
-    rate: Any = np.float32(0.1)  # operand: attribute
-
-
-@drift()
-def attribute(leaf, grad, count, key):
-    settings = _Settings()
-    return leaf * settings.rate  # promotion: attribute
 
 
 def _closing_over():
@@ -161,30 +143,6 @@ def inside_while_body(leaf, grad, count, key):
 
     start = jnp.zeros(3, F32)  # operand: inside_while_body
     return lax.while_loop(lambda c: c[0] < 3, body, (0, start))[1]
-
-
-@drift()
-def inside_fori_loop(leaf, grad, count, key):
-    def body(number, total):
-        wide = total * 2
-        return wide + leaf  # promotion: inside_fori_loop
-
-    start = jnp.zeros(3, F32)  # operand: inside_fori_loop
-    return lax.fori_loop(0, 3, body, start)
-
-
-@jax.custom_jvp
-def _damped(x, scale):
-    return x / (1 + scale)  # promotion: inside_custom_jvp
-
-
-_damped.defjvp(lambda p, t: (_damped(*p), _damped(*p)))
-
-
-@drift()
-def inside_custom_jvp(leaf, grad, count, key):
-    scale = jnp.sqrt(jnp.ones((), F32))  # operand: inside_custom_jvp
-    return _damped(leaf, scale)
 
 
 @jax.custom_vjp
@@ -241,13 +199,6 @@ def dtype_taken_from_the_gradient(leaf, grad, count, key):
     return moved.astype(grad.dtype)  # promotion: dtype_taken_from_the_gradient
 
 
-@drift(grads=F32)
-def gradient_in_another_dtype(leaf, grad, count, key):
-    decayed = 0.9 * leaf
-    fresh = 0.1 * grad
-    return decayed + fresh  # promotion: gradient_in_another_dtype
-
-
 @drift()
 def accumulated_in_float32(leaf, grad, count, key):
     wide = leaf.astype(F32)  # promotion: accumulated_in_float32
@@ -265,12 +216,6 @@ def after_a_harmless_reduction(leaf, grad, count, key):
 
 
 @drift()
-def mixed_dot(leaf, grad, count, key):
-    matrix = jnp.eye(3, dtype=F32)  # operand: mixed_dot
-    return jnp.dot(matrix, leaf)  # promotion: mixed_dot
-
-
-@drift()
 def where_made_from_nothing(leaf, grad, count, key):
     other = jnp.arange(3.0)  # operand: where_made_from_nothing
     return jnp.where(count > 2, leaf, other)  # promotion: where_made_from_nothing
@@ -281,13 +226,6 @@ def loop_from_a_constant(leaf, grad, count, key):
     one = jnp.ones((), F32)  # operand: loop_from_a_constant
     scale = lax.fori_loop(0, 3, lambda number, scale: scale + 1, one)
     return leaf * scale  # promotion: loop_from_a_constant
-
-
-@drift()
-def while_from_a_constant(leaf, grad, count, key):
-    one = jnp.ones((), F32)  # operand: while_from_a_constant
-    carry = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * c[1]), (0, one))
-    return leaf * carry[1]  # promotion: while_from_a_constant
 
 
 @drift()
@@ -304,12 +242,6 @@ def comes_round_in_a_loop(leaf, grad, count, key):
 
     start = jnp.zeros(3, F32)  # operand: comes_round_in_a_loop
     return lax.fori_loop(0, 3, body, (jnp.zeros(3, BF16), start))[1]
-
-
-@drift(wrap=lambda opt: optax.chain(optax.scale(0.5), opt, optax.trace(0.9)))
-def inside_a_chain(leaf, grad, count, key):
-    wide = jnp.ones(3, F32)  # operand: inside_a_chain
-    return leaf * wide  # promotion: inside_a_chain
 
 
 def promoting(change, wrap=lambda opt: opt):
@@ -338,17 +270,6 @@ def weak_leaf():
 
 @drift(leaf=weak_leaf, before="float32 (weak)", after="float32")
 def weak_init_leaf(leaf, grad, count, key):
-    return leaf * jnp.ones((), F32)
-
-
-def weak_array():
-    """What makes the first leaf of `weak_init_array`."""
-    full = jnp.full((3,), 1.0)  # promotion: weak_init_array
-    return full * 2
-
-
-@drift(leaf=weak_array, before="float32 (weak)", after="float32")
-def weak_init_array(leaf, grad, count, key):
     return leaf * jnp.ones((), F32)
 
 

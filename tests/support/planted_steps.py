@@ -23,7 +23,6 @@ RECORDED = contextlib.ExitStack()  # until the end of this file
 RECORDED.enter_context(explain())
 
 BF16, F32 = jnp.bfloat16, jnp.float32
-FINITE = np.ones(3, bool)
 
 
 class Case(NamedTuple):
@@ -96,18 +95,6 @@ def average_of_the_weights(state, x):
     return Train(params, opt_state, ema, state.count + 1, state.key), 0.0
 
 
-@drift("ema", "bfloat16", "float32", struct(BF16), struct(BF16))
-def average_by_a_decay_and_the_rest(ema, x):
-    decay = np.float32(0.9)  # operand: average_by_a_decay_and_the_rest
-    return decay * ema + (1 - decay) * x  # promotion: average_by_a_decay_and_the_rest
-
-
-@drift("rate", "bfloat16", "float32", number(BF16))
-def rate_that_numpy_computes(rate):
-    decay = np.exp(-0.1)  # operand: rate_that_numpy_computes
-    return rate * decay  # promotion: rate_that_numpy_computes
-
-
 @drift("carry[3]", "int32", "float32", ({"w": struct(BF16)}, (), 0.5, number(jnp.int32)))
 def counter_that_becomes_a_float(carry):
     params, opt_state, rate, n = carry
@@ -123,34 +110,11 @@ def loss_scale(scale, finite):
     return jnp.where(finite, grown, halved)  # promotion: loss_scale
 
 
-class Scale(NamedTuple):
-    """A dynamic loss scale."""
-
-    scale: Any
-    steps: Any
-
-
-@drift("state.steps", "int32", "int64", Scale(number(F32), number(jnp.int32)), x64=True)
-def loss_scale_that_counts_in_64_bits(state, finite=FINITE):
-    good = jnp.sum(finite)  # operand: loss_scale_that_counts_in_64_bits
-    steps = state.steps + good  # promotion: loss_scale_that_counts_in_64_bits
-    return Scale(state.scale, steps)
-
-
 class Buffer(NamedTuple):
     """A ring of observations."""
 
     rows: Any
     next: Any
-
-
-@drift(
-    "buffer.next", "int32", "float32", Buffer(struct(BF16, 8, 3), number(jnp.int32)), 0.5
-)
-def replay_buffer_index(buffer, row):
-    rows = buffer.rows.at[buffer.next].set(row)
-    size = jnp.float32(rows.shape[0])  # operand: replay_buffer_index
-    return Buffer(rows, (buffer.next + 1) % size)  # promotion: replay_buffer_index
 
 
 @drift(
@@ -192,26 +156,6 @@ def running_mean(stats, x):
     weight = 1 / n  # operand: running_mean
     mean = stats["mean"] + weight * (x - stats["mean"])  # promotion: running_mean
     return {"n": n, "mean": mean}
-
-
-@drift(
-    "stats[1]",
-    "float16",
-    "float32",
-    (number(jnp.int32), struct(jnp.float16)),
-    struct(jnp.float16),
-)
-def running_variance(stats, x):
-    count, m2 = stats
-    wide = jnp.square(x.astype(F32))  # operand: running_variance
-    return count + 1, m2 + wide  # promotion: running_variance
-
-
-@drift("learning_rate", "bfloat16", "float32", struct(BF16), number(BF16), carry=(0, 1))
-def learning_rate_scalar(params, learning_rate):
-    params = params - learning_rate
-    decay = np.float32(0.5)  # operand: learning_rate_scalar
-    return params, learning_rate * decay  # promotion: learning_rate_scalar
 
 
 @drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
@@ -305,28 +249,11 @@ def lost_key(key):
     return jax.random.uniform(new, (2,))  # promotion: lost_key # operand: lost_key
 
 
-@drift("state['x']", "float32", "complex64", {"x": struct(F32)})
-def spectrum(state):
-    waves = jnp.fft.fft(state["x"])  # promotion: spectrum
-    return {"x": waves}
-
-
 @drift("x", "bfloat16", "float32", struct(BF16), struct(BF16))
 def gradient_cast_by_hand(x, y):
     wide = x.astype(F32)  # promotion: gradient_cast_by_hand
     grad = jax.grad(lambda w: jnp.sum(w * w))(wide)
     return wide - grad
-
-
-@drift("x", "bfloat16", "float32", struct(BF16), kwargs={"noise": struct(F32)})
-def keyword_argument(x, *, noise):
-    return x + noise  # promotion: keyword_argument
-
-
-@drift("state", "bfloat16", "float32", 0, struct(BF16), carry=1, returned="state")
-def result_in_a_dict(number, state):
-    wide = jnp.ones(3, F32)  # operand: result_in_a_dict
-    return {"loss": state[0], "state": state * wide}  # promotion: result_in_a_dict
 
 
 @drift("x", "bfloat16", "float32", struct(BF16))
@@ -340,19 +267,6 @@ def time_that_becomes_weak(state):
     x, time = state
     time = jnp.where(x[0] > 0, 0.0, 1.0)  # promotion: time_that_becomes_weak
     return x, time
-
-
-@drift("mean", "bfloat16", "float32", struct(BF16), struct(BF16, 4, 3))
-def mean_of_many(mean, rows):
-    weights = jax.nn.softmax(jnp.ones(4, F32))  # operand: mean_of_many
-    new = jnp.einsum("n,nd->d", weights, rows)
-    return 0.9 * mean + new  # promotion: mean_of_many
-
-
-@drift("carry[0]", "bfloat16", "float32", (struct(BF16), number(F32)))
-def two_leaves_meet(carry):
-    x, rate = carry
-    return x * rate, rate  # promotion: two_leaves_meet
 
 
 @drift("state", "bfloat16", "float32", struct(BF16))
@@ -371,19 +285,6 @@ def index_of_the_promoted_leaf(state):
 def weak_beside_ones(x, n):
     rate = 1 / (n + 1.0)
     return x - rate * jnp.ones(3)  # promotion: weak_beside_ones # operand: weak_beside_ones
-
-
-@drift("x", "bfloat16", "float32", struct(BF16))
-def weak_beside_numpy(x):
-    grid = jnp.arange(3) * 0.5
-    wide = grid + np.ones(3, F32)  # operand: weak_beside_numpy
-    return x * wide  # promotion: weak_beside_numpy
-
-
-@drift("x", "bfloat16", "float32", struct(BF16), number(jnp.int32))
-def strong_beside_a_call(x, n):
-    wave = jnp.sin(n.astype(F32))  # operand: strong_beside_a_call
-    return x * wave * jnp.ones(3)  # promotion: strong_beside_a_call
 
 
 @drift("spread", "bfloat16", "float32", struct(BF16), struct(BF16, 8, 3))

@@ -7,19 +7,16 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
-import pytest
 from jax import tree_util
 from optimizer_sweep import catalog
 
 import dtypeguard
-from dtypeguard._leaves.compat import set_x64
 
 ENTRIES, UNBUILT = catalog.entries()
 
 
 def _factory(entry_id):
-    path = entry_id.partition("[")[0]
-    root, _, names = path.partition(".")
+    root, _, names = entry_id.partition("[")[0].partition(".")
     return operator.attrgetter(names)({"optax": optax, "dtypeguard": dtypeguard}[root])
 
 
@@ -41,26 +38,9 @@ def test_every_factory_of_optax_is_in_the_catalogue_or_left_out():
     promised = dict(_annotated_factories())
     assert len(promised) > 50
     assert [name for name, factory in promised.items() if id(factory) not in known] == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "optax.MultiSteps",
-        "optax.scale_by_factored_rms",
-        "optax.monitor",
-        "optax.contrib.dog",
-        "optax.contrib.dowg",
-        "optax.contrib.hutchinson_estimator_diag_hessian",
-        "optax.experimental.aggregating.process",
-    ],
-)
-def test_unannotated_factories_are_found(name):
-    try:
-        _factory(name)
-    except AttributeError:
-        pytest.skip("not in this Optax")
-    assert name in {x.id for x in (*ENTRIES, *UNBUILT)}
+    # Of these no annotation tells.
+    names = {x.id for x in (*ENTRIES, *UNBUILT)}
+    assert names >= {"optax.MultiSteps", "optax.scale_by_factored_rms"}
 
 
 def test_an_optimizer_of_a_later_release_is_found(monkeypatch):
@@ -75,44 +55,20 @@ def test_an_optimizer_of_a_later_release_is_found(monkeypatch):
         monkeypatch.setattr(optax, function.__name__, function, raising=False)
     built, unbuilt = catalog.entries.__wrapped__()
     assert "optax.brand_new" in {entry.id for entry in built}
-    assert dict(unbuilt)["optax.brand_new_and_odd"] == (
-        "no value known for its parameter 'mystery'"
-    )
+    told = dict(unbuilt)["optax.brand_new_and_odd"]
+    assert told == "no value known for its parameter 'mystery'"
 
 
-def test_inputs_have_the_dtypes_asked_for():
+def test_inputs_have_the_dtypes_asked_for_and_are_gradients_of_the_loss():
     entry = catalog.find("optax.adam")
     params, updates, extra_args = entry.inputs((jnp.bfloat16, jnp.float32), jnp.float16)
-    assert {name: leaf.dtype for name, leaf in params.items()} == {
-        "b": jnp.bfloat16,
-        "w": jnp.float32,
-    }
+    dtypes = {name: leaf.dtype for name, leaf in params.items()}
+    assert dtypes == {"b": jnp.bfloat16, "w": jnp.float32}
     assert {leaf.dtype for leaf in tree_util.tree_leaves(updates)} == {jnp.dtype("float16")}
     assert extra_args == {}
-    with set_x64(True):
-        wide = entry.inputs(jnp.float64, jnp.float64)
-    assert wide.params["w"].dtype == "float64"
-
-
-def test_updates_are_the_gradients_of_the_loss():
-    entry = catalog.find("optax.adam")
     params, updates, _ = entry.inputs(jnp.float32, jnp.float32)
-    for grad, update in zip(
-        tree_util.tree_leaves(jax.grad(entry.loss)(params)),
-        tree_util.tree_leaves(updates),
-    ):
-        assert jnp.allclose(grad, update, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtypes", [jnp.bfloat16, (jnp.bfloat16, jnp.float32)])
-def test_the_value_is_that_of_the_loss(dtypes):
-    entry = catalog.find("optax.adam")
-    with jax.numpy_dtype_promotion("standard"):
-        params, _, extra_args = entry._inputs(dtypes, dtypes, ("value", "loss"))
-        loss = entry.loss(params)
-    for value in extra_args.values():
-        assert (value.aval, value.sharding) == (loss.aval, loss.sharding)
-        assert float(value) == pytest.approx(float(loss), rel=1e-2)
+    pairs = zip(*map(tree_util.tree_leaves, (jax.grad(entry.loss)(params), updates)))
+    assert all(jnp.allclose(grad, update, rtol=1e-6) for grad, update in pairs)
 
 
 def test_extra_args_are_those_needed():

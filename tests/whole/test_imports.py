@@ -3,7 +3,6 @@
 import ast
 import json
 import pathlib
-import pickle
 import re
 import subprocess
 import sys
@@ -127,44 +126,6 @@ def test_a_name_that_goes_says_what_serves_in_its_place(name):
     else:
         with pytest.raises(AttributeError, match=told):
             getattr(dtypeguard, name)
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("import dtypeguard; dtypeguard.gaurd", "module 'dtypeguard' has no attribute"),
-        ("from dtypeguard import gaurd", "cannot import name"),
-    ],
-)
-def test_an_unknown_name_is_refused_as_python_does(code, message):
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=child_variables(), capture_output=True, text=True
-    )
-    last = done.stderr.splitlines()[-1]
-    assert f"Error: {message} 'gaurd'" in last
-    if "import dtypeguard" in code or sys.version_info >= (
-        3,
-        12,
-    ):  # of an import since then
-        assert last.endswith(" Did you mean: 'guard'?")
-
-
-def test_private_names_and_submodules_are_as_in_any_package():
-    code = "import dtypeguard as d; print(hasattr(d, '_no'), hasattr(d, 'testing')); "
-    code += "import dtypeguard.testing; print(d.testing.__name__, 'testing' in dir(d))"
-    assert _run(code) == "False False\ndtypeguard.testing True\n"
-
-
-def test_names_are_unpickled_in_a_process_that_has_not_used_them():
-    things = [getattr(dtypeguard, name) for name in dtypeguard.__all__]
-    data = pickle.dumps([*things, dtypeguard.Policy(state_dtype="params")])
-    code = (
-        f"import pickle; *things, policy = pickle.loads({data!r})\n"
-        "import dtypeguard\n"
-        "assert things == [getattr(dtypeguard, name) for name in dtypeguard.__all__]\n"
-        "print(policy)"
-    )
-    assert _run(code) == f"{dtypeguard.Policy(state_dtype='params')}\n"
 
 
 def test_names_may_be_used_first_while_jax_traces():

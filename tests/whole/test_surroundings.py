@@ -1,8 +1,7 @@
-"""Guards in what JAX offers around a program, and a run that NumPy's files resume."""
+"""Guards in what JAX offers around a program."""
 
 import concurrent.futures
 import functools
-import io
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import pytest
 from helpers import assert_same, types
 from jax import tree_util
 
-from dtypeguard import Policy, apply_updates, guard, guard_step, record, restore
+from dtypeguard import Policy, apply_updates, guard, guard_step
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -105,38 +104,3 @@ def test_no_number_goes_to_the_device_behind_the_callers_back(opt):
         for _ in range(3):
             carry = step(carry, rate)
     assert_same(carry, train(opt))
-
-
-@every
-@pytest.mark.skipif(not hasattr(jax, "export"), reason="needs JAX >= 0.4.30")
-def test_an_exported_step_is_the_same(opt):
-    from jax import export
-
-    carry, rate = first(opt), jnp.asarray(RATE)
-    leaves, treedef = tree_util.tree_flatten(carry)
-
-    @jax.jit
-    def step(leaves, rate):
-        carry = tree_util.tree_unflatten(treedef, leaves)
-        return tree_util.tree_leaves(step_of(opt)(carry, rate))
-
-    exported = export.export(step)(leaves, rate)
-    for _ in range(3):
-        leaves = exported.call(leaves, rate)
-    assert_same(tree_util.tree_unflatten(treedef, leaves), train(opt))
-
-
-@every
-def test_a_run_resumed_from_a_file_of_numpy(opt):
-    """A file of NumPy knows no bfloat16; one of big-endian numbers is native again."""
-    (params, state), expected = train(opt, steps=2), train(opt, steps=4)
-    wide = lambda x: np.asarray(x, F32 if x.dtype == BF16 else None)
-    leaves, treedef = tree_util.tree_flatten(tree_util.tree_map(wide, state))
-    file = io.BytesIO()
-    np.savez(file, *(leaf.astype(leaf.dtype.newbyteorder(">")) for leaf in leaves))
-    file.seek(0)
-    with np.load(file) as loaded:
-        saved = tree_util.tree_unflatten(treedef, [loaded[name] for name in loaded.files])
-    resumed = restore(saved, record(opt, params))
-    assert_same(resumed, state)
-    assert_same(train(opt, (params, resumed), steps=2), expected)

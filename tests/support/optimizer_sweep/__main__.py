@@ -10,7 +10,7 @@ from dtypeguard._testing.inputs import CONFIGURATIONS
 
 from . import catalog
 from .report import Report
-from .sweep import in_order, sweep
+from .sweep import sweep
 
 
 def main() -> int:
@@ -22,11 +22,10 @@ def main() -> int:
     pattern = f"*{options.filter.lower().replace('[', '[[]')}*"
     entries, unbuilt = catalog.entries()
     chosen = [x for x in entries if fnmatch.fnmatchcase(x.id.lower(), pattern)]
-    start, outcomes = time.monotonic(), []
-    for found in sweep(chosen, options.jobs):
-        outcomes += found
+    start = time.monotonic()
+    outcomes = sweep(chosen, options.jobs)
     assert len(outcomes) == 2 * len(chosen) * len(CONFIGURATIONS)
-    report = Report(in_order(outcomes), unbuilt, time.monotonic() - start)
+    report = Report(outcomes, unbuilt, time.monotonic() - start)
     print(report)
     return bool(report.guarded_failed or not chosen)
 

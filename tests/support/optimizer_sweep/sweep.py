@@ -1,14 +1,12 @@
 """Every optimizer, bare and guarded, in every configuration of dtypes."""
 
-import atexit
-import collections
 import dataclasses
 import functools
 import gc
+import itertools
 import multiprocessing
-import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -155,18 +153,6 @@ def in_order(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=lambda each: (each.id, place(each), each.guarded))
 
 
-def sweep_entry(entry: Entry, passed: Passed | None = None) -> list[Outcome]:
-    """Checks one optimizer in every configuration, bare and guarded."""
-    passed = passed or Passed()
-    return [o for c in CONFIGURATIONS for o in _examine_both(entry, c, passed)]
-
-
-def _examine_both(
-    entry: Entry, configuration: Configuration, passed: Passed
-) -> list[Outcome]:
-    return [examine(entry, configuration, x, passed) for x in (False, True)]
-
-
 def examine(
     entry: Entry,
     configuration: Configuration,
@@ -256,74 +242,45 @@ def _inputs(entry: Entry, configuration: Configuration) -> UpdateInputs:
     return entry.inputs(configuration.params, configuration.grads)
 
 
-def sweep(chosen: Sequence[Entry], jobs: int) -> Generator[list[Outcome], None, None]:
-    """Yields the outcomes of each entry in each configuration, bare and guarded.
-
-    What JAX compiled or traced under other flags, it does not use again, and what an update
-    has passed holds for its types. So each process goes through one configuration after
-    another, but takes those in which an entry has the same first state together.
+def sweep(chosen: Sequence[Entry], jobs: int) -> list[Outcome]:
+    """The outcomes of each entry in each configuration, bare and guarded.
 
     Args:
         chosen: entries of the catalogue.
         jobs: the number of worker processes, which build the entries anew from their ids;
             1 stays in this process, where an entry need not be in the catalogue.
     """
+    if jobs == 1:
+        return in_order(_share(chosen))
+    shares = [[(x.id, x.extra_names) for x in chosen[i::jobs]] for i in range(jobs)]
+    spawn = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(jobs, spawn, _prepare_worker) as pool:
+        return in_order(itertools.chain(*pool.map(_share_of_ids, shares)))
+
+
+def _share(chosen: Sequence[Entry]) -> list[Outcome]:
+    """Those of one process, one first state and configuration after another.
+
+    What JAX traced under other flags it does not use again.
+    """
     alike: dict[object, list[Configuration]] = {}
     for configuration in CONFIGURATIONS:
         alike.setdefault(_of_init(configuration), []).append(configuration)
     tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
-    if jobs == 1:
-        passed = Passed()
-        for entry, configuration in tasks:
-            yield _examine_both(entry, configuration, passed)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    start = functools.partial(futures.ProcessPoolExecutor, 1, spawn, _prepare_worker)
-    workers = [start() for _ in range(jobs)]
-    shares = [
-        collections.deque(tasks[len(tasks) * i // jobs : len(tasks) * (i + 1) // jobs])
-        for i in range(jobs)
-    ]
-    running: dict[futures.Future[list[Outcome]], int] = {}
-
-    def submit(i: int) -> None:
-        share = max(shares, key=len)
-        if shares[i] or share:  # when its own share is done, from the end of another's
-            entry, c = shares[i].popleft() if shares[i] else share.pop()
-            about = entry.id, entry.extra_names, CONFIGURATIONS.index(c)
-            running[workers[i].submit(_both_of_id, *about)] = i
-
-    try:
-        for i in (*range(jobs), *range(jobs)):  # the second one waits for the first
-            submit(i)
-        while running:
-            for task in futures.wait(running, return_when=futures.FIRST_COMPLETED).done:
-                submit(running.pop(task))
-                yield task.result()
-    finally:
-        for worker in workers:
-            worker.shutdown(cancel_futures=True)
+    passed = Passed()
+    return [examine(entry, c, x, passed) for entry, c in tasks for x in (False, True)]
 
 
-_PASSED = Passed()  # in a worker
-
-
-def _both_of_id(
-    entry_id: str, extra_names: tuple[str, ...], configuration: int
-) -> list[Outcome]:
-    entry = catalog.find(entry_id)
-    vars(entry)["extra_names"] = extra_names  # which took trials to find
-    return _examine_both(entry, CONFIGURATIONS[configuration], _PASSED)
+def _share_of_ids(ids: Sequence[tuple[str, tuple[str, ...]]]) -> list[Outcome]:
+    entries = [catalog.find(entry_id) for entry_id, _ in ids]
+    for entry, (_, extra_names) in zip(entries, ids):
+        vars(entry)["extra_names"] = extra_names  # which took trials to find
+    return _share(entries)
 
 
 def _prepare_worker() -> None:
-    # Python would free what a worker holds, object by object. This runs before all else
-    # that runs at exit, when the worker has delivered its outcomes.
-    atexit.register(os._exit, 0)
     # Nothing is computed, and every worker would reserve a share of its memory.
     jax.config.update("jax_platforms", "cpu")
     # What `init` compiles runs once, and only its types count.
     jax.config.update("jax_disable_most_optimizations", True)
-    # Traces leave millions of objects behind. With the usual thresholds a tenth of the time
-    # goes into looking at those that stay, which are nearly all of the memory.
-    gc.disable()
+    gc.disable()  # traces leave millions of objects behind, nearly all of which stay

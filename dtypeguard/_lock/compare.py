@@ -191,7 +191,7 @@ class _Search:
         functions = [function for function in self._changes if function not in blamed]
         told = {id(change) for cause in found for change in cause.leaves}
         leaves = [x for x in self._found.leaves if id(x) not in told]
-        if found:
+        if found or not leaves:
             return Causes(found, functions, leaves)
         makers = [self._maker.get(y.value) for x in leaves for y in x.leaves[:1]]
         return Causes([LockCause([_line(x) for x in makers if x], None, leaves)], [], [])

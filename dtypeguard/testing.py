@@ -92,8 +92,7 @@ def check_contract(
             default all of them. Those that the policy of a guard refuses do
             not count, such as float64 with x64 off, unless it refuses all of them.
         rules: the names of those to check, "scan" or "donation"; by default all.
-        progress: whether to show what it is at; None for on a terminal and in a notebook
-            alone.
+        progress: whether to show what it is at; None for on a terminal alone.
 
     Raises:
         AssertionError: if a rule is broken. Names every broken rule, where and how.

@@ -11,9 +11,8 @@ from types import CodeType
 
 from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
-from .._source.assigned import assigned_value
 from .._source.files import is_installed
-from .._source.syntax import expression, parsed
+from .._source.syntax import assigned_value, expression, parsed
 
 _WIDE = "float32", "float64"
 _CASTS = "astype", "asarray", "array", "convert_element_type", *_WIDE

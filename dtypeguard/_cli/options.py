@@ -57,9 +57,10 @@ def _dtypes(text: str) -> tuple[str, ...]:
 _LETTERS = {"bf": "bfloat", "f": "float", "c": "complex"}
 
 
-def _floating(text: str) -> str:
-    (dtype,) = _dtypes(text)
-    return dtype
+def _dtype(text: str) -> Any:
+    import jax.numpy as jnp  # as above
+
+    return jnp.dtype(",".join(_dtypes(text)))
 
 
 def _error(text: str) -> float:
@@ -119,13 +120,13 @@ _OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--wide": (
         "DTYPE",
         "the dtype to compare with (default: float32, or float64 if all is in float32)",
-        {"type": _floating},
+        {"type": _dtype},
     ),
     "--narrow": (
         "DTYPE",
         "run it as if all of it were in this dtype, such as bf16; with --tolerance search "
         "which lines have to stay wide",
-        {"type": _floating},
+        {"type": _dtype},
     ),
     "--matmul-precision": (
         "NAME",

@@ -30,7 +30,7 @@ def measured(options: argparse.Namespace) -> int:
             f"a search needs --{missing[0]}. Write for example: --narrow bfloat16 "
             "--tolerance 0.02"
         )
-    if options.check and options.narrow:
+    if options.check and options.narrow is not None:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,37 +54,32 @@ def line_costs(
     A product has the causes of its operands. One of a backward pass has those of the
     forward products of its call: a gradient has the dtype of its value.
     """
-    search, work = _Causes(graph, narrow, inputs), list[tuple[float, frozenset[LineCost]]]()
+    search = _Causes(graph, narrow, inputs)
     products = [x for x, _ in equations(graph) if x.primitive in PRODUCTS]
-    forward = defaultdict[object, frozenset[LineCost]](frozenset)
+    forward = defaultdict[object, set[LineCost]](set)
     for product in products:
         if not Written(product.stack).is_backward:
             forward[Written(product.stack).calls] |= search.of(product)
+    work = list[tuple[float, Collection[LineCost]]]()
     for product in products:
+        written = Written(product.stack)
+        known = forward.get(written.calls) if written.is_backward else None
         is_wide = any(map(search.is_wide, product.inputs[:2]))
-        calls, is_backward = (
-            Written(product.stack).calls,
-            Written(product.stack).is_backward,
-        )
-        known = forward[calls] if is_backward and calls in forward else None
-        causes = (
-            (search.of(product) if known is None else known) if is_wide else frozenset()
-        )
+        causes = (search.of(product) if known is None else known) if is_wide else ()
         work.append((operations(product.stack[0]) * repetitions(product.stack), causes))
     total = sum(count for count, _ in work) or 1.0
     whole = search.whole(each.cause for _, causes in work for each in causes)
-    lines, shares = dict[str, LineCost](), defaultdict[str, float](float)
+    found = dict[str, LineCost]()
     for count, causes in work:
         named = {}
         for each in sorted(causes, key=repr):  # a set has another order in every process
             cause = whole.get(each.cause, each.cause)
             named[place_of(cause)] = each._replace(cause=cause)
         for place, each in named.items():
-            lines.setdefault(place, each)
-            shares[place] += count
-    found = [x._replace(share=shares[place] / total) for place, x in lines.items()]
-    found = [each for each in found if each.share >= _LEAST_SHARE]
-    return tuple(sorted(found, key=lambda each: (-each.share, _place(each))))
+            cost = found.get(place, each)
+            found[place] = cost._replace(share=cost.share + count / total)
+    costs = [each for each in found.values() if each.share >= _LEAST_SHARE]
+    return tuple(sorted(costs, key=lambda each: (-each.share, _place(each))))
 
 
 def _place(cost: LineCost) -> tuple[str, int]:

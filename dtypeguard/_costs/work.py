@@ -21,7 +21,6 @@ class Work(NamedTuple):
         flops: the floating point operations of matrix products and convolutions, by the
             dtype of the wider operand. The body of a scan counts as often as it runs, that
             of a `while_loop` once; the branches of a `cond` count as their mean.
-        has_while: whether there is a `while_loop`, which counts once.
         not_counted: the primitives that hold programs which were not looked into.
         narrow: the dtype that the program is expected to compute in; None if it has no
             floating numbers.
@@ -29,7 +28,6 @@ class Work(NamedTuple):
     """
 
     flops: dict[str, float]
-    has_while: bool = False
     not_counted: tuple[str, ...] = ()
     narrow: str | None = None
     wide: float = 0.0
@@ -37,24 +35,17 @@ class Work(NamedTuple):
 
 def work_of(graph: Graph, narrow: DType = None) -> Work:
     """Counts what a program computes."""
-    flops: dict[str, float] = defaultdict(float)
-    uncounted: set[str] = set()
-    has_while = False
+    flops, uncounted = defaultdict[str, float](float), set[str]()
     for equation, _ in equations(graph):
-        times = repetitions(equation.stack)
-        has_while |= any(each.primitive.name == "while" for each in equation.stack)
-        avals = [graph.avals[value] for value in equation.inputs]
-        count = operations(equation.stack[0])
-        if count:
-            widest = max((aval.dtype for aval in avals), key=bits)
-            flops[str(widest)] += times * count
+        if count := operations(equation.stack[0]):
+            dtypes = (graph.avals[value].dtype for value in equation.inputs)
+            flops[str(max(dtypes, key=bits))] += repetitions(equation.stack) * count
         elif equation.primitive not in uncounted and _is_closed(equation.stack[0]):
             uncounted.add(equation.primitive)
     narrow = _expected(graph, flops) if narrow is None else jnp.dtype(narrow)
     wide = sum(n for dtype, n in flops.items() if bits(jnp.dtype(dtype)) > bits(narrow))
     return Work(
         flops=dict(flops),
-        has_while=has_while,
         not_counted=tuple(sorted(uncounted)),
         narrow=None if narrow is None else str(narrow),
         wide=wide / sum(flops.values()) if wide else 0.0,
@@ -76,12 +67,11 @@ def _expected(graph: Graph, flops: dict[str, float]) -> DType:
         aval = graph.avals[value]
         if bits(getattr(aval, "dtype", None)) >= 16:
             given[aval.dtype] += math.prod(aval.shape)
-    is_half = lambda dtype: bits(dtype) == 16
-    half = {dtype: size for dtype, size in given.items() if is_half(dtype)}
-    computed = {jnp.dtype(dtype): count for dtype, count in flops.items()}
-    computed = {dtype: count for dtype, count in computed.items() if is_half(dtype)}
+    half = {dtype: size for dtype, size in given.items() if bits(dtype) == 16}
     if half and sum(half.values()) >= _PART * sum(given.values()):
         return max(half, key=half.__getitem__)
+    computed = {jnp.dtype(dtype): count for dtype, count in flops.items()}
+    computed = {dtype: count for dtype, count in computed.items() if bits(dtype) == 16}
     return max(computed or given, key=(computed or given).__getitem__, default=None)
 
 
@@ -138,23 +128,18 @@ def wide_share(graph: Graph, narrow: DType) -> float:
     wide = total = 0.0
     for equation, _ in equations(graph):
         if count := operations(equation.stack[0]) * repetitions(equation.stack):
-            sizes = (_rounded_itemsize(graph, value) for value in equation.inputs[:2])
+            sizes = (_rounded_bits(graph, value) for value in equation.inputs[:2])
             total += count
-            wide += count * (max(sizes) > narrow.itemsize)
+            wide += count * (max(sizes) > bits(narrow))
     return wide / total if total else 0.0
 
 
-def _rounded_itemsize(graph: Graph, value: int) -> float:
-    """The bytes of each number of a value, or of what it is a copy of."""
-    made, size = graph.made_by.get(value), _itemsize(graph, value)
-    if made is None or made.primitive != "convert_element_type":
-        return size
-    return min(size, _itemsize(graph, made.inputs[0]))
-
-
-def _itemsize(graph: Graph, value: int) -> float:
-    dtype: DType = getattr(graph.avals[value], "dtype", None)
-    return getattr(dtype, "itemsize", 0)
+def _rounded_bits(graph: Graph, value: int) -> float:
+    """The bits of each number of a value, or of what it is a copy of."""
+    values, made = [value], graph.made_by.get(value)
+    if made is not None and made.primitive == "convert_element_type":
+        values.append(made.inputs[0])
+    return min(bits(getattr(graph.avals[each], "dtype", None)) for each in values)
 
 
 def _is_closed(eqn: JaxEquation) -> bool:

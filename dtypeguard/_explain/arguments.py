@@ -1,164 +1,140 @@
-"""Finds the arguments of a call, or the result of a function, that JAX refuses."""
+"""Finds the arguments of a call, or the result of a function, that are refused."""
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
 
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.rows import count
 from .._leaves.types import DType, Leaf
+from .._lines.body import Body
 from .._lines.fed import parameter
-from .._lines.provenance import TypeProvenance
-from .._lines.sites import Argument, Site, arguments, stored, written_in
+from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
-from .._source.origin import Why, origin_at
-from .._source.syntax import evaluated, returned
-from .finding import Finding, RefusedCall, RefusedLeaf
-from .frames import users_sites
-from .messages import CHOICES, INDICES, OF_INDICES, SIZES, Complaint
-from .read import Failure
+from .._source.origin import Why, origin_of_return
+from .._source.syntax import evaluated
+from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
+from .messages import CHOICES, INDICES, SIZES, Complaint
 
 # What may be cast to an int and lose no more than an index or a size does.
 _WHOLE = INDICES | SIZES | {"seed", "lower", "upper", "dtype"}
 
 
-def find_arguments(
-    failure: Failure, complaint: Complaint, provenance: TypeProvenance
-) -> Finding | None:
+def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     """The arguments of a call that JAX refuses."""
-    site, wanted = failure.sites[-1], complaint.wanted
+    names = [frame.f_code.co_name for frame in failure.frames]
+    if not failure.is_of_jax or any(x.startswith("backward_pass") for x in names):
+        return None  # or the rule of a derivative has returned what cannot be added
+    site, wanted = failure.sites[-1], about.wanted
     refused = _different if wanted is None else _refused
-    named = (refused(given, complaint, site) for given in arguments(site))
+    named = (refused(given, about, site) for given in arguments(site))
     some = list(next(filter(None, named), ()))
     if not x64_enabled() and any(_is_wide(dtype_of(x.value)) for x in some):
         some = [x for x in some if x.source or is_array(x.value)]  # JAX calls it by itself
     leaves = []
     for number, argument in enumerate(some):
-        argument, passed = _as_written(argument, site).with_text(site.file), argument.value
+        argument, passed = argument.with_text(site.file), argument.value
         written = evaluated(argument.source, site.frame)
         if argument.is_whole and is_python_number(written):
             argument = argument._replace(value=written)  # JAX may have converted it
-        why = provenance.of(_model(argument, site), site)
-        about = number, _label(argument, site), (argument.value,), why
-        leaves.append(RefusedLeaf(*about, argument=argument._replace(value=passed)))
+        why = failure.provenance.of(_model(argument, site), site)
+        argument = argument._replace(value=passed)
+        label = _label(argument, site)
+        leaves.append(RefusedLeaf(number, label, (passed,), why, argument=argument))
     name = site.name or "a call"
-    what = "an argument" if len(leaves) == 1 else "arguments"
-    headline = f"{name} has {what} of a type that it does not accept."
+    headline = f"{name} has an argument of a type that it does not accept."
+    if len(leaves) > 1:
+        headline = f"{name} has arguments of a type that it does not accept."
     if wanted is None:
         headline = f"the arguments of {name} have different types."
     keeps = any(getattr(x.value, "dtype", None) == float0 for x in some)
     keeps |= kind(wanted) == "int" and any(
-        kind(dtype_of(x.value)) == "float" and x.base not in _WHOLE | complaint.names
+        kind(dtype_of(x.value)) == "float" and x.base not in _WHOLE | about.names
         for x in some
     )
-    about = {"is_update": failure.is_update, "keeps": keeps}
-    call = RefusedCall(wanted, "argument", name, **about)
+    call = RefusedCall(wanted, about.role.of, name, failure.is_update, keeps)
     return Finding(headline, leaves, call) if leaves else None
 
 
-def find_named(failure: Failure, provenance: TypeProvenance) -> Finding | None:
+def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
+    if failure.is_of_jax:
+        return None
     for site in users_sites(failure.sites):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
-        is_of_indices = OF_INDICES.search(failure.message) is not None
-        is_own = site is failure.sites[-1] or all(map(is_users, inner))
-        if not is_own and not is_of_indices:
+        if about.wanted is None and not all(map(is_users, inner)):
             return None  # it was raised in a function that JAX calls
-        named = [*written_in(site)]
-        for each in getattr(site.node, "args", ()):
-            if isinstance(each, ast.Attribute) and each.attr == "dtype":
-                model = Argument("", evaluated(each.value, site.frame), each.value)
-                named.append(model.with_text(site.file))
-        named = [x for x in named if x.source and str(dtype_of(x.value)) in failure.types]
-        leaves = [
-            RefusedLeaf(
-                n, each.text, (each.value,), provenance.of(each, site), argument=each
-            )
-            for n, each in enumerate(named)
-        ]
-        if leaves:
-            name = site.name or "a call"
-            others = {*failure.types} - {str(dtype_of(x.value)) for x in named}
-            wanted = None
-            if is_of_indices and len(leaves) == 1:
-                wanted = jnp.dtype("int32")
-            elif "assert" not in name and len(failure.types) == 2 and len(others) == 1:
+        named = [x for x in written_in(site) if x.source]
+        named = [x for x in named if str(dtype_of(x.value)) in about.types]
+        if named:
+            name, wanted = site.name or "a call", about.wanted
+            others = {*about.types} - {str(dtype_of(x.value)) for x in named}
+            is_pair = len(about.types) == 2 and len(others) == 1
+            if is_pair and "assert" not in name:
                 wanted = jnp.dtype(others.pop())
+            if about.wanted and len(named) > 1:
+                wanted = None
+            of = failure.provenance.of
+            leaves = [
+                RefusedLeaf(n, x.text, (x.value,), of(x, site), argument=x)
+                for n, x in enumerate(named)
+            ]
             call = RefusedCall(wanted, "checked", name)
             return Finding(f"{name} refuses the type of what it is given.", leaves, call)
     return None
 
 
-def find_compiled(
-    failure: Failure, meant: Mapping[str, DType], provenance: TypeProvenance
-) -> Finding | None:
-    """The arguments of a call of another type than its function is compiled for."""
-    site, leaves = failure.sites[-1], []
-    given = [*written_in(site)]
-    for path, dtype in meant.items():
-        inside = path.removeprefix(parameter(path))
-        for each in given:
-            if each.name == inside and each.source and dtype_of(each.value) != dtype:
-                compiled = jax.ShapeDtypeStruct(each.value.shape, dtype)
-                why = provenance.of(each, site)
-                about = len(leaves), path, (compiled, each.value), why
-                leaves.append(RefusedLeaf(*about, argument=each))
-                break
-    some = f"{count(leaves)} of another type than it was compiled for"
-    head = f"{site.name or 'a compiled function'} is called with {some}."
-    return Finding(head, leaves, RefusedCall(None, "compiled")) if leaves else None
-
-
-def find_result(
-    failure: Failure, complaint: Complaint, provenance: TypeProvenance
-) -> Finding | None:
+def find_result(failure: Failure, about: Complaint) -> Finding | None:
     """The result of a function of another kind than JAX wants."""
-    (refused,) = complaint.types
-    for name, body in failure.functions:
+    conditions = (call.condition for call in failure.calls)
+    functions = [("cond_fun", condition) for condition in conditions if condition]
+    for frame in failure.sites[-1].inside if failure.is_of_jax else ():
+        values = frame.f_locals
+        if callable(values.get("fun")) and "holomorphic" in values:
+            is_pair = bool(values.get("has_aux"))
+            body = Body(values["fun"], values.get("args", ()), is_pair=is_pair)
+            functions.append(("fun", body))
+    for name, body in functions[:1]:
         wanted = "a bool" if name == "cond_fun" else "a float"
         headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
-        results, value = body.results(), jnp.zeros((), refused)
+        results, value = body.results(), jnp.zeros((), next(iter(about.types)))
         why = results.of(0) if results else Why()
-        code = body.code
-        node = returned(code) if code and is_users(code.co_filename) else None
-        if code and node and why.origin is None:
-            why = Why(origin_at(code.co_filename, node.lineno, code.co_qualname))
+        if why.origin is None and body.code is not None:
+            why = Why(origin_of_return(body.code))
         leaf = RefusedLeaf(0, "result", (results.aval(0) if results else value,), why)
-        return Finding(headline, [leaf], RefusedCall(complaint.wanted, "result", name))
+        return Finding(headline, [leaf], RefusedCall(about.wanted, "result", name))
     return None
 
 
-def _different(
-    given: Sequence[Argument], complaint: Complaint, site: Site
-) -> list[Argument]:
+def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
     """The arguments of those types that a message names."""
-    types, names = complaint.types, complaint.names
-    named = [x for x in given if _type_names(x.value) & types]
-    if names:
-        named = [argument for argument in named if argument.base in names]
+    named = [x for x in given if _type_names(x.value) & about.types]
+    if about.names:
+        named = [x for x in named if x.base in about.names]
     else:
         named = [x for x in named if x.base not in INDICES | CHOICES]
     # A Python number may be an option, such as an axis.
-    arrays = [argument for argument in named if not is_python_number(argument.value)]
-    if types <= {str(dtype_of(argument.value)) for argument in arrays}:
+    arrays = [x for x in named if not is_python_number(x.value)]
+    if about.types <= {str(dtype_of(x.value)) for x in arrays}:
         named = arrays
-    return named if len({dtype_of(argument.value) for argument in named}) > 1 else []
+    return named if len({dtype_of(x.value) for x in named}) > 1 else []
 
 
-def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> list[Argument]:
+def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
     """The arguments of a type that JAX refuses."""
-    names = complaint.names
-    named = [x for x in given if type(x.value) is not bool and _is_refused(x, complaint)]
-    if complaint.role.is_only or any(argument.base in names for argument in given):
-        named = [argument for argument in named if not names or argument.base in names]
+    names = about.names
+    named = [x for x in given if type(x.value) is not bool and _is_refused(x, about)]
+    if about.role.of == "compiled":  # the paths of what was compiled
+        inside = tuple(x[len(parameter(x)) :] for x in names)
+        return [x for x in named if x.name.endswith(inside)]
+    if about.role.is_only or any(x.base in names for x in given):
+        named = [x for x in named if not names or x.base in names]
     if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
         return dtypes  # and not the numbers of a shape
-    if complaint.wanted == float0:
+    if about.wanted == float0:
         primals = {x.name: x.value for x in given if x.base == "primals"}
         of = lambda x: primals.get(x.name.replace("tangents", "primals", 1))
         return [x for x in named if kind(dtype_of(of(x))) in ("int", "bool")]
@@ -167,21 +143,10 @@ def _refused(given: Sequence[Argument], complaint: Complaint, site: Site) -> lis
         if numbers is not None and values:
             numbers = (numbers,) if isinstance(numbers, int) else numbers
             positions = {number % len(values) for number in numbers}  # -1 is the last
-            some = [argument for argument in named if argument.position in positions]
+            some = [x for x in named if x.position in positions]
             # What is differentiated may be in a function that is given to another one.
-            return some or (named if kind(complaint.wanted) == "complex" else [])
+            return some or (named if kind(about.wanted) == "complex" else [])
     return named
-
-
-def _as_written(argument: Argument, site: Site) -> Argument:
-    """An argument of a function of JAX's, with the expression by which it was given."""
-    if argument.source and argument.is_whole:
-        return argument
-    node, own = stored(site), [*written_in(site)]
-    if node is not None:
-        own.append(Argument("", evaluated(node.value, site.frame), node.value))
-    own = [x for x in own if x.value is argument.value and x.source and x.is_whole]
-    return argument._replace(source=own[0].source, is_whole=True) if own else argument
 
 
 def _model(argument: Argument, site: Site) -> Argument:
@@ -194,17 +159,17 @@ def _model(argument: Argument, site: Site) -> Argument:
     return argument
 
 
-def _is_refused(argument: Argument, complaint: Complaint) -> bool:
+def _is_refused(argument: Argument, about: Complaint) -> bool:
     if isinstance(argument.value, np.dtype):
-        return str(argument.value) in complaint.types
+        return str(argument.value) in about.types
     dtype = dtype_of(argument.value)
-    is_number = not complaint.types or is_python_number(argument.value)
-    if kind(complaint.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
+    is_number = not about.types or is_python_number(argument.value)
+    if kind(about.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
         return kind(dtype) == "float"
     # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
     own = getattr(argument.value, "dtype", dtype)
     named = {str(dtype), "float0" if own == float0 else str(own)}
-    return not named.isdisjoint(complaint.types)
+    return not named.isdisjoint(about.types)
 
 
 def _is_wide(dtype: DType) -> bool:

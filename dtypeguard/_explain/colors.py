@@ -1,11 +1,10 @@
-"""What stands out in a report on a terminal: lines of source, which it can open, and types.
+"""What stands out in a report on a terminal: lines of source, and types.
 
 rich does it where it is installed. It keeps `NO_COLOR`, and what its release knows of
 terminals. Nothing here imports JAX.
 """
 
 import contextlib
-import functools
 import importlib.util
 import io
 import os
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.text import Text
 
-_PLACE = re.compile(r"(?P<file>[^\s(:]+\.py):(?P<line>\d+)|Cell In\[\d+\], line \d+")
 MARKS = (
-    (_PLACE, "cyan"),
+    (re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+"), "cyan"),
     (re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?"), "yellow"),
     (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
 )
@@ -42,10 +40,10 @@ def marked(text: str, style: str = "") -> "Text":
     for pattern, mark in MARKS[: 1 if style else None]:
         for found in pattern.finditer(text):
             made.stylize(mark, *found.span())
-    for found in _PLACE.finditer(text):
-        if path := _path(found["file"] or ""):
-            link = Style(link=f"file://{path}#{found['line']}")
-            made.stylize(link, *found.span())
+    for found in MARKS[0][0].finditer(text):
+        file, _, line = found[0].partition(":")
+        if os.path.isfile(path := os.path.abspath(file)):
+            made.stylize(Style(link=f"file://{path}#{line}"), *found.span())
     return made
 
 
@@ -104,11 +102,3 @@ def _colored(note: object) -> object:
     if isinstance(note, str) and note.startswith("dtypeguard: "):
         return ansi(note, sys.stderr)
     return note
-
-
-@functools.cache
-def _path(file: str) -> str:
-    """The path of a file that reports name from the working directory or its package."""
-    roots = (os.getcwd(), *filter(os.path.isabs, sys.path))
-    paths = (os.path.join(root, file) for root in roots)
-    return next(filter(os.path.isfile, paths), "") if file else ""

@@ -14,11 +14,13 @@ from .._leaves.functions import runs_later
 from .._leaves.public import public
 from .._leaves.types import Function
 from .._lines.monitored import RECORD
-from .choose import Choice, choose
+from .arguments import find_arguments, find_checked, find_result
 from .colors import color_uncaught
-from .find import find
+from .control_flow import find_in_control_flow
+from .finding import Failure
 from .frames import JAX
-from .read import read
+from .messages import checked, complaint
+from .remedies import Choice, choose
 from .text import noted, text_of
 from .unfiltered import UNFILTERED
 
@@ -28,7 +30,7 @@ _F = TypeVar("_F", bound=Function)
 # To begin to record takes a millisecond, and `explain` may decorate what runs often.
 _MOST_RECORDED = 1000
 _ENTERED = itertools.count()
-_ERRORS = TypeError, ValueError, AssertionError, NotImplementedError
+_ERRORS = TypeError, ValueError, AssertionError
 
 
 @overload
@@ -152,9 +154,22 @@ def explain_error(
 
 def _choice(error: BaseException) -> Choice | None:
     """What to say of an error; None if no leaf is found that is at fault."""
-    failure = read(error)
-    finding = find(failure) if failure else None
-    return choose(finding) if finding else None
+    failure = Failure(error)
+    if about := complaint(failure.message):
+        finding = _FINDERS[about.role.of](failure, about)
+    else:
+        finding = find_in_control_flow(failure)
+        if finding is None and (about := checked(failure.message)):
+            finding = find_checked(failure, about)
+    return choose(finding._replace(sites=failure.sites)) if finding else None
+
+
+_FINDERS = {
+    "argument": find_arguments,
+    "compiled": find_arguments,
+    "result": find_result,
+    "checked": find_checked,
+}
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:

@@ -1,5 +1,7 @@
-"""What an error is about: the leaves that JAX refuses, and where they stand."""
+"""An error as it is read, and what is found of it: the leaves that JAX refuses."""
 
+import functools
+import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,9 +9,50 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
-from .._lines.sites import Argument, Site
-from .._source.origin import Why
-from .frames import ControlFlow
+from .._lines.provenance import TypeProvenance
+from .._lines.sites import Argument, Site, sites
+from .._source.files import is_installed
+from .._source.origin import Why, frame_of, is_update
+from .frames import ControlFlow, control_flow
+
+
+class Failure:
+    """An error with JAX's own frames in its traceback.
+
+    Attributes:
+        message: of the error.
+        frames: those that it passed through, outside in.
+    """
+
+    def __init__(self, error: BaseException):
+        self.message = str(error)
+        self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        self._trace = error.__traceback__
+
+    @functools.cached_property
+    def sites(self) -> Sequence[Site]:
+        """The lines among the frames outside JAX."""
+        return sites(self._trace)
+
+    @functools.cached_property
+    def calls(self) -> Sequence[ControlFlow]:
+        """The calls of control flow that may have raised it, outside in."""
+        return [*control_flow(self.frames)]
+
+    @functools.cached_property
+    def provenance(self) -> TypeProvenance:
+        """Finds the lines behind its values."""
+        return TypeProvenance(self.frames, self.sites)
+
+    @property
+    def is_of_jax(self) -> bool:
+        """Whether JAX raised it, and not what JAX has called."""
+        return bool(self.sites and self.sites[-1].inside)
+
+    @property
+    def is_update(self) -> bool:
+        """Whether one of the lines is in the `update` of an Optax optimizer."""
+        return is_update([frame_of(site.frame) for site in self.sites])
 
 
 class RefusedLeaf(NamedTuple):
@@ -24,7 +67,7 @@ class RefusedLeaf(NamedTuple):
         is_castable: whether a guard casts the leaf of a carry back.
         is_of_first: whether the line of its first value is rather to be changed.
         branch: that returns it, by the name of its parameter.
-        kept: what a branch returns as it was given, as a note tells it.
+        kept: what a branch returns as it was, as a note tells it.
         argument: that has the type.
     """
 
@@ -58,16 +101,15 @@ class RefusedCall(NamedTuple):
 
     Attributes:
         wanted: the dtype that JAX takes; None if it wants the arguments alike.
-        place: "argument"; "result" of a function; "rule" of a derivative; "lowered", what
-            JAX cannot lower; "checked", what another library refuses.
+        place: as `Role.of` has it.
         name: of the function, or of the call.
         is_update: whether the `update` of an Optax optimizer made the call.
         keeps: whether floats stand where JAX wants ints, and are no index and no size.
     """
 
     wanted: DType | None
-    place: str = "argument"
-    name: str = ""
+    place: str
+    name: str
     is_update: bool = False
     keeps: bool = False
 
@@ -86,3 +128,8 @@ class Finding(NamedTuple):
     leaves: Sequence[RefusedLeaf]
     of: ControlFlow | RefusedCall
     sites: Sequence[Site] = ()
+
+
+def users_sites(sites: Sequence[Site]) -> list[Site]:
+    """The user's own lines that an error passed through, inside out."""
+    return [site for site in reversed(sites) if not is_installed(site.file)]

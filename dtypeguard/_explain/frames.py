@@ -7,11 +7,11 @@ by their type. Names of JAX's variables only decide between two values of one ty
 release that changes them may cost a note, and nothing else.
 """
 
-import ast
 import contextlib
 import inspect
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -23,14 +23,88 @@ from .._carry.split import SplitTree
 from .._leaves.dtypes import is_array
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
-from .._lines.sites import Site
+from .._program.trace import strong_type
 from .._source.files import is_installed, is_users
 from .._source.inert import variables_of
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-from .kinds import KINDS, Kind
 from .paths import users_path
 
 JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+
+
+class Kind(NamedTuple):
+    """A function of control flow.
+
+    Attributes:
+        name: of the function.
+        keyword: the parameter of its body.
+        inputs: makes the arguments of the body from those of the call. Branches have none.
+        carry: the position among them of what comes back.
+        is_pair: whether the body returns a pair, of which the first item comes back.
+        condition: the parameter of another function of the carry.
+        branches: makes the branches from the arguments, by the names of their parameters.
+        module: that has the function.
+        renamed: the names of parameters in Equinox's frame, which compares the carry before
+            there is a jaxpr, and has deleted its own arguments.
+        compared: takes the carry from what that frame compares.
+    """
+
+    name: str
+    keyword: str = ""
+    inputs: Callable[[Kwargs], tuple[PyTree, ...]] = lambda given: ()
+    carry: int = 0
+    is_pair: bool = False
+    condition: str = ""
+    branches: Callable[[Kwargs], Kwargs] | None = None
+    module: str = "jax.lax"
+    renamed: Mapping[str, str] = {}
+    compared: Callable[[PyTree], PyTree] = lambda value: value
+
+    @property
+    def function(self) -> Function | None:
+        """The function; None if its module is not imported, or has none."""
+        return getattr(sys.modules.get(self.module), self.name, None)
+
+
+def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    array = strong_type(leaf)
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+
+
+_SCAN = Kind(
+    "scan",
+    "f",
+    lambda x: (x["init"], tree_util.tree_map(_slice, x.get("xs"))),
+    is_pair=True,
+)
+_WHILE = Kind("while_loop", "body_fun", lambda x: (x["init_val"],), condition="cond_fun")
+_EQUINOX = {
+    "module": "equinox.internal",
+    "renamed": {"body_fun": "body_fun", "init_val": "val"},
+}
+_KINDS = (
+    _SCAN,
+    _WHILE,
+    Kind(
+        "fori_loop",
+        "body_fun",
+        lambda x: (x["lower"], x["init_val"]),
+        carry=1,
+    ),
+    Kind("cond", branches=lambda x: {n: x.get(n) for n in ("true_fun", "false_fun")}),
+    Kind(
+        "switch",
+        branches=lambda x: {
+            f"branches[{n}]": branch for n, branch in enumerate(x.get("branches", ()))
+        },
+    ),
+    _SCAN._replace(
+        # Its loop carries an index and the results as well.
+        compared=lambda x: x[1] if isinstance(x, tuple) and len(x) == 3 else None,
+        **_EQUINOX,
+    ),
+    _WHILE._replace(**_EQUINOX),
+)
 
 
 class ControlFlow(NamedTuple):
@@ -40,7 +114,6 @@ class ControlFlow(NamedTuple):
         kind: of control flow: its function.
         file: of the caller, the innermost frame outside JAX and Equinox that led to it.
         line: of the caller; None if there is none.
-        variables: of the caller.
         users_path: translates a path in Flax's own carry to the user's objects.
         is_update: whether the `update` of an Optax optimizer made the call.
         carry: the position of the carry in what the user gives to a package.
@@ -49,13 +122,11 @@ class ControlFlow(NamedTuple):
         compared: the carries that Equinox compares, before there is a jaxpr.
         condition: of a `while_loop`; None for others.
         trees: structures in JAX's variables, the likeliest of the result first.
-        written: the call in the source of the caller; None if that cannot be read.
     """
 
     kind: Kind
     file: str
     line: Origin | None
-    variables: Mapping[str, PyTree]
     users_path: Callable[[str], str]
     is_update: bool
     carry: int
@@ -64,7 +135,6 @@ class ControlFlow(NamedTuple):
     compared: Sequence[PyTree] = ()
     condition: Body | None = None
     trees: Sequence[PyTreeDef] = ()
-    written: ast.AST | None = None
 
     @property
     def is_loop(self) -> bool:
@@ -76,17 +146,6 @@ class ControlFlow(NamedTuple):
         """Whether JAX itself wrote the body of a loop."""
         codes = [body.code for body in self.bodies.values() if self.is_loop]
         return any(code and code.co_filename.startswith(JAX) for code in codes)
-
-
-def users_sites(sites: Sequence[Site]) -> list[Site]:
-    """The user's own lines that an error passed through, inside out."""
-    return [site for site in reversed(sites) if not is_installed(site.file)]
-
-
-def combines(frames: Sequence[FrameType]) -> bool:
-    """Whether a loop in which JAX compares no types is among some frames."""
-    functions = [kind.function for kind in KINDS if not kind.is_held]
-    return any(_arguments(x, frame) is not None for x in functions for frame in frames)
 
 
 def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
@@ -103,8 +162,9 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
         first -= 1
     caller = frames[first - 1] if first else None
     outer = [caller, *callers(caller)] if caller else []
-    packages = [*itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)]
-    known = [(kind, kind.function) for kind in KINDS]
+    packages = itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)
+    of_optimizer = is_update([*map(frame_of, packages)])
+    known = [(kind, kind.function) for kind in _KINDS]
     for number in range(first, len(frames)):
         for kind, function in known:
             arguments = _arguments(function, frames[number])
@@ -116,16 +176,13 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
                 kind,
                 caller.f_code.co_filename if caller else "",
                 origin_of_frame(caller) if caller else None,
-                dict(variables_of(caller)) if caller else {},
                 users_path(caller, kind.carry),
-                is_update([*map(frame_of, packages)]),
+                of_optimizer,
                 chosen if chosen and type(chosen) is int else kind.carry,
             )
-            if not call.is_loop:
-                yield _with_branches(call, arguments, frames[number:])
-            else:
-                with contextlib.suppress(KeyError, AttributeError):  # no longer held
-                    yield _with_body(call, arguments, frames[number:])
+            filled = _with_body if call.is_loop else _with_branches
+            with contextlib.suppress(KeyError, AttributeError):  # no longer held
+                yield filled(call, arguments, frames[number:])
 
 
 def _with_body(
@@ -137,10 +194,10 @@ def _with_body(
     # The condition of a loop may stand next to its body.
     jaxprs = [jaxpr for _, jaxpr in sorted(held, key=lambda pair: "body" not in pair[0])]
     conditions = [jaxpr for name, jaxpr in held if "cond" in name][:1]
-    if kind.is_equinox and kind.keyword not in given:  # its frame deletes them
+    if kind.renamed and kind.keyword not in given:
         renamed = kind.renamed.items()
         given = {name: last[variable] for name, variable in renamed if variable in last}
-    body = kind.body(given, jaxprs)
+    body = Body(given[kind.keyword], kind.inputs(given), kind.carry, kind.is_pair, jaxprs)
     condition = given.get(kind.condition)
     return call._replace(
         bodies={"body": body},
@@ -167,14 +224,10 @@ def _with_branches(
         operands = (operand,) if is_given else ()
     bodies = {
         name: Body(function, operands, jaxprs=[jaxpr])
-        for (name, function), jaxpr in zip(functions.items(), lists[-1] if lists else ())
+        for (name, function), jaxpr in zip(functions.items(), lists[-1])
         if function
     }
     return call._replace(bodies=bodies, trees=_trees(frames))
-
-
-def _code_of(function: Function | None) -> CodeType | None:
-    return getattr(function, "__code__", None)
 
 
 def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
@@ -192,8 +245,7 @@ def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     named = {name: values[name] for name in names[:positional] if name in values}
     if not code.co_flags & inspect.CO_VARARGS:
         return named
-    given = values.get(names[positional], ())
-    keywords = {}
+    given, keywords = values.get(names[positional], ()), {}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         keywords = values.get(names[positional + 1], {})
     if inner is None:
@@ -202,6 +254,10 @@ def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
         return inspect.signature(function).bind_partial(*given, **keywords).arguments
     except TypeError:
         return None
+
+
+def _code_of(function: Function | None) -> CodeType | None:
+    return getattr(function, "__code__", None)
 
 
 def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:

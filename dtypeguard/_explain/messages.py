@@ -18,6 +18,7 @@ INDICES |= {"scatter_indices", "segment_ids"}
 CHOICES = {"which", "pred", "condition", "init_val"}
 SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
 SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
+_WHERE = frozenset(INDICES | CHOICES)
 
 
 class Role(NamedTuple):
@@ -28,29 +29,33 @@ class Role(NamedTuple):
         wanted: the dtype that JAX takes; "alike" if it wants arguments of one type.
         names: of the parameters of which it speaks; empty if it may be any.
         is_only: whether no other is meant where a parameter of such a name is there.
-        is_result: whether it is about what a function returns.
+        of: "argument", also of a "compiled" function; "result", what a function returns;
+            "checked", what another library refuses.
     """
 
     pattern: str
     wanted: str = ""
     names: frozenset[str] = frozenset()
     is_only: bool = False
-    is_result: bool = False
+    of: str = "argument"
 
-
-_WHERE = frozenset(INDICES | CHOICES)
 
 # The first that fits an error is its role.
 _ROLES = (
     Role(
         rf"cond_fun must return a boolean scalar, but got .*?\b{_KIND}\[\]",
         "bool",
-        is_result=True,
+        of="result",
     ),
     Role(
         rf"requires real-(?:valued| or complex-valued) outputs.* but got {_KIND}",
         "float32",
-        is_result=True,
+        of="result",
+    ),
+    Role(
+        rf"Argument '.*?' compiled with {_WANTED}\[\S*\] and called with "
+        rf"(?!(?P=wanted)\W){_GIVEN}\[",
+        of="compiled",
     ),
     Role(
         rf"Got primal dtype (?:bool|u?int)\d* and .*'float0'.* got tangent dtype {_GIVEN}",
@@ -109,8 +114,11 @@ _ROLES = (
         "float32",
     ),
     Role("does not accept dtype .* are (?:subtypes of )?.*(integer|number)", "int32"),
+    Role("Input type must be an integer", "int32", of="checked"),
 )
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
+_COMPILED = re.compile("Argument '(.*?)' compiled with")
+_FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
 
 
 class Complaint(NamedTuple):
@@ -118,9 +126,9 @@ class Complaint(NamedTuple):
 
     Attributes:
         types: those that it names. Python's numbers have the names of their types.
-        wanted: the dtype that JAX takes; None if it wants arguments alike.
+        wanted: the dtype that is taken; None if arguments are to be alike.
         role: the row of the table.
-        names: of the parameters of which it speaks.
+        names: of the parameters of which it speaks; paths in those of what is compiled.
     """
 
     types: frozenset[str]
@@ -132,21 +140,38 @@ class Complaint(NamedTuple):
 def complaint(message: str) -> Complaint | None:
     """What a message says; None if it is about something else."""
     for role in _ROLES:
-        if found := re.search(role.pattern, message):
-            named = found.groupdict()
-            given, wanted = named.get("given"), named.get("wanted") or role.wanted
-            parameter = frozenset(filter(None, [named.get("parameter")]))
-            types = frozenset([given] if given else _refused(message, wanted))
-            if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
-                types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
-                return Complaint(types, None, role, role.names)
-            if "only real valued inputs" in message:  # which names no type
-                types = frozenset(["complex64", "complex128"])
-            if wanted == given:
-                return None
-            wanted = _as_wide(wanted, given or "", is_named="wanted" in named)
-            return Complaint(types, wanted, role, role.names | parameter)
+        found = re.search(role.pattern, message)
+        if found is None:
+            continue
+        named = found.groupdict()
+        given, wanted = named.get("given"), named.get("wanted") or role.wanted
+        names = role.names | {*filter(None, [named.get("parameter")])}
+        types = frozenset([given] if given else _refused(message, wanted))
+        if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
+            types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
+            return Complaint(types, None, role, names)
+        if "only real valued inputs" in message:  # which names no type
+            types = frozenset(["complex64", "complex128"])
+        if role.of == "compiled":
+            names = frozenset(_COMPILED.findall(message))
+        if role.of == "checked":
+            types = _FLOATS
+        if wanted == given:
+            return None
+        wide = _as_wide(wanted, given or "", is_named="wanted" in named)
+        return Complaint(types, wide, role, names)
     return None
+
+
+def checked(message: str) -> Complaint | None:
+    """What the message of another library says of types; None if it names none.
+
+    It is about types if it names two, or one and a class for all of a kind.
+    """
+    types = frozenset(re.findall(rf"\b{_TYPE}", message))
+    is_of_types = len(types) > 1 or re.search("<class '(int|float|complex)'>", message)
+    role = Role("", of="checked")
+    return Complaint(types, None, role, role.names) if types and is_of_types else None
 
 
 def _refused(message: str, wanted: str) -> list[str]:
@@ -163,94 +188,3 @@ def _as_wide(wanted: str, given: str, *, is_named: bool) -> DType:
     wide = {"float32": "float64", "complex64": "complex128"} if not is_named else {}
     is_wide = given in ("float64", "complex128")
     return jnp.dtype(wide.get(wanted, wanted) if is_wide else wanted)
-
-
-_NAMED = re.compile(rf"\b{_TYPE}")
-# Of `finfo` and `iinfo`, of which the latter names types by a letter.
-KIND_NAMED = re.compile("not compatible with finfo|not inexact|Invalid integer data type")
-_CLASS = re.compile("<class '(int|float|complex)'>")  # for all dtypes of a kind
-_CHECKED = re.compile(r"(?s)Actual value: ([a-z]+)(\d*)\[.*?\nExpected type: ")
-_FLOATS = frozenset(["bfloat16", "float16", "float32", "float64"])
-OF_INDICES = re.compile("Input type must be an integer")
-
-
-def named_types(message: str) -> frozenset[str]:
-    """The dtypes that the message of another library names; none if it is not about types.
-
-    It is if there are two, or one and a kind.
-    """
-    types = frozenset(_NAMED.findall(message))
-    if checked := _CHECKED.search(message):  # by jaxtyping
-        kinds = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
-        return frozenset([kinds.get(checked[1], checked[1]) + checked[2]])
-    if OF_INDICES.search(message) or KIND_NAMED.search(message):
-        return types or _FLOATS
-    return types if len(types) > 1 or _CLASS.search(message) else frozenset()
-
-
-_COMPILED = re.compile(
-    rf"Argument '(.*?)' compiled with ({_TYPE})\[\S*\] and called with ({_TYPE})\["
-)
-
-
-def compiled_for(message: str) -> dict[str, DType]:
-    """The arguments of another dtype than a compiled function has, with that dtype."""
-    found = _COMPILED.findall(message)
-    return {path: jnp.dtype(old) for path, old, new in found if old != new}
-
-
-_ADDED = re.compile(rf"^\(ShapedArray\(({_TYPE})\[.*?, ShapedArray\(({_TYPE})\[")
-_RULE = re.compile(
-    "Custom JVP rule must produce primal and tangent outputs with (?!.*tree)"
-)
-
-
-def added(message: str) -> frozenset[str]:
-    """The dtypes of two cotangents that JAX cannot add up."""
-    found = _ADDED.match(message)
-    return frozenset(found.groups() if found else ())
-
-
-def is_of_rule(message: str) -> bool:
-    """Whether a rule of `custom_jvp` returned a tangent of another type than it is to."""
-    return _RULE.search(message) is not None and len(named_types(message)) == 2
-
-
-class Lowered(NamedTuple):
-    """What JAX cannot lower, since a part of it has another x64 flag.
-
-    Attributes:
-        name: of the function.
-        types: the dtypes that it returns, and that it was to return.
-        file: of the line that calls it.
-        line: its number.
-    """
-
-    name: str
-    types: tuple[DType, DType]
-    file: str
-    line: int
-
-
-_LOWERED = re.compile(
-    r"(?s)Cannot lower jaxpr with verifier errors.*?tensor<(?:\d+x)*([iuf])(32|64)>.*?"
-    r"tensor<(?:\d+x)*\1(32|64)>.*?in function @(\w+).*?\"([^\"\n]+)\":(\d+):"
-)
-
-
-def lowered(message: str) -> Lowered | None:
-    """What JAX cannot lower; None if the message is about something else."""
-    if (found := _LOWERED.search(message)) is None or found[2] == found[3]:
-        return None
-    name = {"i": "int", "u": "uint", "f": "float"}[found[1]]
-    types = jnp.dtype(name + found[2]), jnp.dtype(name + found[3])
-    return Lowered(found[4], types, found[5], int(found[6]))
-
-
-_UNSUPPORTED = re.compile(rf"Unsupported dtype ({_TYPE})")
-
-
-def unsupported(message: str) -> DType | None:
-    """The dtype for which LAPACK has no routine; None if it is about something else."""
-    found = _UNSUPPORTED.search(message)
-    return jnp.dtype(found[1]) if found else None

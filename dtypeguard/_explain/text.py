@@ -1,5 +1,6 @@
 """Fourth stage: writes a note: four lines of facts a cause, then what to write."""
 
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,8 +11,8 @@ from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import columns, type_text
 from .._leaves.types import Leaf
 from .._source.origin import Origin
-from .choose import Choice
 from .finding import RefusedLeaf
+from .remedies import Choice
 
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
@@ -74,6 +75,8 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
         hint * (is_cut and not is_whole),
     ]
     lines += and_more(max(len(groups) - most, 0))
+    if sys.version_info < (3, 12):
+        lines.append("(Python 3.12 and later record lines, and name more of them.)")
     note = [
         f"dtypeguard: {choice.headline}",
         *(f"  {x}" for x in lines),
@@ -92,17 +95,14 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> Iterator[str]:
     """The leaves of one cause with their types."""
     leaves = [unit[0] for unit in group]
     types = lambda leaf: "" if leaf.branch else " -> ".join(map(_type, leaf.values))
-    if is_whole or len(leaves) == 1:
-        yield from columns([(leaf.path, types(leaf)) for leaf in leaves])
-        return
-    is_few = len(leaves) <= FEW
-    paths = [leaf.path for leaf in leaves]
-    all_types = {types(leaf) for leaf in leaves}
-    type_ = (
-        all_types.pop() if len(all_types) == 1 else " -> ".join(map(str, leaves[0].dtypes))
-    )
-    name = ", ".join(paths) if is_few else of_holders(paths)
-    yield from columns([(name, "" if leaves[0].branch else type_)])
+    rows = [(leaf.path, types(leaf)) for leaf in leaves]
+    if not is_whole and len(rows) > 1:
+        paths, of_leaves = zip(*rows)
+        name = ", ".join(paths) if len(paths) <= FEW else of_holders(paths)
+        is_one = len({*of_leaves}) == 1
+        dtypes = " -> ".join(map(str, leaves[0].dtypes)) * (not leaves[0].branch)
+        rows = [(name, of_leaves[0] if is_one else dtypes)]
+    yield from columns(rows)
 
 
 def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:

@@ -20,10 +20,9 @@ from .._leaves.internals import (
     TRANSPOSED,
 )
 from .._leaves.types import Equation
-from .._source.assigned import assigned_value
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, origin_of_frames
-from .._source.syntax import CASTING, expression
+from .._source.syntax import CASTING, assigned_value, expression
 from .tracebacks import (
     Chain,
     calls_of,

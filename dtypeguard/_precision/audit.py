@@ -18,13 +18,12 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .losses import advice_of, line_losses
-from .plain import unmoved
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
 from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .progress import check_progress, status
-from .report import Details, PrecisionReport
-from .rows import WideLines
+from .report import PrecisionReport
+from .updates import unmoved
 
 
 @public
@@ -84,8 +83,7 @@ def audit_precision(
         reference: what the outputs should be: a tree of arrays of the shapes of the
             outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
-        progress: whether to show what it is at; None for on a terminal and in a notebook
-            alone.
+        progress: whether to show what it is at; None for on a terminal alone.
         also: tuples of more arguments, of the same types and shapes: the plan is within the
             tolerance on these as well.
         held_out: tuples of arguments that the search for the plan does not see. Their
@@ -174,74 +172,57 @@ def audit_call(
     if work is not None and work.narrow is not None and work.wide:
         names = input_names(f, subject.given.paths)
         costs = line_costs(graph, jnp.dtype(work.narrow), names)
+    setting = {**formats.names, "tolerance": tolerance}
+    setting["matmul_precision"] = products and products.name
     if not subject.has_values:
-        details = Details(**formats.names, work=work)
-        return PrecisionReport(costs=costs, details=details)
+        return PrecisionReport(costs=costs, work=work, **setting)
     with running(traced, formats):
-        prepared = prepare(f, subject, traced, formats, show_status)
+        prepared = prepare(subject, traced, graph, formats, show_status)
         measures, runs = prepared.measures, prepared.runs
         compiled = runs.compiled()
-        parts = subject, traced, prepared, graph, tolerance, inputs
-        plan = search_if_asked(*parts, show_status)
+        plan = search_if_asked(prepared, tolerance, inputs, show_status)
         if isinstance(runs, ProductRuns):
             found = product_losses(measures, runs, tolerance, show_status)
         else:
             remedy = functools.partial(advice_of, formats, traced.has_float64)
-            found = line_losses(
-                measures, runs, tolerance, show_status, remedy, plan and plan.lines
-            )
+            lines = plan and plan.lines
+            found = line_losses(measures, runs, tolerance, show_status, remedy, lines)
         stuck = unmoved(graph, measures.arrays, runs.written, runs.exact) if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-    paths, left_out = traced.paths, prepared.left_out
-    outputs = {
-        p: x for n, (p, x) in enumerate(zip(paths, runs.by_output)) if n not in left_out
-    }
-    run = found.run
+        flipped, words = runs.flipped(measures.total), runs.words
+    paths, left_out, mended, left, price = traced.paths, prepared.left_out, *found.run[:3]
     if plan is not None:
-        error, price = plan.plan.error or 0.0, 1 - (plan.plan.share or 0.0)
-        run = WideLines(error, runs.left(error), price)
-    details = Details(
-        **formats.names,
-        lines=measures.lines,
-        tolerance=tolerance,
-        price=run.price,
-        left=run.left,
-        keeps=found.keeps,
-        compiled=compiled,
+        mended = plan.plan.error or 0.0
+        left, price = runs.left(mended), 1 - (plan.plan.share or 0.0)
+    counted = [n for n in range(len(paths)) if n not in left_out]
+    return PrecisionReport(
+        error=runs.total,
+        outputs={paths[n]: runs.by_output[n] for n in counted},
+        losses=found.lines,
+        fix=found.fix,
+        mended=mended,
+        left=left,
+        price=price,
+        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
+        not_finite=prepared.not_finite,
         once=runs.once,
-        explained=found.explained,
-        lost=runs.lost,
-        scaling=found.scaling,
-        flipped=runs.flipped(measures.total),
+        compiled=compiled,
+        flipped=flipped,
         decisions=runs.decisions,
         turns_differ=runs.turns_differ,
-        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
+        scaling=found.scaling,
+        work=work,
+        costs=costs,
+        search=plan,
+        not_examined=tuple(sorted(measures.program.unknown)),
         not_separated=measures.not_separated,
         held=tuple(measures.program.held),
         is_of_integers=not measures.are_floats,
         is_of_gradients=runs.has_gradients and not stuck and work is not None,
-        work=work,
         raises=measures.raises,
-        words=runs.words,
-    )
-    if isinstance(runs, ProductRuns):
-        details = details._replace(
-            matmul_precision=runs.products.name,
-            precision=runs.level.name,
-            times_as_expensive=runs.times_as_expensive,
-        )
-    return PrecisionReport(
-        error=runs.total,
-        outputs=outputs,
-        losses=found.lines,
-        fix=found.fix,
-        mended=run.error,
-        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
-        not_finite=prepared.not_finite,
-        costs=costs,
-        not_examined=tuple(sorted(measures.program.unknown)),
-        search=plan,
-        details=details,
+        words=words,
         **compared,
+        **setting,
     )

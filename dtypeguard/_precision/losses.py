@@ -1,10 +1,10 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
+import math
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from .._leaves.casts import shown as shown_casts
 from .._leaves.dtypes import kind
@@ -12,9 +12,9 @@ from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._source.files import package
-from .rows import STOCHASTICALLY, LineLoss, Scaled, WideLines
-from .runs import Runs
-from .search import Bound, Found, find
+from .rows import STOCHASTICALLY, LineLoss, Scaled
+from .runs import Runs, WideRun
+from .search import MOST_ALONE, Found, find
 
 Remedy = Callable[[Line, bool], str]
 
@@ -28,22 +28,11 @@ _LEFT = 0.1
 
 
 class Losses(NamedTuple):
-    """The lines that lose precision, those to compute wider, and the run in which they are.
-
-    Attributes:
-        lines: those that lose it.
-        fix: those to compute wider.
-        keeps: whether what they make stays so.
-        run: that with the fix.
-        explained: what the shares of all lines add up to.
-        scaling: the run with the loss scaled.
-    """
+    """The lines that lose precision, those to compute wider, the run with these."""
 
     lines: tuple[LineLoss, ...]
     fix: tuple[LineLoss, ...]
-    keeps: bool
-    run: WideLines
-    explained: float | None
+    run: WideRun
     scaling: Scaled | None
 
 
@@ -59,67 +48,54 @@ def line_losses(
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
     # Where all of the error is decisions, lines have no share in it.
     shares = measures.shares(status) or [0.0] * (measures.lines if runs.total else 0)
-    numbers, is_finite = range(len(shares)), bool(np.isfinite(measures.total))
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
     weight = measures.about if cancel else lambda number: abs(shares[number])
     # A tie is in the order of the source.
     place = lambda origin: ("", 0) if origin is None else (origin.file, origin.line)
     places = [place(line.origin) for line in measures.program.lines]
-    order = sorted(numbers, key=lambda n: (-_two_digits(weight(n)), places[n]))
+    rank = lambda n: (-float(f"{weight(n):.2g}"), places[n])
+    order = sorted(range(len(shares)), key=rank)
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     scaling, bound = runs.scaled(), allowed(runs, tolerance)
     flipped = runs.flipped(measures.total)
-    found = Found([], True, runs.nothing, {})
+    found, alone = Found([], runs.nothing), dict[int, WideRun]()
     if planned is not None:
         found = found._replace(lines=[n for n in order if n in planned])
     elif scaling is None or scaling.error > bound:  # to scale the loss costs nothing
         tried = [*important]
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
             tried += [number for number in order if number not in important]
-        limit = Bound(bound, tolerance is not None)
-        found = find(runs, order, tried, limit, measures.about)
-    by_rounding = 1 - flipped
+        alone = {n: runs.with_wide([n], keeps=True) for n in tried[:MOST_ALONE]}
+        is_asked = tolerance is not None
+        found = find(runs, order, tried, bound, is_asked, measures.about)
     losses = {}
     for number in order:
         if number in important or number in found.lines:
             line, meant = measures.program.lines[number], measures.constant(number)
-            alone = found.alone.get(number)
-            if alone is None and found.lines == [number] and planned is None:
-                alone = found.run
+            wide = alone.get(number)
             losses[number] = LineLoss(
                 origin=line.origin,
-                share=shares[number] * by_rounding,
+                share=shares[number] * (1 - flipped),
                 alone=measures.alone(number),
-                left=np.nan if alone is None else alone.left,
-                price=np.nan if alone is None else alone.price,
+                left=math.nan if wide is None else wide.left,
+                price=math.nan if wide is None else wide.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=remedy(line, found.keeps),
-                backward=measures.backward(number),
+                remedy=remedy(line, found.run.keeps),
                 cast=shown_casts([*line.casts]) if line.casts else None,
                 scope=line.scope,
             )
-    return Losses(
-        tuple(losses.values()),
-        tuple(losses[number] for number in found.lines),
-        found.keeps,
-        found.run,
-        by_rounding * bool(shares) if is_finite else None,
-        scaling,
-    )
+    fix = tuple(losses[number] for number in found.lines)
+    return Losses(tuple(losses.values()), fix, found.run, scaling)
 
 
 def allowed(runs: Runs, tolerance: float | None) -> float:
     """The error that is small enough."""
     if tolerance is not None:
         return tolerance
-    return _LEFT**0.5 * runs.total if np.isfinite(runs.total) else _FINITE
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.2g}")
+    return _LEFT**0.5 * runs.total if math.isfinite(runs.total) else _FINITE
 
 
 def _rounded(meant: float, number: float) -> str:
@@ -128,41 +104,33 @@ def _rounded(meant: float, number: float) -> str:
     return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])
 
 
-_STORED = (
-    'With state_dtype=jnp.bfloat16, rounding="stochastic" it is stored in bfloat16 and '
-    "rounded at random."
-)
-
-
 def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> str:
     """What to write for a line."""
-    name = str(formats.wide)
+    name, origin = str(formats.wide), line.origin
     if line.dtypes and all(kind(jnp.dtype(each)) == "complex" for each in line.dtypes):
         name = f"complex{16 * formats.wide.itemsize}"
-    if line.origin is None:
+    if origin is None:
         return f"Keep the inputs in jnp.{name}."
     if line.casts:
         return _of_casts(line, f"jnp.{name}")
-    if not line.origin.file:
+    if not origin.file:
         made = ", ".join(sorted(line.primitives))
         return f"Call it with jnp.{name}: no line outside JAX leads to {made}."
-    where = line.origin.place
+    if origin.is_of_apply_updates:
+        return (
+            f"{origin.place} rounds the new params: write {STOCHASTICALLY}, which rounds "
+            f"them stochastically, or keep them in jnp.{name}."
+        )
     is_narrow = any(jnp.dtype(dtype).itemsize < 4 for dtype in line.dtypes)
-    if line.origin.is_of_apply_updates:
+    if origin.is_of_optimizer and is_narrow and not line.only_casts:
         return (
-            f"{where} rounds the new params: write {STOCHASTICALLY}, which rounds them "
-            f"stochastically, or keep them in jnp.{name}."
+            f"{origin.place} rounds inside the optimizer: write dtypeguard.guard(opt, "
+            f"policy=dtypeguard.Policy(compute_dtype=jnp.{name})), which computes and "
+            f"keeps its state in {formats.wide}."
         )
-    if line.origin.is_of_optimizer and is_narrow and not line.only_casts:
-        return (
-            f"{where} rounds inside the optimizer: write dtypeguard.guard(opt, policy="
-            f"dtypeguard.Policy(compute_dtype=jnp.{name})), which computes and keeps its "
-            f"state in {formats.wide}. {_STORED}"
-        )
-    text = f"Compute {where} in {name}"
-    if line.origin.called_from:
-        called = f"{package(line.origin.file)} at {line.origin.users}"
-        text = f"Have {called} compute in {name}"
+    text = f"Compute {origin.place} in {name}"
+    if origin.called_from:
+        text = f"Have {package(origin.file)} at {origin.users} compute in {name}"
     elif not keeps:
         text += ", and cast its result back"
     if line.is_in_loop:
@@ -172,22 +140,11 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
 
 
 def _of_casts(line: Line, wide: str) -> str:
-    """What to write where dtypeguard itself rounds."""
+    """What to write where dtypeguard itself rounds, to the nearest or at random."""
     casts = [*line.casts]
-    is_stochastic = not line.primitives.isdisjoint(("jit", "pjit"))
-    begin = f"On {line.origin.place}, {shown_casts(casts)} rounds"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
-    policy = f"write policy=dtypeguard.Policy(compute_dtype={wide}"
-    owner = casts[0].owner
-    if owner == "apply_updates":
-        at_random = "" if is_stochastic else f"write {STOCHASTICALLY}, or "
-        return f"{begin} the new params: {at_random}keep them in {wide}."
-    if owner == "guard" and casts[0].path.startswith("updates"):
-        return f"{begin}: {policy}, updates_dtype={wide}) and {STOCHASTICALLY}."
-    if owner == "guard" and is_stochastic:
-        return f"{begin} at random: to keep it in {wide}, leave out state_dtype."
-    if owner == "guard":
-        return f"{begin}: {policy}), which keeps the state in {wide}. {_STORED}"
-    return (
-        f"{begin}: start it in {wide}, or let it round at random: "
-        "dtypeguard.apply_updates(average, change, key=key)."
-    )
+    is_at_random = not line.primitives.isdisjoint(("jit", "pjit"))
+    text = f"On {line.origin.place}, {shown_casts(casts)} rounds: keep it in {wide}"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
+    if casts[0].owner == "guard" and not is_at_random:
+        text += f" by policy=dtypeguard.Policy(compute_dtype={wide})"
+    at_random = f", or let it round at random by {STOCHASTICALLY}"
+    return f"{text}{at_random * (not is_at_random)}."

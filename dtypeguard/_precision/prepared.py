@@ -19,6 +19,7 @@ from .._numbers.formats import Formats
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
+from .._program.graph import Graph
 from .._source.origin import Origin
 from .products import ProductRuns
 from .runs import Runs
@@ -28,6 +29,9 @@ class Prepared(NamedTuple):
     """A program that is measured.
 
     Attributes:
+        subject: the function with its arguments.
+        traced: the program.
+        graph: of it.
         measures: of it.
         runs: of it.
         vanishing: the outputs that rounding alone decides, with their errors.
@@ -35,11 +39,19 @@ class Prepared(NamedTuple):
         not_finite: the line that makes the first value that is not finite as written.
     """
 
+    subject: Subject
+    traced: Traced
+    graph: Graph
     measures: Measures
     runs: Runs
     vanishing: dict[int, float]
     left_out: list[int]
     not_finite: Origin | None
+
+    @property
+    def formats(self) -> Formats:
+        """Its dtypes."""
+        return self.measures.program.formats
 
 
 @contextlib.contextmanager
@@ -52,9 +64,9 @@ def running(traced: Traced, formats: Formats) -> Iterator[None]:
 
 
 def prepare(
-    f: Function,
     subject: Subject,
     traced: Traced,
+    graph: Graph,
     formats: Formats,
     show_status: Callable[[str], None],
 ) -> Prepared:
@@ -64,7 +76,7 @@ def prepare(
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
-    first_bad = _checked(f, measures, subject.given.paths, paths)
+    first_bad = _checked(subject.f, measures, subject.given.paths, paths)
     show_status("running it plainly")
     runs = (Runs if formats.products is None else ProductRuns)(measures)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
@@ -72,7 +84,7 @@ def prepare(
     if left_out:
         measures.leave_out(left_out)
         runs.leave_out(left_out)
-    return Prepared(measures, runs, vanishing, left_out, first_bad)
+    return Prepared(subject, traced, graph, measures, runs, vanishing, left_out, first_bad)
 
 
 def _checked(
@@ -97,20 +109,6 @@ def _checked(
             f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
             f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
             "finite."
-        )
-    program = measures.program.jaxpr.jaxpr
-    returned = {*program.invars}  # an infinite input that is given back is as it should be
-    made = zip(outputs, measures.exact, program.outvars)
-    none = [
-        p
-        for p, x, v in made
-        if x.size and not jnp.isfinite(x).any() and (hasattr(v, "val") or v not in returned)
-    ]
-    if none and none == wrong and not written:  # no mask, but a constant that reaches all
-        raise ValueError(
-            f"audit_precision: {', '.join(filter(None, none)) or 'the output'} of "
-            f"{shown(f)} has no finite number in {measures.program.formats.wide} either, "
-            "since a constant of it has none. Give it a finite one."
         )
     return Written(written[0].stack).origin if written else None
 

@@ -3,10 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
-import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.types import DType, Equation, Leaf
@@ -17,14 +15,11 @@ from .._numbers.measure import Measures
 from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
-from .plain import rounded_otherwise
-from .rows import ReportWords, WideLines
-from .runs import Runs
+from .rows import ReportWords
+from .runs import Runs, WideRun, rounded_otherwise
 
 # A few roundings of float32.
 _ROUNDINGS = 2.0**-22
-# A rounding to bfloat16, so that products round otherwise.
-_MOVED = 2.0**-8
 
 
 def check_options(products: Products, wide: DType, narrow: DType) -> None:
@@ -47,28 +42,28 @@ class ProductRuns(Runs):
 
     most_price = math.inf
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self._caches: dict[Level, dict[tuple[frozenset[int], bool], WideLines]] = {}
-        self.level = self.products.levels[0]
-        # How many times as expensive as by default products are that ask for more.
-        self._dear = set[float]()
-        is_dearer = self.products.high is not self.products.default
-        for node in self.program.block.all_nodes():
-            if node.rounds:
-                is_high = self.products.algorithm(node.eqn, False) is self.products.high
-                self._dear.add(self.level.dearer if is_high and is_dearer else 1.0)
-
-    @property
-    def products(self) -> Products:
+    def __init__(self, measures: Measures):
+        super().__init__(measures)
         products = self.program.formats.products
         assert products is not None
-        return products
+        self.products, self.level = products, products.levels[0]
+
+    def raised_to(self, level: Level) -> None:
+        """Lines are given this precision from now on."""
+        self.level = level
+        self._known.clear()
 
     @property
     def times_as_expensive(self) -> float:
         """What the precision of the advice makes of the cost of a product there."""
-        return self.level.dearer / min(self._dear, default=1.0)
+        products = self.products
+        if products.high is products.default:
+            return self.level.dearer
+        # Those that ask for more than the default are as expensive already.
+        nodes = (node for node in self.program.block.all_nodes() if node.rounds)
+        is_high = [products.algorithm(x.eqn, False) is products.high for x in nodes]
+        already = products.levels[0].dearer if is_high and all(is_high) else 1.0
+        return self.level.dearer / already
 
     @property
     def words(self) -> ReportWords:
@@ -84,16 +79,10 @@ class ProductRuns(Runs):
         times = self.times_as_expensive
         become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
         widened = f"at Precision.{self.level.name}"
-        return ReportWords(begin, widened, become, "those of float32 products", nothing)
+        return ReportWords(begin, widened, become, nothing)
 
-    @property
-    def asks(self) -> bool:
-        """Whether a product asks for a precision itself."""
-        return any(map(_asks, self.program.lines))
-
-    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
+    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with the products of some lines in another precision."""
-        self._with_wide = self._caches.setdefault(self.level, {})
         return super().with_wide(lines, keeps=False)
 
     def scaled(self) -> None:
@@ -104,17 +93,16 @@ class ProductRuns(Runs):
         name = self.level.name
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
-        origin, asks = line.origin, _asks(line)
+        origin = line.origin
         if origin is None or not origin.file:
             return f"Put `{within}` around its call: no line outside JAX multiplies."
+        place = str(origin)
         if is_installed(origin.file):
-            where = package(origin.file) + f" at {origin.users}" * bool(origin.called_from)
-            if asks:
-                return f"Give {where} precision={precision}: {origin} asks for less itself."
-            return f"Put `{within}` around the call of {where}."
-        if asks:
+            place = package(origin.file) + f" at {origin.users}" * bool(origin.called_from)
+            place = f"the call of {place}"
+        if _asks(line):
             return f"On {origin}, write precision={precision}: it asks for less itself."
-        return f"Put `{within}` around {origin}."
+        return f"Put `{within}` around {place}."
 
     # What differs from runs in wide types
 
@@ -122,14 +110,12 @@ class ProductRuns(Runs):
         products = dataclasses.replace(self.products, mended=self.level.algorithm)
         return self.program.formats._replace(products=products)
 
-    def _as_compiled(self) -> list[Leaf]:
-        return self.written
+    @property
+    def _is_compiled(self) -> bool:
+        return False
 
     def _is_narrow(self, eqn: Equation) -> bool:
         return self.products.rounds(eqn)
-
-    def _step(self, dtype: np.dtype) -> float:
-        return _MOVED if dtype == np.float32 else 0.0
 
     def _exact_otherwise(self) -> list[Leaf]:
         arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
@@ -153,11 +139,11 @@ def product_losses(
     found = None
     for level in runs.products.levels:
         if found is None or found.run.error > allowed(runs, tolerance):
-            runs.level = level
+            runs.raised_to(level)
             found = line_losses(measures, runs, tolerance, show_status, runs.remedy)
     assert found is not None
-    count = len(found.fix)
-    if count == measures.lines > 1 and not runs.asks:
+    asks = any(map(_asks, runs.program.lines))
+    if len(found.fix) == measures.lines > 1 and not asks:
         within = f'with jax.default_matmul_precision("{runs.level.name.lower()}"):'
         told = f"Put `{within}` around the whole call: all that multiply are needed."
         fix = tuple(each._replace(remedy=told) for each in found.fix)

@@ -1,9 +1,13 @@
 """The rows of a report of precision."""
 
+import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from .._numbers.plans import WidthPlan
+import numpy as np
+
+from .._leaves.rows import shown_fields
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.
@@ -27,8 +31,6 @@ class LineLoss(NamedTuple):
         remedy: what to write, as a sentence.
         price: the share of the operations of matrix products that such a run makes
             wide; not a number beyond the first eight lines.
-        backward: of the squared error that it causes alone in the two passes of a gradient,
-            the share of the backward one; not a number if that is not finite, or 0.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
         scope: what the scopes of `jax.named_scope` in which it is computed have in common,
@@ -43,17 +45,8 @@ class LineLoss(NamedTuple):
     constant: str | None
     remedy: str
     price: float = math.nan
-    backward: float = 0.0
     cast: str | None = None
     scope: str = ""
-
-    @property
-    def of_pass(self) -> str:
-        """The pass of a gradient in which it loses most: forward, backward or both."""
-        if math.isnan(self.backward):
-            return ""
-        most = "backward" if self.backward > 0.5 else "forward"
-        return "both" if 0.1 < self.backward < 0.9 else most
 
     @property
     def place(self) -> str:
@@ -78,29 +71,23 @@ class LineDecision(NamedTuple):
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
 
 
-class WideLines(NamedTuple):
-    """A run with some lines wide: its error, what it leaves of that squared, its price."""
-
-    error: float = math.nan
-    left: float = math.nan
-    price: float = math.nan
-    plan: WidthPlan | None = None
-
-
 class Scaled(NamedTuple):
     """A run with the loss scaled, of which the gradients are divided in wide types.
 
     Attributes:
-        scale: the factor, a power of two.
+        scale: the factor, a power of two from 2^-16 to 2^24.
         error: that of its outputs.
-        left: the share of the squared error as written that it leaves.
+        left: the share of the squared error as written that it leaves, less than half.
         dtype: the one whose range is too small without.
+        lost: the share of the numbers in the outputs that are 0 as written and not in wide
+            types.
     """
 
     scale: float
     error: float
     left: float
     dtype: str
+    lost: float
 
 
 class ReportWords(NamedTuple):
@@ -110,12 +97,25 @@ class ReportWords(NamedTuple):
         setting: how the program was run; empty if as written.
         widened: how the lines of the fix are computed.
         become: what their products become.
-        beside: what the outputs are compared with.
         nothing: what is said where nothing is off.
     """
 
     setting: str
     widened: str
     become: str
-    beside: str
     nothing: str
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it, which has no infinity and no dtype."""
+    if dataclasses.is_dataclass(value):
+        value = shown_fields(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return [*map(plain, value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, np.dtype) else value

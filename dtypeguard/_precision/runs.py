@@ -1,31 +1,73 @@
-"""Plain runs of a program with some lines wide, or with the loss scaled."""
+"""Plain runs of a program: as written, in wide types, with some lines wide, loss scaled.
 
+Each makes its own decisions, so their distances are those that a user measures.
+"""
+
+import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
-from .._leaves.types import Equation, Leaf
+from .._leaves.compat import as_function, set_x64, x64_enabled
+from .._leaves.dtypes import bits
+from .._leaves.types import Equation, Jaxpr, Leaf
+from .._lines.equations import Written
 from .._numbers import plans
+from .._numbers.decisions import shown
 from .._numbers.formats import Formats
-from .._numbers.measure import Measures
+from .._numbers.measure import Measures, distance, size_of
 from .._numbers.plans import WIDE, WidthPlan
-from .plain import PlainRuns
-from .rows import ReportWords, Scaled, WideLines
+from .._numbers.primitives import is_inexact
+from .._numbers.probes import KeptValues, Noted, Probes
+from .._numbers.program import NumericProgram
+from .._numbers.run import run_as_one
+from .._program.graph import jaxprs_in, open_jaxpr
+from .._source.origin import Origin
+from .rows import LineDecision, ReportWords, Scaled
 
+# An error above this may be that of an output that rounding alone decides.
+_FAR = 0.05
+# It does if wide types differ by this part of the error, or of the output. Other outputs
+# differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
+_LEAST_PART = 0.1
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
 # powers of two.
-_LEAST_LOST = 0.001
-_LEFT_AT_MOST = 0.5
+_LEAST_LOST, _LEFT_AT_MOST = 0.001, 0.5
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
 
 
-class Runs(PlainRuns):
+class WideRun(NamedTuple):
+    """A run with some lines wide: its error, what it leaves of that squared, its price.
+
+    The price is the share of the operations of matrix products that it makes wide. What
+    the lines make stays wide if `keeps`, and is cast back after each of them otherwise.
+    """
+
+    error: float
+    left: float
+    price: float
+    plan: WidthPlan | None = None
+    keeps: bool = True
+
+
+class Runs:
     """A program as written, in wide types, and with some lines wide.
 
     Attributes:
+        by_output: the error of each output that is measured, relative to its norm in wide
+            types.
+        total: the root mean square of these.
+        once: the same if the wide outputs are rounded once to the dtypes as written.
+        written: these outputs as written.
+        exact: those in wide types.
+        decisions: the lines whose decisions differ, those that differ most first.
+        turns_differ: whether a loop turns another number of times.
+        has_gradients: whether an output is a gradient in a narrow dtype.
         count: how many runs with lines wide were made.
         most_price: the share of the products from which on it is no fix to make them wide.
     """
@@ -33,13 +75,99 @@ class Runs(PlainRuns):
     most_price = 0.5
 
     def __init__(self, measures: Measures):
-        super().__init__(measures)
-        self.count = 0
-        self._with_wide: dict[tuple[frozenset[int], bool], WideLines] = {}
-        wide = plans.wide(self.program)
-        self._work = self._widened_work(wide, is_any=True) or 1.0
+        self._measures, self.program = measures, measures.program
+        self._arrays, self.written, self.count = measures.arrays, measures.written, 0
+        self._wide = plans.wide(self.program)
+        others: Noted = KeptValues()
+        self.exact = measures.run(self._wide, Probes(decisions=others))
+        self._sizes = [size_of(x) or 1.0 for x in self.exact]
+        self.leave_out(())
+        compared = _compared(self.program, measures.decisions, others)
+        self.turns_differ, self.decisions = compared
+        inside = open_jaxpr(self.program.jaxpr)
+        outputs = [inside.outvars[n] for n in measures.outputs]
+        self._are_gradients = [_is_backward(inside, var) for var in outputs]
+        pairs = zip(self.written, self._are_gradients)
+        self.has_gradients = any(g and 0 < bits(x.dtype) < 32 for x, g in pairs)
+        self._known: dict[tuple[frozenset[int], bool], WideRun] = {}
+        self._work = self._widened_work(self._wide, is_any=True) or 1.0
 
-    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideLines:
+    def leave_out(self, numbers: Collection[int]) -> None:
+        """Counts no error of these outputs from now on."""
+        for number in numbers:
+            self._sizes[number] = math.inf
+        self.by_output = errors_of(self.written, self.exact, self._sizes)
+        self.total = mean_of(self.by_output, self._sizes)
+        rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
+        self.once = self._error(rounded)
+
+    def _error(self, made: Sequence[Leaf]) -> float:
+        return mean_of(errors_of(made, self.exact, self._sizes), self._sizes)
+
+    def left(self, error: float) -> float:
+        """The share of the squared error that an error is."""
+        if not (self.total and math.isfinite(error)):
+            return 1.0 if self.total else 0.0
+        return 0.0 if math.isinf(self.total) else (error / self.total) ** 2
+
+    def flipped(self, rounding: float) -> float:
+        """The share of the squared error that other decisions cause.
+
+        Negative if they undo what rounding causes.
+        """
+        is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
+        decides = bool(self.decisions) or self.turns_differ
+        return 1 - (rounding / self.total) ** 2 if decides and is_known else 0.0
+
+    def compiled(self) -> float:
+        """The error where XLA may leave out roundings, as it does by default."""
+        if not self._is_compiled:
+            return self.total
+        made = jax.jit(as_function(self.program.jaxpr))(*self._arrays)
+        return self._error([made[n] for n in self._measures.outputs])
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the program as written is one that XLA compiles."""
+        return self.program.formats.narrow is None
+
+    def vanishing(self) -> list[int]:
+        """The outputs that rounding alone decides, on the wide side as well.
+
+        What is 0 but for rounding, and what an optimizer makes of it, is another number in
+        float64 than in float32, or in float64 of inputs that differ by a few roundings. An
+        output that is lost may be as far off as written, but wide types agree on it.
+        """
+        far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
+        if not far:
+            return []
+        with set_x64(True):
+            others = self._exact_otherwise()
+            found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
+            differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
+            is_much = lambda n, off, size: (
+                off > _LEAST_PART * min(self.by_output[n], 1) * size
+            )
+            return [n for n, off, size in differ if is_much(n, off, size)]
+
+    def _exact_otherwise(self) -> list[Leaf]:
+        """The floating outputs in wide types, with other roundings."""
+        if self.program.formats.wide == np.float64:
+            arrays = [rounded_otherwise(x, 2.0**-50) for x in self._arrays]
+            return self._measures.run(self._wide, arrays=arrays)
+        # No other run is in float64: 1.3 MB for each operation that XLA compiles for it.
+        formats = self.program.formats._replace(wide=np.dtype("float64"))
+        made = run_as_one(self.program, self._wide, self._arrays, formats)
+        return [made[n] for n in self._measures.outputs]
+
+    # With lines wide
+
+    @property
+    def nothing(self) -> WideRun:
+        """The program with no line wide."""
+        return WideRun(self.total, self.left(self.total), 0.0)
+
+    def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with some lines wide.
 
         Of a line inside of a package, that is all that the user's line calls there, which
@@ -50,20 +178,14 @@ class Runs(PlainRuns):
         lines = [*lines]
         callers = {called[number] for number in lines if number in called}
         given_wide = frozenset(n for n, users in called.items() if users in callers)
-        chosen = given_wide.union(lines)
-        if (chosen, keeps) not in self._with_wide:
-            made = self._with_lines(chosen, given_wide, keeps)
+        key = chosen, _ = given_wide.union(lines), keeps
+        if key not in self._known:
+            plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
+            error = self._error(self._made_with(plan))
+            price = self._widened_work(plan) / self._work
+            self._known[key] = WideRun(error, self.left(error), price, plan, keeps)
             self.count += 1
-            self._with_wide[chosen, keeps] = made
-        return self._with_wide[chosen, keeps]
-
-    def _with_lines(
-        self, chosen: frozenset[int], given_wide: frozenset[int], keeps: bool
-    ) -> WideLines:
-        plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
-        error = self._mean(self._distances(self._made_with(plan)))
-        price = self._widened_work(plan) / self._work
-        return WideLines(error, self.left(error), price, plan)
+        return self._known[key]
 
     def _made_with(
         self, plan: WidthPlan, arrays: Sequence[Leaf] | None = None
@@ -73,57 +195,9 @@ class Runs(PlainRuns):
         triples = zip(made, self.written, self._are_gradients)
         return [x.astype(w.dtype) if g else x for x, w, g in triples]
 
-    def holds(self, wide: WideLines, bound: float, has_tolerance: bool) -> bool:
-        """Whether some lines are enough for other roundings of the inputs as well.
-
-        They are by the median of three: the inputs, and two that differ by a rounding.
-        """
-        if wide.plan is None or not math.isfinite(self.total):
-            return wide.error <= bound
-        inside = [wide.error <= bound]
-        for arrays, exact, total in self._elsewhere:
-            error = self._mean(self._distances(self._made_with(wide.plan, arrays), exact))
-            most = _LEFT_AT_MOST**0.5 * total
-            most = min(most, bound) if has_tolerance else most
-            inside.append(error <= most)
-        return sum(inside) > 1
-
-    @property
-    def words(self) -> ReportWords:
-        """How a report names what was run."""
-        formats, unknown = self.program.formats, self.program.unknown
-        setting = "" if formats.narrow is None else f"in {formats.narrow}"
-        wide = str(formats.wide)
-        so_far = ", as far as they were examined" * bool(unknown)
-        nothing = f"the outputs are those of {wide}{so_far}."
-        return ReportWords(setting, f"in {wide}", wide, f"those of {wide}", nothing)
-
-    @property
-    def nothing(self) -> WideLines:
-        """The program with no line wide."""
-        return WideLines(self.total, self.left(self.total), 0.0)
-
-    def scaled(self) -> Scaled | None:
-        """The loss scale that leaves the least error; None if none leaves half of it."""
-        dtypes = self.program.backward
-        short = sorted(str(x) for x in dtypes if jnp.finfo(x).maxexp < 127)
-        if not short or (self.lost < _LEAST_LOST and math.isfinite(self.total)):
-            return None
-        plan = plans.chosen_wide(
-            self.program, lambda node, has_wide: node.is_backward or has_wide
-        )
-        tried = []
-        for power in _POWERS:
-            made = self._measures.run(plan, scale=np.float32(2.0**power))
-            triples = zip(made, self.written, self._are_gradients)
-            made = [x if g else x.astype(w.dtype) for x, w, g in triples]
-            tried.append((self._mean(self._distances(made)), power))
-        least = min(tried)[0]
-        error, power = min(
-            (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
-        )
-        left = self.left(error)
-        return Scaled(2.0**power, error, left, short[0]) if left < _LEFT_AT_MOST else None
+    def _formats_of_lines(self) -> Formats:
+        """The dtypes in which lines are wide."""
+        return self.program.formats
 
     def _widened_work(self, plan: WidthPlan, is_any: bool = False) -> float:
         """The operations of the products that a plan makes wide, or of all of them."""
@@ -133,11 +207,107 @@ class Runs(PlainRuns):
             if plan.entries[node.number] == WIDE and (is_any or self._is_narrow(node.eqn))
         )
 
-    def _formats_of_lines(self) -> Formats:
-        """The dtypes in which lines are wide."""
-        return self.program.formats
-
     def _is_narrow(self, eqn: Equation) -> bool:
         """Whether a product is computed wider where its line is wide."""
-        dtypes = (var.aval.dtype for var in eqn.invars[:2])
-        return any(map(self.program.formats.rounds, dtypes))
+        return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
+
+    # With the loss scaled
+
+    def scaled(self) -> Scaled | None:
+        """The loss scale that leaves the least error; None if none leaves half of it."""
+        short = sorted(str(x) for x in self.program.backward if jnp.finfo(x).maxexp < 127)
+        lost = self._lost() if short else 0.0
+        if not short or (lost < _LEAST_LOST and math.isfinite(self.total)):
+            return None
+        plan = plans.chosen_wide(
+            self.program, lambda node, has_wide: node.is_backward or has_wide
+        )
+        tried = []
+        for power in _POWERS:
+            made = self._measures.run(plan, scale=np.float32(2.0**power))
+            triples = zip(made, self.written, self._are_gradients)
+            made = [x if g else x.astype(w.dtype) for x, w, g in triples]
+            tried.append((self._error(made), power))
+        least = min(tried)[0]
+        error, power = min(
+            (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
+        )
+        left = self.left(error)
+        is_better = left < _LEFT_AT_MOST
+        return Scaled(2.0**power, error, left, short[0], lost) if is_better else None
+
+    def _lost(self) -> float:
+        """The share of the numbers in the outputs that are 0 as written, and not wide."""
+        pairs = zip(self.written, self.exact, self._sizes)
+        counted = [(x, e) for x, e, size in pairs if size < math.inf]
+        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in counted)
+        return lost / (sum(x.size for x, _ in counted) or 1) * self._measures.are_floats
+
+    @property
+    def words(self) -> ReportWords:
+        """How a report names what was run."""
+        formats, unknown = self.program.formats, self.program.unknown
+        setting = "" if formats.narrow is None else f"in {formats.narrow}"
+        wide = str(formats.wide)
+        so_far = ", as far as they were examined" * bool(unknown)
+        nothing = f"the outputs are those of {wide}{so_far}."
+        return ReportWords(setting, f"in {wide}", wide, nothing)
+
+
+def errors_of(
+    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
+) -> list[float]:
+    """How far outputs are off, relative to sizes."""
+    triples = zip(made, exact, sizes)
+    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
+    return [error if math.isfinite(error) else math.inf for error in errors]
+
+
+def mean_of(errors: Sequence[float], sizes: Sequence[float]) -> float:
+    """The root mean square of the errors of outputs that count: of a finite size."""
+    known = [e for e, size in zip(errors, sizes) if size < math.inf]
+    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+
+
+def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
+    """A float array with a part of each number added or taken away, in wide types."""
+    if not is_inexact(array):
+        return array
+    widest = np.float64 if x64_enabled() else np.float32
+    wide = jnp.asarray(array, np.promote_types(array.dtype, widest))
+    signs = np.where((np.arange(wide.size).reshape(wide.shape) + shift) % 3, 1, -1)
+    return wide * (1 + signs * part)
+
+
+def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
+    """Whether the backward pass of a gradient makes a result."""
+    for eqn in jaxpr.eqns:
+        if var in eqn.outvars:
+            inner = [open_jaxpr(x) for x in jaxprs_in(eqn.params)]
+            if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
+                return _is_backward(inner[0], inner[0].outvars[eqn.outvars.index(var)])
+            return Written((eqn,)).is_backward
+    return False
+
+
+def _compared(
+    program: NumericProgram, decisions: Noted, others: Noted
+) -> tuple[bool, tuple[LineDecision, ...]]:
+    """Whether turns of loops differ, and the lines whose decisions do."""
+    flipped, counts = collections.Counter[Origin | None](), collections.Counter()
+    turns_differ = False
+    for node in program.block.all_nodes():
+        if node.number not in decisions or node.number not in others:
+            continue
+        choice, other = decisions[node.number], others[node.number]
+        if choice.shape != other.shape:  # other turns of a loop
+            continue
+        if node.rule == "while":
+            turns_differ |= bool(jnp.any(choice != other))
+            continue
+        choice, other = (shown(node, x) for x in (choice, other))
+        origin = Written(node.stack).origin
+        flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
+        counts[origin] += choice.size
+    lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
+    return turns_differ, tuple(lines)

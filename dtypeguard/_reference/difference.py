@@ -50,6 +50,15 @@ class Difference(NamedTuple):
         """The output in a sentence."""
         return self.output or "the output"
 
+    @property
+    def place(self) -> str:
+        """The element that differs most, with both numbers."""
+        element = f"element [{', '.join(map(str, self.at))}]" if self.at else "it"
+        return (
+            f"{element} is off by {abs(self.program - self.reference):.2g}: the program "
+            f"has {self.program:.8g}, the reference {self.reference:.8g}"
+        )
+
 
 class Divergence(NamedTuple):
     """Where two programs begin to differ by more than rounding.
@@ -86,48 +95,52 @@ def _line(origin: Origin | None) -> str:
     return f"{origin.place} (`{code}`)" if code else origin.place
 
 
+# By verdict: of one output, and of several.
+_SAYS = {
+    "rounding": (
+        "the reference differs by {error}; rounding explains it.",
+        "the reference differs by {error} in {path}, and by less elsewhere; rounding "
+        "explains it in all {count} outputs.",
+    ),
+    "undecidable": (
+        "the reference differs by {error}; rounding explains {most}, which hides whether "
+        "it is another computation.",
+        "in {alike} of {count} outputs rounding hides whether the reference is another "
+        "computation: it differs by {error} in {path}, and rounding explains {most}.",
+    ),
+    "differs": (
+        "the reference differs by {error}; rounding explains {most}: another computation.",
+        "the reference is another computation in {alike} of {count} outputs: it differs by "
+        "{error} in {path}, of which rounding explains {most}.",
+    ),
+}
+_NEXT = (
+    "To find where, return activations as well and give those of the reference, or give it "
+    "as a function: then the report names the first lines that differ."
+)
+
+
 def headline_of(differences: Sequence[Difference]) -> str:
     """One sentence that says whether rounding explains the differences."""
-    most, alike = _worst(differences)
-    count, where = len(differences), f" in {most.output}" if most.output else ""
-    differs, explains = f"differs by {percent(most.error)}{where}", percent(most.rounding)
-    others = f", and in {len(alike) - 1} more" if len(alike) > 1 else ""
-    texts = _OF_ONE if count == 1 else _OF_MANY
-    text = texts[most.verdict if most.error else "same"]
-    return text.format(
-        where=where,
-        differs=differs,
-        explains=f"rounding explains {explains}",
-        number=f"{len(alike)} of {count} outputs",
-        others=others,
+    worst, alike = _worst(differences)
+    count = len(differences)
+    if not worst.error:
+        many = f" in all {count} outputs" * (count > 1)
+        return f"the reference has the same numbers{many}."
+    return _SAYS[worst.verdict][count > 1].format(
+        error=percent(worst.error),
+        most=percent(worst.rounding),
+        path=worst.name,
+        alike=alike,
         count=count,
     )
 
 
-_OF_ONE = {
-    "same": "the reference has the same numbers{where}.",
-    "rounding": "the reference {differs}; rounding explains it.",
-    "undecidable": "the reference {differs}; {explains}, which hides whether it is another "
-    "computation.",
-    "differs": "the reference {differs}; {explains}: another computation.",
-}
-_OF_MANY = {
-    "same": "the reference has the same numbers in all {count} outputs.",
-    "rounding": "the reference {differs}, and by less elsewhere; rounding explains it in "
-    "all {count} outputs.",
-    "undecidable": "in {number} rounding hides whether the reference is another "
-    "computation: it {differs}, and {explains}.",
-    "differs": "the reference is another computation in {number}: it {differs}, of which "
-    "{explains}{others}.",
-}
-_ORDER = ("rounding", "undecidable", "differs")
-
-
-def _worst(differences: Sequence[Difference]) -> tuple[Difference, list[Difference]]:
-    """The output that differs most of those with the worst verdict, and all of these."""
-    verdict = max((each.verdict for each in differences), key=_ORDER.index)
+def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
+    """The output that differs most of those with the worst verdict, and their number."""
+    verdict = max((each.verdict for each in differences), key=[*_SAYS].index)
     alike = [each for each in differences if each.verdict == verdict]
-    return max(alike, key=lambda each: each.error), alike
+    return max(alike, key=lambda each: each.error), len(alike)
 
 
 def details_of(
@@ -136,39 +149,22 @@ def details_of(
     """What tells where rounding does not explain all, and what it may hide."""
     if not differences:
         return []
-    is_one, (worst, _) = len(differences) == 1, _worst(differences)
-    said = lambda each, text: f"{'' if is_one else f'in {each.output}, '}{text}."
+    worst, _ = _worst(differences)
     told = [each for each in differences if each.verdict != "rounding"]
-    lines = [said(worst, _place(worst))] * (worst in told and worst.at is not None)
+    said = [(worst, worst.place)] * (worst in told and worst.at is not None)
     for each in sorted(told, key=lambda each: (each.verdict, -each.error)):
         shows = "" if each.verdict == "differs" else f"; in {each.shows_in} it would show"
-        lines += [said(each, f"{each.reason}{shows}")] * bool(each.reason)
-    if len(lines) > _MOST_LINES:
-        more = len(lines) - _MOST_LINES
-        lines[_MOST_LINES:] = [f"{more} more are in `differences`."]
+        said += [(each, f"{each.reason}{shows}")] * bool(each.reason)
+    said = said[:_MOST_LINES]
     # A float32 program is seldom run in float64 to know.
     hiding = [x for x in differences if x.hidden and x.shows_in == "float32"]
     if hiding:
         most = max(hiding, key=lambda each: each.hidden)
         hides = f"rounding would hide a difference of up to {percent(most.hidden)}"
-        lines.append(said(most, f"{hides}; in {most.shows_in} it would show"))
+        said.append((most, f"{hides}; in {most.shows_in} it would show"))
+    begin = lambda each: f"in {each.output}, " if len(differences) > 1 else ""
+    lines = [f"{begin(each)}{text}." for each, text in said]
     lines = [line[:1].upper() + line[1:] for line in lines]
     if divergence is not None:
         return [*lines, str(divergence)]
     return [*lines, _NEXT] if worst.verdict == "differs" else lines
-
-
-_NEXT = (
-    "To find where, return activations as well and give those of the reference, or give it "
-    "as a function: then the report names the first lines that differ."
-)
-
-
-def _place(each: Difference) -> str:
-    """The element that differs most, with both numbers."""
-    element = f"element [{', '.join(map(str, each.at))}]" if each.at else "it"
-    off = f"{abs(each.program - each.reference):.2g}"
-    return (
-        f"{element} is off by {off}: the program has {each.program:.8g}, the reference "
-        f"{each.reference:.8g}"
-    )

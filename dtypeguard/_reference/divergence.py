@@ -6,8 +6,7 @@ way leads back over what only one of them has, to the values that both have.
 """
 
 import math
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -22,45 +21,6 @@ from .runs import RunCall, sketched
 _SAME = 1e-6
 
 
-class _Program(NamedTuple):
-    """The values of a program, with what they are the same as.
-
-    Attributes:
-        nodes: the values.
-        outputs: their numbers.
-        groups: the number of the group of equal values of each; None if not known.
-    """
-
-    nodes: list[SketchNode]
-    outputs: list[int | None]
-    groups: list[int | None]
-
-
-def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
-    """The first lines whose results differ by more than rounding."""
-    known = _Groups()
-    calls = [each.in_float32 or each for each in (call, reference)]
-    mine, other = (known.program(*sketched(each)) for each in calls)
-    both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
-    a, b = (_region(each, both, outputs) for each in (mine, other))
-    for number in a:
-        for twin in b:
-            if _looks(number, a, mine) == _looks(twin, b, other):
-                looks = _looks(number, a, mine)
-                last = max(n for n in a if _looks(n, a, mine) == looks)
-                twin = max(n for n in b if _looks(n, b, other) == looks)
-                return _found(last, a, mine, twin, b, other)
-    if bool(a) != bool(b):  # one goes on where the other returns
-        ends = ((mine.outputs[n], other.outputs[n]) for n in outputs)
-        for last, twin in ends:
-            if last is not None and twin is not None:
-                return _found(last, a, mine, twin, b, other)
-    equal = [n for n, group in enumerate(mine.groups) if group in both]
-    stacks = (mine.nodes[n].stack for n in reversed(equal))
-    lines = (Written(stack).origin for stack in stacks if stack)
-    return Divergence(next((x for x in lines if x), None))
-
-
 class _Groups:
     """Groups of values that are the same but for rounding."""
 
@@ -69,11 +29,7 @@ class _Groups:
         self._known: dict[int, list[tuple[float, np.ndarray, int]]] = {}
         self._count = 0
 
-    def program(self, nodes: list[SketchNode], outputs: list[int | None]) -> _Program:
-        """A program with the groups of its values."""
-        return _Program(nodes, outputs, [self._of(n, node) for n, node in enumerate(nodes)])
-
-    def _of(self, number: int, node: SketchNode) -> int | None:
+    def of(self, number: int, node: SketchNode) -> int | None:
         """The group of a value; of an input, that of the same argument."""
         if not node.stack:
             return self._inputs.setdefault(number, self._next())
@@ -93,56 +49,83 @@ class _Groups:
         return self._count
 
 
-# Numbers of values that only one program has, with the groups that they are made of.
-_Region = dict[int, frozenset[int]]
+class _Side:
+    """One of two programs.
+
+    Attributes:
+        nodes: its values.
+        outputs: their numbers.
+        groups: the number of the group of equal values of each; None if not known.
+        own: what only it has on the way to some outputs, with the groups it is made of.
+    """
+
+    def __init__(self, call: RunCall, known: _Groups):
+        self.nodes, self.outputs = sketched(call.in_float32 or call)
+        self.groups = [known.of(n, node) for n, node in enumerate(self.nodes)]
+        self.own = dict[int, frozenset[int]]()
+
+    def leave(self, both: Collection[int], outputs: Collection[int]) -> None:
+        """Finds what only it has on the way to some outputs, in order."""
+        found = self._back([self.outputs[n] for n in outputs], both)
+        for number in sorted(found):
+            support = set[int]()
+            for operand in self.nodes[number].operands:
+                if operand in self.own:
+                    support |= self.own[operand]
+                elif operand is not None and (group := self.groups[operand]) is not None:
+                    support.add(group)
+            self.own[number] = frozenset(support)
+
+    def _back(self, queue: list[int | None], both: Collection[int]) -> set[int]:
+        """The values that lead to some, up to those that both programs have."""
+        way = set[int]()
+        while queue:
+            number = queue.pop()
+            if number is not None and number not in way and self.groups[number] not in both:
+                way.add(number)
+                queue += self.nodes[number].operands
+        return way
+
+    def looks(self, number: int) -> object:
+        """What two values that correspond have in common: size, and what they are of."""
+        node = self.nodes[number]
+        # What has no sketch is not compared.
+        known = node.sketch is not None
+        return (self.own[number], math.prod(node.shape)) if known else object()
+
+    def last(self, looks: object) -> int:
+        """The last value that looks so."""
+        return max(number for number in self.own if self.looks(number) == looks)
+
+    def line(self, numbers: Iterable[int]) -> Origin | None:
+        """The first line that makes one of some values."""
+        lines = (
+            Written(self.nodes[n].stack).origin for n in numbers if self.nodes[n].stack
+        )
+        return next((line for line in lines if line is not None), None)
+
+    def begin(self, number: int, both: Collection[int]) -> Origin | None:
+        """The first line on the way to a value that is not in the other program."""
+        return self.line(sorted(self._back([number], both)) or [number])
 
 
-def _region(program: _Program, both: Collection[int], outputs: Collection[int]) -> _Region:
-    """What only one program has on the way to some outputs, in order."""
-    own, queue = set[int](), [program.outputs[n] for n in outputs]
-    while queue:
-        number = queue.pop()
-        if number is None or number in own or program.groups[number] in both:
-            continue
-        own.add(number)
-        queue += program.nodes[number].operands
-    made = _Region()
-    for number in sorted(own):
-        support = set[int]()
-        for operand in program.nodes[number].operands:
-            if operand in made:
-                support |= made[operand]
-            elif operand is not None and (group := program.groups[operand]) is not None:
-                support.add(group)
-        made[number] = frozenset(support)
-    return made
-
-
-def _looks(number: int, region: _Region, program: _Program) -> object:
-    """What two values have in common that correspond: sizes, and what they are made of."""
-    node = program.nodes[number]
-    # What has no sketch is not compared.
-    return (region[number], math.prod(node.shape)) if node.sketch is not None else object()
-
-
-def _found(
-    last: int, a: _Region, mine: _Program, twin: int, b: _Region, other: _Program
-) -> Divergence:
-    """The lines at which two regions begin, and how far what comes out is apart."""
-    x, y = mine.nodes[last].sketch, other.nodes[twin].sketch
-    apart = math.nan
+def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
+    """The first lines whose results differ by more than rounding."""
+    known = _Groups()
+    mine, other = (_Side(each, known) for each in (call, reference))
+    both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
+    for side in (mine, other):
+        side.leave(both, outputs)
+    twins = {other.looks(number) for number in other.own}
+    looks = next((x for x in map(mine.looks, mine.own) if x in twins), None)
+    ends = None if looks is None else (mine.last(looks), other.last(looks))
+    if ends is None and bool(mine.own) != bool(other.own):  # one goes on, one returns
+        pairs = ((mine.outputs[n], other.outputs[n]) for n in outputs)
+        ends = next((pair for pair in pairs if None not in pair), None)
+    if ends is None:
+        equal = [n for n, group in enumerate(mine.groups) if group in both]
+        return Divergence(mine.line(reversed(equal)))
+    apart, (x, y) = math.nan, (side.nodes[n].sketch for side, n in zip((mine, other), ends))
     if x is not None and y is not None:
         apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
-    return Divergence(_begin(last, a, mine), _begin(twin, b, other), apart)
-
-
-def _begin(number: int, region: _Region, program: _Program) -> Origin | None:
-    """The first line on the way to a value that is not in the other program."""
-    way, queue = set[int](), [number]
-    while queue:
-        each = queue.pop()
-        if each in region and each not in way:
-            way.add(each)
-            queue += [x for x in program.nodes[each].operands if x is not None]
-    lines = (Written(program.nodes[each].stack).origin for each in sorted(way) or [number])
-    return next((line for line in lines if line is not None), None)
+    return Divergence(mine.begin(ends[0], both), other.begin(ends[1], both), apart)

@@ -13,10 +13,6 @@ from .._leaves.types import Aval, Leaf, PyTree
 
 # The path of the only output, where a file or a dict needs one.
 ONLY = "out"
-_RIGHT = (
-    "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
-    "reference={%r: array, ...}."
-)
 
 
 def is_function(reference: PyTree, paths: Sequence[str]) -> bool:
@@ -36,26 +32,18 @@ def arrays_of(
     """The arrays of a reference by the numbers of the outputs."""
     leaves = _leaves(reference, paths)
     numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    wrong = [(_name(str(path)), "no output") for path in leaves if path not in paths]
-    is_missing = lambda path: is_result[numbered[path]] and path not in leaves
-    wrong = [(_name(path), "missing") for path in numbered if is_missing(path)] + wrong
-    if wrong:
-        right = _RIGHT % _name(next(iter(numbered), ""))
-        raise ValueError(
-            "audit_precision got a reference of another tree than the outputs:\n"
-            f"{_table(wrong)}\n{right}"
-        )
     found = {n: _array(p, leaves[p], avals[n]) for p, n in numbered.items() if p in leaves}
+    own = {path: found[numbered[path]].shape for path in leaves if path in numbered}
+    own |= {str(path): "given" for path in leaves if path not in paths}
+    shapes = {p: avals[n].shape for p, n in numbered.items() if is_result[n] or p in own}
+    right = (
+        "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
+        f"reference={{{_name(next(iter(numbered), ''))!r}: array, ...}}."
+    )
     bad = [n for n, x in found.items() if x.shape != avals[n].shape]
-    if bad:
-        says = "the output has"
-        rows = [
-            (_name(paths[n]), f"{found[n].shape}", f"{says} {avals[n].shape}") for n in bad
-        ]
-        raise ValueError(
-            "audit_precision got a reference of other shapes than the outputs:\n"
-            f"{_table(rows)}\n{_reshaped(paths[bad[0]], found[bad[0]], avals[bad[0]])}"
-        )
+    if bad and shapes.keys() == own.keys():
+        right = _reshaped(paths[bad[0]], found[bad[0]], avals[bad[0]])
+    _check("a reference", own, shapes, right)
     return found
 
 
@@ -66,22 +54,26 @@ def check_function(
 ) -> None:
     """Checks that a reference returns what the function returns, but for its dtypes."""
     shapes, own = ({p: x.shape for p, x in each} for each in (outputs, others))
+    right = "Write a function around it that returns the same tree, of the same shapes."
+    _check(f"reference={shown(reference)}", own, shapes, right)
+
+
+def _check(
+    what: str, own: Mapping[str, object], shapes: Mapping[str, object], right: str
+) -> None:
+    """Checks what a reference has against what the function has, by path."""
     rows = [
         (_name(p), f"{own.get(p, 'missing')}", f"the function has {shapes.get(p, 'none')}")
         for p in dict.fromkeys((*shapes, *own))
         if shapes.get(p) != own.get(p)
     ]
     if rows:
+        more = [f"and {len(rows) - 10} more"] * (len(rows) > 10)
+        table = "\n".join(f"  {row}" for row in [*columns(rows[:10]), *more])
         raise ValueError(
-            f"audit_precision got reference={shown(reference)}, which returns other "
-            f"outputs than the function:\n{_table(rows)}\nWrite a function around it that "
-            "returns the same tree of arrays of the same shapes."
+            f"audit_precision got {what} with other outputs than the function:\n{table}\n"
+            f"{right}"
         )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    more = [f"and {len(rows) - 10} more"] * (len(rows) > 10)
-    return "\n".join(f"  {row}" for row in [*columns(rows[:10]), *more])
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
@@ -96,32 +88,25 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
-    name = _name(path)
+    wrong = f"audit_precision got {shown(leaf)} in the reference at {_name(path)}"
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise TypeError(
-            f"audit_precision got a reference without values at {name}: give it arrays."
-        )
+        raise TypeError(f"{wrong}, which has no values. Write an array of numbers.")
     try:
         array = np.asarray(leaf)
     except Exception as error:
-        is_torch = type(leaf).__module__.partition(".")[0] == "torch"
-        write = "tensor.detach().cpu().float().numpy()" if is_torch else "a NumPy array"
         raise TypeError(
-            f"audit_precision cannot read the reference at {name}: {error} Write {write}."
+            f"{wrong}, which NumPy cannot read: {error} Write a NumPy array, for a tensor "
+            "of PyTorch tensor.detach().cpu().float().numpy()."
         ) from error
     if kind(array.dtype) is None:
-        is_void = array.dtype.type is np.void
-        why = ", such as x.astype(numpy.float32): files keep no bfloat16" if is_void else ""
         raise TypeError(
-            f"audit_precision got {shown(leaf)} in the reference at {name}. Write an array "
-            f"of numbers{why}."
+            f"{wrong}. Write an array of numbers, such as x.astype(numpy.float32): files "
+            "keep no bfloat16."
         )
-    if kind(array.dtype) == "complex" and kind(aval.dtype) != "complex":
-        raise TypeError(
-            f"audit_precision got complex numbers in the reference at {name}, which is "
-            f"{aval.dtype}. Write its real part."
-        )
-    return array.astype(np.complex128) if kind(aval.dtype) == "complex" else array
+    is_complex = kind(aval.dtype) == "complex"
+    if kind(array.dtype) == "complex" and not is_complex:
+        raise TypeError(f"{wrong}, which is complex. Write its real part.")
+    return array.astype(np.complex128) if is_complex else array
 
 
 def _reshaped(path: str, array: np.ndarray, aval: Aval) -> str:

@@ -16,7 +16,7 @@ from .._numbers.products import DEVICES, Products, products_named
 from .._numbers.subject import avals_in
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
-from .rounding import EXPLAINS, FAR, SMALL, Rounding, difference, excess, size_of
+from .rounding import EXPLAINS, FAR, Beyond, Rounding, difference, excess, size_of
 from .runs import RunCall, numeric, run_of
 
 # Of two functions in float64, what numbers of the source leave in outputs that are small
@@ -37,7 +37,7 @@ class Judge:
         self._narrow = _narrowest(call, formats)
         self._wide = _SINGLE if bits(self._narrow) < 32 else _DOUBLE
         self._roundings: dict[Formats, Rounding] = {}
-        self._run, self._run_wide = run_of(call, formats), run_of(call.in_float32 or call)
+        self._run_wide = run_of(call.in_float32 or call)
 
     @functools.cached_property
     def truth(self) -> list[np.ndarray]:
@@ -49,6 +49,18 @@ class Judge:
         """How far rounding takes the program as it is."""
         return self._rounding(self._formats)
 
+    def _rounding(self, formats: Formats) -> Rounding:
+        if formats not in self._roundings:
+            is_own, has_products = formats == self._formats, bool(formats.products)
+            is_single = formats.narrow == _SINGLE
+            call = (self._call.in_float32 if is_single else None) or self._call
+            run = run_of(self._call if is_own else call, formats)
+            dtype = _BFLOAT16 if has_products else formats.narrow or self._narrow
+            beside = self._run_wide, self.truth, self._exact
+            made = Rounding(call, run, *beside, dtype, moves=not has_products)
+            self._roundings[formats] = made
+        return self._roundings[formats]
+
     def is_another_in_float32(self) -> bool:
         """Whether the function takes other steps for inputs in float32."""
         return self._call.in_float32 is not None and self.written.is_far
@@ -59,28 +71,42 @@ class Judge:
         lost = np.isfinite(array) != np.isfinite(truth)
         if lost.any():
             return self._made(n, array, np.inf, _lost(array, truth, lost))
-        off, best = difference(array, truth), (np.inf, "")
+        off, best = difference(array, truth), Beyond()
         size, most = size_of(off, self._exact[n]), EXPLAINS * self.written.most[n]
         for formats in self._precisions(grid):
             best = min(best, self._rounding(formats).beyond(n, off, grid))
-            if best[0] <= EXPLAINS:
+            if best.times <= EXPLAINS:
                 is_own = formats == self._formats and not self._exact[n]
                 hidden = math.sqrt(max(most**2 - size**2, 0)) if is_own else 0.0
-                return self._made(n, array, best[0], hidden=self._relative(n, hidden))
-        times, name = best
-        if name == SMALL:
+                hidden = self._relative(n, hidden)
+                return self._made(n, array, best.times, hidden=hidden)
+        why = ""
+        if best.is_small:
             single = self._rounding(Formats(self._formats.wide, _SINGLE)).most[n]
-            return self._made(n, array, times, self._apart(n, size, single))
-        devices = _DEVICES if times > FAR and not self._formats.products else ()
-        for device in devices:
+            why = self._apart(n, size, single)
+        elif best.is_largest:
+            why = f"one element is off by {best.times:.2g} times what rounding gives"
+        elif best.times <= FAR:
+            why = (
+                f"it is {best.times:.2g} times what rounding gives; another algorithm for "
+                "the same may round as much"
+            )
+        elif device := self._device_of(n, off, grid):
+            why = (
+                f"the products of {DEVICES.get(device, device)} would explain it: if that "
+                f'computed the reference, give matmul_precision="{device}"'
+            )
+        return self._made(n, array, best.times, why)
+
+    def _device_of(self, n: int, off: np.ndarray, grid: np.dtype) -> str | None:
+        """The device whose products would explain a difference."""
+        for device in () if self._formats.products else _DEVICES:
             products = products_named(device)
             if _has_rounded(self._call.program, products):
                 there = self._rounding(Formats(_SINGLE, is_own=True, products=products))
-                if there.beyond(n, off, grid)[0] <= EXPLAINS:
-                    called = DEVICES.get(device, device)
-                    why = _DEVICE.format(called=called, device=device)
-                    return self._made(n, array, times, why)
-        return self._made(n, array, times, _why(name, times))
+                if there.beyond(n, off, grid).times <= EXPLAINS:
+                    return device
+        return None
 
     def of_function(self, n: int, other: "Judge") -> Difference:
         """The verdict on another function, which runs in float64 as well."""
@@ -102,17 +128,6 @@ class Judge:
             if is_known and dtype != self._narrow:
                 known[Formats(self._formats.wide, dtype)] = None
         return [*known]
-
-    def _rounding(self, formats: Formats) -> Rounding:
-        if formats not in self._roundings:
-            is_single, has_products = formats.narrow == _SINGLE, bool(formats.products)
-            call = (self._call.in_float32 if is_single else None) or self._call
-            run = self._run if formats == self._formats else run_of(call, formats)
-            dtype = _BFLOAT16 if has_products else formats.narrow or self._narrow
-            beside = self._run_wide, self.truth, self._exact
-            made = Rounding(call, run, *beside, dtype, moves=not has_products)
-            self._roundings[formats] = made
-        return self._roundings[formats]
 
     # What is said
 
@@ -156,25 +171,6 @@ class Judge:
             hidden,
             **place,
         )
-
-
-_DEVICE = (
-    "the products of {called} would explain it: if that computed the reference, give "
-    'matmul_precision="{device}"'
-)
-_REASONS = {
-    "whole": "it is {}; another algorithm for the same may round as much",
-    "largest": "one element is off by {}",
-    "mean": "the differences have a mean, {}",
-    "values": "the differences follow the values, {}",
-}
-
-
-def _why(name: str, times: float) -> str:
-    if name == "whole" and times > FAR:
-        return ""  # the figures say it
-    text = _REASONS.get(name, f"the differences are alike along {name}, {{}}")
-    return text.format(f"{times:.2g} times what rounding gives")
 
 
 def _lost(array: np.ndarray, truth: np.ndarray, lost: np.ndarray) -> str:

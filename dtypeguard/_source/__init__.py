@@ -2,6 +2,6 @@
 
 May import `_leaves`. Read `origin.py` first: an `Origin` is a line as reports print it.
 `files.py` tells the user's files from those of packages, `syntax.py` reads the expression
-that runs, and `assigned.py` the expression that gave a variable its value. `inert.py` looks
-into objects without running their code. `warn.py` warns at the user's line.
+that runs, or that was assigned to a variable. `inert.py` looks into objects without running
+their code. `warn.py` warns at the user's line.
 """

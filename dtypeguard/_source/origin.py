@@ -1,6 +1,7 @@
 """A line of source as reports print it, and the frames that lead to it."""
 
 import dataclasses
+import dis
 import inspect
 import itertools
 import sys
@@ -87,11 +88,6 @@ class Why(NamedTuple):
         """The line to edit for another type."""
         return (self.cause and self.cause.behind) or self.cause or self.origin
 
-    @property
-    def lines(self) -> "tuple[Origin | None, ...]":
-        """The lines behind the type, without that of a first value."""
-        return self.origin, self.cause, self.cause and self.cause.behind
-
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
         told = ("forced by", self.cause), ("begins at", self.begun)
@@ -121,20 +117,11 @@ def _call_of(line: Origin, user: Origin | None) -> str:
     )
 
 
-def origin_of_frame(
-    frame: FrameType, line: int | None = None, within: FrameType | None = None
-) -> Origin:
-    """The current line of a running function, or another line of it.
-
-    Args:
-        frame: of the function.
-        line: the current line by default.
-        within: a caller of it; the program that is traced starts there.
-    """
-    first = frame_of(frame, line)
-    inner = itertools.takewhile(lambda each: each is not within, callers(frame))
-    outer = (each for each in inner if is_users(each.f_code.co_filename))
-    found = origin_of_frames(itertools.chain([first], map(frame_of, outer)))
+def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
+    """The current line of a running function, or another line of it."""
+    outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
+    through = itertools.chain([frame_of(frame, line)], map(frame_of, outer))
+    found = origin_of_frames(through)
     assert found is not None
     return found
 
@@ -159,6 +146,19 @@ def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
 def origin_at(file: str, line: int, function: str) -> Origin:
     """A line of which nothing but its function is known."""
     return Origin(file, line, function, line_at(file, line))
+
+
+def origin_of_return(code: CodeType) -> Origin | None:
+    """The line at which a user's function returns, or begins; None if it is a package's."""
+    if is_installed(code.co_filename) or not is_users(code.co_filename):
+        return None
+    ends = (x for x in dis.get_instructions(code) if x.opname.startswith(_RETURNS))
+    lines = {x.positions.lineno for x in ends if x.positions}
+    line = lines.pop() if len(lines) == 1 else None
+    return origin_at(code.co_filename, line or code.co_firstlineno, code.co_qualname)
+
+
+_RETURNS = "RETURN_VALUE", "RETURN_CONST"
 
 
 def is_update(frames: Iterable["Frame"]) -> bool:

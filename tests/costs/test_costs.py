@@ -1,18 +1,13 @@
 """audit_precision on programs that compute wider than they need, and on mended ones."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import child_variables, marked, need
+from helpers import marked
 from jax import lax
 
 import dtypeguard
@@ -56,24 +51,6 @@ def noise(mended):
     return f, (W, X, KEY)
 
 
-def rotary(mended):
-    """MaxText pull request 575: the sines and cosines of positions are float32."""
-
-    def f(w, x):
-        rates = 1 / 10000 ** (jnp.arange(0, 8, 2) / 8)  # cause
-        angles = (jnp.arange(16)[:, None] * rates).astype(BF16 if mended else F32)
-        q, k = x @ w, x @ w.T
-        turned = []
-        for each in (q, k):
-            a, b = each[:, :4], each[:, 4:]
-            cos, sin = jnp.cos(angles), jnp.sin(angles)
-            turned.append(jnp.concatenate([a * cos - b * sin, a * sin + b * cos], 1))
-        scores = jax.nn.softmax(turned[0] @ turned[1].T)
-        return mean(scores @ x)
-
-    return f, (W, X)
-
-
 def scalar(mended):
     """JAX pull request 11031: the scalars of NumPy are strongly typed."""
 
@@ -81,31 +58,6 @@ def scalar(mended):
         size = 8**0.5 if mended else np.sqrt(8)
         scores = (x @ w) @ x.T / size  # cause
         return mean(jax.nn.softmax(scores) @ x @ w)
-
-    return f, (W, X)
-
-
-def labels(mended):
-    """One-hot rows that look up an embedding."""
-
-    def f(w, x):
-        rows = jax.nn.one_hot(jnp.arange(16) % 8, 8, dtype=BF16 if mended else F32)  # cause
-        return mean((x + rows @ w) @ w)
-
-    return f, (W, X)
-
-
-def positions(mended):
-    """A table of positions, added in every turn of a loop."""
-
-    def f(w, x):
-        table = jnp.linspace(0, 1, 8, dtype=BF16 if mended else F32)  # cause
-
-        def layer(h, _):
-            return jnp.tanh((h + table) @ w).astype(h.dtype), None
-
-        h, _ = lax.scan(layer, x, None, 5)
-        return mean(h @ w)
 
     return f, (W, X)
 
@@ -130,28 +82,6 @@ def normalized(mended):
         wide = h.astype(F32)  # cause
         h = wide * lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6)
         return mean((h.astype(BF16) if mended else h) @ w @ w)
-
-    return f, (W, X)
-
-
-def softmax(mended):
-    """Entropix pull request 39: weights of an attention that stay float32."""
-
-    def f(w, x):
-        scores = (x @ w @ x.T).astype(F32)  # cause
-        p = jax.nn.softmax(scores)
-        return mean((p.astype(BF16) if mended else p) @ x @ w)
-
-    return f, (W, X)
-
-
-def mask(mended):
-    """A float32 mask that multiplies."""
-
-    def f(w, x):
-        ones = jnp.ones((16, 16), BF16 if mended else F32)  # cause
-        scores = x @ w @ x.T * jnp.tril(ones)
-        return mean(scores @ x + jnp.where(x > 0, x @ w, 0.0))
 
     return f, (W, X)
 
@@ -193,17 +123,6 @@ def carried(mended):
     return f, (W, X)
 
 
-def started(mended):
-    """Zeros that a loop starts with go into a product in the first turn."""
-
-    def f(w, x):
-        start = jnp.zeros(8, BF16 if mended else F32)  # cause
-        step = lambda h, x: (jnp.tanh(x @ w + h @ w), None)
-        return mean(lax.scan(step, start, x)[0])
-
-    return f, (W, X)
-
-
 def forgotten(mended):
     """Params are float32 and cast where they are used, but for one."""
 
@@ -229,18 +148,12 @@ def named(mended):
 
 PLANTED = [
     noise,
-    rotary,
     scalar,
-    labels,
-    positions,
     weights,
     normalized,
-    softmax,
-    mask,
     closed_over,
     delivered,
     carried,
-    started,
     forgotten,
     named,
 ]
@@ -276,30 +189,6 @@ def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transfo
     assert math.isnan(report.error)
 
 
-def test_a_weak_array_that_a_function_closes_over_is_no_source():
-    causal = jnp.where(jnp.tril(jnp.ones((16, 16), bool)), 0.0, -1e9)  # weakly typed
-
-    def f(w, x, scale):
-        return jax.nn.softmax(x @ x.T / scale + causal) @ (x @ w)  # cause
-
-    (cost,) = audit_precision(lambda w, x: f(w, x, np.sqrt(8)), W, X).costs
-    assert cost.cause.line == marked(
-        test_a_weak_array_that_a_function_closes_over_is_no_source, "# cause"
-    )
-    assert audit_precision(lambda w, x: f(w, x, 2.8), W, X).costs == ()
-
-
-def test_a_use_that_is_cast_back_is_not_the_line():
-    def f(x, scale):
-        h = (x * scale).astype(BF16) @ x.T
-        return (h * scale) @ x  # cause
-
-    (cost,) = audit_precision(f, shape(16, 8), shape(dtype=F32)).costs
-    assert cost.origin.line == marked(
-        test_a_use_that_is_cast_back_is_not_the_line, "# cause"
-    )
-
-
 def test_what_jax_widens_within_a_line_is_no_cost():
     def f(w, x):
         h = jax.nn.softmax(x @ w) + jnp.mean(x, -1, keepdims=True)
@@ -309,15 +198,6 @@ def test_what_jax_widens_within_a_line_is_no_cost():
     report = audit_precision(jax.grad(f), W, X)
     assert report.costs == ()
     assert report.work.wide == 0
-
-
-def test_an_attention_that_jax_computes_in_float32_inside_is_no_cost():
-    def f(w, x):
-        q = (x @ w).reshape(1, 16, 2, 4)
-        return mean(jax.nn.dot_product_attention(q, q, q))
-
-    report = audit_precision(jax.grad(f), W, X)
-    assert report.costs == ()
 
 
 def test_calls_and_loops_add_no_source():
@@ -347,23 +227,11 @@ def product(x, w):
 product.defvjp(lambda x, w: (x @ w, (x, w)), lambda r, g: (g @ r[1].T, r[0].T @ g))
 
 
-@jax.custom_jvp
-def doubled(x):
-    return x @ matrix(8, 8)
-
-
-doubled.defjvp(lambda x, dx: (doubled(*x), dx[0] @ matrix(8, 8)))
 ONE = 2 * 16 * 8 * 8
 WORK = {
     "product": (lambda w, x: x @ w, ONE),
     "jit": (lambda w, x: jax.jit(jnp.matmul)(x, w), ONE),
     "scan": (lambda w, x: lax.scan(lambda h, _: (h @ w, None), x, None, 9)[0], 9 * ONE),
-    "nested": (
-        lambda w, x: lax.fori_loop(
-            0, 3, lambda _, h: lax.scan(lambda h, _: (h @ w, None), h, None, 2)[0], x
-        ),
-        6 * ONE,
-    ),
     "while": (
         lambda w, x: lax.while_loop(lambda h: h[0, 0] < 9, lambda h: h @ w, x),
         ONE,
@@ -373,7 +241,6 @@ WORK = {
     "gradients": (jax.grad(lambda w, x: mean((x @ w) @ w)), 5 * ONE),
     "remat": (jax.grad(lambda w, x: mean(jnp.tanh(remat_(w, x)) @ w)), 9 * ONE),
     "custom_vjp": (jax.grad(lambda w, x: mean(product(x, w))), 3 * ONE),
-    "custom_jvp": (lambda w, x: doubled(x) + w[0], ONE),
     "batched": (lambda w, x: jnp.einsum("abc,cd->abd", x.reshape(2, 8, 8), w), ONE),
     "convolution": (
         lambda w, x: lax.conv_general_dilated(
@@ -394,7 +261,6 @@ def test_operations_are_counted(name):
     f, count = WORK[name]
     work = audit_precision(f, W, X).work
     assert work.flops == {"bfloat16": count}
-    assert work.has_while == (name == "while")
     assert work.narrow == "bfloat16"
 
 
@@ -408,15 +274,6 @@ def test_a_sharded_program_counts_all_shards(names):
     options = {"mesh": mesh, "in_specs": (whole, split), "out_specs": split}
     f = jax.shard_map(lambda w, x: x @ w, axis_names=names, **options)
     assert audit_precision(f, W, X).work.flops == {"bfloat16": ONE}
-
-
-def test_a_while_loop_is_said_to_count_once():
-    def f(w, x):
-        step = lambda h: jnp.tanh(h @ w)
-        return lax.while_loop(lambda h: h[0, 0] < 9, step, x.astype(F32))
-
-    report = audit_precision(f, W, X)
-    assert "a while_loop counts once" in str(report)
 
 
 def test_which_dtype_a_program_should_compute_in():
@@ -450,33 +307,6 @@ def test_which_dtype_a_program_should_compute_in():
     assert report.work.wide == 1
 
 
-def test_a_float64_array_in_a_float32_program():
-    f = lambda w, x: mean((x * np.arange(8.0)) @ w)
-    x, w = shape(16, 8, dtype=F32), shape(8, 8, dtype=F32)
-    report = audit_precision(f, w, x, x64=True)
-    assert report.work.narrow == "float32"
-    assert report.costs[0].share == 1
-    assert audit_precision(f, w, x).costs == ()
-
-
-def test_models_of_flax_and_equinox():
-    linen = need("flax.linen")
-    model = linen.Sequential([linen.Dense(8, dtype=None), jnp.tanh, linen.Dense(8)])
-    params = jax.eval_shape(model.init, jax.random.key(0), X)
-    loss = lambda params, x: mean(model.apply(params, x))
-    report = audit_precision(loss, params, X)
-    assert {x.cause.rpartition("[")[2] for x in report.costs} == {"'kernel']"}, report
-    half = jax.tree.map(lambda x: shape(*x.shape), params)
-    assert audit_precision(loss, half, X).costs == ()
-
-    mlp = eqx.nn.MLP(8, 8, 8, 1, dtype=BF16, key=jax.random.key(0))
-    table = jnp.ones(8, F32)
-    f = lambda mlp, x: mean(jax.vmap(mlp)(x * table))
-    report = audit_precision(eqx.filter_grad(f), mlp, X)
-    assert [cost.share for cost in report.costs] == [1]
-    assert "x * table" in report.costs[0].origin.code
-
-
 def test_as_a_test():
     f, args = noise(mended=False)
     check_precision(f, *args, max_wide_work=1)
@@ -498,50 +328,18 @@ def test_it_runs_nothing():
     )
 
 
-def trained(opt):
-    """A step of two layers in bfloat16, and its arguments."""
-    params = {"a": jnp.ones((8, 8), BF16), "b": jnp.ones((8, 8), BF16)}
-
-    def step(p, o, x):
-        grads = jax.grad(lambda p: mean(jnp.tanh(x @ p["a"]) @ p["b"]))(p)
-        updates, o = opt.update(grads, o, p)
-        return optax.apply_updates(p, updates), o
-
-    return step, [params, opt.init(params), jnp.ones((16, 8), BF16)]
-
-
 # Functions of wide inputs, their arguments, and what their reports name.
-def one_of_a_state():
-    """A state of which the wide momentum alone comes to a product."""
-    step, (params, state, x) = trained(optax.adam(1e-3, mu_dtype=F32))
-
-    def f(p, o, x):
-        return step(p, o, x)[0], jax.tree.map(lambda x, mu: x @ mu, p, o[0].mu)
-
-    return f, [params, state, x], ["o[0].mu['a']", "o[0].mu['b']"]
-
-
 def one_of_the_params():
     f = lambda p, x: mean(jnp.tanh(x @ p["a"]) @ p["b"] + p["c"])
     p = {"a": matrix(8, 8), "b": jnp.ones((8, 8)), "c": matrix(8, 8)}
     return f, [p, matrix(8, 8)], ["p['b']"]
 
 
-def some_of_the_params():
-    """All are wide, and those that are cast before they are used matter not."""
-
-    def f(p, x):
-        cast = p["c"].astype(x.dtype)
-        return mean(jnp.tanh(x @ p["a"]) @ p["b"] + jnp.tanh(x @ cast) @ cast)
-
-    return f, [{n: jnp.ones((8, 8)) for n in "abc"}, matrix(8, 8)], ["p['a']", "p['b']"]
-
-
 def an_array():
     return lambda x, w: mean(x @ w), [matrix(8, 8), jnp.ones((8, 8))], ["w"]
 
 
-INPUTS = [one_of_a_state, one_of_the_params, some_of_the_params, an_array]
+INPUTS = [an_array, one_of_the_params]
 
 
 @pytest.mark.parametrize("plant", INPUTS, ids=lambda plant: plant.__name__)
@@ -552,26 +350,3 @@ def test_an_input_is_named_by_its_path(plant):
     assert all(cost.share > 0.05 for cost in report.costs)
     narrow = lambda x: x.astype(BF16) if x.dtype == F32 else x
     assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).costs == ()
-
-
-def test_a_tie_is_in_the_order_of_the_source():
-    """In a process of each hash seed: sets of lines come in another order."""
-    code = "import test_costs; print(test_costs.tied_lines())"
-    variables = child_variables() | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    for seed in "0123":
-        out = subprocess.run(
-            [sys.executable, "-c", code],
-            env=variables | {"PYTHONHASHSEED": seed},
-            **{"check": True, "text": True, "stdout": subprocess.PIPE},
-        ).stdout
-        first, second = json.loads(out)
-        assert second == first + 1
-
-
-def tied_lines():
-    def product(w, x):
-        h = jnp.dot(x, w, preferred_element_type=F32)
-        return jnp.tanh(h) @ w.astype(F32)
-
-    costs = audit_precision(product, W, W).costs
-    return [cost.cause.line for cost in costs]

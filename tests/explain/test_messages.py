@@ -46,12 +46,6 @@ def exported():
     return export(jax.jit(skip))(WIDE).call(NARROW)
 
 
-def ruled():
-    function = jax.custom_jvp(jnp.sin)
-    function.defjvp(lambda primals, tangents: (jnp.sin(*primals), WIDE))
-    return jax.jvp(function, (NARROW,), (NARROW,))
-
-
 def referred():
     if not hasattr(jax, "new_ref"):
         pytest.skip("before JAX 0.7")
@@ -61,7 +55,6 @@ def referred():
 RAISING = {
     "exported": exported,
     "reference": referred,
-    "rule": ruled,
     "transposed": lambda: jax.linear_transpose(skip, NARROW)(WIDE),
     "scan": lambda: lax.scan(lambda carry, x: (body(carry), x), NARROW, WIDE),
     "while_loop": lambda: lax.while_loop(lambda x: jnp.all(x < 3), body, NARROW),

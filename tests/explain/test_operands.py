@@ -118,97 +118,32 @@ def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
     assert re.search(rf"y = self.bias  .*\n .* {line_of(__file__, 'field: cast')} ", note)
 
 
-def _structure():
-    lax.scan(lambda c, _: ((c, c), None), BF16, None, 3)
-
-
-def _not_a_pair():
-    lax.scan(lambda c, _: c, BF16, None, 3)
-
-
-def _lengths():
-    lax.scan(lambda c, x: (c * SCALE, x), BF16, (jnp.ones(3), jnp.ones(4)))
-
-
-def _inside():
-    lax.scan(lambda c, _: (jnp.dot(c, jnp.ones(4)) * SCALE, None), BF16, None, 3)
-
-
-def _no_types():
-    def body(carry):
-        raise TypeError("the float32 and bfloat16 in this message are the body's own")
-
-    lax.while_loop(lambda c: True, body, BF16)
-
-
-def _not_scalar():
-    lax.while_loop(lambda c: c > 0, lambda c: c * SCALE, BF16)
-
-
-def _in_an_argument():
-    fail_with = {}
-    lax.scan(fail_with["float32 and bfloat16"], {"w": BF16}, None, 3)
-
-
-def _shapes():
-    lax.add(F32, jnp.ones(4))
-
-
-def _ranks():
-    lax.dynamic_update_slice(F32, jnp.ones((3, 3)), (0,))
-
-
-def _condition_of_many():
-    lax.while_loop(lambda x: x > 0, lambda x: x, F32)
-
-
 def _raised_by_the_user():
     raise TypeError(
         "lax.add requires arguments to have the same dtypes, got bfloat16, float32"
     )
 
 
-def _raised_by_the_body():
-    lax.scan(lambda c, _: (_raised_by_the_user(), None), F32, None, 3)
+def _no_types(carry):
+    raise TypeError("the float32 and bfloat16 in this message are the body's own")
 
 
-def _string():
-    jnp.sin("float32")
+OTHERS = {
+    "structure": lambda: lax.scan(lambda c, _: ((c, c), None), BF16, None, 3),
+    "no pair": lambda: lax.scan(lambda c, _: c, BF16, None, 3),
+    "inside": lambda: lax.scan(lambda c, _: (jnp.dot(c, jnp.ones(4)), 0), BF16, None, 3),
+    "no types": lambda: lax.while_loop(lambda c: True, _no_types, BF16),
+    "no scalar": lambda: lax.while_loop(lambda c: c > 0, lambda c: c * SCALE, BF16),
+    "shapes": lambda: lax.add(F32, jnp.ones(4)),
+    "by the user": _raised_by_the_user,
+    "by the body": lambda: lax.scan(lambda c, _: (_raised_by_the_user(), 0), F32, None, 3),
+    "string": lambda: jnp.sin("float32"),
+    "concrete": lambda: jax.jit(lambda x: int(x[0]))(F32),
+    "missing": lambda: lax.add(F32),
+}
 
 
-def _concrete():
-    jax.jit(lambda x: int(x[0]))(F32)
-
-
-def _divided_by_numpy():
-    np.left_shift(np.ones(3), 2)
-
-
-def _missing_argument():
-    lax.add(F32)
-
-
-OTHERS = [
-    _structure,
-    _not_a_pair,
-    _lengths,
-    _inside,
-    _no_types,
-    _not_scalar,
-    _in_an_argument,
-    _shapes,
-    _ranks,
-    _condition_of_many,
-    _raised_by_the_user,
-    _raised_by_the_body,
-    _string,
-    _concrete,
-    _divided_by_numpy,
-    _missing_argument,
-]
-
-
-@pytest.mark.parametrize("call", OTHERS)
+@pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
 def test_errors_about_something_else_pass_untouched(call):
     bare, error = raised(call, contextlib.nullcontext), raised(call)
     assert notes(error) == []
@@ -217,15 +152,11 @@ def test_errors_about_something_else_pass_untouched(call):
 
 SIZES = {
     "x[:size]": "index = size",
-    "x[1:size, 0]": "index = size",
     "x.at[:size].set(0)": "index.stop = size",
     "jnp.zeros(size)": "shape = size",
     "jnp.reshape(x, (size, 2))": "shape[0] = size",
-    "jnp.full((size,), 1.5)": "shape[0] = size",
     "x.reshape(size, 2)": "args[0] = size",
-    "jnp.linspace(0, 1, size)": "num = size",
     "jnp.eye(size)": "N = size",
-    "jax.random.normal(jax.random.key(0), (size,))": "shape[0] = size",
     "lax.dynamic_slice_in_dim(x, 0, size)": "slice_size = size",
 }
 
@@ -271,13 +202,6 @@ def test_a_position_from_the_last_argument(numbers, name):
     assert re.match(rf"  {name}\b", note.splitlines()[1]), note
 
 
-def test_a_position_from_the_last_argument_that_is_none():
-    loss = lambda a, b, mask: jnp.sum(a * b)
-    values = jnp.arange(3), jnp.arange(3), None
-    (note,) = notes(raised(lambda: jax.grad(loss, argnums=-2)(*values)))
-    assert re.match(r"  b\b", note.splitlines()[1]), note
-
-
 @pytest.mark.parametrize("name", ["key_value_cache", "strict_addition", "in_a_branch"])
 def test_the_error_is_the_one_that_jax_raised(name):
     case = planted_operands.CASES[name]
@@ -290,7 +214,7 @@ def test_the_error_is_the_one_that_jax_raised(name):
 
 def test_nothing_runs_until_an_error_is_raised(monkeypatch):
     asked = []
-    for name in ("explain.read", "read.sites", "arguments.arguments"):
+    for name in ("explain.complaint", "finding.sites", "arguments.arguments"):
         monkeypatch.setattr(f"dtypeguard._explain.{name}", lambda *_: asked.append("read"))
     compiled = []
     add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))
@@ -302,12 +226,12 @@ def test_nothing_runs_until_an_error_is_raised(monkeypatch):
 
 
 def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: pytest.fail("read"))
-    assert notes(raised(_shapes)) == []
+    monkeypatch.setattr("dtypeguard._explain.finding.sites", lambda _: pytest.fail("read"))
+    assert notes(raised(OTHERS["shapes"])) == []
 
 
 def test_a_failure_of_the_note_costs_the_note_alone(monkeypatch):
-    monkeypatch.setattr("dtypeguard._explain.read.sites", lambda _: 1 / 0)
+    monkeypatch.setattr("dtypeguard._explain.finding.sites", lambda _: 1 / 0)
     case = planted_operands.CASES["key_value_cache"]
     error = raised(lambda: case.program(jax.jit))
     assert type(error) is TypeError
@@ -322,19 +246,6 @@ def test_without_source():
     assert "A cast to bfloat16 rounds" in note
 
 
-def test_an_argument_that_is_spread_over_lines():
-    def write(cache, new):
-        return lax.dynamic_update_slice(
-            cache,
-            new
-            * 2,
-            (0,),
-        )  # fmt: skip
-
-    (note,) = notes(raised(lambda: write(BF16, F32)))
-    assert "cast new * 2 to bfloat16" in note
-
-
 A, B = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((2, 3), jnp.float32)
 I = jnp.ones((2, 3), jnp.int32)  # noqa: E741
 
@@ -344,11 +255,8 @@ I = jnp.ones((2, 3), jnp.int32)  # noqa: E741
     [
         (lambda: operator.add(A, B), r"operator\.as"),
         (lambda: functools.reduce(operator.add, [A, B]), r"functools\.as"),
-        (lambda: sum([A, B]), r"\[A, B\]"),
-        (lambda: list(map(operator.mul, [A], [B])), "= map|of map"),
         (lambda: divmod(A, B), "self = B"),
         (lambda: functools.partial(lax.dynamic_update_slice, A)(B, (0, 0)), r"\(\(0, 0"),
-        (lambda: 0 < A[0, 0] < B[0, 0], "= 0|place of 0"),
         (lambda: lax.concatenate((A, I), 0), "= 0|place of 0"),
     ],
 )

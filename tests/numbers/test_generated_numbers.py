@@ -55,8 +55,6 @@ def test_advice_followed_to_the_letter_leaves_what_it_says(seed):
         return audit_precision(lambda *args: f(*args)[-1], *args)
 
     report = audited(text, f"advised_{seed}.py")
-    if report.error and math.isfinite(report.error):
-        assert report.explained == pytest.approx(1, abs=0.02)
     exact = {n for n, line in enumerate(text.splitlines(), 1) if _is_exact(line)}
     assert not exact & {loss.origin.line for loss in report.losses if loss.alone}
     left = audited(followed(text, {x.origin.line for x in report.fix}), f"mended_{seed}.py")

@@ -5,13 +5,11 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 import pytest
 from healthy import spread
 from jax import lax
 
-from dtypeguard import audit_precision, guard_step
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
 
@@ -65,82 +63,6 @@ def test_the_whole_program_as_if_it_were_narrow():
     assert audit_precision(loss, *args, narrow=BF16, tolerance=1.0).fix == ()
 
 
-def test_steps_of_an_optimizer_lose_where_the_params_are_rounded():
-    opt = optax.adam(1e-3)
-    params = {"w": normal(0, 8, 4)}
-
-    def train(params, x):
-        loss = lambda p: jnp.mean((x @ p["w"]) ** 2)
-
-        @guard_step
-        def step(carry, _):
-            params, state = carry
-            updates, state = opt.update(jax.grad(loss)(params), state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return lax.scan(step, (params, opt.init(params)), None, 20)[0][0]
-
-    report = audit_precision(train, params, normal(1, 16, 8))
-    assert str(report.fix[0].origin) == "optax/_src/update.py:42"
-    assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
-
-
-def test_functions_named_as_those_of_libraries_are_the_users(tmp_path, monkeypatch):
-    @jax.jit
-    def round_with(x):
-        return jnp.tanh(1.234567 * x) * 0.9
-
-    x = normal(0, 16, 8)
-    report = audit_precision(round_with, x)
-    exact = round_with(x.astype(F32))
-    off = jnp.linalg.norm(round_with(x).astype(F32) - exact) / jnp.linalg.norm(exact)
-    assert report.error == pytest.approx(float(off), rel=0.01)
-
-    monkeypatch.chdir(tmp_path)
-    file, names = str(tmp_path / "optax" / "_src" / "update.py"), {}
-    source = "def apply_updates(params, updates):\n    return params + updates"
-    exec(compile(source, file, "exec"), names)
-    report = audit_precision(names["apply_updates"], x, x / 3)
-    assert "dtypeguard.apply_updates" not in str(report)
-
-
-@pytest.mark.parametrize("name", ["custom_vjp", "sort", "top_k", "custom_root"])
-def test_the_program_with_all_lines_rounding_is_the_program(name):
-    """The forms that no generated program has."""
-    x = normal(0, 4, 6)
-
-    @jax.custom_vjp
-    def twice(x):
-        return x * 2.3
-
-    twice.defvjp(lambda x: (twice(x), None), lambda _, g: (g * 2.3,))
-
-    def root(x):
-        solve = lambda f, y: lax.fori_loop(0, 20, lambda _, y: y - 0.1 * f(y), y)
-        tangent = lambda f, y: y / f(jnp.ones_like(y))
-        return lax.custom_root(lambda y: y + 0.1 * y**3 - x, jnp.tanh(x), solve, tangent)
-
-    f = {
-        "custom_vjp": jax.grad(lambda x: jnp.sum(twice(x) ** 2)),
-        "sort": lambda x: jnp.sort(x * 1.7, axis=1),
-        "top_k": lambda x: lax.top_k(x * 1.7, 2)[0],
-        "custom_root": jax.grad(lambda x: jnp.sum(root(1.7 * x * x))),
-    }[name]
-    report = audit_precision(f, x)
-    assert report.error > 0
-    assert not report.not_examined
-    exact = jax.jit(f)(x.astype(F32))
-    off = np.linalg.norm(np.asarray(f(x), F32) - exact) / np.linalg.norm(exact)
-    assert abs(off - report.error) < 0.2 * report.error
-
-
-def test_random_bits_are_the_same_on_both_sides():
-    def f(key, x):
-        return x * jax.random.normal(key, x.shape, BF16)
-
-    assert audit_precision(f, jax.random.key(0), normal(0, 100)).error < 0.02
-
-
 def test_it_changes_no_flag_and_says_what_it_measured():
     report = audit_precision(average, *AVERAGED)
     assert not jax.config.jax_enable_x64
@@ -163,68 +85,6 @@ def test_as_a_test():
     assert "average has a relative error of" in str(e.value)
 
 
-def test_a_line_alone_keeps_the_sign_of_what_it_rounds():
-    """Absolute roundings of a large value on a small one would make a square negative."""
-
-    def f(x):
-        g = (x + 8) - 8
-        g = g - x
-        g = g + x * 0.01
-        v = g**2
-        return g / (jnp.sqrt(v) + 1e-8)
-
-    report = audit_precision(f, normal(0, 256))
-    assert report.fix[0].origin.code == "g = (x + 8) - 8"
-    assert all(np.isfinite(loss.alone) for loss in report.losses)
-    square = [loss for loss in report.losses if loss.origin.code == "v = g**2"]
-    assert not square or square[0].alone < 0.01
-
-
-def test_a_sum_is_not_blamed_for_the_size_of_what_it_sums():
-    """A cumulative sum in bfloat16 does more than round: what it adds is bounded."""
-
-    def f(x):
-        g = (x + 8) - 8
-        g = g - x
-        g = g + x * 0.01
-        v = jnp.cumsum(g * g)
-        return x / jnp.sqrt(v)
-
-    report = audit_precision(f, 0.035 + 0.0001 * normal(0, 256))
-    assert [loss.origin.code for loss in report.fix] == ["g = (x + 8) - 8"]
-
-
-def test_a_number_is_shown_with_the_digits_in_which_it_is_rounded():
-    average = lambda mean, x: (0.999 * mean + x, None)
-    for f in (lambda x: 0.999 * x, lambda x: lax.scan(average, x, x[:, None])[0]):
-        report = audit_precision(f, jnp.arange(3.0))
-        assert report.losses[0].constant == "0.999 -> 0.999000013"
-
-
-def test_which_number_of_a_line_is_meant():
-    x = jnp.ones(4, BF16)
-    complement = audit_precision(lambda x: 1.0 - 0.999 * x, x)
-    assert complement.error > 0.9
-    assert complement.losses[0].constant == "0.999 -> 1"
-    exact = audit_precision(lambda x: (1 + x, 1.0 * x), normal(0, 9))
-    assert all(loss.constant is None for loss in exact.losses)
-
-
-def test_of_several_numbers_on_a_line_the_one_that_matters_is_shown():
-    """1e-9 becomes 0, which changes nothing; 0.999 hardly changes, and is what matters."""
-
-    def moments(nu, g):
-        step = lambda nu, _: (0.999 * nu + 0.001 * g * g + 1e-9, None)
-        return lax.scan(step, nu, None, 200)[0]
-
-    report = audit_precision(moments, jnp.ones(9, F16), 1 + normal(1, 9, dtype=F16) ** 2)
-    assert report.losses[0].constant.startswith("0.999 -> 0.99")
-
-    root = lambda g: jnp.max(0.999 * g / (jnp.sqrt(g * g * 0.3) + 1e-8))
-    report = audit_precision(root, jnp.array([0.0, 1e-3], F16))
-    assert report.losses[0].constant == "1e-08 -> 0"
-
-
 def test_a_function_that_was_traced_before():
     step = lambda m, x: (0.999 * m + 0.001 * x, None)
     f = lambda m, xs: lax.scan(step, m, xs)[0]
@@ -232,16 +92,6 @@ def test_a_function_that_was_traced_before():
     f(*args)
     first, second = (audit_precision(f, *args) for _ in range(2))
     assert first.error == second.error > 0.1
-
-
-def test_float32_sums_that_xla_would_reorder():
-    report = audit_precision(lambda y: (y + 1e6) - 1e6, jnp.linspace(0.1, 1, 8))
-    assert report.error > 0.01
-
-
-def test_overflow_of_an_8_bit_float_is_that_of_its_dtype():
-    f = lambda x: x.astype(jnp.float8_e4m3fn).astype(F32)
-    assert audit_precision(f, jnp.array([400.0, 300.0, 100.0])).error < 0.1
 
 
 def gamma(x):
@@ -269,20 +119,10 @@ def test_what_has_no_wide_form_runs_as_written_and_is_named(name):
     assert primitive in str(report)
 
 
-def test_random_numbers_in_a_program_as_if_it_were_narrow():
-    f = lambda x: x * jax.random.normal(jax.random.key(0), x.shape)
-    assert 0 < audit_precision(f, jnp.ones(9), narrow=BF16).error < 0.1
-
-
 def test_lines_inside_of_jax_have_a_remedy():
     report = audit_precision(jnp.tanh, 0.3 * jnp.ones(4, BF16))
     assert report.losses[0].place == "inside JAX"
     assert "no line outside JAX leads to tanh" in str(report)
-
-
-def test_a_program_with_float64_values():
-    f = lambda x: x.astype(jnp.float64) * 1.1
-    assert audit_precision(f, normal(0, 3), x64=True).error < 1e-6
 
 
 def test_what_it_refuses_while_it_traces():
@@ -295,12 +135,6 @@ def test_a_remedy_in_float64_says_what_that_needs(x64):
     report = audit_precision(lambda x: 1.3 * x, jnp.arange(3.0), x64=x64)
     (advice,) = [line for line in str(report).splitlines() if line.startswith("Compute")]
     assert advice.endswith(" That needs jax_enable_x64.") is not x64
-
-
-def test_an_average_is_not_told_of_updates():
-    average = lambda old, new: optax.incremental_update(new, old, 0.001)
-    report = audit_precision(average, jnp.ones(3, BF16), jnp.zeros(3, BF16))
-    assert report.fix[0].remedy.startswith("Have optax at ")
 
 
 def test_a_program_as_if_it_were_in_float32_is_compared_with_float64():
@@ -329,33 +163,6 @@ def test_remedies_are_for_what_the_line_computes():
 
     narrow = audit_precision(lambda x: x * 300, jnp.full(3, 300, BF16), narrow=F16)
     assert "not finite in float16, and are in float32" in str(narrow)
-
-
-@jax.custom_vjp
-def attended(x):
-    return jnp.tanh(x)
-
-
-def attended_forward(x):
-    return jnp.tanh(x), x
-
-
-def attended_backward(x, given):
-    slope = 1 - jnp.tanh(x) ** 2
-    rounded = (slope * given).astype(BF16)  # loses
-    return (rounded.astype(F32) * 1.0,)
-
-
-attended.defvjp(attended_forward, attended_backward)
-
-
-def test_a_loss_in_a_backward_rule_is_on_its_line():
-    f = jax.grad(lambda x: jnp.sum(attended(x) ** 2))
-    report = audit_precision(f, normal(0, 64, dtype=F32))
-    assert [loss.origin.code for loss in report.fix] == [
-        "rounded = (slope * given).astype(BF16)  # loses"
-    ]
-    assert report.left < 1e-3
 
 
 def test_a_line_has_the_scopes_that_its_calls_have_in_common():

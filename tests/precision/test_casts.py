@@ -87,18 +87,7 @@ def test_a_policys_store(rounding):
         state_after(guard(optax.trace(0.9), policy=policy), BF16), PARAMS
     )
     assert report.fix[0].cast == "guard's cast of state.trace['w']"
-    left_out = "leave out state_dtype" in report.fix[0].remedy
-    assert left_out is (rounding == "stochastic")
-
-
-def test_the_updates_of_a_guard():
-    policy = Policy(compute_dtype=F32)
-    opt = guard(optax.sgd(0.1), policy=policy)
-    update = lambda params: opt.update(grads_of(params, F32), opt.init(params), params)[0]
-    report = audit_precision(update, PARAMS)
-    casts = [loss for loss in report.losses if loss.cast]
-    assert [loss.cast for loss in casts] == ["guard's cast of updates['w']"]
-    assert "updates_dtype=jnp.float32" in casts[0].remedy
+    assert ("at random" in report.fix[0].remedy) is (rounding == "nearest")
 
 
 def test_a_stochastic_sum_is_measured_and_its_remedy_helps():
@@ -112,7 +101,7 @@ def test_a_stochastic_sum_is_measured_and_its_remedy_helps():
     assert 0 < report.error < 0.6 * bare.error
     (loss,) = report.fix
     assert loss.cast == "apply_updates's cast of params['w']"
-    assert loss.remedy.endswith("rounds the new params: keep them in jnp.float32.")
+    assert loss.remedy.endswith("rounds: keep it in jnp.float32.")
     exact = jax.tree_util.tree_map(lambda p: p.astype(F32), PARAMS)
     outputs = jax.jit(at_random)(PARAMS)["w"].astype(F32)
     off = np.linalg.norm(outputs - to_nearest(exact)["w"]) / np.linalg.norm(outputs)
@@ -130,7 +119,7 @@ def test_a_step_that_casts_its_average_back():
     report = audit_precision(run, mean, jnp.zeros((500, 3)))
     (loss,) = report.fix
     assert loss.cast == "guard_step's cast of mean['m']"
-    assert "start it in jnp.float32" in loss.remedy
+    assert "keep it in jnp.float32, or let it round at random" in loss.remedy
     mean["m"] = mean["m"].astype(F32)
     assert audit_precision(run, mean, jnp.zeros((500, 3)), wide="float64").error < 1e-4
 
@@ -148,33 +137,14 @@ def test_lines_inside_an_optimizer_have_a_policy_for_a_remedy():
     assert mended.error < 0.2 * bare.error
 
 
-def test_a_stochastic_sum_in_a_program_that_costs():
-    def run(params, key, x):
-        gradient = x.astype(F32).T @ (x.astype(F32) @ params["w"].astype(F32))
-        return apply_updates(params, {"w": -0.001 * gradient}, key=key)
-
-    report = audit_precision(run, PARAMS, jax.random.key(0), X)
-    assert report.costs
-
-
 def test_parts_of_a_tree_are_lines_and_many_of_them_are_one():
     params = {f"w{n:02}": jnp.ones(2, BF16) for n in range(40)}
     updates = {name: jnp.full(2, 1e-3) for name in params}
     report = audit_precision(lambda p: apply_updates(p, updates), params)
-    assert report.lines == 33
+    assert len(report.losses) == 33
     named = {loss.cast for loss in report.losses}
     assert "apply_updates's cast of params['w00']" in named
     assert "apply_updates's cast of params['w32'], params['w33'] and 6 more" in named
-
-
-def test_a_scope_with_the_name_of_a_cast_is_the_users():
-    def run(x):
-        with jax.named_scope("guard's cast of x"):
-            return jnp.tanh(x) * 1.23
-
-    (loss,) = audit_precision(run, X).losses
-    assert loss.cast is None
-    assert loss.remedy.startswith("Compute ")
 
 
 def test_names_of_casts():

@@ -131,12 +131,6 @@ def test_what_is_on_no_line_of_a_file_has_a_table_of_its_own(monkeypatch, known)
         assert report.losses[0].place in row
 
 
-def test_a_clean_program_has_a_headline_alone():
-    text = audit_precision(lambda x: x[:1], X).to_html()
-    assert "<h1>precision: the outputs are those of float32.</h1>" in text
-    assert 'class="source"' not in text
-
-
 def test_lines_of_a_package_stand_on_the_line_that_called_it(module):
     source = """import jax, jax.numpy as jnp, optax
 

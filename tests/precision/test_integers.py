@@ -62,21 +62,6 @@ def test_none_differ():
     assert report.headline == "the outputs are those of float32."
 
 
-def test_products_of_a_device():
-    w, x = W.astype(F32), X.astype(F32)
-    report = audit_precision(OUTPUTS["argmax"], w, x, matmul_precision="tpu")
-    text = report.headline
-    assert text.startswith("as on a TPU (bfloat16 products) ")
-    assert "% of the elements of the outputs differ" in text
-
-
-def test_beside_floats_they_are_decisions():
-    report = audit_precision(lambda w, x: (scores(w, x), OUTPUTS["argmax"](w, x)), W, X)
-    assert not report.is_of_integers
-    assert "[0]" in report.outputs
-    assert "[1]" not in report.outputs
-
-
 def test_integers_of_integers_are_none():
     with pytest.raises(TypeError, match="and nothing that floats decide"):
         audit_precision(lambda x: x + 1, jnp.arange(3))

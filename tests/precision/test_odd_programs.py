@@ -1,7 +1,6 @@
 """audit_precision on odd programs, in every mode of 64-bit types: shares, errors, flags."""
 
 import contextlib
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
-E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
 
 
 def normal(seed, *shape, dtype=BF16):
@@ -45,18 +43,7 @@ def nested(w, xs):
     return jax.grad(lambda w: jnp.sum(jax.vmap(loss, (None, 0))(w, xs)))(w)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 2))
-def scaled(f, x, n):
-    return f(x) * n
-
-
-def _backward(f, n, x, g):
-    return (g * 1.7 * n * x,)
-
-
-scaled.defvjp(lambda f, x, n: (scaled(f, x, n), x), _backward)
 closed_over = np.linspace(0.1, 2, 16, dtype=np.float32).reshape(4, 4)
-step = jax.jit(lambda p, x: p - 0.01 * x * p, donate_argnums=0)
 
 
 def branches(x):
@@ -64,33 +51,11 @@ def branches(x):
     return lax.cond(x[0] > 0, grow, lambda x: x * 0.7, x)
 
 
-def eight_bits(x):
-    """Quantized operands, and a result in another format."""
-    x, w = (a.astype(E4M3) for a in (x, x.T))
-    return jnp.dot(x, w, preferred_element_type=F32).astype(E5M2).astype(F32)
-
-
-def drawn(keys, x):
-    draw = lambda key: jax.random.normal(key, (4,), BF16)
-    return x * jax.vmap(draw)(keys), jax.random.split(keys[0])
-
-
-def counted(x):
-    """Whole numbers in between, which are those of the program as written."""
-    n = jnp.round(x * 100).astype(jnp.int32) * 3 // 2
-    return n.astype(F32) / 7 + jnp.bitwise_xor(n, 5).astype(BF16)
-
-
 X = normal(0, 4, 4)
 ODD = {
     "nested": (nested, lambda: (normal(0, 4), normal(1, 5, 4))),
     "closure": (jax.grad(lambda p: total((X @ closed_over.astype(BF16) @ p) ** 2)), None),
-    "nondiff": (jax.grad(lambda x: total(scaled(jnp.sin, x, 3) ** 2)), None),
-    "donated": (lambda x: step(step(1.1 * x, x), x), None),
     "branches": (jax.vmap(branches), None),
-    "eight bits": (eight_bits, None),
-    "keys": (drawn, lambda: (jax.random.split(jax.random.key(0), 4), normal(1, 4))),
-    "counted": (counted, None),
     "complex": (lambda x: jnp.fft.fft(jnp.exp(1j * (1.3 * x).astype(F32)) * x).imag, None),
     "empty": (lambda x: (jnp.concatenate([x, x[:0]]) * 1.3, jnp.sum(x[:0])), None),
     "masked NaN": (
@@ -128,7 +93,6 @@ def test_an_odd_program(name, mode):
         report = audit_precision(f, *args)
         assert dict(jax.config.values) == before
     assert 0 < report.error < 0.1, report
-    assert report.explained == pytest.approx(1 - report.flipped, abs=0.01)
     assert not report.not_examined
     # A gradient comes back in bfloat16; the turns of a loop are no rounding.
     assert report.left < 0.2 or report.flipped > 0.9
@@ -158,28 +122,3 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
     assert 0 < audit_precision(jitted, linear, X).error < 0.1
     grad = eqx.filter_grad(jitted)
     assert [*audit_precision(grad, linear, X).outputs] == [".weight", ".bias"]
-
-
-def test_two_uses_of_one_primitive_that_jax_expands_when_it_compiles():
-    """Objects that are equal, with operands of other types, or with unhashable params."""
-    hijax = pytest.importorskip("jax.experimental.hijax")
-    names = [x for x in ("HiPrim", "VJPHiPrimitive") if hasattr(hijax, x)]
-    if not names:
-        pytest.skip("needs JAX >= 0.10")
-    base = getattr(hijax, names[-1])
-
-    class Scaled(base):
-        def __init__(self, aval, params):
-            self.in_avals, self.out_aval, self.params = (aval,), aval, params
-            super().__init__()
-
-        def expand(self, x):
-            return 1.3 * x
-
-    scaled = lambda x, **params: Scaled(jax.typeof(x), params)(x)
-    f = lambda x, y: (scaled(x), scaled(y, by=[1]), scaled(y, by=[1]))
-    x = jnp.arange(1, 5, dtype=jnp.bfloat16) / 7
-    report = audit_precision(f, jnp.ones(3), x.reshape(2, 2))
-    assert report.not_examined == ()
-    (loss,) = report.losses
-    assert loss.origin.code == "return 1.3 * x"

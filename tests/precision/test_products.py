@@ -6,7 +6,6 @@ import types
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import products
 import pytest
 from helpers import need
@@ -35,24 +34,6 @@ def f(x, y, w):
     k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)  # loses
     return k @ w / jnp.sum(k, 1, keepdims=True)
 inputs = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
-""",
-    "logits": """
-def f(q, k, v):
-    q, k = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    c = jnp.einsum("qd,kd->qk", q, k)  # loses
-    scores = jax.nn.softmax(300 * c)
-    return scores @ v
-inputs = normal(0, 32, 16), normal(1, 32, 16), normal(2, 32, 4)
-""",
-    "power iteration": """
-def f(a, v, w):
-    def step(v, _):
-        v = jnp.dot(a, v)  # loses
-        return v / jnp.linalg.norm(v), None
-    v = lax.scan(step, v, None, length=60)[0]
-    return v * jnp.tanh(w @ v)
-basis, values = jnp.linalg.qr(normal(0, 6, 6))[0], jnp.array([1, 0.97, 0.5, 0.4, 0.3, 0.2])
-inputs = (basis * values) @ basis.T, normal(1, 6), normal(2, 6)
 """,
     "convolution": """
 def f(filters, x):
@@ -154,14 +135,6 @@ def layer_backward(kept, g):
 layer.defvjp(layer_forward, layer_backward)
 
 
-@jax.custom_jvp
-def product(x, w):
-    return x @ w
-
-
-product.defjvp(lambda p, t: (p[0] @ p[1], t[0] @ p[1] + p[0] @ t[1]))
-
-
 def summed(f):
     """The gradient of a function of arrays."""
     return jax.grad(lambda *args: jnp.sum(jnp.sin(f(*args))), argnums=(0, 1))
@@ -176,11 +149,6 @@ def chooses(x, w):
     return lax.cond(jnp.sum(x) > 0, lambda x: x @ w, lambda x: x @ w.T, x)
 
 
-def strided(x, w):
-    options = {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "feature_group_count": 2}
-    return lax.conv_general_dilated(x, w[:, :2], (1, 2), [(1, 1), (2, 0)], **options)
-
-
 def mixed(x, y):
     dimensions = (((1,), (0,)), ((), ()))
     return lax.dot_general(x.astype(jnp.bfloat16), y, dimensions, None, jnp.float32)
@@ -188,23 +156,14 @@ def mixed(x, y):
 
 PLACES = {
     "custom_vjp": (summed(layer), A, B),
-    "custom_jvp": (summed(product), A, B),
-    "hessian": (lambda x, w: jax.hessian(lambda x: jnp.sum(jnp.sin(x @ w)))(x), A[0], B),
     "while": (repeats, A, B),
     "cond": (chooses, A, B),
-    "strides and groups": (strided, IMAGES, FILTERS),
     "vmap of a convolution": (
         jax.vmap(summed(lambda x, w: lax.conv(x, w, (2, 2), "SAME"))),
         jnp.stack([IMAGES, IMAGES + 1]),
         jnp.stack([FILTERS, FILTERS - 1]),
     ),
     "one bfloat16 operand": (mixed, A, B),
-    "a bfloat16 result": (
-        lambda x, y: lax.dot(x, y, preferred_element_type=jnp.bfloat16),
-        A,
-        B,
-    ),
-    "a product at HIGH": (lambda x, y: jnp.dot(x, y, precision="high"), A, B),
     "a sampler": (
         lambda x, y: jax.random.multivariate_normal(jax.random.key(0), x, y),
         A[0],
@@ -221,7 +180,6 @@ def test_a_product_is_rounded_wherever_it_stands(name):
     assert error > 1e-6
     assert report.error == pytest.approx(error, rel=0.1)
     assert report.not_examined == ()
-    assert report.explained + report.flipped == pytest.approx(1, abs=0.05)
 
 
 V = normal(4, 16)
@@ -258,24 +216,6 @@ def test_what_a_device_makes_a_multiply_and_a_sum(name):
     assert audit_precision(f, *args, matmul_precision="bfloat16").error > 0
 
 
-def complex_product(x, y):
-    return (x + 1j * y) @ (y - 1j * x)
-
-
-def ragged(x, y):
-    return lax.ragged_dot(x, jnp.stack([y, 2 * y]), jnp.array([4, 12]))
-
-
-def test_complex_and_ragged_products_are_rounded():
-    rounded = lambda x: lax.reduce_precision(x, 8, 7)
-    x, y = rounded(A), rounded(B)
-    for f, exact in ((complex_product, (A, B)), (ragged, (A, B))):
-        made, true = f(x, y), f(*exact)
-        error = np.linalg.norm(made - true) / np.linalg.norm(true)
-        report = audit_precision(f, A, B, matmul_precision="tpu")
-        assert report.error == pytest.approx(error, rel=0.3 if f is ragged else 0.1)
-
-
 LEFT_ALONE = {
     "bfloat16 operands": lambda x, y: x.astype(jnp.bfloat16) @ y.astype(jnp.bfloat16),
     "HIGHEST": lambda x, y: jnp.dot(x, y, precision="highest"),
@@ -290,7 +230,7 @@ LEFT_ALONE = {
 def test_other_products_are_left_alone(name):
     with set_x64(name == "float64"):
         report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
-    assert (report.error, report.losses, report.lines) == (0, (), 0)
+    assert (report.error, report.losses) == (0, ())
     says = (
         "each asks for another precision, or is too small"
         if name in ("HIGHEST", "an algorithm")
@@ -363,7 +303,6 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
         assert work(fix) == work(best)
         assert report.mended <= tolerance
         assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
-        assert report.times_as_expensive == 3
 
 
 def test_of_a_package_the_call_is_to_be_precise(tmp_path):
@@ -397,7 +336,7 @@ def test_where_all_products_are_to_be_precise_one_context_is(asked):
             return f(x, y)
 
     report = audit_precision(f, A, B, matmul_precision="tpu", tolerance=1e-4)
-    assert len(report.fix) == report.lines == 2
+    assert len(report.fix) == 2
     around = 'Put `with jax.default_matmul_precision("high"):` around the whole call'
     is_enough = products.off("tpu", edited, A, B) <= 1e-4
     assert (around in str(report)) == is_enough == (asked is None)
@@ -408,30 +347,7 @@ def test_on_an_a100_high_is_no_remedy():
     report = audit_precision(f, A, B, matmul_precision="a100")
     assert report.error == pytest.approx(products.off("a100", jnp.dot, A, B), rel=0.1)
     assert "write precision=jax.lax.Precision.HIGHEST: it asks for less" in str(report)
-    assert (report.precision, report.times_as_expensive) == ("HIGHEST", 8)
-
-
-def test_what_the_products_of_a_device_make_infinite_is_named():
-    """A variance below 0: |x|^2 from a product is greater than the sum of the squares."""
-
-    def spread(x):
-        squares = jnp.sum(x**2, 1) - jnp.diagonal(x @ x.T)
-        return jnp.sqrt(squares + 1e-3)
-
-    report = audit_precision(spread, A, matmul_precision="tpu")
-    assert report.error == np.inf
-    assert "not finite as on a TPU (bfloat16 products), and are in float32" in str(report)
-    assert report.losses[0].remedy.startswith("Put `with ")
-
-
-def test_what_is_0_but_for_rounding_is_no_error():
-    def f(x, w):
-        p = jax.nn.softmax(x @ w)
-        return {"p": p, "nothing": jnp.sum(p, -1) - 1}
-
-    report = audit_precision(f, A, B, matmul_precision="tpu")
-    assert {*report.outputs} == {"['p']"}
-    assert {*report.vanishing} == {"['nothing']"}
+    assert report.words.become == "8 times as expensive"
 
 
 def test_a_package_that_asks_for_less_itself_is_to_be_told():
@@ -440,7 +356,8 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     told, plain = linen.Dense(8, precision="default"), linen.Dense(8)
     params = plain.init(jax.random.key(0), A)
     report = audit_precision(lambda x: told.apply(params, x), A, matmul_precision="tpu")
-    assert "precision=jax.lax.Precision.HIGH: flax/linen/linear.py" in str(report)
+    assert "On flax/linen/linear.py" in str(report)
+    assert "write precision=jax.lax.Precision.HIGH: it asks for less" in str(report)
     within = "with jax.default_matmul_precision"
     assert within not in str(report)
     with jax.default_matmul_precision("bfloat16"):
@@ -452,18 +369,3 @@ def test_a_test_can_check_it():
     check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-2)
     with pytest.raises(AssertionError, match="as on a TPU"):
         check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-3)
-
-
-@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU: TF32 is not compared")
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_gpu_is_as_far_off(name, tmp_path):
-    """On the device itself, beside the same program at the highest precision."""
-    written = program(SOURCES[name], tmp_path / "written.py")
-    report = audit_precision(written.f, *written.inputs, matmul_precision="a100")
-    made = jax.jit(written.f)(*written.inputs)
-    with jax.default_matmul_precision("float32"):
-        exact = jax.jit(lambda *args: written.f(*args))(*written.inputs)
-    pairs = [*zip(jax.tree.leaves(made), jax.tree.leaves(exact))]
-    errors = [np.linalg.norm(x - e) / np.linalg.norm(e) for x, e in pairs]
-    error = np.sqrt(np.mean(np.square(errors)))
-    assert 0.3 * report.error < error < 3 * report.error

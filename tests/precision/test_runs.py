@@ -79,14 +79,6 @@ def branches(w, x):
 
 PROGRAMS = {
     "relu": (jax.grad(relu_net), (WEIGHTS, normal(8, 128, 32), normal(9, 128, 4))),
-    "max of rows": (
-        jax.grad(lambda w, x: jnp.sum(jnp.max(x @ w, 1))),
-        (normal(1, 16, 64), normal(2, 64, 16)),
-    ),
-    "quantile": (
-        jax.grad(lambda w, x: jnp.sum(jnp.quantile((x @ w).astype(F32), 0.7, axis=0))),
-        (normal(1, 16, 8), normal(2, 64, 16)),
-    ),
     "max-pool": (jax.grad(pooled), (normal(3, 4, 3, 3, 3), normal(4, 4, 3, 16, 16))),
     "top-k": (
         jax.grad(routed, (0, 1)),
@@ -94,10 +86,6 @@ PROGRAMS = {
     ),
     "early exit": (exits_early, (normal(1, 8, 8) / 4, normal(2, 4, 8))),
     "branch": (branches, (normal(1, 8, 8), normal(2, 4, 8))),
-    "rounds to an index": (
-        lambda x: jnp.arange(64.0)[jnp.floor(x * 8 + 32).astype(int)] + x,
-        (normal(1, 200),),
-    ),
     "smooth": (
         jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)),
         (normal(1, 16, 8), normal(2, 8, 16)),
@@ -118,7 +106,6 @@ def test_the_error_is_what_a_user_measures(name):
 def test_masks_that_flip_are_a_row_of_their_own():
     report = audit_precision(*PROGRAMS["relu"][:1], *PROGRAMS["relu"][1])
     assert report.flipped > 0.75
-    assert report.explained == pytest.approx(1 - report.flipped, abs=0.01)
     (line,) = report.decisions
     assert line.origin.code == "x = jax.nn.relu(x @ w)"
     assert line.count == 3 * 128 * 64
@@ -174,33 +161,9 @@ def test_what_is_left_is_what_the_edited_program_leaves():
     report = audit_precision(jax.grad(network), LAYERS, x)
     (loss,) = (each for each in report.losses if "# here" in each.origin.code)
     written, kept = written_and_edited(network, LAYERS, x)
-    _, back = written_and_edited(network, LAYERS, x, back=True)
     assert report.error == pytest.approx(written, rel=0.05)
     assert loss.left == pytest.approx((kept / written) ** 2, abs=0.05)
     assert loss.price > 0.9  # the products have a float32 operand then
-    if [each.origin for each in report.fix] == [loss.origin]:
-        assert report.left_if_cast == pytest.approx((back / written) ** 2, abs=0.2)
-        assert report.price_if_cast == 0
-
-
-def pooled(params, x, dtype=BF16):
-    for layer in params["layers"]:
-        x = x + jnp.tanh(x @ layer["up"] + layer["bias"]) @ layer["down"]
-    mean = jnp.mean(x.astype(dtype), 0) / 3  # top
-    return jnp.sum((mean @ params["head"]).astype(F32) ** 2)
-
-
-def test_above_an_edited_line_gradients_are_as_narrow_as_their_values():
-    """A cast on a line casts its gradient back, so the backward pass below rounds again."""
-    keys = "up", "down"
-    layers = [{key: layer[key] for key in keys} for layer in LAYERS]
-    layers = [{**layer, "bias": normal(7 + n, 32)} for n, layer in enumerate(layers)]
-    params, x = {"layers": layers, "head": normal(5, 16, 8)}, normal(6, 64, 16)
-    report = audit_precision(jax.grad(pooled), params, x)
-    (loss,) = (each for each in report.losses if "# top" in each.origin.code)
-    written, edited = written_and_edited(pooled, params, x)
-    assert loss.left == pytest.approx((edited / written) ** 2, abs=0.1)
-    assert loss.left > 0.5
 
 
 def test_the_second_sentence_is_the_answer():
@@ -271,51 +234,10 @@ def test_gradients_outside_of_float16_want_a_loss_scale_that_was_tried(loss):
     lost = [
         np.mean((np.float32(g) == 0) & (e != 0)) for g, e in zip(gradient(params, x), exact)
     ]
-    assert report.lost == pytest.approx(np.mean(lost), abs=0.01)
+    assert report.scaling.lost == pytest.approx(np.mean(lost), abs=0.01)
     way = "underflow" if scale > 1 else "overflow"
     assert f"since gradients {way} float16" in report.headline
     assert "Multiply the loss by" in str(report)
-
-
-def test_gradients_within_float16_want_no_loss_scale():
-    w = jnp.full((4, 4), 0.3, jnp.float16)
-    report = audit_precision(jax.grad(lambda w: jnp.mean(jnp.tanh(w @ w)).astype(F32)), w)
-    assert report.loss_scale is None
-    assert "loss" not in report.headline
-
-
-def followed(x, gain):
-    """A norm as packages write it: in the dtype of what it is given."""
-    dtype = jnp.result_type(x, gain)
-    x = x.astype(F32)
-    return jnp.asarray(x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True)) * gain, dtype)
-
-
-def fixed(x, gain, dtype=BF16):
-    return jnp.asarray(followed(x.astype(F32), gain), dtype)
-
-
-def starts(norm, params, x, dtype=BF16):
-    h = jnp.sin(x.astype(dtype) * 40) + 9  # start
-    for layer in params:
-        h = h + jnp.tanh(norm(h, layer["gain"]) @ layer["up"]) @ layer["down"]
-    return jnp.mean(h.astype(F32) ** 2)
-
-
-@pytest.mark.parametrize("norm", [followed, fixed])
-def test_the_price_counts_casts_that_follow_what_they_are_given(norm):
-    f = functools.partial(starts, norm)
-    x = normal(99, 32, 16)
-    report = audit_precision(jax.grad(f), LAYERS, x)
-    (loss,) = (each for each in report.losses if "# start" in each.origin.code)
-    with jax.disable_jit():
-        wide = functools.partial(starts, followed)
-        exact = jax.grad(wide)(cast(LAYERS, F32), cast(x, F32), F32)
-        written, edited = (off(jax.grad(f)(LAYERS, x, d), exact) for d in (BF16, F32))
-    assert loss.left == pytest.approx((edited / written) ** 2, abs=0.05), report
-    shapes = jax.eval_shape(lambda: (LAYERS, x))
-    work = audit_precision(jax.grad(functools.partial(f, dtype=F32)), *shapes).work
-    assert loss.price == pytest.approx(work.wide, abs=0.02)
 
 
 def test_a_report_equals_itself_after_pickling():

@@ -30,30 +30,6 @@ def test_a_line_that_only_flips_decisions_is_the_fix():
     assert report.left == 0
 
 
-def test_where_no_line_is_enough_the_report_says_so():
-    """Each of many equal roundings is a small part of the error."""
-
-    def f(x, w):
-        for row in w:
-            x = x + jnp.sin(x * row)
-        return x
-
-    report = audit_precision(f, normal(0, 64, dtype=BF16), normal(1, 8, 64, dtype=BF16))
-    assert report.left <= 0.5 or report.fix == ()
-
-
-def test_an_expensive_fix_has_its_price_in_the_first_sentence():
-    def f(x, w):
-        centered = x - jnp.mean(x)
-        return centered @ w
-
-    x = (9 + normal(0, 8, 64) / 50).astype(BF16)
-    report = audit_precision(f, x, normal(1, 64, 64, dtype=BF16))
-    first = str(report).splitlines()[0]
-    assert ("of the matrix products become float32" in first) == (report.price > 0.5)
-    assert report.left <= 0.5
-
-
 def test_casting_back_rounds_what_another_line_uses():
     """Kept wide, an average moves; cast back after each turn, it does not."""
 
@@ -65,7 +41,6 @@ def test_casting_back_rounds_what_another_line_uses():
         return jax.lax.scan(step, mean, xs)[0]
 
     report = audit_precision(f, jnp.ones(3, BF16), jnp.zeros((300, 3), BF16))
-    assert report.keeps
     assert report.left == pytest.approx(0, abs=1e-6)
     assert "takes the update away" in str(report).splitlines()[0]
 
@@ -116,12 +91,3 @@ def test_turns_of_a_loop_under_vmap_are_decisions():
     assert report.turns_differ
     assert 0.3 < report.flipped < 0.9
     assert "a loop turns another number of times" in str(report)
-
-
-@pytest.mark.parametrize("bad", [jnp.nan, -jnp.inf])
-def test_a_constant_that_is_not_finite_and_reaches_all_is_no_mask(bad):
-    x = jnp.ones(3, BF16)
-    with pytest.raises(ValueError, match="since a constant of it has none"):
-        audit_precision(lambda x: x * 0.3 + bad, x)
-    masked = audit_precision(lambda x: jnp.where(jnp.arange(3) > 0, x * 0.3, bad), x)
-    assert masked.error < 0.01

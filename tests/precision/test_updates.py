@@ -52,17 +52,6 @@ def test_the_share_of_the_params_that_do_not_move(f, given):
     assert "dtypeguard.apply_updates(params, updates, key=key)" in str(report)
 
 
-def test_params_without_an_optimizer(given):
-    params, x = given
-    report = audit_precision(
-        lambda params: jax.tree_util.tree_map(
-            lambda p, g: 0.999 * p - 1e-4 * g, params, jax.grad(loss)(params, x)
-        ),
-        params,
-    )
-    assert {*report.unmoved} == {"['a']", "['b']"}
-
-
 def test_stochastic_rounding_and_wide_params_lose_none(given):
     params, x = given
 

@@ -16,25 +16,23 @@ from mistakes import MISTAKES
 pytestmark = pytest.mark.third_party
 
 
-LONG = pytest.mark.exhaustive
-# bfloat16 is where most types drift. What x64 changes is the optimizer's affair, not that
-# of the framework around it.
-IN_X64 = "haiku_rnn", "mixed_precision"
+# In bfloat16 most types drift: all programs run in it, a few of them in all ways, and the
+# rest with `-m exhaustive`.
+SOME = "equinox_rnn", "mixed_precision", "nnx_classifier"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
 
 
-def is_slow(mistake):
-    """It takes the longest to compile; the same mistakes are mended in other programs."""
-    return mistake.program == "linen_lm"
-
-
-def is_long(program, configuration):
-    return configuration != "bfloat16" and (configuration != "x64" or program not in IN_X64)
+def marked(is_long, *values, **options):
+    marks = [pytest.mark.exhaustive] * is_long
+    return pytest.param(*values, marks=marks, **options)
 
 
 @pytest.mark.parametrize(
     ("program", "configuration"),
-    [pytest.param(*x, id="-".join(x), marks=[LONG] * is_long(*x)) for x in AS_THEY_ARE],
+    [
+        marked(x[1] != "bfloat16" and x != ("haiku_rnn", "x64"), *x, id="-".join(x))
+        for x in AS_THEY_ARE
+    ],
 )
 def test_a_program_that_works_goes_on_working(program, configuration):
     bare = run_once(program, configuration, "bare")
@@ -44,7 +42,7 @@ def test_a_program_that_works_goes_on_working(program, configuration):
         assert not found, (wrap, run_once(program, configuration, wrap).error)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [marked(x not in SOME, x) for x in PROGRAMS])
 def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
     path = guarded_outside(program, tmp_path)
     assert path.read_text() != (harness.HERE / path.name).read_text()
@@ -55,7 +53,7 @@ def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
 @pytest.mark.parametrize(
     "mistake",
     [
-        pytest.param(each, id=each.id, marks=[LONG] * (each not in FIRST or is_slow(each)))
+        marked(each not in FIRST or each.program not in SOME, each, id=each.id)
         for each in MISTAKES
     ],
 )

@@ -1,6 +1,5 @@
 """The first lines at which two programs differ by more than rounding."""
 
-import functools
 import importlib.util
 
 import jax
@@ -68,14 +67,6 @@ PAIRS = {
         "jnp.where(mask",
         (0.3, 5),
     ),
-    "mask": ("bool))", "bool), 1)", "jnp.tril(", "bool), 1)", (0.02, 0.5)),
-    "axis": (
-        "softmax(scores, -1)",
-        "softmax(scores, 0)",
-        "scores, -1)",
-        "scores, 0)",
-        (0.2, 2),
-    ),
     "two lines": (
         'h = jax.nn.gelu(x @ params["up"])',
         'u = x @ params["up"]\n    t = jnp.tanh(0.8 * (u + 0.0447 * u**3))\n'
@@ -107,7 +98,7 @@ def loaded(tmp_path):
     return load
 
 
-PROGRAMS = [*((name, "block") for name in PAIRS), ("mask", "gradient"), ("eps", "layers")]
+PROGRAMS = [*((name, "block") for name in PAIRS), ("eps", "layers")]
 
 
 @pytest.mark.parametrize(("name", "which"), PROGRAMS)
@@ -126,39 +117,6 @@ def test_both_lines_are_those_of_the_edit(name, which, loaded):
         f"up to {found.program.place} (`{found.program.code}`); there the reference has "
     )
     assert place + found.reference.place in str(found)
-
-
-def test_what_is_written_otherwise_on_the_way_is_no_divergence(loaded):
-    this, that = "return (x - mean) * scale * gain", "return gain * ((x - mean) * scale)"
-    text = MODEL.replace(this, that).replace("gelu(x @", "silu(x @")
-    text = text.replace("weights @ v", 'jnp.einsum("ij,jk->ik", weights, v)')
-    mine, reference = loaded("model", MODEL), loaded("reference", text)
-    found = references.diverged(mine.block, references.inputs(0)[:2], reference.block)
-    assert "jax.nn.gelu" in found.program.code
-    assert "jax.nn.silu" in found.reference.code
-
-
-def kept(x):
-    var = jnp.mean(x * x, -1, keepdims=True) - jnp.mean(x, -1, keepdims=True) ** 2
-    scale = jax.lax.rsqrt(var + 1e-5)
-    return x * scale
-
-
-def mapped(x):
-    def row(x):
-        var = jnp.mean((x - jnp.mean(x)) ** 2)
-        scale = jax.lax.rsqrt(var + 1e-3)
-        return x * scale
-
-    return jax.vmap(row)(x)
-
-
-def test_a_value_of_another_shape_with_the_same_numbers_is_the_same():
-    x = jax.random.normal(jax.random.key(0), (6, 32))
-    found = references.diverged(kept, (x,), mapped)
-    assert found.program.code == "scale = jax.lax.rsqrt(var + 1e-5)"
-    assert found.reference.code == "scale = jax.lax.rsqrt(var + 1e-3)"
-    assert found.apart < 0.01
 
 
 def test_where_nothing_corresponds_it_stops():
@@ -209,17 +167,3 @@ def test_a_report_has_it_for_functions_that_differ_alone():
     assert str(report.divergence) in str(report)
     assert '"apart"' in report.to_json()
     assert audit_precision(f, x, reference=f).divergence is None
-
-
-def biased(x, shift):
-    scale = jnp.ones(768) * 1.0
-    bias = jnp.full(768, 0.5)
-    scale = scale + shift  # here
-    return x * scale + bias
-
-
-def test_values_that_repeat_are_told_apart():
-    x = jax.random.normal(jax.random.key(1), (4, 768))
-    f, g = (functools.partial(biased, shift=shift) for shift in (0.25, 0.75))
-    found = references.diverged(f, (x,), g)
-    assert found.program.code == found.reference.code == "scale = scale + shift  # here"

@@ -1,7 +1,5 @@
 """Whether rounding explains how a reference differs from a program."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,19 +117,8 @@ def test_decisions_that_flip_are_rounding_and_are_named():
     assert report.differences[0].verdict == "rounding"
     text = str(report)
     assert report.flipped > 0.01
-    assert "Rounding includes decisions that flip" in text
+    assert "decisions that flipped" in text
     assert "; rounding explains it." in text.splitlines()[0]
-
-
-def test_a_line_that_stagnates_explains_it():
-    def average(mean, xs):
-        return lax.scan(lambda mean, x: (0.999 * mean + 0.001 * x, None), mean, xs)[0]
-
-    args = jnp.ones(3, BF16), jnp.zeros((1000, 3), BF16)
-    (found,) = compared(average, args, np.full(3, 0.999**1000))["differences"]
-    assert found.verdict == "rounding"
-    assert found.error > 1.5
-    assert verdicts(average, args, np.full(3, 2.0)) == {"": "differs"}
 
 
 @pytest.mark.parametrize(
@@ -150,8 +137,8 @@ def test_the_only_output_takes_what_numpy_takes(given):
 
 
 WRONG = {
-    "missing": ({"a": X}, ["another tree", "['b']  missing", "reference={"]),
-    "extra": ({"a": X, "b": X, "c": X}, ["['c']  no output"]),
+    "missing": ({"a": X}, ["other outputs", "['b']  missing", "reference={"]),
+    "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "Write reference['a'].T"]),
     "flat": ({"a": X.ravel(), "b": X}, ["Write reference['a'].reshape((8, 16))"]),
     "other": ({"a": X[1:], "b": X}, ["the same inputs"]),
@@ -163,9 +150,9 @@ WRONG = {
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),
     "shapes": (
         {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
-        ["without values at ['a']"],
+        ["in the reference at ['a'], which has no values"],
     ),
-    "function": (lambda x: {"a": x}, ["returns other outputs", "['b']  missing"]),
+    "function": (lambda x: {"a": x}, ["with other outputs", "['b']  missing"]),
 }
 
 
@@ -264,55 +251,6 @@ def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
         assert verdicts(normed, (x,), reference) == {"": "rounding"}
     for reference in (other, other(x), references.run(other, (x,), F32)):
         assert verdicts(normed, (x,), reference) == {"": "differs"}
-
-
-def in_order(x):
-    """A sum of rows, one number after another."""
-    return functools.reduce(np.add, np.asarray(x).T)
-
-
-@pytest.mark.parametrize(
-    ("f", "other"),
-    [
-        (lambda x: jnp.cumsum(x, 1), lambda x: np.cumsum(np.asarray(x), 1)),
-        (lambda x: x.sum(-1), in_order),
-        (lambda x: jnp.mean(x * x), lambda x: in_order(np.ravel(x * x)[None])[0] / x.size),
-    ],
-    ids=["cumsum", "sum", "mean"],
-)
-def test_the_order_of_a_long_sum_is_no_other_computation(f, other):
-    for seed in range(4):
-        x = jax.random.normal(jax.random.key(seed), (4, 1000))
-        (verdict,) = verdicts(f, (x,), other(x)).values()
-        assert verdict != "differs"
-
-
-def test_a_float64_program_beside_numbers_of_float32():
-    x, f = np.float64(X), lambda x: jnp.cumsum(jnp.tanh(x), 1)
-    reference = np.cumsum(np.tanh(np.float32(x)), 1)
-    report = audit_precision(f, x, x64=True, reference=reference)
-    assert report.differences[0].verdict == "rounding", report
-    report = audit_precision(f, x, x64=True, reference=reference * np.float32(1.001))
-    assert report.differences[0].verdict == "differs"
-
-
-def test_functions_of_two_libraries_are_some_units_apart():
-    with references.set_x64(True):
-        x = jnp.linspace(0.5, 9, 256, dtype=F32)
-        exact = jax.scipy.special.digamma(x.astype(np.float64))
-        other = np.asarray(exact) * (1 + 3 * np.finfo(np.float64).eps)
-    assert verdicts(jax.scipy.special.digamma, (x,), other) == {"": "rounding"}
-
-
-def test_infinity_beside_finite_numbers_differs():
-    f = lambda x: jnp.where(x > 0, x, -jnp.inf)
-    assert verdicts(f, (X,), np.where(X > 0, X, -1e9)) == {"": "differs"}
-    assert verdicts(f, (X,), np.where(X > 0, X, -np.inf)) == {"": "rounding"}
-
-
-def test_numbers_among_the_arguments_are_no_outputs():
-    f, g = (lambda x, n: jnp.sin(x) * n), (lambda x, n: n * jnp.sin(x))
-    assert verdicts(f, (X, 3), g) == {"": "rounding"}
 
 
 def test_an_error_of_the_reference_says_whose_it_is():

@@ -25,7 +25,6 @@ import optax
 
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import x64_enabled
-from dtypeguard._precision.text import LEGENDS
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -192,7 +191,6 @@ def is_of(package: str | None, release: str) -> bool:
 def run_command(line: str) -> str:
     """What a command of a page prints; its script runs in a process of its own."""
     program, *words = shlex.split(line)
-    LEGENDS.clear()  # as in a process of its own
     if program == "dtypeguard" and words[0] != "run":
         out, path, modules = io.StringIO(), sys.path[:], set(sys.modules)
         x64 = x64_enabled()
@@ -224,7 +222,6 @@ def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = Non
     Flags that it sets are set back.
     """
     printed, x64 = io.StringIO(), x64_enabled()
-    LEGENDS.clear()  # as in a process of its own
     raised, names = "", {"__name__": "__main__"} if names is None else names
     # As for a file: notes on errors read the source.
     linecache.cache[file] = len(code), None, code.splitlines(True), file

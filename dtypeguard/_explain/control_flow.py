@@ -1,0 +1,193 @@
+"""The leaves that come back otherwise: from a loop's body, or from one of two branches."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind
+from .._leaves.paths import keys
+from .._leaves.rows import count, paths
+from .._leaves.types import Aval
+from .._lines.body import Results, difference
+from .._lines.drift import Drift, drift_between
+from .._lines.provenance import TypeProvenance
+from .._source.files import is_installed
+from .._source.origin import Origin, Why, origin_of_return
+from .finding import Failure, Finding, RefusedLeaf
+from .frames import ControlFlow
+
+_SOME = 50  # leaves that are looked at
+_NEAR = 15  # lines: what a body reads is near, what a setup made is not
+
+
+def find_in_control_flow(failure: Failure) -> Finding | None:
+    """The leaves of the first call that come back in the types which a message names."""
+    for call in failure.calls:
+        find = _find_in_loop if call.is_loop else _find_in_branches
+        headline, leaves = find(call, failure)
+        if leaves:
+            return Finding(headline, leaves, call)
+    return None
+
+
+def _is_meant(failure: Failure, *avals: Aval) -> bool:
+    """Whether a message names dtypes, in full like JAX or abbreviated like Equinox."""
+    names = [str(aval.dtype) for aval in avals]
+    short = lambda x: re.sub(r"(loat|nt|omplex)(?=\d)", "", x.replace("uint", "u"))
+    return all(x in failure.message or short(x) in failure.message for x in names)
+
+
+# Loops
+
+
+def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
+    """The leaves of a carry that come back in another dtype or shape."""
+    body, provenance = call.bodies["body"], failure.provenance
+    places = [body.name + path for path in body.carried.paths]
+    found: list[RefusedLeaf] = []
+    for drifts in _drifts(call, provenance):
+        meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
+        stays = [n for n, path in enumerate(places) if path not in meant]
+        for drift in reversed(meant.values()):
+            place = places.index(drift.path) if drift.path in places else None
+            # No line in what JAX wrote is anything to the user.
+            origin = drift.origin or (call.line if call.is_of_jax else None)
+            is_shared = _is_shared(call, provenance, place, stays, drift)
+            begun = _copied(call, provenance, place, drift) if is_shared else drift.begun
+            leaf = RefusedLeaf(
+                len(found),
+                call.users_path(drift.path),
+                drift.avals,
+                Why(origin, drift.cause, begun),
+                place,
+                drift.is_castable,
+            )
+            is_of_first = is_shared or _is_of_first(leaf, call)
+            found.append(leaf._replace(is_of_first=is_of_first))
+        if found:
+            break
+    verb = "comes" if len(found) == 1 else "come"
+    some = f"{count(found)} of the carry of {call.kind.name} {verb}"
+    return f"{some} back in another type.", found
+
+
+def _drifts(call: ControlFlow, provenance: TypeProvenance) -> Iterator[Iterator[Drift]]:
+    """What drifts, by each jaxpr that may be the body's, or by Equinox's comparison.
+
+    Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
+    """
+    body = call.bodies["body"]
+    yield from body.drifts(provenance, call.first)
+    pairs = zip(*map(tree_util.tree_leaves, call.compared)) if call.kind.renamed else ()
+    yield (
+        drift_between(body.name + path, what, old, new, lines=provenance.of_value(new))
+        for path, (old, new) in zip(body.carried.paths, pairs)
+        if (what := difference(old, new))
+    )
+
+
+def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
+    """Whether the first value of a leaf is rather to be changed than what a body does.
+
+    It is where a number gives way, where its kind changes by what is far from the loop, and
+    where the dtype in which it begins is the rarer one of what the loop was given.
+    """
+    (old, new), why = leaf.dtypes, leaf.why
+    if why.begun is None or is_installed(why.begun.users.file):
+        return False
+    if is_weak(leaf.values[0]) or why.origin is None:
+        return True
+    if why.origin.is_of_optimizer:
+        return False
+    forced, where = (why.cause or why.origin).users, why.origin.users
+    is_near = forced.file == where.file and abs(forced.line - where.line) <= _NEAR
+    if kind(old) != kind(new):
+        return not leaf.values[0].shape or not is_near
+    if is_near and why.cause is None:  # the user's own cast
+        return False
+    have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
+    return have[0] <= have[1]
+
+
+def _is_shared(
+    call: ControlFlow,
+    provenance: TypeProvenance,
+    place: int | None,
+    stays: Sequence[int],
+    drift: Drift,
+) -> bool:
+    """Whether a leaf that stays as it is begins as the same array, or as that of its name.
+
+    To change the line would change both, such as the params that an average begins with.
+    """
+    if place is None or place >= len(call.first) or drift.begun is None:
+        return False
+    if drift.origin and drift.origin.is_of_optimizer:
+        return False
+    names, leaf = call.bodies["body"].carried.paths, call.first[place]
+    others = [n for n in stays if n < len(call.first)]
+    alike = [n for n in others if keys(names[n])[-1:] == keys(names[place])[-1:] != []]
+    alike = [n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf)]
+    return any(call.first[n] is leaf for n in others) or any(
+        provenance.of_leaf(call.first[n]) == drift.begun for n in alike[:_SOME]
+    )
+
+
+def _copied(
+    call: ControlFlow, provenance: TypeProvenance, place: int | None, drift: Drift
+) -> Origin | None:
+    """The line that made a first value of another one, if that is the user's own."""
+    made = provenance.of_value(call.first[place]).origin if place is not None else None
+    is_own = made is not None and not is_installed(made.users.file)
+    return made if is_own and str(made) != str(drift.begun) else None
+
+
+# Branches
+
+
+def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
+    """For each leaf that differs, what the first branch and those that differ return."""
+    traced = [(name, body.results()) for name, body in call.bodies.items()]
+    branches = [(name, results) for name, results in traced if results is not None]
+    counts = {len(results.graph.outputs) for _, results in branches}
+    found: list[RefusedLeaf] = []
+    differing = []
+    for number, path in enumerate(_paths(call, *counts) if len(counts) == 1 else ()):
+        first, *others = (results.aval(number) for _, results in branches)
+        kinds = [difference(first, other) for other in others]
+        kinds = [next(filter(None, kinds), None), *kinds]
+        items = [(*branch, what) for branch, what in zip(branches, kinds) if what]
+        avals = [results.aval(number) for _, results, _ in items]
+        if items and _is_meant(failure, *avals[:2]):
+            differing.append(path)
+            for (name, results, what), aval in zip(items, avals):
+                why, kept = _lines(failure.provenance, results, number, what)
+                about = len(found), call.users_path(f"result{path}"), (aval,), why, number
+                found.append(RefusedLeaf(*about, branch=name, kept=kept))
+    some = f"{count(differing)} of their result in different types."
+    return f"the branches of {call.kind.name} give {some}", found
+
+
+def _paths(call: ControlFlow, leaves: int) -> list[str]:
+    """The paths of a result with so many leaves."""
+    for tree in call.trees:
+        if tree.num_leaves == leaves:
+            try:
+                return paths(tree_util.tree_unflatten(tree, range(leaves)))
+            except Exception:  # a node that rejects numbers as leaves
+                continue
+    return paths(list(range(leaves)))
+
+
+def _lines(
+    provenance: TypeProvenance, results: Results, number: int, what: str
+) -> tuple[Why, str]:
+    """The lines behind what a branch returns, and how it returns what was there before."""
+    is_given, is_constant, value = results.unchanged(number)
+    if is_constant and is_python_number(value):
+        code = results.body.code
+        return Why(origin_of_return(code) if code else None), ""
+    if is_given:
+        return provenance.of_value(value), "as it was given"
+    return results.of(number, what), "closed over" * is_constant

@@ -93,7 +93,7 @@ def _audited(reader: Reader, options: argparse.Namespace, inputs: _Inputs) -> Au
     """The audit in types and under a flag, under which the optimizer is made."""
     params, grads, x64 = inputs
     with add_x64(x64):
-        wide = {"float64", "complex128"}.intersection(params, grads or ())
+        wide = {"float64", "complex128"}.intersection({*params, *(grads or ())})
         if wide and not x64_enabled():
             raise UsageError(f"{min(wide)} needs --x64 as well")
         target, made = options.target, reader.target()

@@ -48,6 +48,7 @@ def measured(options: argparse.Namespace) -> int:
     return deliver(found, options, is_ok, style)
 
 
+_BUDGET = 300  # runs of a search
 _Found = tuple[Any, bool, str]  # a report, whether it is fine, and its style then
 
 
@@ -119,7 +120,7 @@ def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
         [reader.call(name)[3:] for name in names]
         for names in (options.also, options.held_out)
     )
-    return PlannedInputs(also, held_out)
+    return PlannedInputs(also, held_out, _BUDGET)
 
 
 def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:

@@ -165,23 +165,40 @@ class _Search:
             for leaf in change.leaves
         }
         self._changed = dict.fromkeys(filter(self._is_changed, self._all))
+        # Those that no call of their function was like before, and what they take.
+        before = {x.function: {*x.before} for x in found.functions}
+        self._new = [x for x in self._changed if {*x.entries} - before[x.function]]
+        self._gives = {value for x in self._new for value in x.takes}
+        self._takers: dict[int, list[Computation]] = {}
+        for each in self._all:
+            for value in each.takes:
+                self._takers.setdefault(value, []).append(each)
+        self._reached: set[Computation] = set()
 
     def run(self) -> Causes:
         blamed: dict[Function, list[Origin]] = {}
+        alike: dict[Function, list[Origin]] = {}  # lines that the lock does not tell apart
+        for value in self._inputs:
+            self._reach(self._takers.get(value, ()))
         # A backward pass follows from the forward one, if that changes.
         for call in sorted(self._changed, key=lambda x: x.is_backward):
             if call.is_backward and blamed:
                 break
             if self._is_own(call):
-                blamed.setdefault(call.function, []).append(_line(call))
-            elif not self._follows(call):
-                line = self._line_behind(call)
+                is_sure = call in self._new or not self._gives.isdisjoint(call.gives)
+                lines = blamed if is_sure else alike
+                if is_sure or call not in self._reached:
+                    lines.setdefault(call.function, []).append(_line(call))
+            elif call not in self._reached:
+                line, is_sure = self._line_behind(call), True
                 left_out = (x for x in self._changes if x[1] == line.function)
                 blamed.setdefault(next(left_out, call.function), []).append(line)
+            self._reach([call] * is_sure)
+        blamed = alike | blamed
         for function in [x for x in self._changes if x not in blamed]:
             # It may only compute less: no call of it tells more.
             calls = [x for x in self._all if x.function == function]
-            if not any(x in self._changed or self._follows(x) for x in calls):
+            if not any(x in self._changed or x in self._reached for x in calls):
                 blamed[function] = [*map(_line, calls[-1:])]
         found = [
             LockCause([*dict.fromkeys(lines)], self._changes[function])
@@ -214,21 +231,23 @@ class _Search:
         # What only moves values may have been there before as well.
         return any(not (call.is_move and x in change.before) for x in added)
 
-    def _follows(self, call: Computation) -> bool:
-        """Whether a call takes what changed already."""
-        return any(
-            value in self._inputs or self._maker.get(value) in self._changed
-            for value in call.takes
-        )
+    def _reach(self, calls: Iterable[Computation]) -> None:
+        """Marks calls, and all that takes what they give."""
+        left = [*calls]
+        while left:
+            each = left.pop()
+            if each not in self._reached:
+                self._reached.add(each)
+                left += [x for value in each.gives for x in self._takers.get(value, ())]
 
     def _is_own(self, call: Computation) -> bool:
         """Whether a call takes what calls of its function took, and computes otherwise."""
         change = self._changes[call.function]
-        return any(
-            x.operands == other.operands and (other.kind != CAST or x.kind == CAST)
-            for x in {*change.added}.intersection(call.entries)
-            for other in change.before
-        )
+        taken = {(x.kind, x.operands) for x in change.removed}
+        # A cast is new where nothing else of its function took such values.
+        taken |= {(CAST, x.operands) for x in change.before if x.kind != CAST}
+        added = {*change.added}.intersection(call.entries)
+        return any((x.kind, x.operands) in taken for x in added)
 
     def _line_behind(self, call: Computation) -> Origin:
         """The line without the cast of an operand: `h = x`, a call, or what made it."""

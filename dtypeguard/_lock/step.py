@@ -150,7 +150,7 @@ def fold(path: str) -> str:
 
 def _split(path: str) -> _Rest:
     first, *rest = parts(path) or [path]
-    if first == "result" and rest:  # its items differ, and are few
+    if first == "result" and rest and _INDEX.fullmatch(rest[0]):  # items that differ
         first, *rest = first + rest[0], *rest[1:]
     return (first, *rest)
 

@@ -89,7 +89,7 @@ precision :loss --inputs :x | does not run with what my_script.py:x gives
 precision :loss --inputs :raises | # data
 precision :breaks --inputs :inputs | # here
 precision :breaks --inputs :inputs | It is an error of the program itself, called with what
-precision :loss --inputs :count --narrow i8 | 'i8' is not a dtype
+precision :loss --inputs :count --narrow i8 | i8 is not floating or complex
 precision :loss --inputs :inputs --wide int32 | int32 is not floating
 precision :loss --inputs :inputs --tolerance -1 | '-1' is not a relative error
 precision :loss --inputs :inputs --tolerance foo | 'foo' is not a relative error: write a

@@ -20,9 +20,11 @@ from ._leaves.arguments import (
     check_arrays,
     check_names,
     check_number,
+    is_transformation,
+    parameters,
+    required,
     shown,
 )
-from ._leaves.functions import is_transformation, parameters, required
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of

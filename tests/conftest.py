@@ -38,7 +38,7 @@ def pytest_configure(config):
 
 
 # The longest come first, so that no worker is left alone with them.
-_LONGEST = ("test_contract",)
+_LONGEST = "test_contract", "test_docs"
 # Tests of these run by themselves, or with those of the same program: `[svi-bfloat16]`.
 _IN_PARTS = "test_optax_own", "test_programs"
 

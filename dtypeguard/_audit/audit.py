@@ -8,11 +8,10 @@ from .._carry.call import Call, SplitTree
 from .._carry.carry import carry_of
 from .._guard.guard import bare, guard, policy_of
 from .._guard.policy import asks_wide
-from .._leaves.arguments import check_arrays, check_names
+from .._leaves.arguments import check_arrays, check_names, is_transformation
+from .._leaves.compat import check_release
 from .._leaves.dtypes import is_wide
-from .._leaves.functions import is_transformation
-from .._leaves.public import public
-from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates
+from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates, public
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
@@ -81,6 +80,7 @@ def audit(
         TypeError: if the target is neither, a leaf of `params` or `updates` is no array, or
             the step does not return its carry.
         ValueError: if the step has no such argument.
+        NotImplementedError: before JAX 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp, optax
@@ -94,8 +94,9 @@ def audit(
         >>> dtypeguard.audit(step, params["w"], grads["w"]).drifts[0].path
         'mean'
     """
+    check_release("audit")
     if is_transformation(target) and not inspect.isclass(target):
-        return _audit_optimizer(target, *args, x64=x64, **options)
+        return audit_optimizer(target, *args, x64=x64, **options)
     made = getattr(target, "__annotations__", {}).get("return", "")
     if not callable(target) or inspect.isclass(target) or "Transformation" in str(made):
         raise TypeError(
@@ -106,7 +107,7 @@ def audit(
     return audit_step(target, *args, x64=x64, **options)
 
 
-def _audit_optimizer(
+def audit_optimizer(
     opt: Optimizer,
     params: Params,
     *,
@@ -114,6 +115,7 @@ def _audit_optimizer(
     extra_args: ExtraArgs | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
+    """What `audit` is for an optimizer, on any release of JAX."""
     extra_args = {} if extra_args is None else extra_args
     check_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)

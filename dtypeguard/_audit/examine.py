@@ -9,8 +9,8 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._lines import drift
 from .._lines.drift import Drift
-from .._lines.lines import ProgramLines
 from .._lines.monitored import RECORD
+from .._lines.why import ProgramLines
 from .._program.trace import Program, TraceFailed
 from . import findings
 from .report import AuditReport, Kind
@@ -41,9 +41,9 @@ def examine(subject: Any, x64: bool | None) -> AuditReport:
             error = reduce_error(failed.__cause__, *failed.args)
             advice = subject.advice((), error)
             return AuditReport(error=error, **about, **advice._asdict())
-        lines = ProgramLines(program, subject.trace)
+        lines = ProgramLines(program)
         drifts = tuple(drift.find(program, lines))
-        wide = tuple(findings.wide_operations(program, lines))
+        wide = tuple(findings.wide_operations(program))
         constants = tuple(findings.constants(program))
         advice = subject.advice(drifts, None) if drifts else Advice()
         is_stable = not constants and all(each.where == "updates" for each in drifts)

@@ -8,8 +8,6 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, is_python_number, is_weak, is_wide
 from .._leaves.rows import type_text
 from .._leaves.types import Aval
-from .._lines.equations import Written
-from .._lines.lines import ProgramLines
 from .._lines.why import line_of
 from .._program.graph import Equation
 from .._program.trace import Program
@@ -18,17 +16,10 @@ from .._source.origin import Origin
 
 @dataclasses.dataclass(frozen=True)
 class WideOperation:
-    """A 64-bit floating-point operation in a program without 64-bit inputs.
-
-    Attributes:
-        primitive: its name.
-        type: of its result: "float64[]", "float64[3,2]".
-        is_array: whether the result is an array rather than a scalar.
-        origin: its line.
-    """
+    """A 64-bit floating-point operation in a program without 64-bit inputs."""
 
     primitive: str
-    type: str
+    type: str  # of its result: "float64[]", "float64[3,2]"
     is_array: bool
     origin: Origin | None
 
@@ -39,18 +30,12 @@ class ChangedConstant:
 
     `equinox.filter_jit` holds it as a constant of the program: the Python numbers of an
     Equinox module, functions and strings.
-
-    Attributes:
-        path: of the leaf, which begins with the name of the parameter.
-        before: its value before the step.
-        after: its value after the step.
-        is_number: whether it is a Python number that could be an array: no bool.
     """
 
-    path: str
-    before: str
+    path: str  # begins with the name of the parameter
+    before: str  # its value before the step
     after: str
-    is_number: bool = dataclasses.field(default=False, repr=False)
+    is_number: bool = dataclasses.field(default=False, repr=False)  # of Python, no bool
 
     def __str__(self) -> str:
         remedy = f": begin with jnp.asarray({self.before})" * self.is_number
@@ -60,15 +45,12 @@ class ChangedConstant:
         )
 
 
-def wide_operations(program: Program, lines: ProgramLines) -> Iterator[WideOperation]:
+def wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
     is_input = lambda aval: is_wide(aval) and not is_weak(aval)
     if program.asks_wide or any(map(is_input, program.given)):
         return
-    found = list(_wide(program))
-    if any(Written(equation.stack).is_displaced for _, equation in found):
-        found = _wide(lines.undisplaced_program())
-    for aval, equation in found:
+    for aval, equation in _wide(program):
         is_array, line = aval.shape != (), line_of(equation)
         yield WideOperation(equation.primitive, type_text(aval), is_array, line)
 

@@ -6,15 +6,16 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
-from .._leaves.groups import Cells, grouped, of_holders, rows_of_causes
-from .._leaves.public import public
+from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import arrows, columns, rounding, shown_fields
+from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Why
 from .findings import ChangedConstant, WideOperation, wide_summary
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
+Cells = tuple[str, ...]
 _EXPLAIN = (
     " Call it within dtypeguard.explain(): the note on the error names the line to change."
 )
@@ -133,16 +134,18 @@ class AuditReport:
 
     def _short(self) -> tuple[list[str], list[str]]:
         """A line for each drift or for many of one cause, and where all of them are."""
-        rows = dict(zip(self.drifts, self.rows()))
-
-        def many(group: Sequence[Drift]) -> list[Cells]:
+        rows, shown = dict(zip(self.drifts, self.rows())), list[Cells]()
+        groups = grouped(self.drifts, _cause)
+        for group in groups[:CAUSES]:
+            if len(group) <= FEW:
+                shown += [rows[drift] for drift in group]
+                continue
             _, change, *named = rows[group[0]]
             is_one = len({(drift.before, drift.after) for drift in group}) == 1
             name = of_holders([drift.name for drift in group])
-            return [(name, change if is_one else "", *named)]
-
-        groups = grouped(self.drifts, _cause)
-        text, is_cut = rows_of_causes(groups, lambda drift: [rows[drift]], many)
+            shown.append((name, change if is_one else "", *named))
+        text = [*columns(shown), *and_more(max(len(groups) - CAUSES, 0))]
+        is_cut = len(shown) < len(rows)
         return text, ["Every leaf: the report's drifts, or --json."] * is_cut
 
     def to_json(self) -> str:

@@ -7,7 +7,7 @@ from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._guard.guard_step import guard_step
 from .._leaves.arguments import check_names
-from .._leaves.rows import array_text, lost
+from .._leaves.rows import dtype_text, lost
 from .._leaves.types import Args, DType, Key, Kwargs, PyTree, Step
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
@@ -116,18 +116,15 @@ class _Step(NamedTuple):
     def _begin(self, drifts: Sequence[Drift]) -> str:
         """How the carry has to begin, for these leaves to have their types at once."""
         advice = [
-            f"Start {drift.path} as {drift.after}: {array_text(drift.after)}"
-            f"{lost(*(aval.dtype for aval in drift.avals))}."
+            f"Start {drift.path} as {drift.after}: jnp.asarray(x, "
+            f"{dtype_text(drift.after)}){lost(*(aval.dtype for aval in drift.avals))}."
             for drift in drifts
             if drift.kind == "dtype"
         ]
         is_in = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
         weak = [drift.path for drift in drifts if drift.kind == "weak_type"]
-        calls = [
-            f"dtypeguard.strong({name})"
-            for name in self.call().names
-            if any(is_in(path, name) for path in weak)
-        ]
+        holders = [x for x in self.call().names if any(is_in(path, x) for path in weak)]
+        calls = [f"dtypeguard.strong({name})" for name in holders]
         if calls:
             advice.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
         return " ".join(advice)

@@ -11,21 +11,12 @@ from .._source.origin import Origin, origin_of_error
 
 @dataclasses.dataclass(frozen=True)
 class TraceError:
-    """Why `init`, `update` or a step does not trace.
+    """Why `init`, `update` or a step does not trace."""
 
-    Attributes:
-        function: "init", "update" or "step".
-        message: the first line of the error; all of a `DtypeDriftError`, which names the
-            leaves.
-        types: the two types that disagree; empty if the error names none.
-        origin: the innermost line outside JAX and dtypeguard that raised it.
-        is_guarded: whether it passed through a guarded optimizer.
-    """
-
-    function: str
-    message: str
-    types: tuple[str, ...]
-    origin: Origin | None
+    function: str  # "init", "update" or "step"
+    message: str  # the first line of the error; all of a `DtypeDriftError`
+    types: tuple[str, ...]  # the two that disagree; empty if the error names none
+    origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
     is_guarded: bool = dataclasses.field(default=False, repr=False)
 
     @property

@@ -11,14 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.arguments import shown
-from .._leaves.compat import HAS_NUMBERS
-from .._leaves.public import public
-from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree
+from .._leaves.compat import check_release
+from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
 from .calls import WholeCall
 from .emit import Emitter, cast
-from .entries import PRODUCTS, PlanError
+from .entries import PRODUCTS, PlanError, entries_of
 from .plan import Plan
-from .reading import entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,7 +47,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
       a product, integers, random draws, the operands of callbacks and of Pallas kernels.
       The attribute `kept` lists the lines that stay as written for such a reason, once the
       function was called. So does a line with a constant that the narrow dtype makes
-      infinite or 0.
+      infinite or 0, and so does a function with a rule of derivatives of its own.
     - The program keeps its form: `jit`, `jax.checkpoint` with its policy, loops, branches,
       `shard_map`, rules of derivatives, shardings, named scopes and lines of source. Where
       nothing is in another dtype, it compiles to the same HLO.
@@ -91,11 +89,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
             f"autocast got {shown(f)}. Give it a function of arrays first, and then a "
             "plan: autocast(step, jnp.bfloat16)."
         )
-    if not HAS_NUMBERS:
-        raise NotImplementedError(
-            f"autocast needs JAX 0.8 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
+    check_release("autocast")
     calls = _Autocast(f, checked)
 
     @functools.wraps(f, updated=())
@@ -154,7 +148,7 @@ class _Autocast:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = call.traced()
-            made, _ = self._emitter.emit(jaxpr, call.arrays)
+            made = self._emitter.emit(jaxpr, call.arrays)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
         return call.returned(returned, settled)

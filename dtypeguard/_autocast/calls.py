@@ -34,11 +34,6 @@ class WholeCall:
     Attributes:
         arrays: its arrays.
         function: what is called with the arguments, and with the object of a method of NNX.
-
-    Args:
-        function: any function.
-        args: its arguments by position.
-        kwargs: its arguments by name.
     """
 
     def __init__(self, function: Function, args: Args, kwargs: Kwargs):

@@ -22,29 +22,28 @@ from .._numbers.nodes import Block, Node, has_no_wide_form
 from .._numbers.program import NumericProgram
 from .._numbers.propagate import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
-from .asked import asks_for_float32
-from .entries import ALL, PRODUCTS, PlanEntry
-from .lost import Lost, fate, still_lost
+from .entries import ALL, PlanEntry
+from .lost import fate
 from .matching import Matcher, key_of_line
 from .plan import Plan
 
 FLOAT32 = np.dtype("float32")
-_ASKS_FOR_RESULT = "preferred_element_type"
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
 _CONSTANT = "by a constant that {} does not hold"
+_RULE = "by its own rule of derivatives"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
+# A constant that is lost is so in what these make of it as well.
+_PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-# These may have other dtypes though no operand has.
-_ANY_DTYPES = frozenset([*OF_PRODUCTS, "convert_element_type"])
 # What is emitted with another jaxpr inside, by the parameter that holds it.
 CALLS: dict[str, str] = {
     **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
@@ -52,7 +51,6 @@ CALLS: dict[str, str] = {
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
     ),
 }
-CUSTOM = "custom_jvp_call", "custom_vjp_call"
 
 
 class Kept(NamedTuple):
@@ -72,13 +70,13 @@ class ValueType(NamedTuple):
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
         is_held: whether it is a constant that the narrow dtype has exactly.
-        lost: what the narrow dtype makes of the constants in it.
+        is_lost: whether a constant in it is 0 or infinite in the narrow dtype.
     """
 
     dtype: DType
     is_kept: bool = False
     is_held: bool = False
-    lost: Lost = Lost.NOTHING
+    is_lost: bool = False
 
 
 Types = list[ValueType]
@@ -101,16 +99,7 @@ class ByPlan(Propagation[ValueType]):
     """The rules of a plan.
 
     Attributes:
-        made: what each equation computes in.
         products: the numbers of the products.
-        customs: what is known of the operands of functions with derivatives of their own,
-            by their numbers, and of their results.
-
-    Args:
-        program: the program.
-        plan: the plan.
-        matcher: finds the entries of equations.
-        kept: gets the lines that compute as written though the plan makes them narrow.
     """
 
     def __init__(
@@ -122,11 +111,9 @@ class ByPlan(Propagation[ValueType]):
     ):
         super().__init__(program)
         self._plan, self._matcher, self._kept = plan, matcher, kept
-        self._is_of_products = plan.default == PRODUCTS and not plan.entries
         self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
-        self.customs: dict[int, tuple[Types, Types]] = {}
 
     def of(self, given: Types) -> Types:
         """What is known of the results of the program, of that of its inputs."""
@@ -134,6 +121,7 @@ class ByPlan(Propagation[ValueType]):
 
     @property
     def made(self) -> WidthPlan:
+        """What each equation computes in."""
         rounded = frozenset(use for use, is_rounded in self.rounded.items() if is_rounded)
         plan = WidthPlan(self.entries, False, False, self.carried, rounded)
         return plan._replace(dtypes=(*self._dtypes,))
@@ -152,17 +140,24 @@ class ByPlan(Propagation[ValueType]):
         return super().node(node, values)
 
     def called(self, node: Node, values: Types) -> Sequence[ValueType]:
-        if node.name not in CALLS and node.name not in CUSTOM:
-            return self._written(node, values)
+        if node.name not in CALLS:
+            return self._with_own_rules(node, values)
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             outs = node.eqn.outvars
             made = [x._replace(dtype=dtype_of(v.aval)) for x, v in zip(made, outs)]
         self.leave(node, made)
-        if node.name in CUSTOM:
-            self.customs[node.number] = values, made
         return made
+
+    def _with_own_rules(self, node: Node, values: Types) -> Types:
+        """As it stands: run as its primal, a function would lose its own derivative."""
+        for each in node.inner[0].all_nodes():
+            self._entry(each)
+            if each.name in OF_PRODUCTS:
+                self.products.add(each.number)
+                self._keep(node, _RULE)
+        return self._written(node, values)
 
     def solve(self, node: Node, values: Types) -> Sequence[ValueType]:
         return self._written(node, values)
@@ -195,7 +190,7 @@ class ByPlan(Propagation[ValueType]):
         dtype = dtypes[-1] if 0 < attempt < 3 else functools.reduce(wider, dtypes)
         is_kept = any(value.is_kept for value in values)
         is_held = all(value.is_held for value in values)
-        return ValueType(dtype, is_kept, is_held, most_lost(values))
+        return ValueType(dtype, is_kept, is_held, any(value.is_lost for value in values))
 
     def entry_of(self, value: ValueType, aval: Aval) -> int:
         is_own = value.dtype == dtype_of(aval) or not is_float(aval)
@@ -204,33 +199,18 @@ class ByPlan(Propagation[ValueType]):
     # Equations
 
     def opaque(self, node: Node, values: Types) -> Types:
-        is_rounding = node.name == "reduce_precision"
-        return self._repeated(node, values) if is_rounding else self._written(node, values)
+        """As it stands, but the `reduce_precision` of `jax.checkpoint`."""
+        own = bits_of(node.eqn.invars[0].aval.dtype) if node.eqn.invars else None
+        is_repeated = node.name == "reduce_precision" and own is not None
+        if not is_repeated or not own.items() <= node.eqn.params.items():
+            return self._written(node, values)
+        (value,) = values
+        return [value._replace(dtype=x.dtype) for x in self._in(value.dtype, node, values)]
 
     def computed(self, node: Node, values: Types) -> Types:
-        if self._stands(node, values):
-            self.entries[node.number] = WRITTEN
-            return [ValueType(dtype_of(var.aval)) for var in node.eqn.outvars]
-        rule = _rule_of(node.eqn)
-        may_ask = node.name in OF_PRODUCTS or not self._is_of_products
-        if not (may_ask and asks_for_float32(node.stack)):
-            return rule(self, node, values)
-        asked = [x._replace(is_kept=kind(x.dtype) == "float") for x in values]
-        made = rule(self, node, asked)
-        # The source may cast back as well, which leaves no equation either.
-        is_kept = any(value.is_kept for value in values)
-        return [value._replace(is_kept=value.is_kept and is_kept) for value in made]
-
-    def _stands(self, node: Node, values: Types) -> bool:
-        """Whether it is plain that an equation is as written: nothing near it is narrow."""
-        return (
-            self._is_of_products
-            and node.name not in _ANY_DTYPES
-            and all(
-                value == ValueType(dtype_of(var.aval)) and not hasattr(var, "val")
-                for value, var in zip(values, node.eqn.invars)
-            )
-        )
+        made = _rule_of(node.eqn)(self, node, values)
+        counted = values[: 1 if node.name == "div" else None]
+        return _lost(made) if node.name in _PASS_LOSSES and _is_lost(counted) else made
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)
@@ -242,9 +222,6 @@ class ByPlan(Propagation[ValueType]):
     def _keep(self, node: Node, by: str) -> None:
         """Notes a line that computes as written."""
         self._kept[Kept(str(key_of_line(node.stack)) or "inside JAX", by)] = None
-
-    def _is_drawn(self, node: Node) -> bool:
-        return self._draws and Written(node.stack).is_of_sampler
 
     def _written(self, node: Node, values: Types) -> Types:
         """As it stands."""
@@ -265,50 +242,42 @@ class ByPlan(Propagation[ValueType]):
         return [ValueType(made if is_float(x) else dtype_of(x)) for x in avals]
 
     def _dtype_for(self, node: Node, values: Types) -> DType | None:
-        """What an equation computes in; None if as written."""
-        entry = self._entry(node)
-        if not any(is_float(var.aval) for var in node.eqn.outvars):
+        """What an equation computes in by the plan; None if as written."""
+        entry, eqn = self._entry(node), node.eqn
+        is_product = node.name in OF_PRODUCTS
+        if not any(is_float(var.aval) for var in eqn.outvars):
             return None
-        if entry is None and not self._is_narrow(node.eqn, values):
-            return None
-        if self._is_drawn(node):
+        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
+            return entry.dtype
+        if entry is None and not (is_product or self._plan.default == ALL):
             return None
         dtype = self._plan.narrow if entry is None else entry.dtype
-        if not is_narrower(dtype, FLOAT32):
-            return dtype
+        allowed = (FLOAT32,) if is_product else (FLOAT32, self._plan.narrow)
+        avals = [var.aval for var in (*eqn.invars, *eqn.outvars) if is_float(var.aval)]
+        if (is_product or entry is None) and any(x.dtype not in allowed for x in avals):
+            return None
+        if self._draws and Written(node.stack).is_of_sampler:
+            return None
+        if is_product and _asks_for_precision(eqn):
+            return self._keep(node, _OWN_PRECISION)
         if any(value.is_kept for value in values):
             return self._keep(node, _CAST)
-        if most_lost(values):
+        if _is_lost(values):
             return self._keep(node, _CONSTANT.format(dtype))
         return dtype
 
-    def _is_narrow(self, eqn: Equation, values: Types) -> bool:
-        """Whether the default of the plan makes an equation narrow."""
-        if self._plan.default != ALL:
-            return False
-        avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
-        if any(x.dtype not in (FLOAT32, self._plan.narrow) for x in avals if is_float(x)):
-            return False
-        return any(kind(value.dtype) == "float" for value in values)
-
     def _plain(self, node: Node, values: Types) -> Types:
         """In the dtype of its entry, or of what the plan makes narrow."""
-        dtype = self._dtype_for(node, values)
+        has_floats = any(kind(value.dtype) == "float" for value in values)
+        dtype = self._dtype_for(node, values) if has_floats or self._entry(node) else None
         is_fixed = node.name in primitives.OF_OWN_DTYPES
         if dtype is None or (is_fixed and bits(dtype) < 32):
-            made = self._written(node, values)
-        else:
-            made = self._in(dtype, node, values)
-        return _with_lost(made, self._still_lost(node, values))
-
-    def _still_lost(self, node: Node, values: Types) -> Lost:
-        name = "add" if node.name in SUMS else node.name
-        return still_lost(name, [value.lost for value in values])
+            return self._written(node, values)
+        return self._in(dtype, node, values)
 
     def _moved(self, node: Node, values: Types) -> Types:
         """In the dtype that its operands have, which it rounds none of."""
         floats = [value for value in values if kind(value.dtype) == "float"]
-        lost = most_lost(floats)
         # A constant that every dtype has, such as 0, takes that of the others.
         dtypes = {value.dtype for value in floats if not value.is_held}
         if not dtypes:
@@ -316,23 +285,23 @@ class ByPlan(Propagation[ValueType]):
             return [ValueType(x.dtype, is_held=kind(x.dtype) == "float") for x in made]
         if len(dtypes) == 1:
             made = self._in(dtypes.pop(), node, values)
-        elif lost:
+        elif _is_lost(floats):
             self._keep(node, _CONSTANT.format(self._plan.narrow))
             made = self._written(node, values)
         else:
             return self._plain(node, values)
         if any(value.is_kept for value in floats):
             made = [ValueType(x.dtype, kind(x.dtype) == "float") for x in made]
-        return _with_lost(made, lost)
+        return _lost(made) if _is_lost(floats) else made
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
         pairs = zip(values, node.eqn.invars)
-        if any(
-            is_narrower(x.dtype, dtype_of(v.aval)) for x, v in pairs if is_float(v.aval)
-        ):
-            return _with_lost(self._written(node, values), most_lost(values))
-        return self._moved(node, values)
+        narrow = (is_narrower(x.dtype, v.aval.dtype) for x, v in pairs if is_float(v.aval))
+        if not any(narrow):
+            return self._moved(node, values)
+        made = self._written(node, values)
+        return _lost(made) if _is_lost(values) else made
 
     def _chosen(self, node: Node, values: Types) -> Types:
         has_floats = any(is_float(var.aval) for var in node.eqn.outvars)
@@ -342,10 +311,8 @@ class ByPlan(Propagation[ValueType]):
         """As written but where an entry says more."""
         entry = self._entry(node)
         if entry is None or not any(is_float(var.aval) for var in node.eqn.outvars):
-            made = self._written(node, values)
-        else:
-            made = self._in(entry.dtype, node, values)
-        return _with_lost(made, self._still_lost(node, values))
+            return self._written(node, values)
+        return self._in(entry.dtype, node, values)
 
     def _converted(self, node: Node, values: Types) -> Types:
         """As written: a cast is the user's."""
@@ -361,46 +328,21 @@ class ByPlan(Propagation[ValueType]):
             value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")
         ]
 
-    def _repeated(self, node: Node, values: Types) -> Types:
-        """`reduce_precision`: that of `jax.checkpoint` has the bits of its operand."""
-        (value,), own = values, bits_of(node.eqn.invars[0].aval.dtype)
-        if own is None or not own.items() <= node.eqn.params.items():
-            return self._written(node, values)
-        made = self._in(value.dtype, node, values)
-        return [value._replace(dtype=x.dtype) for x in made]
-
     def _multiplied(self, node: Node, values: Types) -> Types:
         """A product or a convolution."""
         self.products.add(node.number)
-        dtype = self._dtype_of_product(node, values)
+        dtype = self._dtype_for(node, values)
         if dtype is None:
-            made = self._written(node, values)
-            return [ValueType(x.dtype) for x in made]
+            return [ValueType(x.dtype) for x in self._written(node, values)]
         # A gradient may be added up over devices.
         is_narrow = is_narrower(dtype, FLOAT32)
         is_wide = is_narrow and (node.is_backward or self._asks_for_result(node))
         result = node.eqn.outvars[0].aval.dtype if is_wide else None
         return self._in(dtype, node, values, result)
 
-    def _dtype_of_product(self, node: Node, values: Types) -> DType | None:
-        entry, eqn = self._entry(node), node.eqn
-        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
-            return entry.dtype if is_float(eqn.outvars[0].aval) else None
-        dtype = self._plan.narrow if entry is None else entry.dtype
-        if any(var.aval.dtype != FLOAT32 for var in (*eqn.invars[:2], *eqn.outvars)):
-            return None
-        if self._is_drawn(node):
-            return None
-        if _asks_for_precision(eqn):
-            return self._keep(node, _OWN_PRECISION)
-        if any(value.is_kept for value in values):
-            return self._keep(node, _CAST)
-        if most_lost(values) > Lost.NEAR_ZERO:
-            return self._keep(node, _CONSTANT.format(dtype))
-        return dtype
-
     def _asks_for_result(self, node: Node) -> bool:
-        is_asked = _ASKS_FOR_RESULT in (key_of_line(node.stack).expression or "")
+        text = key_of_line(node.stack).expression or ""
+        is_asked = "preferred_element_type" in text
         if is_asked:
             self._keep(node, _RESULT)
         return is_asked
@@ -446,14 +388,12 @@ def _asks_for_precision(eqn: Equation) -> bool:
     return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
 
 
-def _with_lost(values: Types, lost: Lost) -> Types:
-    if not lost:
-        return values
-    return [x._replace(lost=lost) if kind(x.dtype) == "float" else x for x in values]
+def _is_lost(values: Sequence[ValueType]) -> bool:
+    return any(value.is_lost for value in values)
 
 
-def most_lost(values: Sequence[ValueType]) -> Lost:
-    return max((value.lost for value in values), default=Lost.NOTHING)
+def _lost(values: Types) -> Types:
+    return [x._replace(is_lost=kind(x.dtype) == "float") for x in values]
 
 
 def dtype_of(value: Any) -> DType:

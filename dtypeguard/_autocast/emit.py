@@ -19,24 +19,30 @@ from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.control import Interpreter
 from .._numbers.evaluate import bits_of, evaluate_in
 from .._numbers.formats import Formats
-from .._numbers.nodes import CALL, COMPUTED, OWN, SKIPPED, SOLVE, STOCHASTIC, Block, Node
+from .._numbers.nodes import (
+    CALL,
+    COMPUTED,
+    OWN,
+    SKIPPED,
+    SOLVE,
+    STOCHASTIC,
+    Block,
+    Interpreter,
+    Node,
+)
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.propagate import WidthPlan
-from .._program.graph import Stack, loop_parts, manual_axes, open_jaxpr
+from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype
-from .custom import custom_jvp, custom_vjp, is_of_users
 from .decide import (
     CALLS,
     CHOOSES,
-    CUSTOM,
     FLOAT32,
     ByPlan,
     Kept,
-    Types,
     ValueType,
     dtype_of,
     is_float,
@@ -44,7 +50,7 @@ from .decide import (
 )
 from .matching import Matcher, key_of_line
 from .plan import Plan
-from .products import fan_out, is_bilinear, product, rounded
+from .products import is_bilinear, product, rounded
 
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
@@ -68,38 +74,13 @@ class Emitter:
         self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
         self.products = 0
 
-    def emit(
-        self,
-        jaxpr: Jaxpr,
-        arrays: Sequence[Leaf],
-        types: Types | None = None,
-        outer: Stack = (),
-    ) -> tuple[list[Leaf], Types]:
-        """The results of a closed jaxpr, and what is known of them.
-
-        Args:
-            jaxpr: the jaxpr.
-            arrays: its arguments.
-            types: what is known of them; nothing by default.
-            outer: the equations around it, inside out.
-        """
-        program = NumericProgram(jaxpr, _OWN, None, outer)
+    def emit(self, jaxpr: Jaxpr, arrays: Sequence[Leaf]) -> list[Leaf]:
+        """The results of a closed jaxpr, of its arguments."""
+        program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept)
-        made = rules.of(
-            [ValueType(dtype_of(x)) for x in arrays] if types is None else types
-        )
+        rules.of([ValueType(dtype_of(x)) for x in arrays])
         self.products += len(rules.products)
-        return Emission(program, rules, self).block(program.block, arrays), made
-
-
-class _Copies:
-    """A narrow value that is used several times, with a cotangent for each use."""
-
-    def __init__(self, array: Leaf, count: int):
-        self._copies = iter(fan_out(array, count))
-
-    def next(self) -> Leaf:
-        return next(self._copies)
+        return Emission(program, rules, self).block(program.block, arrays)
 
 
 class Emission(Interpreter):
@@ -107,22 +88,12 @@ class Emission(Interpreter):
 
     Attributes:
         plan: what each equation computes in.
-        customs: see `ByPlan`.
-
-    Args:
-        program: the program.
-        rules: what the plan says of it.
-        emitter: emits others.
     """
 
     def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
         self.program, self.emitter = program, emitter
         self.plan: WidthPlan = rules.made
-        self.customs = rules.customs
         self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
-        self._always = {
-            x.number for x in program.block.all_nodes() if _is_always_emitted(x)
-        }
 
     # Values
 
@@ -142,17 +113,14 @@ class Emission(Interpreter):
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         return _in_context(eqn)
 
-    def used(self, value: Any) -> Leaf:
-        return value.next() if isinstance(value, _Copies) else value
-
-    def kept(self, block: Block, node: Node, made: Sequence[Leaf]) -> Sequence[Any]:
+    def kept(
+        self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
+    ) -> Sequence[Any]:
         return [self._kept(block, *pair) for pair in zip(node.eqn.outvars, made)]
 
-    def _kept(self, block: Block, var: Any, value: Leaf) -> Any:
-        """A value, or copies of a narrow one whose cotangents are added up wide."""
-        count, dtype = block.uses[var], dtype_of(value)
-        is_narrow = is_float(var.aval) and is_narrower(dtype, var.aval.dtype)
-        return _Copies(value, count) if is_narrow and count > 1 else value
+    def _kept(self, block: Block, var: Any, value: Leaf) -> Leaf:
+        """A value; a narrow one of many uses in its own dtype, as cotangents are added."""
+        return _widened(value, var.aval) if block.uses[var] > 1 else value
 
     # Equations
 
@@ -168,7 +136,7 @@ class Emission(Interpreter):
 
     def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if node.name in CHOOSES:
-            values = self._rounded_indeed(node, values)
+            values = [_widened(x, v.aval) for x, v in zip(values, node.eqn.invars)]
         computes = self.plan.computes(int(self.plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
@@ -181,21 +149,6 @@ class Emission(Interpreter):
         except REFUSALS:  # it takes no operands of this dtype
             made = self.written(node, values)
             return [cast(x, result) if is_float(x) else x for x in made]
-
-    def _rounded_indeed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """Operands of what compares or chooses, of which XLA leaves out no rounding.
-
-        It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum
-        asks for.
-        """
-        return [
-            _rounded_indeed(x)
-            if not hasattr(v, "val")
-            and is_float(v.aval)
-            and is_narrower(dtype_of(x), v.aval.dtype)
-            else x
-            for x, v in zip(values, node.eqn.invars)
-        ]
 
     def _round(self, array: Leaf, dtype: DType) -> Leaf:
         """An operand of a product, rounded once for all products of a function."""
@@ -234,13 +187,7 @@ class Emission(Interpreter):
         return bind(node.eqn, values, params)
 
     def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in CALLS:
-            return self.held(node, values)
-        if node.name not in CUSTOM or not self.is_changed(node, values):
-            return self.written(node, values)
-        made = self.inner(node, node.inner[0], values)
-        rule = custom_vjp if node.name == "custom_vjp_call" else custom_jvp
-        return rule(self.emitter.emit, node, values, made, *self.customs[node.number])
+        return (self.held if node.name in CALLS else self.written)(node, values)
 
     def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if not self.is_changed(node, values):
@@ -264,18 +211,11 @@ class Emission(Interpreter):
         return (
             bool(self.plan.entries[first : node.number + 1].any())
             or any(any(self.plan.carried.get(n, ())) for n in inside)
-            or not self._always.isdisjoint(inside)
             or any(map(is_other, values, node.eqn.invars))
         )
 
     def inner(self, node: Node | None, block: Block, values: Sequence[Leaf]) -> Jaxpr:
-        """A block as a closed jaxpr, for operands of the types of these.
-
-        Args:
-            node: the equation whose results it makes, if it does.
-            block: the block.
-            values: its operands.
-        """
+        """A block as a closed jaxpr, for operands of the types of these."""
         variables = block.inputs[len(block.consts) :]
         avals = [_retyped(v.aval, dtype_of(x)) for v, x in zip(variables, values)]
         leaves = () if node is None else self.plan.carried.get(node.number, ())
@@ -342,7 +282,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays)
+        made = emitter.emit(jaxpr, arrays)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
@@ -377,18 +317,16 @@ def cast(array: Leaf, dtype: DType) -> Leaf:
     return jnp.asarray(np.asarray(array).astype(dtype))
 
 
-def _rounded_indeed(array: Leaf) -> Leaf:
-    """A narrow array, of which XLA cannot leave out the rounding that made it."""
+def _widened(array: Leaf, aval: Aval) -> Leaf:
+    """A narrow array in its own dtype, of which XLA cannot leave out the rounding.
+
+    It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum asks
+    for.
+    """
     dtype = dtype_of(array)
-    made = lax.reduce_precision(cast(array, FLOAT32), **bits_of(dtype) or {})
-    return cast(made, dtype)
-
-
-def _is_always_emitted(node: Node) -> bool:
-    """Whether the rules of a derivative may have products that the function has not."""
-    if node.name == "custom_vjp_call":
-        return True
-    return node.name == "custom_jvp_call" and is_of_users(node.eqn.params["call_jaxpr"])
+    if not is_float(aval) or not is_narrower(dtype, aval.dtype):
+        return array
+    return lax.reduce_precision(cast(array, aval.dtype), **bits_of(dtype) or {})
 
 
 def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:

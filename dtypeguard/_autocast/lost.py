@@ -1,52 +1,29 @@
 """What a narrow dtype makes of the constants of a program."""
 
-import enum
 import functools
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import kind
-from .._leaves.internals import ForeignNames
 from .._leaves.types import DType, Leaf
 
 
-class Lost(enum.IntEnum):
-    """What a narrow dtype makes of a value that comes from a constant.
-
-    Attributes:
-        NOTHING: nothing but a rounding.
-        NEAR_ZERO: 0 where another operand was 0, as of `x + 1e-12`.
-        ZERO: 0.
-        INFINITE: infinite numbers, as of `jnp.finfo(jnp.float32).min`.
-    """
-
-    NOTHING = 0
-    NEAR_ZERO = 1
-    ZERO = 2
-    INFINITE = 3
-
-
 class Fate(NamedTuple):
-    """What becomes of a constant.
+    """What becomes of a constant in a narrow dtype.
 
     Attributes:
-        is_held: whether the narrow dtype has it exactly.
-        lost: what it loses.
+        is_held: whether the dtype has it exactly; known of single numbers alone.
+        is_lost: whether it makes it 0 or infinite: `1e-12`, or the least float32.
     """
 
     is_held: bool = False
-    lost: Lost = Lost.NOTHING
+    is_lost: bool = False
 
 
 def fate(constant: Leaf, dtype: DType) -> Fate:
-    """What becomes of a constant in a dtype.
-
-    An array loses what its greatest finite number loses. That it has exactly each number is
-    known of single numbers alone.
-    """
+    """What becomes of a constant in a dtype; of an array, of its greatest finite number."""
     is_known = not isinstance(constant, Tracer)
     if not is_known or kind(getattr(constant, "dtype", None)) != "float":
         return Fate()
@@ -58,7 +35,7 @@ def fate(constant: Leaf, dtype: DType) -> Fate:
     greatest = max(values.max(), -values.min())
     if not np.isfinite(greatest):
         greatest = np.max(abs(values), initial=0, where=np.isfinite(values))
-    return Fate(lost=_fate(greatest.item(), values.dtype, dtype).lost)
+    return Fate(is_lost=_fate(greatest.item(), values.dtype, dtype).is_lost)
 
 
 @functools.lru_cache(1000)
@@ -66,42 +43,6 @@ def _fate(number: float, own: DType, dtype: DType) -> Fate:
     value = np.asarray(number, own)
     with np.errstate(all="ignore"):
         narrow = value.astype(dtype)
-    if narrow.astype(own) == value:
-        return Fate(is_held=True)
-    if narrow == 0:
-        return Fate(lost=Lost.ZERO)
-    is_lost = np.isfinite(value) and not np.isfinite(narrow)
-    return Fate(lost=Lost.INFINITE if is_lost else Lost.NOTHING)
-
-
-def still_lost(name: str, operands: Sequence[Lost]) -> Lost:
-    """What is lost of the results of an equation that computes wide for a constant.
-
-    Args:
-        name: of its primitive; that of `add` stands for all sums.
-        operands: what is lost of each operand.
-    """
-    passes = _PASSES.get(name) if any(operands) else None
-    return passes(operands) if passes else Lost.NOTHING
-
-
-def _of_sum(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NEAR_ZERO
-
-
-def _of_product(operands: Sequence[Lost]) -> Lost:
-    return Lost.INFINITE if Lost.INFINITE in operands else Lost.NOTHING
-
-
-def _of_quotient(operands: Sequence[Lost]) -> Lost:
-    over, under = operands
-    is_infinite = over == Lost.INFINITE or under == Lost.ZERO
-    return Lost.INFINITE if is_infinite else Lost.NOTHING
-
-
-_PASSES: dict[str, Callable[[Sequence[Lost]], Lost]] = {
-    **dict.fromkeys(("add", "sub"), _of_sum),
-    "mul": _of_product,
-    "div": _of_quotient,
-    **dict.fromkeys(ForeignNames("sort top_k"), max),
-}
+    is_held = bool(narrow.astype(own) == value)
+    is_infinite = np.isfinite(value) and not np.isfinite(narrow)
+    return Fate(is_held, not is_held and bool(narrow == 0 or is_infinite))

@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from .._lines.equations import Written
 from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
@@ -49,9 +47,6 @@ def key_of_line(stack: Stack) -> MatchedLine:
 
     Lines in packages count for the user's line that calls them, and the backward pass of a
     line for the line.
-
-    Args:
-        stack: the equation and those around it, inside out.
     """
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
@@ -89,18 +84,10 @@ def file_name(file: str) -> str:
 
 
 class Matcher:
-    """Finds the entry of each equation, and remembers which entries were found.
-
-    Args:
-        plan: the plan.
-    """
+    """Finds the entry of each equation, and remembers which entries were found."""
 
     def __init__(self, plan: Plan):
-        self._entries = [
-            dataclasses.replace(x, expression=x.expression and _normal(x.expression))
-            for x in plan.entries
-        ]
-        self._given = plan.entries
+        self._entries = plan.entries
         self._known: dict[MatchedLine, PlanEntry | None] = {}
         self._found: set[int] = set()
 
@@ -113,7 +100,7 @@ class Matcher:
             numbers = [n for n, x in enumerate(self._entries) if _matches(x, line)]
             self._found.update(numbers)
             best = max(numbers, key=self._weight, default=None)
-            self._known[line] = None if best is None else self._given[best]
+            self._known[line] = None if best is None else self._entries[best]
         return self._known[line]
 
     def _weight(self, number: int) -> tuple[bool, int, int]:
@@ -126,12 +113,15 @@ class Matcher:
         Raises:
             ValueError: names all that did not, with the nearest line of the program.
         """
-        missed = [x for n, x in enumerate(self._given) if n not in self._found]
+        missed = [x for n, x in enumerate(self._entries) if n not in self._found]
         if not missed:
             return
         lines = [line for line in self._known if line.place]
         files = sorted({line.place.partition(":")[0] for line in lines})
-        if len(missed) == len(self._given) and not any(_is_near(x, lines) for x in missed):
+        in_file = lambda x: any(
+            _is_place(x.place.partition(":")[0], file) for file in files
+        )
+        if len(missed) == len(self._entries) and not any(map(in_file, missed)):
             raise PlanError(
                 f"The plan is of another program: none of its {len(missed)} entries is in "
                 f"this one, which computes in {', '.join(files) or 'no file of yours'}. "
@@ -141,22 +131,6 @@ class Matcher:
         rows = [f"  {entry}: {_remedy(entry, lines)}" for entry in missed]
         count = "1 entry" if len(missed) == 1 else f"{len(missed)} entries"
         raise PlanError("\n".join([f"{count} of the plan matches nothing:", *rows]))
-
-
-def matched(plan: Plan, stacks: Iterable[Stack]) -> list[np.dtype | None]:
-    """The dtype that a plan's entries give each equation; None where none names it.
-
-    Args:
-        plan: the plan.
-        stacks: the equations, each with those around it, inside out.
-
-    Raises:
-        ValueError: if an entry matches none of them; names the nearest.
-    """
-    matcher = Matcher(plan)
-    entries = [matcher.entry(stack) for stack in stacks]
-    matcher.check()
-    return [None if entry is None else entry.dtype for entry in entries]
 
 
 def _matches(entry: PlanEntry, line: MatchedLine) -> bool:
@@ -185,22 +159,13 @@ def _is_in_scope(written: str, scope: str) -> bool:
     return any(fits(start) for start in range(len(inside) - len(names) + 1))
 
 
-@functools.lru_cache(1000)
-def _normal(text: str) -> str:
-    """The text of an expression without the writer's spaces, quotes and brackets."""
-    try:
-        return ast.unparse(ast.parse(text.strip())).strip()
-    except SyntaxError:
-        return text.strip()
-
-
 @functools.lru_cache(10_000)
 def _loose(text: str) -> str:
     """The text of an expression with `?`, which is any number, for each of its floats."""
     try:
-        tree = ast.parse(text.replace("?", _ANY), mode="eval")
+        tree = ast.parse(text.strip().replace("?", _ANY))
     except SyntaxError:
-        return text
+        return text.strip()
     return ast.unparse(_WithoutFloats().visit(tree))
 
 
@@ -212,33 +177,15 @@ class _WithoutFloats(ast.NodeTransformer):
         return ast.Name(_ANY) if type(node.value) is float else node
 
 
-def _is_near(entry: PlanEntry, lines: Sequence[MatchedLine]) -> bool:
-    """Whether a program has the file of an entry, or its expression."""
-    file = lambda place: place.partition(":")[0]
-    return any(
-        _is_place(file(entry.place), file(line.place))
-        or (entry.expression and _normal(entry.expression) == line.expression)
-        for line in lines
-    )
-
-
 def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
     """What to write in place of an entry that matches nothing."""
-    here = [line for line in lines if _is_place(entry.place, line.place)]
-    text = entry.expression and _normal(entry.expression)
-    same = [line for line in here if text in (None, line.expression)]
-    if same:
-        nearest = _nearest(entry.scope or "", sorted({line.scope for line in same}))
-        return f"the nearest scope there is {nearest!r}"
-    if here:
-        texts = sorted({line.expression for line in here if line.expression})
-        return f'the nearest there is "{_nearest(text or "", texts)}"'
-    if moved := sorted({x.place for x in lines if text and x.expression == text}):
-        place = _nearest(entry.place, moved)
-        return f'its expression is in "{place}" now: write that, or undo the renaming'
-    place = _nearest(entry.place, sorted({line.place for line in lines}))
-    return f'no such function computes anything; the nearest is "{place}"'
+    anywhere = dataclasses.replace(entry, scope=None)
+    scopes = {line.scope for line in lines if _matches(anywhere, line)}
+    if scopes:
+        return f"the nearest scope there is {_nearest(entry.scope or '', scopes)!r}"
+    names = {line.place if entry.expression is None else str(line) for line in lines}
+    return f'the nearest there is "{_nearest(entry.key, names)}"'
 
 
-def _nearest(text: str, texts: Sequence[str]) -> str:
-    return next(iter(difflib.get_close_matches(text, texts, 1, 0.0)), "")
+def _nearest(text: str, texts: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(text, sorted(texts), 1, 0.0)), "")

@@ -9,10 +9,17 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.public import public
-from .._leaves.types import DType
-from .entries import DEFAULTS, PRODUCTS, VERSION, PlanEntry, PlanError, quoted
-from .reading import NUMBERS, fields_of
+from .._leaves.types import DType, public
+from .entries import (
+    DEFAULTS,
+    NUMBERS,
+    PRODUCTS,
+    VERSION,
+    PlanEntry,
+    PlanError,
+    fields_of,
+    quoted,
+)
 
 
 @public
@@ -62,15 +69,12 @@ class Plan:
         """
         return cls(dtype)
 
-    def _by_scope(self) -> list[PlanEntry]:
-        return sorted(self.entries, key=lambda each: each.scope or "")
-
-    def _figures(self) -> dict[str, str]:
-        known = {name: getattr(self, name) for name in NUMBERS}
-        return {name: _FORMS[name](x) for name, x in known.items() if x is not None}
-
     def text(self) -> str:
         """The plan as TOML."""
+        figures = {name: getattr(self, name) for name in NUMBERS}
+        # A loss is multiplied by the scale as it stands.
+        form = lambda name, x: repr(float(x)) if name == "loss_scale" else f"{x:.4g}"
+        by_scope = sorted(self.entries, key=lambda each: each.scope or "")
         lines = [
             "# What computes in which dtype, for dtypeguard.autocast. A key is a function "
             "of a file,",
@@ -79,9 +83,9 @@ class Plan:
             f"narrow = {quoted(str(self.narrow))}",
             f"default = {quoted(self.default)}",
             *([f"measured = {quoted(self.measured)}"] if self.measured else []),
-            *(f"{name} = {figure}" for name, figure in self._figures().items()),
+            *(f"{n} = {form(n, x)}" for n, x in figures.items() if x is not None),
         ]
-        for scope, group in groupby(self._by_scope(), key=lambda each: each.scope):
+        for scope, group in groupby(by_scope, key=lambda each: each.scope):
             lines += ["", f"[scope.{quoted(scope)}]" if scope else "[entries]"]
             for entry in group:
                 lines += entry.lines()
@@ -111,10 +115,6 @@ class Plan:
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{name} cannot be read: {error}.") from None
         return cls(**fields_of(text, name))
-
-
-# A loss is multiplied by the scale as it stands.
-_FORMS = {**dict.fromkeys(NUMBERS, "{:.4g}".format), "loss_scale": lambda x: repr(float(x))}
 
 
 def narrow_dtype(dtype: DType) -> np.dtype:

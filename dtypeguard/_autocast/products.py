@@ -29,8 +29,7 @@ _RESULT = "preferred_element_type"
 # The primitives of JAX that are emitted so, by name.
 _PRIMITIVES = {each.name: each for each in (lax.dot_general_p, lax.conv_general_dilated_p)}
 ROUND, RESULT = Primitive("autocast_round"), Primitive("autocast_result")
-TANGENT, FAN_OUT = Primitive("autocast_tangent"), Primitive("autocast_fan_out")
-FAN_OUT.multiple_results = True
+TANGENT = Primitive("autocast_tangent")
 
 
 class Product(NamedTuple):
@@ -99,14 +98,7 @@ def rounded(array: Leaf, dtype: DType) -> Leaf:
 def product(
     eqn: Equation, operands: Sequence[Leaf], narrow: Sequence[Leaf], result: DType
 ) -> Leaf:
-    """The product of an equation, computed in another dtype.
-
-    Args:
-        eqn: the equation, of one of JAX's primitives for products.
-        operands: its operands, as they come.
-        narrow: the same, as `rounded` returns them.
-        result: the dtype of the result.
-    """
+    """The product of an equation, computed in another dtype."""
     params = (*sorted(eqn.params.items()),)
     of = Product(eqn.primitive.name, params, narrow[0].dtype, result)
     return RESULT.bind(of.of(*narrow), *operands, *narrow, of=of)
@@ -244,34 +236,6 @@ def _tangent_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, of: 
     return TANGENT.bind(*operands, of=of.mapped(axes)), 0
 
 
-def fan_out(array: Leaf, count: int) -> list[Leaf]:
-    """The same narrow value several times; its cotangents are added up in float32."""
-    return FAN_OUT.bind(array, count=count)
-
-
-def _copies(array: Leaf, *, count: int) -> list[Leaf]:
-    return [array] * count
-
-
-def _fan_jvp(primals: Sequence[Leaf], tangents: Sequence[Leaf], *, count: int):
-    (tangent,) = tangents
-    is_zero = type(tangent) is ad.Zero
-    made = [tangent] * count if is_zero else FAN_OUT.bind(tangent, count=count)
-    return [*primals] * count, made
-
-
-def _fan_transpose(cotangents: Sequence[Leaf], array: Leaf, *, count: int):
-    parts = [each for each in cotangents if type(each) is not ad.Zero]
-    if len(parts) < 2:
-        return parts or [ad.Zero(array.aval)]
-    wide = [as_dtype(each, jnp.dtype("float32")) for each in parts]
-    return [as_dtype(functools.reduce(lax.add, wide), parts[0].dtype)]
-
-
-def _fan_batch(operands: Sequence[Leaf], axes: Sequence[int | None], *, count: int):
-    return FAN_OUT.bind(*operands, count=count), [*axes] * count
-
-
 # By primitive: what it computes, its type, its derivative and how it is mapped.
 _DEFINED = {
     ROUND: (
@@ -282,18 +246,16 @@ _DEFINED = {
     ),
     RESULT: (_result_of, lambda aval, *_, of: aval, _result_jvp, _result_batch),
     TANGENT: (_tangent_of, _tangent_aval, _tangent_jvp, _tangent_batch),
-    FAN_OUT: (_copies, lambda aval, *, count: [aval] * count, _fan_jvp, _fan_batch),
 }
 for _primitive, (_computed, _typed, _jvp, _batched) in _DEFINED.items():
     _primitive.def_impl(_computed)
     _primitive.def_abstract_eval(_typed)
     ad.primitive_jvps[_primitive] = _jvp
     batching.primitive_batchers[_primitive] = _batched
-    _lowering = mlir.lower_fun(_computed, multiple_results=_primitive.multiple_results)
+    _lowering = mlir.lower_fun(_computed, multiple_results=False)
     mlir.register_lowering(_primitive, _lowering)
 ad.primitive_transposes |= {
     ROUND: _round_transpose,
     RESULT: _result_transpose,
     TANGENT: _tangent_transpose,
-    FAN_OUT: _fan_transpose,
 }

@@ -27,9 +27,8 @@ _NUMBERS = (bool, int, float, complex)
 class Call:
     """A call of a step that can be repeated with other arrays.
 
-    It carries the arguments that come back, and the Flax NNX objects among all arguments,
-    which the step changes in place. A repeated call runs on copies of these objects, so
-    the caller's stay as they are.
+    It carries the arguments that come back and the Flax NNX objects among all arguments, of
+    which a repeated call gets copies.
     """
 
     def __init__(

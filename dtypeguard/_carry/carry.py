@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from jax import tree_util
 
-from .._leaves.arguments import shown
-from .._leaves.functions import is_transformation, runs_later
+from .._leaves.arguments import is_transformation, runs_later, shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
 from .modules import is_in_place, objects
 from .places import Names, Place, name_of_step, places_of
@@ -60,10 +59,7 @@ class Carry(NamedTuple):
         return values
 
     def held(self, args: Args, kwargs: Kwargs) -> list[HeldTree]:
-        """The Flax NNX objects among the arguments, with what they hold before the call.
-
-        The step changes them in place, so they come back whether they are named or not.
-        """
+        """The Flax NNX objects among the arguments, which come back in any case."""
         given = [("self", self.bound)] if self.bound is not None else []
         given += [(self.names.at(number), arg) for number, arg in enumerate(args)]
         given += kwargs.items()
@@ -92,12 +88,9 @@ class Carry(NamedTuple):
     ) -> ReturnedCarry:
         """Locates the carry in the result of a step; raises `TypeError` if it is not sure.
 
-        These are the items that `returned` names. By default, one carry is the whole result
-        if that has its tree, and the first item otherwise; a tuple of carries is the first
-        items in its order. The step need not return carries that hold objects which it
-        changes in place (`in_place`), nor, if it changes any, its first argument. If no
-        item has the tree of the carry, it is the likelier of the two, for a message about
-        the tree that changed.
+        The step need not return carries that hold objects which it changes in place, nor,
+        if it changes any, its first argument. If no item has the tree of the carry, it is
+        the likelier one, for a message about the tree that changed.
         """
         remedy = self.self_remedy(args, result)
         if remedy and "returned=" not in remedy:
@@ -117,10 +110,7 @@ class Carry(NamedTuple):
         return found
 
     def self_remedy(self, args: Args, result: PyTree) -> str:
-        """What to write if the `self` of a method is what comes back; "" if it is not.
-
-        By default, a method carries the argument after it.
-        """
+        """What to write if the `self` of a method is what comes back; "" if it is not."""
         first = self.names.by_position
         is_method = self.is_default and args and first and first[0].name == "self"
         if not is_method or self.places[0].name == "self":  # the only one
@@ -137,10 +127,7 @@ class Carry(NamedTuple):
         return f'{self.owner}(..., carry="self"{which})'
 
     def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
-        """What to ask the user about the items that were taken; "" if no other will do.
-
-        An item of another dtype than its carry may be a loss, and the carry another one.
-        """
+        """What to ask about an item of another dtype than its carry; "" if nothing."""
         items = found.items
         if items is None or self.returned is not None:
             return ""

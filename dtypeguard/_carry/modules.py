@@ -18,9 +18,8 @@ from .._leaves.types import Convert, Key, Leaf, NNXObject, PyTree
 def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     """The positions of the leaves that are Python numbers in an Equinox module.
 
-    Equinox treats them as constants: `filter_jit` holds them static, and `filter_grad` and
-    `apply_updates` skip them. Anywhere else, in a dict, a NamedTuple or a Flax dataclass,
-    `jit` makes an array of a Python number. The NNX objects of the tree are `closed`.
+    Equinox treats them as constants: `filter_jit` holds them static. Anywhere else, in a
+    dict, a NamedTuple or a Flax dataclass, `jit` makes an array of a Python number.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None or not any(map(is_python_number, leaves)):
@@ -37,10 +36,7 @@ def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
 
 
 def is_in_place(thing: object) -> bool:
-    """Whether a thing is a Flax NNX object, which a step changes in place.
-
-    That is a module, an optimizer, a metric, a stream of random keys or a Variable.
-    """
+    """Whether a thing is a Flax NNX object, which a step changes in place."""
     return isinstance(thing, nnx_types())
 
 
@@ -165,10 +161,7 @@ def spread(tree: PyTree) -> PyTree:
 
 
 def gathered(tree: PyTree) -> PyTree:
-    """The inverse of `spread`, with copies of the NNX objects.
-
-    The copies share Variables where the objects did.
-    """
+    """The inverse of `spread`, with copies of the NNX objects that share as these did."""
     if not nnx_types():
         return tree
     is_contents = lambda node: isinstance(node, Contents)
@@ -188,10 +181,7 @@ def gathered(tree: PyTree) -> PyTree:
 
 
 def _slots(node: NNXObject) -> Iterator[tuple[str, PyTree, Callable[[PyTree], object]]]:
-    """What a Flax NNX object holds: name, value, and a function that puts another there.
-
-    These are its Variables and its attributes that are arrays.
-    """
+    """What a Flax NNX object holds: name, value, and a function that puts another there."""
     nnx = sys.modules["flax.nnx"]
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():

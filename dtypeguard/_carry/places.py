@@ -110,9 +110,8 @@ class Names(NamedTuple):
 def _signature(step: Step) -> inspect.Signature:
     """The signature of a callable; of a wrapper its own, unless that passes arguments on.
 
-    `functools.wraps` also marks wrappers that take fewer arguments than what they wrap. One
-    with `*args` or `**kwargs` passes on what it takes if the arguments that it names by
-    position are the first ones of what it wraps.
+    It does if it has `*args` or `**kwargs`, and what it names by position comes first in
+    what it wraps.
     """
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
@@ -137,9 +136,8 @@ def places_of(
 ) -> tuple[Place, ...]:
     """The arguments of a step that `carry` names.
 
-    `carry` is a position or name, or a tuple of them. Positions do not count a first
-    parameter called `self` or `cls`, unless it is the only one: so the decorator works on a
-    method, above or below `jit`. Messages name `owner`, the public function, and the step.
+    Positions do not count a first parameter called `self` or `cls`, unless it is the only
+    one: so the decorator works on a method, above or below `jit`.
     """
     asked = carry if isinstance(carry, tuple) else (carry,)
     is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)

@@ -91,10 +91,7 @@ class Items:
         return indices if len(set(indices)) == len(indices) else None
 
     def replaced(self, new: Mapping[int, PyTree]) -> PyTree:
-        """The result, in its own type, with other items at some indices.
-
-        Returns the result itself if nothing changes.
-        """
+        """The result in its own type, with other items at some indices, if any."""
         if all(self.values[i] is value for i, value in new.items()):
             return self.result
         if type(self.result) in DICTS:  # which keep their order

@@ -75,20 +75,6 @@ class SplitTree:
         leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
-    def holders(self, number: int) -> list[PyTree]:
-        """The nodes of the tree around an array leaf, the innermost first."""
-        left = [n for n, is_array in enumerate(self._is_array) if is_array][number]
-        node, holders = self.tree, []
-        while not tree_util.all_leaves([node]):
-            holders.insert(0, node)
-            for child in tree_util.tree_leaves(node, is_leaf=lambda x, n=node: x is not n):
-                size = len(tree_util.tree_leaves(child))
-                if left < size:
-                    node = child
-                    break
-                left -= size
-        return holders
-
 
 def changed_constants(
     before: SplitTree, after: SplitTree
@@ -111,9 +97,7 @@ def _is_equal(old: Leaf, new: Leaf) -> bool:
 def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     """The shapes and dtypes of what a function returns. Nothing runs or is allocated.
 
-    Unlike `eqx.filter_eval_shape`, it does not import Equinox. The JAX arrays and
-    `jax.ShapeDtypeStruct`s of `tree` are traced; other leaves, such as functions and Python
-    numbers, stay. The result has a `jax.ShapeDtypeStruct` for each JAX array or reference.
+    Unlike `eqx.filter_eval_shape`, it does not import Equinox, and traces no NumPy array.
     """
     is_traced = lambda leaf: isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
     # A function cannot return a reference. One that it made must not outlive the trace.
@@ -138,11 +122,7 @@ DICTS = (dict, defaultdict)
 
 
 class Snapshot:
-    """A tree to pass to a function that may change its containers.
-
-    The function gets a `copy()`. The snapshot still knows what came in, and the caller's
-    containers do not change.
-    """
+    """A tree as it came in, for a function that may change the containers of a copy."""
 
     def __init__(self, tree: PyTree):
         orders = []
@@ -158,10 +138,7 @@ class Snapshot:
         self._orders = [] if is_sorted else orders
 
     def copy(self) -> PyTree:
-        """The tree in new containers.
-
-        Preserves the order of keys in a dict: float sums over a dict depend on it.
-        """
+        """The tree in new containers, keys in order: sums over a dict depend on it."""
         tree = tree_util.tree_unflatten(self.treedef, self.leaves)
         orders = iter(self._orders)
 
@@ -207,10 +184,7 @@ class HeldTree:
         self.before = contents(node)
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
-        """What was held before and what an object holds now, at the paths of both.
-
-        A Variable that the step adds or removes, such as a cache, has no type to keep.
-        """
+        """What was held before and what an object holds now, at the paths of both."""
         now = contents(node)
         both = [
             name

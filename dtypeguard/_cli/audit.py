@@ -12,8 +12,8 @@ from typing import Any
 from .._audit.audit import audit
 from .._audit.report import AuditReport
 from .._audit.step import audit_made_step
+from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
-from .._leaves.functions import is_transformation, parameters, required
 from .._leaves.types import Args, DType, Kwargs, Optimizer
 from .._lines.monitored import RECORD
 from .._program.trace import TraceFailed

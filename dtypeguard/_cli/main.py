@@ -6,6 +6,7 @@ Each command imports what it needs: the script of `run` is the first to import J
 import argparse
 import contextlib
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = [*(sys.argv[1:] if argv is None else argv)]
     command = next(iter(argv), "")
     try:
+        if command in ("run", "audit", "precision", "lock"):
+            _check_jax()
         if command == "run":  # the rest belongs to the script
             from .run import run
 
@@ -72,6 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
+
+
+def _check_jax() -> None:
+    """Refuses older releases, in which only guards and optimizers work."""
+    version = importlib.metadata.version("jax")  # the script is the first to import it
+    if tuple(map(int, version.split(".")[:2])) < (0, 8):
+        advice = "write pip install -U jax"
+        raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -10,9 +10,8 @@ import numpy as np
 from .._carry.places import Names
 from .._leaves.dtypes import bits
 from .._leaves.types import Aval, Function
-from .._lines.blame import blame
+from .._lines.blame import blame, nearest_input
 from .._lines.equations import Written
-from .._lines.region import nearest_input
 from .._lines.why import line_of
 from .._program.graph import PRODUCTS, Equation, Graph
 from .._source.origin import Origin, place_of

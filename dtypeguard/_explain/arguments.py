@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import float0
 
-from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.types import DType, Leaf
-from .._lines.body import Body
-from .._lines.fed import parameter
+from .._leaves.paths import parameter
+from .._leaves.types import Leaf
+from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
+from .._source.inert import variables_of
 from .._source.origin import Why, origin_of_return
 from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
@@ -32,18 +32,12 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     refused = _different if wanted is None else _refused
     named = (refused(given, about, site) for given in arguments(site))
     some = list(next(filter(None, named), ()))
-    if not x64_enabled() and any(_is_wide(dtype_of(x.value)) for x in some):
-        some = [x for x in some if x.source or is_array(x.value)]  # JAX calls it by itself
     leaves = []
     for number, argument in enumerate(some):
-        argument, passed = argument.with_text(site.file), argument.value
-        written = evaluated(argument.source, site.frame)
-        if argument.is_whole and is_python_number(written):
-            argument = argument._replace(value=written)  # JAX may have converted it
-        why = failure.provenance.of(_model(argument, site), site)
-        argument = argument._replace(value=passed)
-        label = _label(argument, site)
-        leaves.append(RefusedLeaf(number, label, (passed,), why, argument=argument))
+        argument = argument.with_text(site.file)
+        why = of_argument(_model(argument, site), site)
+        about_it = number, _label(argument, site), (argument.value,), why
+        leaves.append(RefusedLeaf(*about_it, argument=argument))
     name = site.name or "a call"
     headline = f"{name} has an argument of a type that it does not accept."
     if len(leaves) > 1:
@@ -77,9 +71,8 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
                 wanted = jnp.dtype(others.pop())
             if about.wanted and len(named) > 1:
                 wanted = None
-            of = failure.provenance.of
             leaves = [
-                RefusedLeaf(n, x.text, (x.value,), of(x, site), argument=x)
+                RefusedLeaf(n, x.text, (x.value,), of_argument(x, site), argument=x)
                 for n, x in enumerate(named)
             ]
             call = RefusedCall(wanted, "checked", name)
@@ -89,23 +82,17 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 
 def find_result(failure: Failure, about: Complaint) -> Finding | None:
     """The result of a function of another kind than JAX wants."""
-    conditions = (call.condition for call in failure.calls)
-    functions = [("cond_fun", condition) for condition in conditions if condition]
-    for frame in failure.sites[-1].inside if failure.is_of_jax else ():
-        values = frame.f_locals
-        if callable(values.get("fun")) and "holomorphic" in values:
-            is_pair = bool(values.get("has_aux"))
-            body = Body(values["fun"], values.get("args", ()), is_pair=is_pair)
-            functions.append(("fun", body))
-    for name, body in functions[:1]:
-        wanted = "a bool" if name == "cond_fun" else "a float"
-        headline = f"{name} of {failure.sites[-1].name or 'a call'} has to return {wanted}."
-        results, value = body.results(), jnp.zeros((), next(iter(about.types)))
-        why = results.of(0) if results else Why()
-        if why.origin is None and body.code is not None:
-            why = Why(origin_of_return(body.code))
-        leaf = RefusedLeaf(0, "result", (results.aval(0) if results else value,), why)
-        return Finding(headline, [leaf], RefusedCall(about.wanted, "result", name))
+    for frame in failure.frames:
+        of_grad = "fun" if "holomorphic" in frame.f_locals else ""
+        for name in ("cond_fun", of_grad):
+            code = getattr(variables_of(frame).get(name), "__code__", None)
+            if code is not None and is_users(code.co_filename):
+                value = jnp.zeros((), next(iter(about.types)))
+                leaf = RefusedLeaf(0, "result", (value,), Why(origin_of_return(code)))
+                wanted = "a bool" if kind(about.wanted) == "bool" else "a float"
+                called = failure.sites[-1].name or "a call"
+                headline = f"{name} of {called} has to return {wanted}."
+                return Finding(headline, [leaf], RefusedCall(about.wanted, "result", name))
     return None
 
 
@@ -172,19 +159,13 @@ def _is_refused(argument: Argument, about: Complaint) -> bool:
     return not named.isdisjoint(about.types)
 
 
-def _is_wide(dtype: DType) -> bool:
-    return dtype is not None and dtype.itemsize == 8 and dtype.kind in "iuf"
-
-
 def _label(argument: Argument, site: Site) -> str:
     """The name of an argument, and its expression if that says more."""
-    text = argument.text
-    if not argument.is_whole or not text or len(text) > 40 or text == argument.name:
-        return argument.name
-    if argument.base in ("self", "other"):
-        return text
+    text = argument.text if argument.is_whole else ""
+    if not text or len(text) > 40 or argument.base in ("self", "other"):
+        return text[:40] or argument.name
     name = "index" if isinstance(site.node, ast.Subscript) else argument.name
-    return f"{name} = {text}"
+    return name if text == argument.name else f"{name} = {text}"
 
 
 def _type_names(value: Leaf) -> set[str]:

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -80,22 +79,6 @@ def colored_notes(error: BaseException | None) -> Iterator[None]:
     finally:
         for notes, values in reversed(before):
             notes[:] = values
-
-
-def color_uncaught() -> None:
-    """Has an error that ends the program printed with colors in its notes, on a terminal.
-
-    A hook that is not Python's own stays.
-    """
-    if sys.excepthook is sys.__excepthook__ and is_colored(sys.stderr):
-        sys.excepthook = _print_in_color
-
-
-def _print_in_color(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    with colored_notes(error):
-        sys.__excepthook__(kind, error, trace)
 
 
 def _colored(note: object) -> object:

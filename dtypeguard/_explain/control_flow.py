@@ -1,23 +1,21 @@
 """The leaves that come back otherwise: from a loop's body, or from one of two branches."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind
-from .._leaves.paths import keys
 from .._leaves.rows import count, paths
-from .._leaves.types import Aval
+from .._leaves.types import Aval, Leaf
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
-from .._lines.provenance import TypeProvenance
+from .._lines.provenance import of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_of_return
 from .finding import Failure, Finding, RefusedLeaf
 from .frames import ControlFlow
 
-_SOME = 50  # leaves that are looked at
 _NEAR = 15  # lines: what a body reads is near, what a setup made is not
 
 
@@ -43,18 +41,20 @@ def _is_meant(failure: Failure, *avals: Aval) -> bool:
 
 def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
     """The leaves of a carry that come back in another dtype or shape."""
-    body, provenance = call.bodies["body"], failure.provenance
-    places = [body.name + path for path in body.carried.paths]
+    places = _places(call)
     found: list[RefusedLeaf] = []
-    for drifts in _drifts(call, provenance):
+    for drifts in _drifts(call):
         meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
-        stays = [n for n, path in enumerate(places) if path not in meant]
+        others = [x for path, x in zip(places, call.first) if path not in meant]
         for drift in reversed(meant.values()):
             place = places.index(drift.path) if drift.path in places else None
             # No line in what JAX wrote is anything to the user.
             origin = drift.origin or (call.line if call.is_of_jax else None)
-            is_shared = _is_shared(call, provenance, place, stays, drift)
-            begun = _copied(call, provenance, place, drift) if is_shared else drift.begun
+            first = call.first[place : place + 1] if place is not None else ()
+            # To change its line would change both, as of the params of an average.
+            arrays = [x for x in first if not is_python_number(x)]
+            is_shared = any(x is y for x in arrays for y in others)
+            begun = None if is_shared else _begun(drift, arrays)
             leaf = RefusedLeaf(
                 len(found),
                 call.users_path(drift.path),
@@ -72,16 +72,16 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
     return f"{some} back in another type.", found
 
 
-def _drifts(call: ControlFlow, provenance: TypeProvenance) -> Iterator[Iterator[Drift]]:
+def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     """What drifts, by each jaxpr that may be the body's, or by Equinox's comparison.
 
     Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
     """
     body = call.bodies["body"]
-    yield from body.drifts(provenance, call.first)
+    yield from body.drifts(call.first)
     pairs = zip(*map(tree_util.tree_leaves, call.compared)) if call.kind.renamed else ()
     yield (
-        drift_between(body.name + path, what, old, new, lines=provenance.of_value(new))
+        drift_between(body.name + path, what, old, new, lines=of_value(new))
         for path, (old, new) in zip(body.carried.paths, pairs)
         if (what := difference(old, new))
     )
@@ -110,37 +110,16 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     return have[0] <= have[1]
 
 
-def _is_shared(
-    call: ControlFlow,
-    provenance: TypeProvenance,
-    place: int | None,
-    stays: Sequence[int],
-    drift: Drift,
-) -> bool:
-    """Whether a leaf that stays as it is begins as the same array, or as that of its name.
-
-    To change the line would change both, such as the params that an average begins with.
-    """
-    if place is None or place >= len(call.first) or drift.begun is None:
-        return False
-    if drift.origin and drift.origin.is_of_optimizer:
-        return False
-    names, leaf = call.bodies["body"].carried.paths, call.first[place]
-    others = [n for n in stays if n < len(call.first)]
-    alike = [n for n in others if keys(names[n])[-1:] == keys(names[place])[-1:] != []]
-    alike = [n for n in alike if dtype_of(call.first[n]) == dtype_of(leaf)]
-    return any(call.first[n] is leaf for n in others) or any(
-        provenance.of_leaf(call.first[n]) == drift.begun for n in alike[:_SOME]
-    )
+def _begun(drift: Drift, first: list[Leaf]) -> Origin | None:
+    """The line that made the first value of a leaf, before that which forced its type."""
+    made = (of_value(x).origin for x in first)
+    own = (x for x in made if x is not None and not is_installed(x.users.file))
+    return next(own, drift.begun)
 
 
-def _copied(
-    call: ControlFlow, provenance: TypeProvenance, place: int | None, drift: Drift
-) -> Origin | None:
-    """The line that made a first value of another one, if that is the user's own."""
-    made = provenance.of_value(call.first[place]).origin if place is not None else None
-    is_own = made is not None and not is_installed(made.users.file)
-    return made if is_own and str(made) != str(drift.begun) else None
+def _places(call: ControlFlow) -> list[str]:
+    body = call.bodies["body"]
+    return [body.name + path for path in body.carried.paths]
 
 
 # Branches
@@ -162,7 +141,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
         if items and _is_meant(failure, *avals[:2]):
             differing.append(path)
             for (name, results, what), aval in zip(items, avals):
-                why, kept = _lines(failure.provenance, results, number, what)
+                why, kept = _lines(results, number, what)
                 about = len(found), call.users_path(f"result{path}"), (aval,), why, number
                 found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
@@ -180,14 +159,12 @@ def _paths(call: ControlFlow, leaves: int) -> list[str]:
     return paths(list(range(leaves)))
 
 
-def _lines(
-    provenance: TypeProvenance, results: Results, number: int, what: str
-) -> tuple[Why, str]:
+def _lines(results: Results, number: int, what: str) -> tuple[Why, str]:
     """The lines behind what a branch returns, and how it returns what was there before."""
     is_given, is_constant, value = results.unchanged(number)
     if is_constant and is_python_number(value):
         code = results.body.code
         return Why(origin_of_return(code) if code else None), ""
     if is_given:
-        return provenance.of_value(value), "as it was given"
+        return of_value(value), "as it was given"
     return results.of(number, what), "closed over" * is_constant

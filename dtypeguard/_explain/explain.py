@@ -9,13 +9,11 @@ from typing import TypeVar, overload
 
 import jax
 
-from .._leaves.arguments import shown
-from .._leaves.functions import runs_later
-from .._leaves.public import public
-from .._leaves.types import Function
+from .._leaves.arguments import runs_later, shown
+from .._leaves.compat import check_release
+from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .arguments import find_arguments, find_checked, find_result
-from .colors import color_uncaught
 from .control_flow import find_in_control_flow
 from .finding import Failure
 from .frames import JAX
@@ -53,10 +51,9 @@ def explain(
 
     Inside the context JAX's option `jax_traceback_filtering` is "off", in all threads,
     because the notes come from JAX's own frames. An error that leaves the context has
-    them filtered out again. On a terminal, the notes of one that ends the program have
-    colors if rich is installed. From Python 3.12 on, the lines that make arrays are
-    recorded from the entry of the context on, for the lines of constants and arguments.
-    Nothing else changes.
+    them filtered out again. From Python 3.12 on, the lines that make arrays are recorded
+    from the entry of the context on, for the lines of constants and arguments. Nothing else
+    changes.
 
     A note fits on a screen: leaves that share a cause share a row, and five causes are
     listed. `error.dtypeguard_rows` has every leaf: its `path`, `branch` and `types`, and
@@ -72,6 +69,7 @@ def explain(
     Raises:
         TypeError: if `function` is not callable, or if its body runs after the call, like
             that of a generator or a coroutine.
+        NotImplementedError: before JAX 0.8.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -84,6 +82,7 @@ def explain(
         ...     print(error.__notes__[-1].splitlines()[0])
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
+    check_release("explain")
     return _Explaining(all) if function is None else _Explaining(all)(function)
 
 
@@ -148,7 +147,6 @@ def explain_error(
                         choice = choice._replace(remedies=instead, is_checked=False, to=())
                     choice = choice._replace(before=before)
                     part.add_note(text_of(choice, is_whole))
-                    color_uncaught()
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
-from .._lines.provenance import TypeProvenance
 from .._lines.sites import Argument, Site, sites
 from .._source.files import is_installed
 from .._source.origin import Why, frame_of, is_update
@@ -38,11 +37,6 @@ class Failure:
     def calls(self) -> Sequence[ControlFlow]:
         """The calls of control flow that may have raised it, outside in."""
         return [*control_flow(self.frames)]
-
-    @functools.cached_property
-    def provenance(self) -> TypeProvenance:
-        """Finds the lines behind its values."""
-        return TypeProvenance(self.frames, self.sites)
 
     @property
     def is_of_jax(self) -> bool:

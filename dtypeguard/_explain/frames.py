@@ -20,7 +20,6 @@ import jax
 from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import is_array
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
 from .._program.trace import strong_type
@@ -41,7 +40,6 @@ class Kind(NamedTuple):
         inputs: makes the arguments of the body from those of the call. Branches have none.
         carry: the position among them of what comes back.
         is_pair: whether the body returns a pair, of which the first item comes back.
-        condition: the parameter of another function of the carry.
         branches: makes the branches from the arguments, by the names of their parameters.
         module: that has the function.
         renamed: the names of parameters in Equinox's frame, which compares the carry before
@@ -54,7 +52,6 @@ class Kind(NamedTuple):
     inputs: Callable[[Kwargs], tuple[PyTree, ...]] = lambda given: ()
     carry: int = 0
     is_pair: bool = False
-    condition: str = ""
     branches: Callable[[Kwargs], Kwargs] | None = None
     module: str = "jax.lax"
     renamed: Mapping[str, str] = {}
@@ -77,7 +74,7 @@ _SCAN = Kind(
     lambda x: (x["init"], tree_util.tree_map(_slice, x.get("xs"))),
     is_pair=True,
 )
-_WHILE = Kind("while_loop", "body_fun", lambda x: (x["init_val"],), condition="cond_fun")
+_WHILE = Kind("while_loop", "body_fun", lambda x: (x["init_val"],))
 _EQUINOX = {
     "module": "equinox.internal",
     "renamed": {"body_fun": "body_fun", "init_val": "val"},
@@ -120,7 +117,6 @@ class ControlFlow(NamedTuple):
         bodies: of a loop its body; the branches, by the names of their parameters.
         first: what the carry of a loop and the arrays beside it are at first.
         compared: the carries that Equinox compares, before there is a jaxpr.
-        condition: of a `while_loop`; None for others.
         trees: structures in JAX's variables, the likeliest of the result first.
     """
 
@@ -133,7 +129,6 @@ class ControlFlow(NamedTuple):
     bodies: Mapping[str, Body] = {}
     first: Sequence[Leaf] = ()
     compared: Sequence[PyTree] = ()
-    condition: Body | None = None
     trees: Sequence[PyTreeDef] = ()
 
     @property
@@ -193,18 +188,15 @@ def _with_body(
     held = list(_jaxprs(frames))
     # The condition of a loop may stand next to its body.
     jaxprs = [jaxpr for _, jaxpr in sorted(held, key=lambda pair: "body" not in pair[0])]
-    conditions = [jaxpr for name, jaxpr in held if "cond" in name][:1]
     if kind.renamed and kind.keyword not in given:
         renamed = kind.renamed.items()
         given = {name: last[variable] for name, variable in renamed if variable in last}
     body = Body(given[kind.keyword], kind.inputs(given), kind.carry, kind.is_pair, jaxprs)
-    condition = given.get(kind.condition)
     return call._replace(
         bodies={"body": body},
         first=SplitTree(body.inputs[kind.carry]).arrays
         + tree_util.tree_leaves(given.get("xs")),
         compared=[kind.compared(last.get(name)) for name in ("buffer_val", "buffer_val2")],
-        condition=condition and Body(condition, body.inputs, jaxprs=conditions),
     )
 
 
@@ -218,10 +210,6 @@ def _with_branches(
     if not lists:
         lists = [[jaxpr for _, jaxpr in _jaxprs(frames)][-len(functions) :]]
     operands = tuple(given.get("operands") or ())
-    if not operands and "operand" in given:
-        operand = given["operand"]  # its deprecated name; None is one, too
-        is_given = all(map(is_array, tree_util.tree_leaves(operand)))
-        operands = (operand,) if is_given else ()
     bodies = {
         name: Body(function, operands, jaxprs=[jaxpr])
         for (name, function), jaxpr in zip(functions.items(), lists[-1])

@@ -158,8 +158,12 @@ def complaint(message: str) -> Complaint | None:
             types = _FLOATS
         if wanted == given:
             return None
-        wide = _as_wide(wanted, given or "", is_named="wanted" in named)
-        return Complaint(types, wide, role, names)
+        if "wanted" not in named and given in ("float64", "complex128"):
+            wanted = {"float32": "float64", "complex64": "complex128"}.get(wanted, wanted)
+        dtype = dtypes.float0 if wanted == "float0" else jnp.dtype(wanted)
+        if dtype == dtypes.float0 and "wanted" in named:
+            dtype = jnp.dtype("float32")  # only a float has a tangent
+        return Complaint(types, dtype, role, names)
     return None
 
 
@@ -179,12 +183,3 @@ def _refused(message: str, wanted: str) -> list[str]:
     others = [x for x in re.findall(_TYPE, message) if "int" not in x]
     is_of_ints = wanted == "int32" and "does not accept" not in message
     return others[:1] if is_of_ints and others else _REFUSED.findall(message)[:1]
-
-
-def _as_wide(wanted: str, given: str, *, is_named: bool) -> DType:
-    """The dtype that is wanted of another one: as wide as that is."""
-    if wanted == "float0":  # only a float has a tangent
-        return jnp.dtype("float32") if is_named else dtypes.float0
-    wide = {"float32": "float64", "complex64": "complex128"} if not is_named else {}
-    is_wide = given in ("float64", "complex128")
-    return jnp.dtype(wide.get(wanted, wanted) if is_wide else wanted)

@@ -2,7 +2,7 @@
 
 The forms are five: begin the leaf in the other dtype at its line; guard the body; cast at
 the line that changed the type; cast the argument; let this branch return another dtype.
-Each is tried, and one that fails is not said.
+That a leaf of a loop begins so is tried, and not said where that fails.
 """
 
 import os
@@ -19,13 +19,12 @@ from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
 from .._leaves.types import DType
-from .._lines.sites import Site, written_in
+from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin
 from . import trial
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
-from .messages import INDICES
 from .trial import Outcome
 
 # What is to be written for a leaf of a carry, the best first, by what becomes of it.
@@ -82,18 +81,15 @@ def choose(finding: Finding) -> Choice:
     is_checked, leaves = False, [*finding.leaves]
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
-        kept = [pair for pair in outcomes if pair[1] is not False]
-        kept.sort(key=lambda pair: pair[1] is None)
-        is_checked |= any(outcome for _, outcome in kept)
-        # None that is not known to do stands beside one that is.
-        said = [x for x, outcome in kept[:_WAYS] if outcome or not kept[0][1]]
+        said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
+        is_checked |= any(outcome for _, outcome in said[:1])
         mended: set[int] = set()
-        for way in said:
+        for way, _ in said:
             numbers = {leaf.number for leaf in way.leaves}
             text = f"or {way.text}" if mended & numbers else way.text
             mended |= numbers
             sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
-        for way in said[:1]:
+        for way, _ in said[:1]:
             leaves.sort(key=lambda leaf: leaf.number not in way.changes)
     told = " ".join(remedy := [*dict.fromkeys(sentences)])
     guarded = {str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in told}
@@ -183,7 +179,7 @@ def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Remedy]:
         yield _begin(call, begin)
     if cast:
         told = lambda name, x: f"cast {name} back to {x.dtypes[0]}: {_cast(*x.dtypes)}"
-        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast, _kept(call, cast))
+        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast)
     if guard and is_last:
         yield guard
 
@@ -213,13 +209,6 @@ def _begin(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy:
     return Remedy(text_, leaves, tried if len(places) == len(leaves) else lambda: None)
 
 
-def _kept(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Callable[[], Outcome]:
-    """The trial of a cast of leaves to the types in which they began."""
-    places = [x.place for x in leaves if x.place is not None and x.is_castable]
-    tried = partial(trial.is_guarded, call.bodies["body"], places)
-    return tried if len(places) == len(leaves) else lambda: None
-
-
 def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
     """To guard the body; None where no guard sees what a package keeps."""
     code = call.bodies["body"].code
@@ -242,7 +231,7 @@ def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
     name = name if name.replace(".", "").isidentifier() else "lambda ..."
     form = form if carry else form.replace(", carry={}", "").replace("(carry={1})", "")
     text = _at(line, f"guard {what}: {form.format(name, carry)}")
-    return Remedy(text, leaves, _kept(call, leaves)) if leaves else None
+    return Remedy(text, leaves) if leaves else None
 
 
 # Branches
@@ -260,10 +249,10 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
         elif len({leaf.values[0].shape for leaf in alike[0]}) > 1:
             yield [Remedy("return one shape from all branches", own)]
         elif not is_installed(call.file) or any(_line(x.why.origin) for x in own):
-            yield [*_returns(call, alike)]
+            yield [*_returns(alike)]
 
 
-def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
+def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     """To begin what was there in the other dtype, or to return one dtype."""
     own, first = [x for of_path in alike for x in of_path], alike[0]
     name = _name([of_path[0] for of_path in alike])
@@ -272,10 +261,8 @@ def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Itera
     if kept and made and len(dtypes) == 2:
         (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
         if _change_of(old, new) in ("wider", "another kind") and _line(line):
-            places = [x[0].place for x in alike if x[0].place is not None]
-            about = call.bodies, kept[0].branch, places, new
             text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
-            yield Remedy(_at(line, text), own, partial(trial.branches_begin, *about))
+            yield Remedy(_at(line, text), own)
     meant = [x.dtypes[0] for x in kept] if kept and made else []
     losses = lambda to: sum(jnp.promote_types(x, to) != to for x in dtypes)
     for to in dict.fromkeys([*meant, *sorted(dtypes, key=losses)]):
@@ -285,7 +272,7 @@ def _returns(call: ControlFlow, alike: Sequence[Sequence[RefusedLeaf]]) -> Itera
             names = " and ".join(dict.fromkeys(x.branch for x in others))
             text = f"let {names} return {name} as {to}: {_cast(to, old)}"
             line = others[0].why.origin if len(others) == 1 else None
-            yield Remedy(_at(line, text), own, lambda: True)
+            yield Remedy(_at(line, text), own)
 
 
 # Arguments and results
@@ -300,10 +287,8 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     ways = [[(leaf, call.wanted) for leaf in leaves]]
     if call.wanted is None:
         ways = _to_meet(leaves)
-    if is_installed(site.file):
-        yield from _of_users_call(finding, ways)
-        return
-    yield from (_casts(way, site, leaves) for way in ways)
+    if not is_installed(site.file):  # nobody edits a package's call
+        yield from (_casts(way, site, leaves) for way in ways)
     if call.place == "compiled":
         keep = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Remedy(keep, leaves)
@@ -366,24 +351,6 @@ def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
     return [way for way in ways if is_written(way)] or ways[:1]
 
 
-def _of_users_call(finding: Finding, ways: Sequence[_Casts]) -> Iterator[Remedy]:
-    """To cast an argument of the user's own call of a package that is refused inside."""
-    refused = [leaf for way in ways for leaf, _ in way]
-    pairs = {(leaf.dtypes[-1], to) for way in ways for leaf, to in way}
-    is_index = any(x.argument and x.argument.base in INDICES for x in refused)
-    shapes = {np.shape(x.values[-1]) for x in refused}
-    for site in users_sites(finding.sites):
-        for argument in written_in(site):
-            if is_index and np.shape(argument.value) not in shapes:
-                continue  # a package may have widened the index itself
-            for old, to in pairs:
-                if dtype_of(argument.value) == old and argument.source:
-                    own = RefusedLeaf(
-                        -1, argument.text, (argument.value,), argument=argument
-                    )
-                    yield _casts([(own, to)], site, finding.leaves)
-
-
 def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
     """To give a package, or a function of JAX, its arrays in another dtype."""
     for site in users_sites(finding.sites)[:1]:
@@ -401,7 +368,7 @@ def _of_result(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
         text = f"let {call.name} return a bool: ... != 0"
     elif kind(old) != "complex":
         text += "; its gradient is zero"
-    yield Remedy(_at(leaf.why.origin, text), finding.leaves, lambda: True)
+    yield Remedy(_at(leaf.why.origin, text), finding.leaves)
 
 
 def _of_checked(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:

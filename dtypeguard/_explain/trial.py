@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
-from jax import tree_util
 
 from .._carry.split import SplitTree
-from .._guard.guard_step import guard_step
 from .._leaves.dtypes import dtype_of, is_weak, kind
-from .._leaves.types import Aval, DType, Function, Leaf, PyTree
+from .._leaves.types import Aval, Function, Leaf, PyTree
 from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
-from .._program.graph import open_jaxpr
 
 # True if the types agree, False if they do not, None if that is not known.
 Outcome = bool | None
@@ -25,9 +22,9 @@ Outcome = bool | None
 def begins(body: Body, first: Mapping[int, Aval]) -> Outcome:
     """Whether leaves of a carry, by their places, come back as they are to begin."""
     types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
-    was = _returned(body, body.function, types)
+    was = _returned(body, types)
     types = [first.get(number, leaf) for number, leaf in enumerate(types)]
-    now = _returned(body, body.function, types)
+    now = _returned(body, types)
     if not isinstance(now, list):
         return now
     # What else differs is as it was, and another remedy mends it.
@@ -39,44 +36,12 @@ def begins(body: Body, first: Mapping[int, Aval]) -> Outcome:
     )
 
 
-def is_guarded(body: Body, places: Sequence[int]) -> Outcome:
-    """Whether leaves of a carry come back as they begin if a guard is around the body."""
-    types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
-    if any(is_weak(types[place]) for place in places):
-        return False  # a guard leaves what JAX promotes in a loop
-    now = _returned(body, guard_step(body.function, carry=body.carry or 0), types)
-    if not isinstance(now, list):
-        return now
-    return not any(difference(types[place], now[place]) for place in places)
-
-
-def branches_begin(
-    bodies: Mapping[str, Body], kept: str, places: Sequence[int], to: DType
-) -> Outcome:
-    """Whether branches agree if what one of them hands on has another dtype."""
-    known = [_operand(bodies[kept], place) for place in places]
-    operands = [operand for operand in known if operand is not None]
-    if len(operands) < len(places):
-        return None
-    found = []
-    for body in bodies.values():
-        leaves, tree = tree_util.tree_flatten(body.inputs)
-        types = [*map(_type, leaves)]
-        for number in operands:
-            types[number] = jax.ShapeDtypeStruct(types[number].shape, to)
-        results = _traced(body.function, tree.unflatten(types))
-        if not isinstance(results, list):
-            return results and None
-        found.append([results[place].dtype for place in places])
-    return all(types == found[0] for types in found)
-
-
-def _returned(body: Body, function: Function, first: Sequence[Aval]) -> "_Results":
+def _returned(body: Body, first: Sequence[Aval]) -> "_Results":
     """The types of the carry that a body returns for another first one."""
     inputs, position = list(body.inputs), body.carry or 0
     inputs[position] = SplitTree(inputs[position]).merged(first)
-    of_pair = lambda *given: function(*given)[0]
-    return _traced(of_pair if body.is_pair else function, inputs)
+    of_pair = lambda *given: body.function(*given)[0]
+    return _traced(of_pair if body.is_pair else body.function, inputs)
 
 
 _Results = list[Aval] | bool | None
@@ -105,20 +70,8 @@ _OF_VALUES = jax.errors.JAXTypeError, jax.errors.JAXIndexError
 _TYPE = re.compile(r"\b(?:bool|(?:u?int|b?float|complex|bf|f|i|u|c)\d+|dtype|integer)\b")
 
 
-def _operand(body: Body, place: int) -> int | None:
-    """The operand that a branch returns as it is, by its place; None if it is none."""
-    if not body.jaxprs:
-        return None
-    jaxpr, count = open_jaxpr(body.jaxprs[0]), len(tree_util.tree_leaves(body.inputs))
-    operands = jaxpr.invars[len(jaxpr.invars) - count :]
-    result = jaxpr.outvars[place]
-    return next((n for n, operand in enumerate(operands) if operand is result), None)
-
-
 def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The type of an array or a number, weak if it is."""
     dtype = dtype_of(leaf)
     dtype = leaf.dtype if kind(dtype) is None else jax.dtypes.canonicalize_dtype(dtype)
-    with contextlib.suppress(TypeError):  # older releases have no weak ones
-        return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -11,9 +11,9 @@ from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_weak, is_wide, kind, promoted
+from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.errors import DtypeDriftError, first_line, more
-from .._leaves.rows import by_path, describe, paths
+from .._leaves.rows import by_path, paths
 from .._leaves.types import (
     Convert,
     DType,
@@ -31,9 +31,8 @@ from .._source.warn import Attempts
 def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) -> PyTree:
     """Calls `call(*inputs)`, with x64 off if no input is 64-bit.
 
-    Some calls work only with x64 on, such as a counter beyond 2**31 or the derivative of a
-    loss on float64 data. If the first attempt raises, a second one runs under the caller's
-    flag.
+    Some calls need x64, such as a counter beyond 2**31: if the first attempt raises, a
+    second one runs under the caller's flag.
     """
     blind = HAS_X64_SCOPE and x64_enabled()
     if not blind or any(map(is_wide, tree_util.tree_leaves(inputs))):
@@ -55,18 +54,6 @@ def without_x64(call: Function, warn: Callable[[str], None], *inputs: PyTree) ->
         return outputs
 
 
-def wide_input(named: Iterable[tuple[str, PyTree]]) -> str:
-    """The name and type of the first 64-bit array of some trees; "" if there is none.
-
-    A Python number that an outer `jit` traced is weakly typed and does not count.
-    """
-    for name, tree in named:
-        for path, leaf in by_path(tree).items():
-            if is_wide(leaf) and not is_weak(leaf):
-                return f"{name}{path} ({describe(leaf)})"
-    return ""
-
-
 def keep_extra_args(extra_args: ExtraArgs) -> Callable[[], ExtraArgs]:
     """Returns a function that copies the extra args as they are now."""
     is_data = {name: not _is_function(name, value) for name, value in extra_args.items()}
@@ -83,12 +70,7 @@ def wide_integers(extra_args: ExtraArgs) -> list[Leaf]:
 def convert_extra_args(
     extra_args: ExtraArgs, convert: Convert, *, x64: bool | None = None
 ) -> ExtraArgs:
-    """Applies `convert` to every leaf of the extra args and to what callables return.
-
-    As in Optax, a callable is an argument named `*_fn`, or a callable leaf. A model that
-    happens to be callable is a pytree of data. Callables run under the flag `x64`; None
-    leaves it alone.
-    """
+    """Applies `convert` to the leaves of the extra args and to what callables return."""
 
     def converted(leaf: Leaf) -> Leaf:
         return _Converting(leaf, convert, x64) if callable(leaf) else convert(leaf)
@@ -106,10 +88,7 @@ def _is_function(name: str, value: object) -> bool:
 
 
 class _Converting:
-    """A function whose results are converted; equal to another with the same three parts.
-
-    So `jit` does not trace again for one that it gets as a static argument.
-    """
+    """A function whose results are converted; equal by its parts, which `jit` compares."""
 
     def __init__(self, function: Function, convert: Convert, x64: bool | None):
         functools.update_wrapper(self, function, updated=())
@@ -134,10 +113,7 @@ Dtypes = dict[str, DType]  # by the path of a leaf
 def cast_following(
     state: State, init: Function, params: Params, before: Convert, after: Convert
 ) -> State:
-    """Casts the leaves of a state that follow the dtype of the params; see `followed`.
-
-    If `init` looks at values and does not trace, casts every floating leaf.
-    """
+    """Casts what follows the params; every float if `init` looks at values."""
     try:
         dtypes = followed(init, params, before, after)
     except Exception:  # `init` may never have been meant for this call
@@ -153,11 +129,7 @@ def followed(
     *,
     may_run: bool = False,
 ) -> Dtypes:
-    """The leaves of a first state that change their dtype with the params.
-
-    That is from params mapped by `before` to params mapped by `after`, whose dtypes these
-    are.
-    """
+    """The dtypes of the leaves of a first state that `after`, not `before`, gives them."""
     of_mapped = lambda to: lambda p: init(tree_util.tree_map(to, p))
     was, becomes = (
         dtypes_of_init(of_mapped(to), params, may_run=may_run) for to in (before, after)
@@ -166,10 +138,7 @@ def followed(
 
 
 def dtypes_of_init(init: Function, params: Params, *, may_run: bool = False) -> Dtypes:
-    """The dtype of each leaf of a first state; None for a leaf that is no array.
-
-    Of a model, `init` gets the arrays. With `may_run`, it runs if it does not trace.
-    """
+    """The dtype of each leaf of a first state, None if it is no array."""
     is_array = lambda leaf: dtype_of(leaf) is not None or isinstance(leaf, jax.Array)
     leaves = tree_util.tree_leaves(params)
     try:
@@ -199,11 +168,7 @@ def cast_by_path(tree: PyTree, dtypes: Dtypes) -> PyTree:
 def rescue(
     init: Function, update: Function, inputs: tuple[Updates, State, Params, ExtraArgs]
 ) -> tuple[DType, tuple[Updates, State]] | None:
-    """Runs an update in the promoted dtype of its params and updates, at least float32.
-
-    This helps optimizers whose control flow assumes float32, or one dtype for params and
-    gradients.
-    """
+    """Runs an update in the promoted dtype of its params and updates, at least float32."""
     # If x64 is on and cannot be hidden, the optimizer makes its scalars in float64.
     at_least = np.dtype("float32" if HAS_X64_SCOPE or not x64_enabled() else "float64")
     floats = _floating_dtypes(inputs)

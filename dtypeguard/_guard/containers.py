@@ -51,9 +51,8 @@ class Differs(Exception):
 def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
     """Finds the leaves of a loaded tree that belong to those of a record at its path.
 
-    Children belong together by key, or by position in lists and tuples. A list in place of
-    a NamedTuple or a module has lost the names: below it, `is_sure` is False, and the
-    shapes and kinds of all leaves have to agree as well.
+    A list in place of a NamedTuple or a module has lost the names: below it, `is_sure` is
+    False, and the shapes and kinds of all leaves have to agree as well.
     """
     if tree_util.all_leaves([like]):
         if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):
@@ -104,10 +103,7 @@ def _together(like: PyTree, found: Sequence[PyTree], path: str, is_sure: bool) -
 
 
 def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTree]:
-    """The field for each child of a node; raises `Differs` unless there is one for each.
-
-    What has no leaves may be missing.
-    """
+    """The field for each child of a node; what has no leaves may be missing."""
     keys, children = _children(like)
     names, _ = _names(like)
     if fields.keys().isdisjoint(names) or len({*names}) < len(names):

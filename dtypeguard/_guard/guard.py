@@ -10,12 +10,11 @@ import numpy as np
 import optax
 
 from .._carry.split import Snapshot
+from .._leaves.arguments import is_transformation
 from .._leaves.compat import PromotionError, x64_enabled
 from .._leaves.dtypes import canonical_scalar, is_wide_scalar, narrow
 from .._leaves.errors import DtypeDriftError, first_line, more
-from .._leaves.functions import is_transformation
-from .._leaves.public import public
-from .._leaves.types import Function, Optimizer
+from .._leaves.types import Function, Optimizer, public
 from .._source.warn import Attempts, WarnOnce
 from .attempts import (
     convert_extra_args,
@@ -242,10 +241,7 @@ def _guard_transformation(
 def _of_type_of(
     inner: Optimizer, guarded: optax.GradientTransformationExtraArgs
 ) -> optax.GradientTransformationExtraArgs:
-    """A guarded transformation of the inner one's own type, which Optax and users ask for.
-
-    As it is, unless that type is a subclass that `init` and `update` make.
-    """
+    """The guarded transformation in the inner one's type, if two functions make that."""
     own, plain = type(inner), optax.GradientTransformationExtraArgs
     if own is plain or not isinstance(inner, plain):
         return guarded
@@ -261,8 +257,7 @@ def _of_type_of(
 def _taking_extra_args(inner: Optimizer) -> Function:
     """The inner update as a function of four arguments, without extra args it cannot take.
 
-    Like `optax.with_extra_args_support`, but by signature: that function goes by type and
-    drops extra args that `optax.MultiSteps` accepts.
+    `optax.with_extra_args_support` goes by type and drops what `optax.MultiSteps` takes.
     """
     parameters = inspect.signature(inner.update).parameters
     names = frozenset(parameters)  # which hashes, see WarnOnce

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from .._carry.carry import carry_of
-from .._leaves.functions import copy_of
-from .._leaves.public import public
-from .._leaves.types import Function, PyTree, Step
+from .._leaves.arguments import copy_of
+from .._leaves.types import Function, PyTree, Step, public
 from .._source.warn import WarnOnce
 from .policy import Policy, check_policy
 from .step_call import OVER_TYPES, GuardedCall, Repeat, repeat_of

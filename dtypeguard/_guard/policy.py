@@ -11,8 +11,7 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.public import public
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType, Leaf, public
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
@@ -128,11 +127,11 @@ class Policy:
         for name, convert in (
             ("compute_dtype", _compute_dtype),
             ("state_dtype", _state_dtype),
-            ("updates_dtype", _updates_dtype),
+            ("updates_dtype", _stored_dtype),
         ):
             if getattr(self, name) is not None:
                 # Keep scalar types: np.dtype("float64") == None is True.
-                object.__setattr__(self, name, convert(getattr(self, name)))
+                object.__setattr__(self, name, convert(name, getattr(self, name)))
 
     def __repr__(self) -> str:
         given = (
@@ -210,43 +209,51 @@ def storable(value: _DTypeLike) -> DType:
     return dtype if dtype is not None and (dtype.itemsize >= 4 or rounds(dtype)) else None
 
 
-def _compute_dtype(value: _DTypeLike) -> DType:
+_REMEDIES = {
+    "compute_dtype": "write compute_dtype=jnp.float32",
+    "narrow compute_dtype": "an optimizer's own scalars (0.999, a step count) do not "
+    "survive in it. Write compute_dtype=jnp.float32, and state_dtype for what is stored",
+    "state_dtype": 'write state_dtype="params", a floating dtype such as jnp.bfloat16, or '
+    'a mapping such as {"*.mu*": jnp.bfloat16}',
+    "patterns": 'map path patterns to dtypes, such as {"*.mu*": jnp.bfloat16}',
+    "updates_dtype": 'write updates_dtype="params", "grads" or a dtype such as jnp.float32',
+}
+_WORDS = {"state_dtype": ("params",), "updates_dtype": ("params", "grads")}
+
+
+def _compute_dtype(name: str, value: _DTypeLike) -> DType:
     dtype = float_dtype(value)
     if dtype is None:
-        raise _error("compute_dtype", value, "write compute_dtype=jnp.float32")
+        raise _error(name, value, _REMEDIES[name])
     if dtype.itemsize < 4:
-        remedy = (
-            "an optimizer's own scalars (0.999, a step count) do not survive in it. Write "
-            "compute_dtype=jnp.float32, and state_dtype for what is stored"
-        )
-        raise _error("compute_dtype", dtype, remedy)
+        raise _error(name, dtype, _REMEDIES[f"narrow {name}"])
     return dtype.type
 
 
-def _state_dtype(value: _DTypeLike) -> DType:
+def _stored_dtype(name: str, value: _DTypeLike) -> DType:
+    """Of the state or of updates, which may also be words."""
+    is_word = isinstance(value, str) and value in _WORDS[name]
+    if storable(value) is None and not is_word:
+        raise _error(name, value, _REMEDIES[name])
+    return value if is_word else storable(value).type
+
+
+def _state_dtype(name: str, value: _DTypeLike) -> DType:
     if isinstance(value, Mapping):
         rule = _Rule()
         for pattern, wanted in value.items():
             if not isinstance(pattern, str) or storable(wanted) is None:
-                remedy = 'map path patterns to dtypes, such as {"*.mu*": jnp.bfloat16}'
-                raise _error("state_dtype", {pattern: wanted}, remedy)
+                raise _error(name, {pattern: wanted}, _REMEDIES["patterns"])
             rule[pattern] = storable(wanted).type
         return rule
-    dtype = storable(value)
-    if dtype is not None:
-        refuse_blanket(dtype)
-        return dtype.type
-    if isinstance(value, str) and value == "params":
-        return value
     if callable(value) and not (isinstance(value, type) or hasattr(value, "dtype")):
         message = "Policy(state_dtype=function) is deprecated: write a mapping of patterns."
         warnings.warn(message, DeprecationWarning, stacklevel=4)
         return value
-    remedy = (
-        'write state_dtype="params", a floating dtype such as jnp.bfloat16, or a mapping '
-        'such as {"*.mu*": jnp.bfloat16}'
-    )
-    raise _error("state_dtype", value, remedy)
+    made = _stored_dtype(name, value)
+    if made != "params":
+        refuse_blanket(jnp.dtype(made))
+    return made
 
 
 def refuse_blanket(dtype: DType, given: object = None) -> None:
@@ -258,25 +265,13 @@ def refuse_blanket(dtype: DType, given: object = None) -> None:
         "up where they are read as 0. Write state_dtype=jnp.bfloat16, or name the leaves "
         f'that are to be so narrow, such as {{"*.mu*": jnp.{dtype}}}'
     )
-    raise Unavailable(_message("state_dtype", dtype if given is None else given, remedy))
+    raise _error("state_dtype", dtype if given is None else given, remedy, Unavailable)
 
 
-def _updates_dtype(value: _DTypeLike) -> DType:
-    if isinstance(value, str) and value in ("params", "grads"):
-        return value
-    dtype = storable(value)
-    if dtype is None:
-        options = 'write updates_dtype="params", "grads" or a dtype such as jnp.float32'
-        raise _error("updates_dtype", value, options)
-    return dtype.type
-
-
-def _error(name: str, value: object, remedy: str) -> ValueError:
-    return ValueError(_message(name, value, remedy))
-
-
-def _message(name: str, value: object, remedy: str) -> str:
-    return f"Policy({name}={_readable(value)}): {remedy}."
+def _error(
+    name: str, value: object, remedy: str, kind: type[ValueError] = ValueError
+) -> ValueError:
+    return kind(f"Policy({name}={_readable(value)}): {remedy}.")
 
 
 def _readable(value: object) -> str:

@@ -14,9 +14,8 @@ from .._carry.split import Snapshot
 from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
-from .._leaves.public import public
 from .._leaves.rows import by_path, describe, paths
-from .._leaves.types import Convert, DType, Function, Leaf, State
+from .._leaves.types import Convert, DType, Function, Leaf, State, public
 from .._rounding.rounding import round_with
 from .attempts import (
     Dtypes,
@@ -170,11 +169,7 @@ def check_available(policy: Policy) -> None:
 def stored_dtypes(
     state_dtype: DType, state: State, following: Collection[str], own: Callable[[], Dtypes]
 ) -> Dtypes:
-    """The dtype to store each floating leaf in whose path is `following`, by a policy.
-
-    Scalars have at least 32 bits. `own` returns the dtypes of the state that the inner
-    optimizer makes of params in their own dtypes.
-    """
+    """The dtype to store each floating leaf in whose path is `following`, by a policy."""
     leaves = {
         path: leaf
         for path, leaf in by_path(state).items()

@@ -14,9 +14,8 @@ from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
-from .._leaves.public import public
 from .._leaves.rows import Row, count, describe, paths
-from .._leaves.types import DType, Leaf, Optimizer, Params, State
+from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import Differs, pair, warning
 from .guard import guard

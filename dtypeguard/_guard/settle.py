@@ -79,11 +79,7 @@ def settle(
     warn: Callable[[str], None],
     asked: _Asked | None = None,
 ) -> tuple[Updates, State]:
-    """Casts the new updates and state to the dtypes of the given updates, state and params.
-
-    `asked` returns, for each leaf of the state, dtypes in which it may come back because
-    the policy changed what the optimizer sees.
-    """
+    """Casts new updates and state to the types of the given updates, state and params."""
     (new_updates, new_state), (updates, state, params) = outputs, given
     if tree_util.tree_structure(new_state) != state.treedef:
         new_state = _keep_where_none(new_state, state, updates)
@@ -249,10 +245,7 @@ def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
 
 
 def _static_data(tree: PyTree) -> list[tuple[type, object]]:
-    """The type and the static data of each node below which there are no leaves.
-
-    Tuples, NamedTuples, lists and None have no such data; that of dicts is their keys.
-    """
+    """The type and the static data of each node without leaves, dicts aside."""
     found = []
 
     def visit(node: PyTreeDef) -> None:
@@ -268,11 +261,7 @@ def _static_data(tree: PyTree) -> list[tuple[type, object]]:
 
 
 def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:
-    """The new state, with the incoming leaf where the new one and a gradient are None.
-
-    Optax leaves None in the state for a gradient that is None. That leaf learns nothing,
-    so it stays as it was.
-    """
+    """The new state, with the old leaf where Optax left None for a gradient of None."""
     is_none = lambda leaf: leaf is None
     if not any(map(is_none, tree_util.tree_leaves(updates.copy(), is_leaf=is_none))):
         return new_state
@@ -307,10 +296,7 @@ def settle_updates(
 
 
 def _recorded(new_updates: Updates, wanted: Snapshot, other: Snapshot) -> list[Leaf]:
-    """For each leaf of the new updates the one in its place in `wanted`, or in `other`.
-
-    `wanted` may lack leaves (None or `MaskedNode` in their place).
-    """
+    """For each new update the leaf at its place in `wanted`, or else in `other`."""
     record = wanted if wanted.leaves else other
     if tree_util.tree_structure(new_updates) == record.treedef:
         return record.leaves

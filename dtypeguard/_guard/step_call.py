@@ -22,7 +22,6 @@ from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree
 from .._source.files import is_users
 from .._source.warn import Attempts
-from .attempts import wide_input
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 
 _Arguments = tuple[Args, Kwargs]
@@ -61,10 +60,7 @@ class GuardedCall:
         """Makes one attempt, and maybe another if that raises over types."""
         if self.guarded.is_jitted and self._begins_weakly():
             try:
-                args, kwargs, is_same = self._strongly_typed()
-                result = self._attempt(args, kwargs)
-                self.is_as_bare &= is_same
-                return result
+                return self._attempt(*self._strongly_typed())
             except DtypeDriftError:
                 raise
             except OVER_TYPES:  # with strict promotion a weak number alone promotes
@@ -81,12 +77,7 @@ class GuardedCall:
         """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
         if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
             return False, None
-        wide = wide_input(self._inputs())
-        if wide:
-            error.add_note(
-                f"{self.carry.step} ran with jax_enable_x64 on because {wide} "
-                "is 64-bit; without 64-bit inputs dtypeguard retries with x64 off."
-            )
+        if any(is_wide(leaf) and not is_weak(leaf) for leaf in self._inputs()):
             return False, None
         done, result = self._without_x64()
         if done:
@@ -103,13 +94,10 @@ class GuardedCall:
             _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
         )
 
-    def _strongly_typed(self) -> tuple[Args, Kwargs, bool]:
+    def _strongly_typed(self) -> _Arguments:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
 
-        Also returns whether they are as given.
-
-        A jitted step then compiles once for them. A leaf that comes back weakly typed stays
-        weak: the step promotes it as it does bare. A leaf of an outer trace stays weak too,
+        A jitted step then compiles once for them. A leaf of an outer trace stays weak,
         because `lax.scan` finds its type by itself.
         """
         step: Any = self.guarded.step
@@ -124,8 +112,7 @@ class GuardedCall:
             leaves, treedef = tree_util.tree_flatten(closed(tree))
             if treedef == carried[number].treedef:
                 carried[number] = carried[number].map(_typed_like, leaves)
-        is_same = all(new is old for new, old in zip(carried, self.carried))
-        return *self._with(carried), is_same
+        return self._with(carried)
 
     def _values(self) -> list[PyTree]:
         return [opened(each.copy()) for each in self.carried]
@@ -135,11 +122,7 @@ class GuardedCall:
         return self.carry.put(self.args, self.kwargs, values)
 
     def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes an attempt with x64 off; returns whether it worked, and its result.
-
-        A Python number that an outer `jit` traced with x64 on still has 64 bits. In the
-        carry it gets 32 bits.
-        """
+        """Makes an attempt with x64 off; returns whether it worked, and its result."""
         narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
         self.attempts.again()
         try:
@@ -151,12 +134,10 @@ class GuardedCall:
         except Exception:  # the first error tells the user more than any second one
             return False, None
 
-    def _inputs(self) -> Iterator[tuple[str, PyTree]]:
-        """All inputs of the step, with their names."""
-        yield from zip(self.carry.labels, (each.copy() for each in self.carried))
-        yield from ((held.label, held.before) for held in self.held)
-        leaves = tree_util.tree_leaves(closed((self.args, self.kwargs)))
-        yield from (("an argument", leaf) for leaf in leaves)
+    def _inputs(self) -> list[Leaf]:
+        """The leaves of all inputs of the step."""
+        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
+        return tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))
@@ -266,20 +247,13 @@ class Repeat(NamedTuple):
     carried: _Pick  # those of them that are carried
     results: _Flatten  # leaves of a result of the same structure; else raises
     returned: _Pick  # those of them that come back for the carry
-    avals: list[Aval]  # of the leaves that are carried
-    # If one of these is weakly typed, all on which it depends whether it stays so.
-    weak: tuple[Any, ...] | None
+    avals: list[Aval]  # of the leaves that are carried; none of them is weakly typed
 
     def carry_of(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
         """The abstract values of the carry in another call; None if it needs a guard."""
         try:
-            leaves = self.leaves((args, kwargs))
-            if self.weak is not None and self.weak == _around(leaves):
-                avals, is_like = self.avals, True
-            else:
-                avals = [*map(self.aval, self.carried(leaves))]
-                is_known = self.weak is None and avals == self.avals
-                is_like = is_known or not any(map(_is_weak, avals))
+            avals = [*map(self.aval, self.carried(self.leaves((args, kwargs))))]
+            is_like = avals == self.avals or not any(map(_is_weak, avals))
         except (AttributeError, TypeError, ValueError):  # another tree, or no JAX arrays
             return None
         # Without jit, a step could change the caller's containers.
@@ -296,11 +270,7 @@ class Repeat(NamedTuple):
 def repeat_of(
     step: object, carry: Carry, args: Args, kwargs: Kwargs, result: PyTree
 ) -> Repeat | None:
-    """Records a call in which nothing was cast.
-
-    None if a call has to look further: the step is no `jax.jit`, the call is traced, or the
-    carry has other leaves than arrays.
-    """
+    """Records a call in which nothing was cast; None if its like have to look further."""
     if not isinstance(step, _Jitted) or carry.bound is not None:
         return None
     leaves, treedef = tree_util.tree_flatten((args, kwargs))
@@ -318,14 +288,12 @@ def repeat_of(
     if not are_arrays or len(carried) != len(returned):
         return None
     arrays = [leaves[i] for i in carried]
-    aval, avals, weak = _reader(arrays), [*map(_AVAL, arrays)], None
+    avals = [*map(_AVAL, arrays)]
     if any(map(_is_weak, avals)):
-        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-            return None  # a static argument may decide what stays weak
-        weak = _around(leaves)
+        return None
     pick, pick_returned = map(_pick, (carried, returned))
     flatten, flatten_result = treedef.flatten_up_to, made_def.flatten_up_to
-    return Repeat(aval, flatten, pick, flatten_result, pick_returned, avals, weak)
+    return Repeat(_reader(arrays), flatten, pick, flatten_result, pick_returned, avals)
 
 
 def _places(tree: PyTree, marks: Sequence[object]) -> list[int]:
@@ -351,8 +319,3 @@ def _pick(numbers: Sequence[int]) -> _Pick:
 
 def _is_weak(aval: Aval) -> bool:
     return getattr(aval, "weak_type", False)
-
-
-def _around(leaves: Sequence[Leaf]) -> tuple[Any, ...]:
-    flag = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-    return x64_enabled(), flag, [*map(_AVAL, leaves)]

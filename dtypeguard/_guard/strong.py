@@ -12,8 +12,7 @@ from .._carry.split import Snapshot
 from .._leaves.arguments import shown
 from .._leaves.compat import CAN_COPY
 from .._leaves.dtypes import cast, dtype_of, native, wraps
-from .._leaves.public import public
-from .._leaves.types import Leaf, Params, PyTree, State
+from .._leaves.types import Leaf, Params, PyTree, State, public
 
 _T = TypeVar("_T")
 
@@ -90,10 +89,8 @@ def as_arrays(
 def own_buffers(state: State, params: Params) -> State:
     """Makes a first state of strongly typed arrays, each with its own buffer.
 
-    An array that the optimizer holds for its next `init` (a table of rates, a key), that is
-    also a leaf of `params`, or that occurs twice, must not be donated with the state.
-    Nothing says who else holds an array, so each one is copied, one after another; an
-    array that nobody else holds is freed meanwhile.
+    Nothing says who else holds an array (a table of rates, a param), so each is copied, one
+    after another; an array that nobody else holds is freed meanwhile.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
 

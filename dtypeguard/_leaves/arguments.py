@@ -1,6 +1,9 @@
-"""Checks arguments. Messages show the value and what to write instead."""
+"""Checks arguments, and asks about callables: what they are, what they take."""
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ from jax import tree_util
 from .dtypes import dtype_of, kind
 from .groups import short_table
 from .rows import Row, by_path, describe, paths, tree_rows
-from .types import Leaf, Params, PyTree, State, Updates
+from .types import Function, Leaf, Params, PyTree, State, Updates
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -76,19 +79,23 @@ def is_subtree(value: PyTree) -> bool:
     return value is not None and not tree_util.all_leaves([value])
 
 
+def check_leaves(
+    takes: str, name: str, tree: PyTree, is_right: Callable[[Leaf], bool], remedy: str
+) -> None:
+    """Raises a `TypeError` that names the leaves that are not what a function takes."""
+    told = lambda leaf: shown(leaf) if dtype_of(leaf) is None else describe(leaf)
+    leaves = by_path(tree).items()
+    wrong = [f"  {name}{path}: {told(x)}" for path, x in leaves if not is_right(x)]
+    if wrong:
+        raise TypeError("\n".join([f"{takes}; these are not:", *wrong, remedy]))
+
+
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
-    wrong = [
-        f"  {name}{path}: {shown(leaf)}"
-        for path, leaf in by_path(tree).items()
-        if dtype_of(leaf) is None and not hasattr(leaf, "dtype")
-    ]
-    if wrong:
-        lines = "\n".join(wrong)
-        raise TypeError(
-            f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}; these are not:\n"
-            f"{lines}\nWrite eqx.filter({name}, eqx.is_array) or None in their place."
-        )
+    is_array = lambda leaf: dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+    takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
+    remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
+    check_leaves(takes, name, tree, is_array, remedy)
 
 
 _SUCH_AS = {
@@ -108,3 +115,51 @@ def shown(value: object) -> str:
     """The repr of a value, cut at 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_transformation(thing: object) -> bool:
+    """Whether a thing has the two functions of a gradient transformation."""
+    return all(callable(getattr(thing, name, None)) for name in ("init", "update"))
+
+
+def runs_later(function: object) -> bool:
+    """Whether a call returns before the body runs: a generator or a coroutine."""
+    kinds = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(kind(function) for kind in kinds)
+
+
+def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters by name, except variadic ones; empty if there is no signature."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in found.items() if p.kind not in variadic}
+
+
+def required(function: Function) -> list[str]:
+    """The names of the parameters without a default."""
+    return [name for name, p in parameters(function).items() if p.default is p.empty]
+
+
+def copy_of(
+    function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
+) -> FunctionType:
+    """A function with the code and the attributes of another, one of these left out."""
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__ if closure is None else closure,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(made, function)
+    # Without a `__wrapped__` of its own.
+    made.__dict__ = {k: v for k, v in vars(function).items() if k != without}
+    return made

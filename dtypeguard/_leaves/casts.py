@@ -37,10 +37,7 @@ class Cast(str):
 
 
 class Casts:
-    """Names the casts that the public function `owner` makes of the leaves of a tree.
-
-    `paths` returns the paths of the leaves; it is called once, if anything is traced.
-    """
+    """Names the casts that the public function `owner` makes of the leaves of a tree."""
 
     def __init__(self, owner: str, name: str, paths: Callable[[], Sequence[str]]):
         self._owner = owner

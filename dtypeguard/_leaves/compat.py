@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jax import custom_derivatives, lax
+from jax import lax
 
-from .types import Function, Jaxpr, Leaf, PyTree
+from .types import Function, Jaxpr, PyTree
 
 _JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
@@ -41,10 +41,7 @@ def x64_enabled() -> bool:
 
 
 def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is `enabled`, for this thread only.
-
-    `jax.enable_x64` exists since JAX 0.8; before, it was in `jax.experimental`.
-    """
+    """A context in which `jax_enable_x64` is `enabled`, for this thread only."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(enabled)
     from jax import experimental
@@ -57,12 +54,20 @@ def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
     return set_x64(True) if asked else contextlib.nullcontext()
 
 
-# Older ones give equations other tracebacks, and other equations to derivatives.
-CAN_LOCK = _JAX >= (0, 7)
-
-# What `audit_precision` and `autocast` need: equations with a context of their own, a
-# public `jax.shard_map`, barriers that keep roundings from being left out.
+# What all but guards, optimizers, restore, accumulation and `check_contract` need:
+# equations with lines and a context of their own, a public `jax.shard_map`, barriers that
+# keep roundings from being left out.
 HAS_NUMBERS = _JAX >= (0, 8)
+
+
+def check_release(owner: str) -> None:
+    """Raises `NotImplementedError` before JAX 0.8."""
+    if not HAS_NUMBERS:
+        raise NotImplementedError(
+            f"{owner} needs JAX 0.8 or later, and this is {jax.__version__}: write "
+            "pip install -U jax."
+        )
+
 
 # Since JAX 0.10 or so: what JAX does if a program names a 64-bit dtype with x64 off.
 _EXPLICIT_X64 = "jax_explicit_x64_dtypes"
@@ -76,10 +81,7 @@ def has_float64() -> bool:
 
 @contextlib.contextmanager
 def set_explicit_x64(mode: str) -> Iterator[None]:
-    """A context that sets what JAX does if a program names a 64-bit dtype with x64 off.
-
-    It applies to the whole process: JAX has no thread-local context for this flag.
-    """
+    """A context, of the whole process, for named 64-bit dtypes with x64 off."""
     before = _explicit_x64()
     if mode == before:
         yield
@@ -102,44 +104,24 @@ CAN_COPY = _JAX >= (0, 5)
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     """`lax.optimization_barrier` for each leaf; nothing in releases without its rules.
 
-    JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. Each leaf has its own
-    barrier: in a common one, each would vary over the shard_map axes of all others.
-    `derivative` is whether a derivative may go through it.
+    JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
+    leaf would vary over the shard_map axes of all others.
     """
     if ((0, 6) if derivative else (0, 5)) > _JAX:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 
 
-def zero_tangent(primal: Leaf) -> Leaf:
-    """What a `custom_jvp` rule returns for an integer or a key, which have no tangent.
-
-    It has the type of the primal up to JAX 0.4.33, and float0 since then.
-    """
-    if hasattr(custom_derivatives, "zero_from_primal"):
-        return custom_derivatives.zero_from_primal(primal, symbolic_zeros=True)
-    aval = jax.core.raise_to_shaped(jax.core.get_aval(primal))  # pyright: ignore[reportAttributeAccessIssue]: gone since
-    return custom_derivatives.SymbolicZero(aval)
-
-
 _TRACES = itertools.count()
-CAN_TRACE_ANEW = _JAX >= (0, 5)
 
 
-@contextlib.contextmanager
-def traced_anew() -> Iterator[None]:
-    """A context in which JAX uses none of the traces of jitted functions that it kept.
-
-    It keeps a trace for each metadata of XLA. JAX before 0.5 knows no such context, and
-    there this one does nothing.
-    """
+def traced_anew() -> contextlib.AbstractContextManager[object]:
+    """A context in which JAX uses no trace of a jitted function that it kept."""
     try:
         from jax.experimental.xla_metadata import set_xla_metadata
-    except ImportError:
-        yield
-        return
-    with set_xla_metadata(dtypeguard=str(next(_TRACES))):
-        yield
+    except ImportError:  # before JAX 0.5
+        return contextlib.nullcontext()
+    return set_xla_metadata(dtypeguard=str(next(_TRACES)))
 
 
 try:

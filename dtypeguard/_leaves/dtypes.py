@@ -29,9 +29,7 @@ _WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
 def kind(dtype: DType) -> str | None:
     """The kind of a dtype: "bool", "int", "float", "complex", or None for the rest.
 
-    Signed, unsigned and 4-bit integers are "int"; bfloat16 and the 8-bit floats are
-    "float". No cast applies to the rest: float0, PRNG keys and other extended dtypes,
-    strings, dates, objects.
+    No cast applies to the rest: float0, PRNG keys, strings, dates, objects.
     """
     # None is float64 to NumPy, and a difference of dates an integer.
     if dtype is None or getattr(dtype, "type", None) is np.timedelta64:
@@ -71,10 +69,7 @@ def _scalar_type(number: Leaf) -> type:
 
 
 def native(leaf: Leaf) -> Leaf:
-    """A NumPy array or scalar in a dtype that JAX has; any other leaf as it is.
-
-    Files hold big-endian numbers, and NumPy has long doubles, which become float64.
-    """
+    """A NumPy array of a file's byte order or of long doubles in a dtype that JAX has."""
     is_numpy = isinstance(leaf, (np.ndarray, np.generic))
     return leaf.astype(_native(leaf.dtype), copy=False) if is_numpy else leaf
 
@@ -114,18 +109,12 @@ def is_weak(leaf: Leaf) -> bool:
 
 
 def is_wide(leaf: Leaf) -> bool:
-    """Whether a leaf is a 64-bit array (128-bit complex) under the current x64 flag.
-
-    A Python scalar is not: it takes the dtype of the arrays around it.
-    """
+    """Whether a leaf is a 64-bit array (128-bit complex); a Python scalar is not."""
     return not is_python_number(leaf) and dtype_of(leaf) in _WIDE
 
 
 def is_wide_scalar(leaf: Leaf) -> bool:
-    """Whether a leaf is a weakly typed 64-bit scalar, which `jit` makes of a Python number.
-
-    A known number that does not fit into 32 bits does not count.
-    """
+    """Whether a leaf is a weak 64-bit scalar, as of a Python number, that 32 bits hold."""
     if not (getattr(leaf, "weak_type", False) and is_wide(leaf)) or np.ndim(leaf) > 0:
         return False
     if kind(leaf.dtype) != "int" or isinstance(leaf, Tracer):
@@ -134,11 +123,7 @@ def is_wide_scalar(leaf: Leaf) -> bool:
 
 
 def canonical(leaf: Leaf) -> jax.Array:
-    """A leaf as a strongly typed array of a dtype that JAX has under the current x64 flag.
-
-    One that was made with x64 on has 64 bits where it is now off. JAX has no cast to a weak
-    type.
-    """
+    """A leaf as a strongly typed array of a dtype that JAX has under the current flag."""
     return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))
 
 
@@ -148,10 +133,7 @@ def canonical_scalar(leaf: Leaf) -> Leaf:
 
 
 def narrow(leaf: Leaf) -> Leaf:
-    """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf.
-
-    Whatever the x64 flag is: a callable may be called where it is on.
-    """
+    """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf."""
     if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
         return cast(leaf, _NARROW[leaf.dtype])
     return leaf
@@ -178,11 +160,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def cast(leaf: Leaf, dtype: DType) -> jax.Array:
-    """A leaf as a strongly typed JAX array of `dtype`; the leaf itself if it is one.
-
-    This casts any array leaf to any dtype, whatever `fits` returns: to bool by `!= 0`,
-    complex to real by its real part.
-    """
+    """A leaf as a strongly typed JAX array of any dtype; the leaf itself if it is one."""
     if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
         return leaf
     leaf = native(leaf)
@@ -208,11 +186,7 @@ def promoted(*dtypes: DType) -> DType:
 
 
 def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
-    """The dtype that a JAX loop gives to a weakly typed leaf of its first carry.
-
-    That is the dtype to which it promotes with `other`, the leaf that the body returns for
-    it: the dtype of `other`, unless its kind is lower.
-    """
+    """The dtype that a JAX loop gives to a weakly typed leaf of its first carry."""
     try:
         with jax.numpy_dtype_promotion("standard"):
             return jnp.result_type(weak, other)

@@ -6,7 +6,7 @@ This file does not import JAX, so that warnings can be filtered without it.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .public import public
+from .types import public
 
 
 class Row(NamedTuple):

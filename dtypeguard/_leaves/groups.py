@@ -30,34 +30,15 @@ def pattern(path: str) -> str:
     return re.sub(r"\[\d+\]", "[*]", path)
 
 
-def examples(items: Sequence[_T], size: Callable[[_T], int] = lambda _: 0) -> list[_T]:
-    """The first of some items, the largest, and the last."""
-    numbers = range(len(items))
-    largest = max(numbers, key=lambda number: size(items[number]))
-    return [items[number] for number in sorted({0, largest, len(items) - 1})]
-
-
-def holders(paths: Sequence[str]) -> str:
-    """What holds some leaves, three parts at most: `[0], [1].mu and [1].nu`."""
-    groups = [[parts(path) for path in paths]]
-    number = 0
-    while number < len(groups):
-        common = _common(groups[number])
-        inside = grouped(groups[number], lambda path, n=common: tuple(path[n : n + 1]))
-        is_shared = min(map(len, inside)) > 1
-        if is_shared and 1 < len(inside) <= FEW + 1 - len(groups):
-            groups[number : number + 1] = inside
-        else:
-            number += 1
-    names = ["".join(group[0][: _common(group)]) for group in groups]
-    *others, last = [name for name in names if name] or [""]
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def of_holders(paths: Sequence[str]) -> str:
-    """How many leaves there are, and what holds them: `120 leaves of [0] and [1].mu`."""
-    held = holders(paths)
-    return f"{len(paths)} leaves{held and f' of {held}'}"
+    """How many leaves there are, and what holds them: `120 leaves of [0].mu and [0].nu`."""
+    split = [parts(path) for path in paths]
+    common = _common(split)
+    inside = grouped(split, lambda path: tuple(path[common : common + 1]))
+    is_few = 1 < len(inside) <= FEW and min(map(len, inside)) > 1
+    held = ["".join(x[0][: _common(x)]) for x in (inside if is_few else [split])]
+    names = f"{', '.join(held[:-1])} and {held[-1]}" if held[1:] else held[0]
+    return f"{len(paths)} leaves{names and f' of {names}'}"
 
 
 def and_more(count: int, what: str = "cause") -> list[str]:
@@ -65,39 +46,8 @@ def and_more(count: int, what: str = "cause") -> list[str]:
     return [f"and {count} more {what}{'s' * (count > 1)}"] if count else []
 
 
-Cells = tuple[str, ...]
-
-
-def rows_of_causes(
-    groups: Sequence[Sequence[_T]],
-    row: Callable[[_T], Iterable[Cells]],
-    row_of_many: Callable[[Sequence[_T]], Iterable[Cells]],
-    named: Callable[[Sequence[_T]], str] = lambda _: "",
-    *,
-    most: int = CAUSES,
-    listed: float = FEW,
-) -> tuple[list[str], bool]:
-    """The lines of a message on leaves by cause, and whether some have no line."""
-    rows: list[Cells] = []
-    below: dict[int, str] = {}  # by the row that it follows
-    for group in groups[:most]:
-        if len(group) <= max(listed, 1):
-            rows += [cells for item in group for cells in row(item)]
-            continue
-        rows += row_of_many(group)
-        below[len(rows) - 1] = named(group)
-    lines: list[str] = []
-    for number, line in enumerate(columns(rows)) if rows else ():
-        lines += filter(None, [line, below.get(number)])
-    is_cut = bool(below) or len(groups) > most
-    return [*lines, *and_more(max(len(groups) - most, 0))], is_cut
-
-
 def short_table(headline: str, rows: Sequence[Row]) -> str:
-    """A headline, and a line for the rows that share types, remedy and pattern of path.
-
-    A few of them have a line each; the line of more has their number and their pattern.
-    """
+    """A headline, and a line for the rows that share types, remedy and pattern of path."""
     key = lambda row: (_dtype(row.before), _dtype(row.after), row.remedy, pattern(row.path))
     shown: list[Row] = []
     for group in grouped(rows, key):

@@ -1,7 +1,7 @@
 """What dtypeguard knows of the insides of other libraries.
 
 Any release may change it. `tests/leaves/test_internals.py` checks each entry on the oldest
-and the newest release, and that the rooms read no other parameter of a primitive. The
+and the newest release, and lists the parameters of primitives that the rooms read. The
 names of primitives stand where it is said what they do, in `graph.py` and `primitives.py`.
 """
 
@@ -12,15 +12,7 @@ from typing import Any
 
 
 class ForeignNames(frozenset[str]):
-    """Names inside of a library.
-
-    Attributes:
-        releases: in which releases a library has a name, for those that only some of all
-            supported ones have.
-
-    Args:
-        text: the names: `"scan pjit@jax<0.7"`.
-    """
+    """Names inside of a library, some with releases: `"scan pjit@jax<0.7"`."""
 
     releases: dict[str, str]
 
@@ -77,50 +69,10 @@ COMMON_DTYPE = ForeignNames(
 # How the names of the modules of loops begin.
 LOOPS_OF_JAX = "jax._src.lax.control_flow"
 LOOPS_OF_EQUINOX = "equinox.internal._loop"
-# Variables of the frames of functions that call one of the user's.
-VARIABLES = {
-    "jax.jit": ForeignNames("args kwargs"),
-    "jax.grad": ForeignNames("fun args has_aux holomorphic argnums"),
-    "jax.lax.scan": ForeignNames("f init@jax<0.8 xs@jax<0.8 init_flat xs_flat"),
-    "jax.lax.while_loop": ForeignNames("cond_fun body_fun init_val@jax<0.8"),
-    "jax.lax.cond": ForeignNames("operands ops@jax<0.8"),
-    "equinox.internal.while_loop": ForeignNames("body_fun val buffer_val buffer_val2"),
-    "flax.nnx.while_loop": ForeignNames("body_fun init_val"),
-    "flax.nnx.scan": ForeignNames("f args"),
-    "flax.nnx.cond": ForeignNames("true_fun operands"),
-}
-
 # What an equation has in its name stack.
 TRANSPOSED = "transpose"
 REPEATED = "rematted_computation"
 # The primitives that hold what a backward pass repeats.
 REPEATING = ForeignNames("remat2")
-
-# The parameters of primitives.
-PARAMETERS = {
-    "cond": ForeignNames("branches"),
-    "scan": ForeignNames("jaxpr length reverse unroll"),
-    "while": ForeignNames("body_jaxpr cond_jaxpr"),
-    "jit": ForeignNames("jaxpr@jax>=0.7 name@jax>=0.7 donated_invars@jax>=0.7"),
-    "pjit": ForeignNames("jaxpr@jax<0.7 name@jax<0.7"),
-    "custom_jvp_call": ForeignNames("call_jaxpr"),
-    "custom_vjp_call": ForeignNames("call_jaxpr@jax>=0.7 out_trees@jax>=0.7 bwd@jax>=0.7"),
-    "custom_lin": ForeignNames("num_res"),
-    "shard_map": ForeignNames(
-        "jaxpr mesh in_specs@jax>=0.6.2 out_specs@jax>=0.6.2 check_vma@jax>=0.6.2 "
-        "newly_manual_axes@jax>=0.10 manual_axes@jax>=0.6.2,<0.8 auto@jax<0.6"
-    ),
-    "custom_linear_solve": ForeignNames("const_lengths jaxprs"),
-    "call_hi_primitive": ForeignNames("_prim@jax>=0.12"),
-    "scatter": ForeignNames("update_jaxpr"),
-    "sort": ForeignNames("dimension is_stable num_keys"),
-    "top_k": ForeignNames("axis@jax>=0.10"),
-    "convert_element_type": ForeignNames("new_dtype weak_type"),
-    "iota": ForeignNames("dtype"),
-    "reduce_sum": ForeignNames("axes"),
-    "cumsum": ForeignNames("axis reverse"),
-    "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
-    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation precision"),
-    "integer_pow": ForeignNames("y"),
-}
+# Parameters of primitives that hold a dtype.
 DTYPES = ForeignNames("new_dtype preferred_element_type dtype")

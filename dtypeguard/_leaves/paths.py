@@ -17,6 +17,11 @@ def keys(path: str) -> list[str]:
     return [key[1:-1] if key[:1] in ("'", '"') else key for key in numbered]
 
 
+def parameter(path: str) -> str:
+    """The name of the parameter that a path begins with."""
+    return next(iter(keys(path)), "")
+
+
 def indices(path: str) -> list[str]:
     """The keys and numbers in the brackets of a path, as source: `1`, `'w'`."""
     return [part[1:-1] for part in parts(path) if part[0] == "["]

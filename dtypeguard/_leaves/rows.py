@@ -104,41 +104,21 @@ def dtype_text(dtype: DType) -> str:
     return "bool" if str(dtype) == "bool" else f"jnp.{dtype}"
 
 
-def cast_text(
-    dtype: DType, text: str = "x", old: DType = None, *, is_atom: bool = True
-) -> str:
+def cast_text(dtype: DType, text: str = "x") -> str:
     """A cast as it is written in source: `x.astype(jnp.float32)`."""
-    if old is not None and kind(old) == "complex" and kind(dtype) != "complex":
-        text = f"jnp.real({text})"
-    elif not is_atom:
-        text = f"({text})"
     return f"{text}.astype({dtype_text(dtype)})"
-
-
-def array_text(dtype: DType, text: str = "x") -> str:
-    """An array of a number or of anything else, as it is written in source."""
-    return f"jnp.asarray({text}, {dtype_text(dtype)})"
 
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
     """What to write for a leaf named x, to return it as it was, and what that loses."""
-    return f"return {cast_back(dtype, new_dtype)}{lost(new_dtype, dtype)}"
-
-
-def cast_back(
-    dtype: DType, new_dtype: DType, text: str = "x", *, is_atom: bool = True
-) -> str:
-    """A cast of what has become another dtype: of a float to the nearest int."""
-    if (kind(dtype), kind(new_dtype)) == ("int", "float"):
-        return cast_text(dtype, f"jnp.round({text})")
-    return cast_text(dtype, text, new_dtype, is_atom=is_atom)
+    was, kinds = kind(dtype), (kind(dtype), kind(new_dtype))
+    text = "jnp.real(x)" if kinds[1] == "complex" and was != "complex" else "x"
+    text = "jnp.round(x)" if kinds == ("int", "float") else text
+    return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:
-    """What a cast loses, in brackets; empty if nothing.
-
-    A float that is cast to a narrower one is rounded, which `rounding` tells.
-    """
+    """What a cast loses, in brackets, but for what a float rounds; empty if nothing."""
     kinds = kind(source), kind(target)
     is_whole = kinds[1] == "int"
     if kinds == ("int", "int"):
@@ -179,15 +159,6 @@ def shown_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, except those that its `repr` leaves out."""
     names = (field.name for field in dataclasses.fields(value) if field.repr)
     return {name: getattr(value, name) for name in names}
-
-
-def path_of(leaf: Leaf, tree: PyTree) -> str | None:
-    """The path of a leaf in a tree; None if the tree does not hold it."""
-    try:
-        pairs = tree_util.tree_flatten_with_path(tree)[0]
-    except Exception:  # keys that cannot be ordered
-        return None
-    return next((tree_util.keystr(path) for path, each in pairs if each is leaf), None)
 
 
 def percent(value: float) -> str:

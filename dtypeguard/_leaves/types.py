@@ -1,10 +1,10 @@
-"""Names for what JAX and Optax hand around, for signatures.
+"""Names for what JAX and Optax hand around, for signatures; the mark of public names.
 
 Most stand for `Any`: JAX does not type pytrees, and any object may be one.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 PyTree = Any
 Leaf = Any  # of a tree: an array, a tracer, a `ShapeDtypeStruct`, a number, a function
@@ -26,3 +26,14 @@ Convert = Callable[[Leaf], Leaf]
 Args = tuple[Any, ...]  # by position
 Kwargs = Mapping[str, Any]  # by name
 ExtraArgs = dict[str, Any]  # of an optimizer's update
+
+_T = TypeVar("_T")
+
+
+def public(thing: _T) -> _T:
+    """Sets the module of a class or function to `dtypeguard`.
+
+    Moving the code between rooms then changes no repr, and invalidates no pickle.
+    """
+    thing.__module__ = "dtypeguard"
+    return thing

@@ -19,9 +19,8 @@ from .._program.graph import Graph
 from .._program.trace import Program, strong_type
 from .._source.origin import Origin, Why
 from .drift import Drift, find
-from .lines import ProgramLines
-from .provenance import TypeProvenance
-from .why import Has
+from .provenance import of_leaf
+from .why import Ends, Has, ProgramLines, why
 
 
 class Body(NamedTuple):
@@ -48,13 +47,6 @@ class Body(NamedTuple):
         while isinstance(function, functools.partial):
             function = function.func
         return getattr(inspect.unwrap(function), "__code__", None)
-
-    @property
-    def globals(self) -> dict[str, PyTree]:
-        """The variables of its module that the function names."""
-        function = inspect.unwrap(self.function)
-        held, code = getattr(function, "__globals__", {}), self.code
-        return {x: held[x] for x in (code.co_names if code else ()) if x in held}
 
     @property
     def name(self) -> str:
@@ -93,17 +85,12 @@ class Body(NamedTuple):
         """What it returns, to be asked for lines; None if its jaxpr is not known."""
         jaxpr = next(iter(self.jaxprs), None)
         program = None if jaxpr is None else self.program(jaxpr)
-        if program is None:
-            return None
-        return Results(self, program.step, ProgramLines(program))
+        return Results(self, program.step) if program else None
 
-    def drifts(
-        self, provenance: TypeProvenance, first: Sequence[Leaf]
-    ) -> Iterator[Iterator[Drift]]:
+    def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """What drifts, by each jaxpr that may be the body's.
 
         Args:
-            provenance: finds the lines of what the loop was given.
             first: what the inputs of the program are at first.
         """
         begun = [self.name + path for path in self.carried.paths]
@@ -113,7 +100,7 @@ class Body(NamedTuple):
             if number >= len(first):
                 return None
             name = names[number] if number < len(names) else ""
-            return provenance.of_leaf(first[number], name)
+            return of_leaf(first[number], name)
 
         for program in filter(None, map(self.program, self.jaxprs)):
             found = find(program, ProgramLines(program, begun=given))
@@ -131,12 +118,10 @@ class Results(NamedTuple):
     Attributes:
         body: the function.
         graph: of its equations.
-        lines: finds the lines behind its results.
     """
 
     body: Body
     graph: Graph
-    lines: ProgramLines
 
     def aval(self, number: int) -> Aval:
         """The abstract value of a result."""
@@ -146,7 +131,7 @@ class Results(NamedTuple):
         """The lines that gave a result its dtype or its shape."""
         matches = Has(kind, getattr(self.aval(number), kind, None))
         every_input = (1 << len(self.graph.inputs)) - 1
-        return self.lines.of(self.graph.outputs[number], matches, every_input)
+        return why(self.graph, self.graph.outputs[number], matches, every_input, Ends())
 
     def unchanged(self, number: int) -> tuple[bool, bool, Leaf | None]:
         """What is returned unchanged as a result.

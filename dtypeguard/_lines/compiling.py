@@ -11,6 +11,7 @@ Trees are flattened as JAX flattens them for the same call.
 
 import functools
 import inspect
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
@@ -22,17 +23,17 @@ from jax import tree_util
 from .._carry.modules import is_in_place, spread
 from .._leaves.dtypes import is_python_number
 from .._leaves.internals import COMPILING
+from .._leaves.paths import keys, parameter
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
-from .._program.graph import Graph
+from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
-from .._source.origin import Origin, Why, origin_of_frame
-from .fed import Fed, parameter, returned_as, words
-from .held import is_array
-from .made import Made
-from .record import made_of, of_number, of_object, recorded
-from .why import Ends, Has, why
+from .._source.origin import Frame, Origin, Why, origin_of_frame
+from .provenance import TraceEnds
+from .record import made_of, made_of_number, object_lines
+from .values import Made, is_array
+from .why import Has, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for static parts
@@ -43,26 +44,40 @@ class CompilingCall(NamedTuple):
 
     Attributes:
         key: the function that JAX was given; `function` is the one that the user gave.
-        traced: JAX's names of the traced leaves, such as "state['w']".
+        jaxpr: of the program, with JAX's names of its leaves, such as "state['w']".
         wrapper: the package whose `jit` it is, if it is not JAX's.
         callers: the frames of others than JAX and the wrapper that led here, inside out.
-        loop: the name of the loop that is compiled by itself, if it is one.
     """
 
     key: Function
     function: Function
     args: Args
     kwargs: Kwargs
-    traced: tuple[str, ...]
+    jaxpr: Jaxpr | None
     wrapper: str
     callers: list[FrameType]
-    jaxpr: Jaxpr | None = None
-    loop: str = ""
+
+    @property
+    def code(self) -> Any:
+        """The code of the function, in partials and in wrappers that say what they wrap."""
+        function: Any = self.function
+        for _ in range(_DEPTH):
+            if type(function) is functools.partial:
+                function = function.func
+                continue
+            wrapper = function.__func__ if type(function) is MethodType else function
+            inner = fields_of(wrapper).get("__wrapped__")
+            if inner is None:
+                break
+            function = inner
+        return code_of(function)
 
     @property
     def is_listed(self) -> bool:
         """Whether a function is the user's, or a package's that the user called."""
-        file = _file_of(self.function)
+        if self.code is None:  # in C
+            return False
+        file = self.code.co_filename
         is_theirs = is_installed(file) and any(
             is_installed(frame.f_code.co_filename) for frame in self.callers[:1]
         )
@@ -71,17 +86,19 @@ class CompilingCall(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the function and the line of its definition."""
-        code = code_of(_unwrapped(self.function))
-        if code is None:
-            return "a function in C"
-        name = code.co_qualname.rpartition("<locals>.")[2]
-        return f"{name} ({line_text(code.co_filename, code.co_firstlineno)})"
+        name = self.code.co_qualname.rpartition("<locals>.")[2]
+        return f"{name} ({line_text(self.code.co_filename, self.code.co_firstlineno)})"
 
     @property
     def caller(self) -> Origin | None:
         """The user's line that called it."""
         users = [x for x in self.callers if not package(x.f_code.co_filename)]
         return origin_of_frame(users[0]) if users else None
+
+    def names(self, of: str) -> list[str]:
+        """JAX's names of the leaves, "arg_names", or of the results, "result_paths"."""
+        info = getattr(open_jaxpr(self.jaxpr), "debug_info", None)
+        return [*map(str, getattr(info, of, None) or ())]
 
     def arguments(self) -> dict[str, PyTree]:
         """Its arguments by the names of its parameters."""
@@ -98,19 +115,17 @@ class CompilingCall(NamedTuple):
 
 def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
     """The call that compiles, from the frames inside of it and around it, inside out."""
-    traced, jaxpr, loop, left = (), None, "", iter(frames)
+    jaxpr, left = None, iter(frames)
     for frame in left:
         if is_users(frame.f_code.co_filename):
             return None  # compiled ahead of time, or a backward pass
-        variables = frame.f_locals
-        known = variables.get("jaxpr")
-        info = getattr(getattr(known, "jaxpr", known), "debug_info", None)
-        if names := getattr(info, "arg_names", None):
-            traced, jaxpr = names, known
+        known = frame.f_locals.get("jaxpr")
+        jaxpr = known if getattr(open_jaxpr(known), "debug_info", None) else jaxpr
         if frame.f_code.co_name in COMPILING:
             break
     else:
         return None
+    variables = frame.f_locals
     key = variables["fun"] if "fun" in variables else variables["jit_info"].fun
     found = key, variables["args"], variables["kwargs"]
     code = code_of(key)
@@ -121,36 +136,12 @@ def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
         if callers or not wrapper or package(outer.f_code.co_filename) != wrapper:
             if is_users(outer.f_code.co_filename):
                 callers.append(outer)
-            elif not callers:  # to read a user's variables would keep them alive
-                loop = _LOOPS.get(getattr(outer.f_locals.get("prim"), "name", ""), loop)
             continue
         wrapping: Any = outer.f_locals.get("self")
         if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
             variables = outer.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
-    return CompilingCall(key, *found, tuple(traced), wrapper, callers, jaxpr, loop)
-
-
-_LOOPS = {"while": "while_loop", "scan": "scan", "cond": "cond"}
-
-
-def _unwrapped(function: Any) -> Any:
-    """The function in partials and in wrappers that say what they wrap."""
-    for _ in range(_DEPTH):
-        if type(function) is functools.partial:
-            function = function.func
-            continue
-        wrapper = function.__func__ if type(function) is MethodType else function
-        inner = fields_of(wrapper).get("__wrapped__")
-        if inner is None:
-            break
-        function = inner
-    return function
-
-
-def _file_of(function: Function) -> str:
-    code = code_of(_unwrapped(function))
-    return code.co_filename if code else ""
+    return CompilingCall(key, *found, jaxpr, wrapper, callers)
 
 
 class Static(NamedTuple):
@@ -160,11 +151,17 @@ class Static(NamedTuple):
         known: what it equals others by: its type and value, or a weak reference.
         shown: its text, or the name of its class.
         is_object: whether it equals only itself.
+        lines: those that made it, or what holds it.
     """
 
     known: Any
     shown: str
     is_object: bool = False
+    lines: Sequence[Frame] = ()
+
+    @property
+    def is_number(self) -> bool:
+        return not self.is_object and self.known[0] in (int, float)
 
     def is_same(self, other: "Static") -> bool:
         """Whether another call had the same; no comparison of the user's runs."""
@@ -175,6 +172,9 @@ class Static(NamedTuple):
         return own is not None and own is others
 
 
+Described = tuple[Type, tuple[int, ...]]  # a leaf: its type and its shape
+
+
 class Compiled(NamedTuple):
     """What a function was compiled for.
 
@@ -182,58 +182,119 @@ class Compiled(NamedTuple):
         leaves: the types and shapes of what is traced, by path.
         statics: the constants of the program, by path.
         made: how leaves came to be, as far as that was recorded, by path.
-        numbers: the lines that gave Python numbers, by path.
-        returned: the types that leaves come back with, the lines behind that, and the items
-            of the returned tuple that they are, by path.
+        returned: what leaves come back as in another type, by path.
+        caller: the user's line that called it.
     """
 
-    leaves: dict[str, tuple[Type, tuple[int, ...]]]
+    leaves: dict[str, Described]
     statics: dict[str, Static]
     made: dict[str, Made]
-    numbers: dict[str, Origin]
-    returned: dict[str, tuple[Type, Why, int | None]]
+    returned: "dict[str, Returned]"
     caller: Origin | None
 
+    def described(self, path: str) -> str:
+        """A leaf or a constant as the report has it."""
+        if path in self.statics:
+            return self.statics[path].shown
+        if path not in self.leaves:
+            return "(absent)"
+        type_, shape = self.leaves[path]
+        return f"{type_.name}[{','.join(map(str, shape))}]{' (weak)' * type_.is_weak}"
 
-class Given(NamedTuple):
-    """The values of a call while it compiles: leaves, and constants with their holders."""
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        """The shape of a leaf; that of all keys is one."""
+        type_, shape = self.leaves.get(path, (None, None))
+        return () if type_ and type_.is_key else shape
 
-    leaves: dict[str, Leaf]
-    statics: dict[str, Sequence[Any]]
+    def why(self, path: str) -> Why:
+        """The lines that made a leaf, but for the call itself."""
+        why = self.made[path].why() if path in self.made else Why()
+        is_called = why.root and self.caller and str(why.root.users) == str(self.caller)
+        return Why() if is_called else why
 
-    def line_of_object(self, path: str) -> Origin | None:
-        """The line that made a constant, or what holds it."""
-        return next(filter(None, map(of_object, self.statics[path])), None)
+
+class Returned(NamedTuple):
+    """What a leaf comes back as: its type, the lines behind that, the item of a tuple."""
+
+    type: Type
+    why: Why
+    item: int | None
 
 
-def compiled(call: CompilingCall) -> tuple[Compiled, Given]:
-    """What a call compiles, and its values."""
+def _returned(
+    call: CompilingCall, leaves: dict[str, Described]
+) -> Iterator[tuple[str, Returned]]:
+    """The leaves that a program gives back in another type, by the names of its results."""
+    jaxpr, places = open_jaxpr(call.jaxpr), [*dict.fromkeys(map(parameter, leaves))]
+    names = dict(zip(leaves, leaves))
+    if call.wrapper == "flax":  # which names and sorts the leaves of each argument anew
+        order = lambda path: (places.index(parameter(path)), _words(path))
+        names = dict(zip(sorted(leaves, key=order), call.names("arg_names")))
+    results = [_words(name) for name in call.names("result_paths")]
+    if call.wrapper == "equinox":  # its own function returns a marker as well
+        results = [[*x[:1], *x[2:]] for x in results]
+    by_end = dict[str, list[int]]()
+    for number, words in enumerate(results):
+        by_end.setdefault(words[-1], []).append(number)
+    ranked = list[tuple[bool, int, int, int, str]]()
+    for path, (_, shape) in leaves.items():
+        _, *inner = _words(names.get(path, path))
+        place = places.index(parameter(path)) - ("self" in places)
+        # A name alone may be anything's.
+        ends = inner[-1:] or [str(place), "result"]
+        for number in itertools.chain.from_iterable(by_end.get(x, ()) for x in ends):
+            words, end = results[number], len(results[number]) - len(inner)
+            is_alike = jaxpr.outvars[number].aval.shape == shape and words[end:] == inner
+            if end > 0 and is_alike:
+                is_there = end == 1 or words[end - 1] == str(place)
+                ranked.append((not is_there, end, place, number, path))
+    graph, seen = Graph(call.jaxpr), set[object]()
+    for *_, number, path in sorted(ranked):
+        if not seen.isdisjoint({number, path}):  # a result comes back as one leaf alone
+            continue
+        seen |= {number, path}
+        before, after = leaves[path][0], _type(jaxpr.outvars[number].aval)
+        if after == before:
+            continue
+        output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
+        matches = Has("dtype", graph.avals[output].dtype)
+        if before.name == after.name:
+            matches = Has("weak_type", after.is_weak)
+        lines = why(graph, output, matches, every, TraceEnds(graph, jaxpr.invars))
+        item = next(iter(results[number][1:]), "")
+        yield path, Returned(after, lines, int(item) if item.isdigit() else None)
+
+
+def _words(path: str) -> list[str]:
+    """The parts of a path without its signs, and without the `value` of a variable."""
+    words = keys(path)
+    return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words
+
+
+def _type(leaf: Leaf) -> Type:
+    return type_of(leaf) or Type(str(leaf.dtype))
+
+
+def compiled(call: CompilingCall) -> Compiled:
+    """What a call compiles."""
     named = call.arguments()
-    traced = {*map(parameter, call.traced)} & {*named} or {*named}
+    traced = {*map(parameter, call.names("arg_names"))} & {*named} or {*named}
     names = list(named)  # a dict is flattened in the order of its keys
     pairs = tree_util.tree_flatten_with_path(spread(named))[0]
     pairs.sort(key=lambda pair: names.index(pair[0][0].key))
-    leaves: dict[str, tuple[Type, tuple[int, ...]]] = {}
-    values: dict[str, Leaf] = {}
+    leaves, made = dict[str, Described](), dict[str, Made]()
     for (name, *inside), leaf in pairs:
         is_constant = call.wrapper == "equinox" and is_python_number(leaf)
         is_typed = is_array(leaf) or type(leaf) in (bool, int, float, complex)
         if is_typed and name.key in traced and not is_constant:
             path = f"{name.key}{tree_util.keystr(tuple(inside))}"
-            type_ = type_of(leaf) or Type(str(leaf.dtype))
-            leaves[path], values[path] = (type_, np.shape(leaf)), leaf
-    found = list(_static_parts(named, leaves))
-    statics = {path: known for path, known, _ in found}
-    holders = {path: around for path, _, around in found}
-    made = {path: known for path, x in values.items() if (known := made_of(x))}
-    numbers = {
-        path: line
-        for path, x in (*values.items(), *((p, around[0]) for p, around in holders.items()))
-        if is_python_number(x) and (line := of_number(words(path)[-1], x))
-    }
-    returned = _returned(call, leaves, values)
-    now = Compiled(leaves, statics, made, numbers, returned, call.caller)
-    return now, Given(values, holders)
+            leaves[path] = _type(leaf), np.shape(leaf)
+            number = is_python_number(leaf) and made_of_number(keys(path)[-1], leaf)
+            if known := number or made_of(leaf):
+                made[path] = known
+    statics = dict(_static_parts(named, leaves))
+    returned = dict(_returned(call, leaves))
+    return Compiled(leaves, statics, made, returned, call.caller)
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -242,8 +303,8 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 def _static_parts(
     named: dict[str, PyTree], leaves: dict[str, Any]
-) -> Iterator[tuple[str, Static, Sequence[Any]]]:
-    """The constants among arguments: path, what it equals others by, it and its holders."""
+) -> Iterator[tuple[str, Static]]:
+    """The constants among arguments, by path."""
     stack = [(name, value, ()) for name, value in reversed(named.items())]
     # What is held in a node without keys has another path for JAX.
     unnamed = {parameter(path) for path in leaves if "<flat index" in path}
@@ -257,14 +318,17 @@ def _static_parts(
         if type(value) in _PLAIN or is_a(value, np.dtype):
             if parameter(path) not in unnamed:
                 shown = f"{value:.6g}" if type(value) is float else str(value)
-                yield path, Static((type(value), str(value)), shown[:20]), around
+                number = is_python_number(value) and made_of_number(keys(path)[-1], value)
+                lines = number.through if number else ()
+                yield path, Static((type(value), str(value)), shown[:20], False, lines)
             continue
         parts = [(_part(value, key), part) for key, part in items_of(value)]
         if not parts and type(value) not in _FUNCTIONS and _is_compared_by_parts(value):
             fields = fields_of(value).items()
             parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
         elif not parts and not is_a(value, (dict, list, tuple)):
-            yield path, Static(_reference(value), type(value).__name__, True), around
+            lines = next(filter(None, map(object_lines, around)), ())
+            yield path, Static(_reference(value), type(value).__name__, True, lines)
         stack += [(path + key, part, around) for key, part in reversed(parts)]
 
 
@@ -287,57 +351,3 @@ def _reference(value: Any) -> Any:
         return weakref.ref(value)
     except TypeError:
         return id(value)
-
-
-class _ArgumentEnds(Ends):
-    """What is known beyond a program that is compiled: its arguments."""
-
-    def __init__(self, values: Sequence[Leaf]):
-        self._values = values
-
-    def given(self, number: int) -> Why:
-        return Why(recorded(self._values[number]).root)
-
-
-def _returned(
-    call: CompilingCall, leaves: dict[str, Any], values: dict[str, Leaf]
-) -> dict[str, tuple[Type, Why, int | None]]:
-    """What a program gives leaves back as in another type, with the lines behind that."""
-    jaxpr: Any = getattr(call.jaxpr, "jaxpr", call.jaxpr)
-    info: Any = getattr(jaxpr, "debug_info", None)
-    paths, results = (getattr(info, x, None) for x in ("arg_names", "result_paths"))
-    if not (paths and results) or len(results) != len(jaxpr.outvars):
-        return {}
-    names, results = [*map(str, paths)], [*map(str, results)]
-    paths, order = names, [*dict.fromkeys(map(parameter, leaves))]
-    if not leaves.keys() >= set(names):  # Equinox and Flax give them names of their own
-        paths = list(leaves)
-        if call.wrapper == "flax":  # which sorts the leaves of each argument
-            paths.sort(key=lambda path: (order.index(parameter(path)), words(path)))
-        types = [type_of(x.aval) or Type(str(x.aval.dtype)) for x in jaxpr.invars]
-        if types != [leaves[path][0] for path in paths]:
-            return {}
-    if call.wrapper == "equinox":  # its own function returns a marker as well
-        results = [name.replace("result[1]", "result", 1) for name in results]
-    names = names if call.wrapper == "flax" else paths
-    places = [name for name in call.arguments() if name not in ("self", "cls")]
-    outputs = [(type_of(x.aval), x.aval.shape) for x in jaxpr.outvars]
-    fed = []
-    for path, name in zip(paths, names):
-        like = [n for n, (_, shape) in enumerate(outputs) if shape == leaves[path][1]]
-        if parameter(path) in places:
-            fed.append(Fed(name, places.index(parameter(path)), like))
-    back, found, graph = returned_as(fed, results), {}, None
-    ends = _ArgumentEnds([values[path] for path in paths])
-    for number, (path, name) in enumerate(zip(paths, names)):
-        before, after = leaves[path][0], outputs[back[name]][0] if name in back else None
-        if after not in (None, before):
-            graph = graph or Graph(call.jaxpr)
-            output = graph.outputs[back[name]]
-            matches = Has("dtype", graph.avals[output].dtype)
-            if before.name == after.name:
-                matches = Has("weak_type", after.is_weak)
-            item = words(results[back[name]])[1:2]
-            lines = why(graph, output, matches, 1 << number, ends)
-            found[path] = after, lines, int(item[0]) if item and item[0].isdigit() else None
-    return found

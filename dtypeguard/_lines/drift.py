@@ -14,8 +14,7 @@ from .._leaves.rows import ABSENT, Type, by_path, describe, paths, tree_rows, ty
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .lines import ProgramLines
-from .why import Has
+from .why import Has, ProgramLines
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]

@@ -4,7 +4,6 @@ import ast
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
-from types import CodeType
 
 import jax
 
@@ -27,8 +26,6 @@ from .tracebacks import (
     Chain,
     calls_of,
     frames_of,
-    is_of_rule,
-    own_frames,
     scopes_of,
     until_users,
 )
@@ -126,15 +123,6 @@ class Written:
         return any(isinstance(x, ast.Call) and _follows(x, file) for x, file in written)
 
     @property
-    def is_displaced(self) -> bool:
-        """Whether JAX gives it the line of another one.
-
-        What the rules of a `custom_vjp` and the like compute has the line of the call that
-        they belong to: no line of the call itself, which JAX replaces by what they compute.
-        """
-        return is_of_rule(frames_of(self._stack))
-
-    @property
     def is_backward(self) -> bool:
         """Whether it belongs to the backward pass of a gradient.
 
@@ -145,16 +133,9 @@ class Written:
             outer.primitive.name in REPEATING and inner and inner[0].name == REPEATED
             for inner, outer in zip(scopes, self._stack[1:])
         )
-        return self.is_transposed and not is_repeated
-
-    @property
-    def is_transposed(self) -> bool:
-        """Whether it runs in the backward pass of a gradient.
-
-        What `jax.checkpoint` computes again does.
-        """
-        every = itertools.chain.from_iterable(map(scopes_of, self._stack))
-        return any(type(x).__name__ == "Transform" and x.name == TRANSPOSED for x in every)
+        every = itertools.chain.from_iterable(scopes)
+        is_transposed = lambda x: type(x).__name__ == "Transform" and x.name == TRANSPOSED
+        return any(map(is_transposed, every)) and not is_repeated
 
     @property
     def is_of_jax_nn(self) -> bool:
@@ -165,10 +146,6 @@ class Written:
     def is_of_sampler(self) -> bool:
         """Whether a function of `jax.random` computes it for the user's line."""
         return any(frame.file == _JAX_RANDOM for frame in self._inside)
-
-    def passes(self, code: CodeType) -> bool:
-        """Whether it was traced while a function ran."""
-        return any(frame.is_in(code) for frame in own_frames(self._stack[0]))
 
     @property
     def _inside(self) -> Iterator[Frame]:

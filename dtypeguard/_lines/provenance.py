@@ -1,82 +1,107 @@
-"""The lines that gave the values of an error their types: by equations or the record."""
+"""The lines that gave the values of an error their types: by equations or the record.
 
-import ast
-from collections.abc import Sequence
-from types import FrameType
+JAX has no public way to ask for the equations behind a tracer, which are alive while its
+trace is. This file knows tracers by a few attributes, and each may be missing in a release,
+as before 0.8: then a value has no equations, and nothing else is lost.
+"""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from jax.core import Tracer
+
 from .._leaves.dtypes import is_python_number
-from .._leaves.types import Leaf
+from .._leaves.types import Equation, Leaf
+from .._program.graph import Graph, Variable
 from .._source.files import is_recorded
-from .._source.origin import Origin, Why, callers, origin_of_frame
+from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
-from .held import is_array
-from .record import of_number, of_variable, recorded
+from .record import of_number, of_variable, recorded, unwrapped
 from .sites import Argument, Site
-from .traced import TracedValue, traced
+from .values import is_array
 from .why import Ends, Has, why
 
 
-class TypeProvenance:
-    """Finds the lines behind values.
-
-    Args:
-        frames: those that an error passed through, outside in.
-        sites: the lines among them outside JAX.
-    """
-
-    def __init__(self, frames: Sequence[FrameType], sites: Sequence[Site]):
-        outer = callers(frames[0]) if frames else ()
-        self._passed = {(site.file, site.line) for site in sites}
-        self._passed |= {(each.f_code.co_filename, each.f_lineno) for each in outer}
-
-    def of(self, argument: Argument, site: Site) -> Why:
-        """The lines behind an argument of a call."""
-        value, source = argument.value, argument.source
-        if is_python_number(value):
-            return Why(_of_number(source, site.frame, value))
-        users: Any = evaluated(source, site.frame) if argument.is_whole else None
-        if is_array(users) and users.dtype == value.dtype:
-            value = users  # JAX may have converted it
-        return self.of_value(value)
-
-    def of_leaf(self, leaf: Leaf, name: str = "") -> Origin | None:
-        """The line that gave a leaf its type, or forced that; of a number by its name."""
-        return of_number(name, leaf) if is_python_number(leaf) else self.of_value(leaf).root
-
-    def is_passed(self, line: Origin) -> bool:
-        """Whether the error passed through a line."""
-        return (line.file, line.line) in self._passed
-
-    def of_value(self, value: Leaf) -> Why:
-        """The lines that gave an array or a tracer its type."""
-        equations, lines = traced(value), Why()
-        if equations is not None:
-            graph, every = equations.graph, (1 << len(equations.graph.inputs)) - 1
-            is_so = Has("dtype", value.dtype)
-            lines = why(graph, graph.outputs[0], is_so, every, _OfTrace(equations))
-            if lines.cause == lines.origin:
-                lines = lines._replace(cause=None)
-        return lines if lines.origin else recorded(value)
+def of_argument(argument: Argument, site: Site) -> Why:
+    """The lines behind an argument of a call."""
+    value, source = argument.value, argument.source
+    if is_python_number(value) and source is not None:
+        name = getattr(source, "attr", getattr(source, "id", ""))
+        return Why(of_number(name, value))
+    if is_python_number(value):  # the line writes it, or computes it
+        is_own = is_recorded(site.file)
+        return Why(origin_of_frame(site.frame, site.line) if is_own else None)
+    users: Any = evaluated(source, site.frame) if argument.is_whole else None
+    if is_array(users) and users.dtype == value.dtype:
+        value = users  # JAX may have converted it
+    return of_value(value)
 
 
-class _OfTrace(Ends):
-    """What lies beyond the equations of a trace that an error has stopped."""
+def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
+    """The line that gave a leaf its type, or forced that; of a number by its name."""
+    return of_number(name, leaf) if is_python_number(leaf) else of_value(leaf).root
 
-    def __init__(self, equations: TracedValue):
-        self._equations = equations
+
+def of_value(value: Leaf) -> Why:
+    """The lines that gave an array or a tracer its type."""
+    ends, lines = _traced(unwrapped(value)), Why()
+    if ends is not None:
+        (output,), every = ends.graph.outputs, (1 << len(ends.graph.inputs)) - 1
+        lines = why(ends.graph, output, Has("dtype", value.dtype), every, ends)
+        if lines.cause == lines.origin:
+            lines = lines._replace(cause=None)
+    return lines if lines.origin else recorded(value)
+
+
+class TraceEnds(Ends):
+    """What lies beyond the equations of a trace, by the variables of its arguments."""
+
+    def __init__(self, graph: Graph, arguments: Sequence[Variable]):
+        self.graph, self._arguments = graph, arguments
 
     def given(self, number: int) -> Why:
-        return of_variable(self._equations.arguments[number])
+        return of_variable(self._arguments[number])
 
 
-def _of_number(source: ast.AST | None, frame: FrameType, value: Leaf) -> Origin | None:
-    """The line that gave a number to the name by which an expression looks it up.
+def _traced(tracer: Leaf) -> TraceEnds | None:
+    """The equations behind a value; None if there are none, or they cannot be read."""
+    if not isinstance(tracer, Tracer):
+        return None
+    try:
+        frame: Any = tracer._trace.frame  # pyright: ignore[reportAttributeAccessIssue]: of tracers of jaxprs
+        constants = dict(frame.constvar_to_val)
+        equations = [
+            SimpleNamespace(
+                invars=[operand.val for operand in each.in_tracers],
+                outvars=each.outvars,
+                primitive=each.primitive,
+                params=each.params,
+                source_info=each.source_info,
+            )
+            for each in _parents(tracer)
+        ]
+        jaxpr = SimpleNamespace(
+            constvars=[*constants],
+            invars=list(frame.invars),
+            eqns=equations,
+            outvars=[tracer.val],  # pyright: ignore[reportAttributeAccessIssue]: as above
+        )
+        closed = SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()])
+        return TraceEnds(Graph(closed), jaxpr.invars)
+    except Exception:  # this release keeps them elsewhere
+        return None
 
-    That of the expression itself, if it writes the number or computes it.
-    """
-    name = getattr(source, "attr", getattr(source, "id", ""))
-    is_computed = isinstance(source, (ast.BinOp, ast.Call, ast.Constant))
-    if is_computed and is_recorded(frame.f_code.co_filename):
-        return origin_of_frame(frame, source.lineno)
-    return of_number(name, value)
+
+def _parents(tracer: Leaf) -> Iterator[Equation]:
+    """The equations that lead to a tracer, operands first."""
+    done: set[int] = set()
+    stack = [(tracer.parent, False)]
+    while stack:
+        equation, is_complete = stack.pop()
+        if is_complete:
+            yield equation
+        elif equation is not None and id(equation) not in done:
+            done.add(id(equation))
+            stack.append((equation, True))
+            stack += [(operand.parent, False) for operand in equation.in_tracers]

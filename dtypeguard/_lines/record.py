@@ -12,9 +12,9 @@ from jax.core import Tracer
 from .._leaves.dtypes import is_array, kind
 from .._leaves.types import DType, Leaf
 from .._source.origin import Origin, Why, origin_of_frames
-from .made import Made
+from .blame import Matches
 from .monitored import RECORD
-from .region import Matches
+from .values import Made
 
 _KNOWN = RECORD.recorder
 
@@ -47,9 +47,10 @@ def of_variable(variable: object) -> Why:
     return made.why() if made else Why()
 
 
-def of_object(value: object) -> Origin | None:
-    """The line that gave a function or an object to a variable first."""
-    return origin_of_frames(_KNOWN.object_lines(value))
+# The line that gave a function or an object to a variable first, and its callers.
+object_lines = _KNOWN.object_lines
+# How a Python number came to be, by its name or if one line alone gave it.
+made_of_number = _KNOWN.number
 
 
 def of_number(name: str, value: object) -> Origin | None:
@@ -65,7 +66,10 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
         line: that has run.
         matches: whether an abstract value has the property.
     """
-    roots = [why.root for why in _read_on(line, matches)]
+    found = [*_read_on(line, matches)]
+    if any(why.is_earlier for why in found):  # it may be that one
+        return None
+    roots = [why.root for why in found]
     others = {x.users: x for x in roots if x and x.users.line != line.line}
     return others.popitem()[1] if len(others) == 1 else None
 

@@ -19,8 +19,11 @@ from .._source.files import is_recorded
 from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import lines_of_parts
-from .held import (
+from .named import Words, words_of
+from .values import (
+    Made,
     Path,
+    as_array,
     held,
     is_array,
     is_number,
@@ -29,8 +32,6 @@ from .held import (
     passed_as,
     type_of,
 )
-from .made import Made, as_array
-from .named import Words, words_of
 
 # Callers of a line, frames between two, values that calls return, and those that are not
 # kept weakly.
@@ -66,7 +67,7 @@ class Recorder:
         self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
         # By their file and their number what lines have read.
-        self._read: dict[tuple[str, int], dict[Frame, Made]] = {}
+        self._read: dict[tuple[str, int], dict[object, Made]] = {}
         # What was behind a line's values while what it calls was still looked at.
         self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
@@ -274,12 +275,15 @@ class Recorder:
             if is_stored and not is_array(value) and not is_number(value):
                 self._add_object(value, frame, line)
             for path, leaf in held(value):
-                is_made = is_stored or (path and words.is_making)
+                # What a global variable holds may have been made before.
+                is_made = is_stored or (path and words.is_making and name in values)
                 made = self.made(leaf) if is_array(leaf) else None
                 if made and not is_stored and words.names(path):
                     read.append(made)
                 elif is_made and is_array(leaf) and not made:
                     new.append((path, leaf))
+                elif is_of_numpy(leaf) and not made and words.names(path):
+                    read.append(Made((), type_of(leaf)))
                 elif is_number(leaf) and (
                     is_stored or (is_made and _name_in(path) in words.others)
                 ):
@@ -293,7 +297,7 @@ class Recorder:
             pairs = itertools.chain(running.came, *running.before.values())
             read += [made for path, made in pairs if words.names(path)]
         known = self._read.setdefault((frame.f_code.co_filename, line), {})
-        known |= {made.through[0]: made for made in read[:_MOST_READ] if made.through}
+        known |= {next(iter(made.through), made.type): made for made in read[:_MOST_READ]}
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:

@@ -1,4 +1,8 @@
-"""Reads a failing call from its source: which expression stands for which argument."""
+"""Reads a failing call: what its frames were given, and which expression gave it.
+
+JAX is given the user's own objects, so an expression that only looks something up stands
+for the argument that is the same object.
+"""
 
 import ast
 import contextlib
@@ -12,10 +16,10 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
+from .._leaves.paths import parameter
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement, text_of
-from .fed import parameter
 
 _LONG = 40  # an expression with more characters is not shown
 
@@ -101,68 +105,63 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     The first that fits an error is the best: it is the function that the user wrote.
     """
     unnamed = []
-    node = stored(site) or site.node
-    is_called = True  # by the user's line, not by another function of JAX
-    for frame in itertools.takewhile(
-        lambda frame: not is_users(frame.f_code.co_filename), site.inside
-    ):
-        if named := _named(frame):
-            sources = _sources(node, list(named), frame) if is_called else {}
-            pairs = [(evaluated(x, site.frame), named.get(n)) for n, x in sources.items()]
-            if any(_differ(*pair) for pair in pairs):
-                sources = {}  # a function in C passed other arguments on
-            found = [
-                leaf._replace(position=position)
-                for position, (name, value) in enumerate(named.items())
-                for leaf in _leaves(name, value, sources.get(name))
-            ]
-            # A method, such as `reshape`, and not an operator.
-            is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
-            if "args" in named and not (is_method and is_array(named.get("self"))):
-                unnamed.append(found)
-            else:
-                is_called = is_called and frame.f_code.co_argcount == 0
-                yield found
+    written = {id(x.value): x for x in reversed([*_looked_up(site)])}
+    is_others = lambda frame: not is_users(frame.f_code.co_filename)
+    for frame in itertools.takewhile(is_others, site.inside):
+        named = _named(frame)
+        found = list[Argument]()
+        for position, (name, value) in enumerate(named.items()):
+            for path, leaf in _leaves(name, value):
+                known = written.get(id(leaf)) or Argument("", leaf)
+                about = known.source, known.is_whole, position
+                found.append(Argument(name + path, leaf, *about))
+        # A method, such as `reshape`, and not an operator.
+        is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
+        if "args" in named and not (is_method and is_array(named.get("self"))):
+            unnamed.append(found)
+        elif found:
+            yield found
     yield from unnamed
 
 
-def stored(site: Site) -> ast.Assign | None:
-    """The statement that writes to an item, where that is what raised an error."""
-    if not isinstance(getattr(site.node, "ctx", None), ast.Store):
-        return None
-    node = statement(site.file, site.line)
-    return node if isinstance(node, ast.Assign) else None
-
-
 def written_in(site: Site) -> Iterator[Argument]:
-    """The arrays in a call and in what is called, as far as its source looks them up."""
-    node = site.node
-    if not isinstance(node, ast.Call):
-        return
-    queue: list[ast.expr] = [*node.args, *(keyword.value for keyword in node.keywords)]
+    """The arrays in a call, as far as its source looks them up."""
+    for known in _looked_up(site) if isinstance(site.node, ast.Call) else ():
+        if is_array(known.value) and kind(dtype_of(known.value)):
+            yield known.with_text(site.file)
+
+
+def _looked_up(site: Site) -> Iterator[Argument]:
+    """The leaves of what an expression looks up to compute with, whole ones first."""
+    node, frame, inside = site.node, site.frame, list[Argument]()
+    if isinstance(getattr(node, "ctx", None), ast.Store):  # what is written to an item
+        node = statement(site.file, site.line)
+    queue: list[ast.AST] = list(ast.iter_child_nodes(node)) if node else []
+    if isinstance(node, ast.Call):
+        queue.remove(node.func)
+        queue += [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for source in queue:
-        if isinstance(source, ast.Dict):
-            queue += source.values
-        elif isinstance(source, (ast.List, ast.Tuple)):
-            is_computed = evaluated(source, site.frame) is None  # in part
-            queue += source.elts * is_computed
-    called = [name for name in ast.walk(node.func) if isinstance(name, ast.Name)]
-    for source in (*queue, *called):
-        known = None if source in called else source
-        for path, leaf in tree_util.tree_flatten_with_path(evaluated(source, site.frame))[
-            0
-        ]:
-            if is_array(leaf) and kind(dtype_of(leaf)):
-                name = tree_util.keystr(path)
-                yield Argument(name, leaf, known, not path).with_text(site.file)
+        owner = getattr(source, "value", None)
+        is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
+        if isinstance(source, _WRITTEN_OUT) or is_place:
+            queue += ast.iter_child_nodes(source)
+        elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
+            queue += [source.value]
+            owner = evaluated(owner, frame)
+            if source.attr == "dtype" and is_array(owner):
+                yield Argument("", np.dtype(owner.dtype), source)
+        elif isinstance(source, ast.expr):
+            for path, leaf in _leaves("", evaluated(source, frame)):
+                known = Argument(path, leaf, source, not path)
+                if path:
+                    inside.append(known)
+                elif leaf is not None:
+                    yield known
+    yield from inside
 
 
-def _differ(source: PyTree, passed: PyTree) -> bool:
-    """Whether an expression is not what was passed, as far as both are known."""
-    if source is None or source is passed or dtype_of(passed) is None:
-        return False
-    of = lambda value: (dtype_of(value), getattr(value, "shape", ()))
-    return of(source) != of(passed)
+# What is given part by part.
+_WRITTEN_OUT = ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred
 
 
 def _named(frame: FrameType) -> dict[str, PyTree]:
@@ -192,77 +191,14 @@ def _bound(
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _sources(
-    node: ast.AST | None, names: list[str], frame: FrameType
-) -> dict[str, ast.expr]:
-    """The expressions of the arguments."""
-    if isinstance(node, ast.Assign):  # to an item
-        return {"value": node.value} if "value" in names else {}
-    if isinstance(node, ast.Call):
-        found = {}
-        if names[:2] == ["array", "index"] and isinstance(node.func, ast.Attribute):
-            place = node.func.value  # x.at[index]
-            if isinstance(place, ast.Subscript) and isinstance(place.value, ast.Attribute):
-                found = {"array": place.value.value, "index": place.slice}
-            names = names[names.index("self") :]
-        if names[0] == "self":
-            if isinstance(node.func, ast.Attribute):
-                found["self"] = node.func.value
-            elif frame.f_code.co_name != "__call__":
-                return {}  # `sum`, `divmod` and others in C
-            names = names[1:]
-        if not any(isinstance(each, ast.Starred) for each in node.args):
-            count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
-            rest = frame.f_code.co_varnames[count : count + 1]
-            if len(rest) == 1 and names[-1:] == list(rest) and rest[0] in names:
-                first = frame.f_code.co_argcount - (
-                    frame.f_code.co_varnames[:1] == ("self",)
-                )
-                many = ast.List(node.args[first:], ast.Load())
-                found |= dict(zip(names[:first], node.args)) | {rest[0]: many}
-            else:
-                found |= zip(names, node.args)
-        return found | {each.arg: each.value for each in node.keywords if each.arg}
-    pair: list[ast.expr] = []
-    if isinstance(node, ast.BinOp):
-        pair = [node.left, node.right]
-    elif isinstance(node, ast.AugAssign):
-        pair = [node.target, node.value]
-    elif isinstance(node, ast.Compare):
-        is_plain = len(node.ops) == 1 and not isinstance(node.ops[0], (ast.In, ast.NotIn))
-        pair = [node.left, *node.comparators] if is_plain else []
-    elif isinstance(node, ast.Subscript):
-        pair = [node.value, node.slice]
-    elif isinstance(node, ast.UnaryOp):
-        pair = [node.operand]
-    is_reflected = frame.f_code.co_name.startswith(("_operator_r", "__r"))
-    is_shift = frame.f_code.co_name in ("_operator_rshift", "__rshift__")
-    return dict(zip(names, reversed(pair) if is_reflected and not is_shift else pair))
-
-
-def _leaves(name: str, value: PyTree, source: ast.expr | None) -> Iterator[Argument]:
-    """The leaves of an argument, with the parts of its source if it is written out."""
+def _leaves(name: str, value: PyTree) -> Iterator[tuple[str, Leaf]]:
+    """The leaves of an argument by their paths, the ends of a slice among them."""
     if type(value) is slice:
-        if isinstance(source, ast.Slice):
-            ends = source.lower, source.upper, source.step
-            for end, each in zip(("start", "stop", "step"), ends):
-                if each is not None:
-                    yield from _leaves(f"{name}.{end}", getattr(value, end), each)
+        value = {end: getattr(value, end) for end in ("start", "stop", "step")}
+        yield from ((f".{end}", x) for end, x in value.items() if x is not None)
         return
-    if type(value) in (list, tuple) and isinstance(source, (ast.List, ast.Tuple)):
-        if len(source.elts) == len(value):
-            for number, pair in enumerate(zip(value, source.elts)):
-                yield from _leaves(f"{name}[{number}]", *pair)
-            return
-        source = None
-    if type(value) is dict and isinstance(source, ast.Dict):
-        keys = [getattr(key, "value", None) for key in source.keys]
-        if keys == [*value]:
-            for key, each in zip(keys, source.values):
-                yield from _leaves(f"{name}[{key!r}]", value[key], each)
-            return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
         if name == "dtype" and leaf is not None and not is_array(leaf):
             with contextlib.suppress(TypeError):  # of another library
                 leaf = np.dtype(leaf)
-        yield Argument(name + tree_util.keystr(path), leaf, source, not path)
+        yield tree_util.keystr(path), leaf

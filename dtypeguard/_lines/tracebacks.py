@@ -4,7 +4,6 @@ JAX keeps a traceback for every equation, `eqn.source_info.traceback`. Any relea
 change it; without it audits still work and name no lines.
 """
 
-import contextlib
 import functools
 import inspect
 import itertools
@@ -14,7 +13,6 @@ from typing import Any
 
 import jax
 from jax.custom_batching import custom_vmap
-from jax.extend import source_info_util
 
 from .._leaves.internals import TRACING
 from .._leaves.types import Equation
@@ -28,14 +26,7 @@ Chain = tuple[tuple[CodeType, int], ...]
 
 def calls_of(stack: Sequence[Equation]) -> Chain:
     """The calls that lead to the line of an equation, inside out; () if not known."""
-    for equation in stack:
-        try:
-            codes, instructions = equation.source_info.traceback.raw_frames()
-        except AttributeError:  # there is none, or this release keeps it elsewhere
-            return ()
-        if found := _calls(zip(codes, instructions)):
-            return found
-    return ()
+    return next(filter(None, calls_by_jaxpr(stack)), ())
 
 
 def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
@@ -43,7 +34,7 @@ def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
     for number, equation in enumerate(stack):
         try:
             calls, is_rule = _calls_behind(equation.source_info.traceback)
-        except (AttributeError, TypeError):  # as above
+        except (AttributeError, TypeError):  # there is none, or it is kept elsewhere
             continue
         # As in `frames_of`.
         if not (is_rule and any(map(_is_jitted_by_jax, stack[number + 1 :]))):
@@ -81,35 +72,6 @@ _WITH_RULES = tuple(
     inspect.unwrap(each.__call__).__code__
     for each in (jax.custom_jvp, jax.custom_vjp, custom_vmap)
 )
-
-
-class OwnLines:
-    """While entered, functions that ask for it give their equations their own lines.
-
-    A rule of a `custom_vjp` runs in a context of JAX's that has the line of the call.
-    """
-
-    def __enter__(self):
-        self._outside = _entered()
-        return self
-
-    def __exit__(self, *exception):
-        self._outside.close()
-
-    def start(self) -> contextlib.ExitStack:
-        """Goes from the context of a rule to the one outside; `close` goes back."""
-        scopes = source_info_util.current_name_stack()
-        inside = _entered()
-        self._outside.close()
-        self._outside = _entered(name_stack=scopes)
-        return inside
-
-
-def _entered(**options: Any) -> contextlib.ExitStack:
-    """A context in which equations have the lines that they have anyway."""
-    entered = contextlib.ExitStack()
-    entered.enter_context(source_info_util.user_context(None, **options))
-    return entered
 
 
 def scopes_of(equation: Equation) -> Sequence[Any]:

@@ -1,22 +1,21 @@
 """The lines behind the type of a value of a program: the one walk, and where it ends.
 
 `why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
-its `Ends`, and those the record: a constant, which has no line in a jaxpr; what the program
-was given; the array that `zeros_like` was to be like. `lines.py` has the ends of a program,
-`provenance.py` those of a trace that has raised an error.
+its `Ends`, and those the record: a constant, which has no line in a jaxpr, and what the
+program was given.
 """
 
-import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
+from .._leaves.dtypes import is_python_number, is_weak
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
-from .._source.files import is_installed
+from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .blame import Blame, blame, equations_behind
+from .blame import Matches, blame, source
 from .equations import Written
-from .record import of_variable, read_on, recorded
-from .region import Matches, kind_of, nearest_input
+from .record import of_number, of_variable, read_on, recorded
 
 
 class Ends:
@@ -30,23 +29,6 @@ class Ends:
     def given(self, number: int) -> Why:
         """The lines behind an input, by its number."""
         return Why()
-
-    def constant(
-        self, graph: Graph, found: Blame, line: Origin, matches: Matches
-    ) -> Origin | None:
-        """The line that made the constant which an equation on a line uses."""
-        if found.operand is None:
-            return line
-        made = self.result(graph, found.operand).root
-        return made or read_on(line.users, matches) or line
-
-    def model(self, line: Origin, matches: Matches) -> Origin | None:
-        """The line that made the `x` of a `zeros_like(x)` on a line."""
-        return read_on(line.users, matches)
-
-    def undisplaced(self, graph: Graph) -> Graph:
-        """The graph with lines of their own for a user's rules, if it can be had."""
-        return graph
 
 
 def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) -> Why:
@@ -64,91 +46,17 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
     if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
         return ends.given(number)
     found = blame(graph, output, matches, leaves)
-    if any(Written(each.stack).is_displaced for each in found[:2] if each is not None):
-        number = graph.outputs.index(output)
-        graph = ends.undisplaced(graph)
-        output = graph.outputs[number]
-        found = blame(graph, output, matches, leaves)
     promotion, root = found.promotion, found.cause or found.promotion
     origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
-    nearest: int | None = None
     if found.constant and line is not None:
-        made = ends.constant(graph, found, line, matches)
-        cause = made if cause or (made and made.users != line.users) else None
+        made = None if found.operand is None else ends.result(graph, found.operand).root
+        made = made or read_on(line.users, matches) or line
+        cause = made if cause or made.users != line.users else None
     elif cause is None and found.operand in graph.inputs:
-        nearest = found.operand
-    if root is not None and line is not None and Written(root.stack).is_like:
-        cause = ends.model(line, matches) or cause
-    if cause is not None and is_installed(cause.users.file):
-        # An argument of the user's may force it as well.
-        nearest = nearest_input(graph, output, matches)
-    if nearest is not None:
-        cause = ends.given(graph.inputs.index(nearest)).root or cause
-    if origin is not None and is_installed(origin.file):
-        cause = _nearest_own(graph, found, matches, origin, cause)
-    elif origin is not None and cause is not None and not found.constant:
-        cause = _left_wide(graph, found, matches, origin, cause)
+        cause = ends.given(graph.inputs.index(found.operand)).root
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
-
-
-def _nearest_own(
-    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin | None
-) -> Origin | None:
-    """The user's own line that promoted what a package promotes others with.
-
-    Args:
-        graph: of the program.
-        found: what forced the promotion in the package.
-        matches: whether an abstract value has the property.
-        origin: the line of the package.
-        cause: the line that forced it in the end, which is returned if there is no other.
-    """
-    for equation in equations_behind(graph, found.between, matches, is_promotion=True):
-        written = Written(equation.stack)
-        line = None if written.is_backward else written.origin
-        if line is not None and not is_installed(line.file):
-            is_known = line in (origin.users, cause and cause.users)
-            return cause if is_known else dataclasses.replace(line, behind=cause)
-    return cause
-
-
-# What is computed in float32 on purpose, such as the mean of a norm.
-_PRECISE = {"reduce_sum", "reduce_max", "rsqrt", "sqrt", "exp", "log", "logistic"}
-
-
-def _left_wide(
-    graph: Graph, found: Blame, matches: Matches, origin: Origin, cause: Origin
-) -> Origin:
-    """The line on which a function that computes in a wider dtype returns that.
-
-    Such as a norm in float32 whose result is not cast back.
-
-    Args:
-        graph: of the program.
-        found: what forced the promotion.
-        matches: whether an abstract value has the property.
-        origin: the line of the promotion.
-        cause: the cast, which is returned if it is in the same function.
-    """
-    inside = cause.file, cause.function
-    cast = found.cause if found.cause and Written(found.cause.stack).is_explicit else None
-    kinds = {kind_of(graph, x) for x in cast.inputs} if cast else set()
-    if kinds != {"float"} or is_installed(cause.file):
-        return cause
-    # One that is written in it computes with what it has, and returns nothing to it.
-    if cause.file == origin.file and origin.function.startswith(cause.function):
-        return cause
-    behind = [*equations_behind(graph, found.between, matches)]
-    if _PRECISE.isdisjoint(each.primitive for each in behind):
-        return cause
-    for equation in behind:
-        line = Written(equation.stack).origin
-        if line is not None and inside == (line.file, line.function):
-            is_same = line.line == cause.line
-            return cause if is_same else dataclasses.replace(line, behind=cause)
-    return cause
 
 
 class Has(NamedTuple):
@@ -164,3 +72,35 @@ class Has(NamedTuple):
 def line_of(equation: Equation | None) -> Origin | None:
     """The line of an equation, if there is one."""
     return None if equation is None else Written(equation.stack).origin
+
+
+class ProgramLines(Ends):
+    """Finds the lines of source behind the values of a program.
+
+    Args:
+        program: the traced program.
+        begun: finds the line that made an input of the step, by its number.
+    """
+
+    def __init__(
+        self, program: Program, begun: Callable[[int], Origin | None] = lambda _: None
+    ):
+        self._program, self._begun = program, begun
+
+    def of(self, output: int, matches: Matches, leaves: int) -> Why:
+        """The lines that gave an output of the step a property, as `why` finds them."""
+        return why(self._program.step, output, matches, leaves, self)
+
+    def given(self, number: int) -> Why:
+        return Why(self._begun(number))
+
+    def of_weak_leaf(self, number: int) -> Why:
+        """The line that made a leaf of the first carry weak."""
+        first = self._program.first
+        made = first and line_of(source(first, first.outputs[number], is_weak))
+        if made is not None:
+            return Why(made)
+        leaves = [leaf for tree in self._program.carried for leaf in tree.arrays]
+        leaf = leaves[number]
+        known = of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root
+        return Why(known)

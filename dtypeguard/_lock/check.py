@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from .._carry.carry import carry_of
-from .._leaves.compat import CAN_LOCK, set_x64
+from .._leaves.compat import check_release, set_x64
 from .._leaves.rows import columns
 from .._leaves.types import Step
 from .compare import Causes, Differences, LeafChange, LockCause, causes, differences
@@ -118,11 +116,7 @@ def lock_of(
     owner: str = "lock",
 ) -> TracedStep:
     """What a step computes in now."""
-    if not CAN_LOCK:
-        raise LockError(
-            f"{owner} needs JAX 0.7 or newer, and this is JAX {jax.__version__}: older "
-            "releases do not say which line an equation comes from in the same way."
-        )
+    check_release(owner)
     flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
     folder = os.path.dirname(os.path.abspath(path or "lock"))
     with flag, warnings.catch_warnings():

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
+from .._leaves.arguments import parameters
 from .._leaves.dtypes import is_weak
-from .._leaves.functions import parameters
 from .._leaves.paths import parts
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace

@@ -1,17 +1,19 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import DType, Equation, Leaf
+from .._leaves.types import DType, Leaf
 from .._program.meshes import as_dtype
 from . import primitives
 from .evaluate import (
+    DtypeOf,
     binding,
     evaluate,
     evaluate_in,
@@ -45,6 +47,14 @@ class Either(NamedTuple):
 
 
 Value = Leaf | Either
+
+
+def own_form(value: Value) -> Leaf:
+    return value.own if isinstance(value, Either) else value
+
+
+def wide_form(value: Value) -> Leaf:
+    return value.wide if isinstance(value, Either) else value
 
 
 class Arithmetic:
@@ -92,25 +102,16 @@ class Arithmetic:
 
     def as_written(self, value: Value, dtype: DType) -> Leaf:
         """A value as a narrow equation takes it, where the program has this dtype."""
-        array = value.own if isinstance(value, Either) else value
+        array = own_form(value)
         if kind(dtype) not in ("float", "complex"):
             return array
         narrow = as_dtype(array, self._formats.written(dtype))
         return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType, is_rounded: bool = False) -> Leaf:
-        """A value as a wide equation takes it.
-
-        Args:
-            value: the value.
-            dtype: what the program has.
-            is_rounded: whether it is rounded to the dtype as written first.
-        """
+        """A value as a wide equation takes it."""
         is_own = is_rounded or self._scale is not None
-        if isinstance(value, Either):
-            array = value.own if is_own else value.wide
-        else:
-            array = value
+        array = own_form(value) if is_own else wide_form(value)
         if kind(dtype) not in ("float", "complex"):
             return array
         if is_rounded:
@@ -121,11 +122,8 @@ class Arithmetic:
 
     def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
         """The results of an equation in the dtypes that the program has."""
-        exact = [v.wide if isinstance(v, Either) else v for v in values]
-        operands = [
-            as_dtype(x, var.aval.dtype) if is_inexact(x) else x
-            for x, var in zip(exact, node.eqn.invars)
-        ]
+        pairs = zip(map(wide_form, values), node.eqn.invars)
+        operands = [as_dtype(x, v.aval.dtype) if is_inexact(x) else x for x, v in pairs]
         return evaluate(node.eqn, operands, own_dtype)
 
     def computed(
@@ -136,32 +134,21 @@ class Arithmetic:
         is_rounded: Sequence[bool],
         rounds_constant: bool,
     ) -> tuple[list[Leaf], list[Leaf]]:
-        """The operands and the results of an equation without others inside it.
-
-        Args:
-            node: the equation.
-            values: its operands.
-            entry: what it computes in.
-            is_rounded: which operands are rounded first.
-            rounds_constant: whether the Python numbers among them are rounded.
-        """
+        """The operands and the results of an equation without others inside it."""
         entry = ROUNDED if rounds_constant and node.constant is not None else entry
         if rounds_constant or entry == ROUNDED:
-            values = [
-                v.own if isinstance(v, Either) and v.meant is not None else v
-                for v in values
-            ]
+            is_number = lambda v: isinstance(v, Either) and v.meant is not None
+            values = [v.own if is_number(v) else v for v in values]
         dtypes = [var.aval.dtype for var in node.eqn.invars]
         if entry in (WIDE, ROUNDED):
-            triples = zip(values, dtypes, is_rounded)
-            operands = [self.as_wide(v, d, r) for v, d, r in triples]
+            operands = [*map(self.as_wide, values, dtypes, is_rounded)]
         else:
-            operands = [self.as_written(v, d) for v, d in zip(values, dtypes)]
+            operands = [*map(self.as_written, values, dtypes)]
         try:
             if entry == ROUNDED and node.rounds:
                 made = self._rounded(node, values, operands)
             elif entry in (WIDE, ROUNDED):
-                made = self._wide(node, operands)
+                made = self._evaluated(node, True, operands)
             else:
                 made = self._written(node, values, operands)
         except REFUSALS:  # it does not take wider operands
@@ -181,72 +168,54 @@ class Arithmetic:
         With a loss scale, what a backward pass makes narrow is rounded as if it were
         multiplied by that, and stays in the dtype as written.
         """
-        own = [value.own if isinstance(value, Either) else value for value in values]
+        own = [*map(own_form, values)]
         dtype, result = computes
         if node.is_backward and self._scale is not None:
             operands, made = self.computed(node, own, WRITTEN, [False] * len(own), False)
             return operands, self._as_if_scaled(made, [result] * len(made))
+        compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
         try:
-            if self._is_traced:
-                made = evaluate_in(node.eqn, own, dtype, result)
-            else:
-                key = node.number, computes
-                if key not in self._functions:
-                    compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
-                    self._functions[key] = jax.jit(compute)
-                made = self._functions[key](*own)
+            if not self._is_traced:
+                compute = self._functions.setdefault(
+                    (node.number, computes), jax.jit(compute)
+                )
+            made = compute(*own)
         except REFUSALS:
-            operands = [
-                self.as_written(x, v.aval.dtype) for x, v in zip(own, node.eqn.invars)
-            ]
-            made = [
-                as_dtype(x, result) if is_inexact(x) else x
-                for x in self._written(node, own, operands)
-            ]
+            dtypes = [var.aval.dtype for var in node.eqn.invars]
+            written = self._written(node, own, [*map(self.as_written, own, dtypes)])
+            made = [as_dtype(x, result) if is_inexact(x) else x for x in written]
         return own, [*map(self._kept, made)]
-
-    def _wide(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
-        formats = self._formats
-        if algorithm := formats.algorithm(node.eqn, is_wide=True):
-            return product(node.eqn, operands, algorithm)
-        number_of = lambda var, _: node.combined.get(id(var), var.val)
-        is_meant = self._scale is None
-        more = (number_of,) if is_meant else ()
-        return self._evaluated(node, WIDE, operands, formats.widened, *more)
 
     def _written(
         self, node: Node, values: Sequence[Value], operands: list[Leaf]
     ) -> list[Leaf]:
         formats = self._formats
-        if algorithm := formats.algorithm(node.eqn, is_wide=False):
-            return product(node.eqn, operands, algorithm)
         is_own = node.name in primitives.OF_OWN_DTYPES
         if formats.narrow is not None and (is_own or formats.narrow.itemsize < 2):
             # Nothing computes in 8 bits: results are rounded to them.
-            own = [v.own if isinstance(v, Either) else v for v in values]
-            made = self.own(node, own)
+            made = self.own(node, [*map(own_form, values)])
             return [
                 as_dtype(x, formats.written(x.dtype)) if is_inexact(x) else x for x in made
             ]
-        return self._evaluated(node, WRITTEN, operands, formats.written)
+        return self._evaluated(node, False, operands)
 
-    def _evaluated(
-        self, node: Node, entry: int, operands: list[Leaf], *dtypes_and_numbers: Any
-    ) -> list[Leaf]:
+    def _evaluated(self, node: Node, is_wide: bool, operands: list[Leaf]) -> list[Leaf]:
         """The results of an equation; outside of a trace, by a function that is compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
+        formats = self._formats
+        if algorithm := formats.algorithm(node.eqn, is_wide):
+            return product(node.eqn, operands, algorithm)
+        dtype_of: DtypeOf = formats.widened if is_wide else formats.written
         if self._is_traced:
-            return evaluate(node.eqn, operands, *dtypes_and_numbers)
-        key = node.number, entry, self._formats, self._scale is None
+            return evaluate(node.eqn, operands, dtype_of)
+        key = node.number, is_wide, formats
         if key not in self._functions:
-            made = binding(node.eqn, *dtypes_and_numbers)
-            try:
-                shared = self._functions.setdefault(made.key, jax.jit(made.run))
-            except TypeError:  # a parameter has no hash
-                shared = made.run
-            self._functions[key] = shared
+            same, run = binding(node.eqn, dtype_of)
+            with contextlib.suppress(TypeError):  # a parameter has no hash
+                run = self._functions.setdefault(same, jax.jit(run))
+            self._functions[key] = run
         return self._functions[key](*operands)
 
     def _rounded(
@@ -255,30 +224,13 @@ class Arithmetic:
         """The wide results, rounded as the equation rounds on operands as written."""
         if self._formats.products is not None:
             return self._written(node, values, operands)
-        exact = self._wide(node, operands)
-        avals = [var.aval for var in (*node.eqn.outvars, *node.eqn.invars)]
-        dtypes = [self._formats.written(each.dtype) for each in avals]
-        if self._is_correct(node.eqn, dtypes):
-            return [round_to(x, d) for x, d in zip(exact, dtypes)]
-        pairs = zip(values, node.eqn.invars)
-        narrow = [self.as_written(v, x.aval.dtype) for v, x in pairs]
+        exact = self._evaluated(node, True, operands)
+        dtypes = [var.aval.dtype for var in node.eqn.invars]
+        narrow = [*map(self.as_written, values, dtypes)]
         own = [*map(self._kept, self._written(node, values, narrow))]
-        wide = [self.as_wide(x, v.aval.dtype) for x, v in zip(narrow, node.eqn.invars)]
-        from_narrow = self._wide(node, wide)
+        from_narrow = self._evaluated(node, True, [*map(self.as_wide, narrow, dtypes)])
         triples = zip(own, exact, from_narrow)
-        return [_rounded_as(*each) if is_inexact(each[1]) else each[1] for each in triples]
-
-    def _is_correct(self, eqn: Equation, dtypes: Sequence[DType]) -> bool:
-        """Whether a result is that of the wide operation, rounded.
-
-        It is if the wide format has twice its digits and two more, as float32 has for
-        float16 and float64 for float32: then rounding to the wide format first changes
-        nothing.
-        """
-        if any(kind(x) != "float" for x in dtypes):
-            return False
-        wide = {self._formats.widened(x) for x in dtypes}
-        return len(wide) == 1 and primitives.is_correct(eqn, dtypes[0])
+        return [rounded_as(*each) if is_inexact(each[1]) else each[1] for each in triples]
 
     def _kept(self, x: Leaf) -> Leaf:
         """A result; if it is narrow, XLA shall not keep it wide."""
@@ -296,7 +248,3 @@ class Arithmetic:
             else x
             for x, dtype in zip(made, dtypes)
         ]
-
-
-# A dozen operations that run as one.
-_rounded_as = jax.jit(rounded_as)

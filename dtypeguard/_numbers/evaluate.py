@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,43 +18,21 @@ from .._program.graph import open_jaxpr
 from .._program.meshes import as_dtype, current_mesh
 
 DtypeOf = Callable[[DType], DType]
-# The number that a literal of an equation stands for.
-NumberOf = Callable[[Leaf, Equation], Leaf]
 
 
 def own_dtype(dtype: DType) -> DType:
     return dtype
 
 
-def evaluate(
-    eqn: Equation,
-    operands: Sequence[Leaf],
-    dtype_of: DtypeOf,
-    number_of: NumberOf = lambda var, _: var.val,
-) -> list[Leaf]:
-    """The results of an equation on operands of other dtypes.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        dtype_of: the dtype that stands for one that the equation names.
-        number_of: the number that stands for a literal of a jaxpr inside the equation,
-            which says how two numbers are combined.
-    """
-    return binding(eqn, dtype_of, number_of).run(*operands)
+def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
+    """The results of an equation on operands of other dtypes."""
+    return binding(eqn, dtype_of)[1](*operands)
 
 
 def evaluate_in(
     eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
 ) -> list[Leaf]:
-    """The results of an equation in a dtype, whatever it is written in.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        dtype: that of its floating operands.
-        result: that of its floating results.
-    """
+    """The results of an equation in a dtype, whatever it is written in."""
     is_float = lambda x: kind(getattr(x, "dtype", None)) == "float"
     given = [as_dtype(jnp.asarray(x), dtype) if is_float(x) else x for x in operands]
     if eqn.primitive.name == "reduce_precision":  # with the bits of its operand
@@ -89,24 +67,10 @@ def bound_product(
     return bind(*(as_dtype(each, wide) for each in operands), **params)
 
 
-class Binding(NamedTuple):
-    """A primitive with its parameters.
-
-    Attributes:
-        key: the same for those that compute the same.
-        run: its results, of its operands.
-    """
-
-    key: object
-    run: Callable[..., list[Leaf]]
-
-
-def binding(
-    eqn: Equation, dtype_of: DtypeOf, number_of: NumberOf = lambda var, _: var.val
-) -> Binding:
-    """What evaluates an equation: see `evaluate`."""
+def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
+    """What evaluates an equation, and a key that is the same for what computes the same."""
     primitive = eqn.primitive
-    params = {k: _param(k, x, dtype_of, number_of) for k, x in eqn.params.items()}
+    params = {key: _param(key, x, dtype_of) for key, x in eqn.params.items()}
     if primitive.name == "convert_element_type":
         params["weak_type"] = False
     bound = primitive.get_bind_params(params)
@@ -118,10 +82,10 @@ def binding(
         made = primitive.bind(*functions, *operands, **params)
         return made if primitive.multiple_results else [made]
 
-    return Binding((primitive, *functions, *params.items()), run)
+    return (primitive, *functions, *params.items()), run
 
 
-def _param(name: str, value: Leaf, dtype_of: DtypeOf, number_of: NumberOf) -> object:
+def _param(name: str, value: Leaf, dtype_of: DtypeOf) -> object:
     if isinstance(value, np.dtype) or name in DTYPES:
         return value if value is None else dtype_of(jnp.dtype(value))
     inside = open_jaxpr(value)
@@ -129,15 +93,13 @@ def _param(name: str, value: Leaf, dtype_of: DtypeOf, number_of: NumberOf) -> ob
         return value
     variables = [*inside.invars, *(v for eqn in inside.eqns for v in eqn.outvars)]
     dtypes = (*((v.aval.dtype, dtype_of(v.aval.dtype)) for v in variables),)
-    numbers = [number_of(v, e) for e in inside.eqns for v in e.invars if hasattr(v, "val")]
-    key = id(value), dtypes, (*map(repr, numbers),), current_mesh(), x64_enabled()
+    key = id(value), dtypes, current_mesh(), x64_enabled()
     if key not in _RETYPED:
         avals = [
             jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
             for v in inside.invars
         ]
-        function = functools.partial(_evaluate_all, inside, dtype_of, number_of)
-        made = jax.make_jaxpr(function)(*avals)
+        made = jax.make_jaxpr(functools.partial(_evaluate_all, inside, dtype_of))(*avals)
         # The program is kept, so that none after it has its identity.
         _RETYPED[key] = value, made.jaxpr if inside is value else made
         while len(_RETYPED) > _MOST_RETYPED:
@@ -150,35 +112,22 @@ _RETYPED = collections.OrderedDict[object, tuple[Leaf, Leaf]]()
 _MOST_RETYPED = 256
 
 
-def _evaluate_all(
-    jaxpr: Jaxpr, dtype_of: DtypeOf, number_of: NumberOf, *operands: Leaf
-) -> list[Leaf]:
-    """The results of a jaxpr without constants."""
+def _evaluate_all(jaxpr: Jaxpr, dtype_of: DtypeOf, *operands: Leaf) -> list[Leaf]:
+    """The results of a jaxpr without constants, such as of what combines two numbers."""
     known = dict(zip(jaxpr.invars, operands))
 
-    def read(var: Leaf, *user: Equation) -> Leaf:
-        if not hasattr(var, "val"):
-            return known[var]
-        number = number_of(var, *user) if user else var.val
-        return jnp.asarray(number, dtype_of(var.aval.dtype))
+    def read(var: Leaf) -> Leaf:
+        is_literal = hasattr(var, "val")
+        return jnp.asarray(var.val, dtype_of(var.aval.dtype)) if is_literal else known[var]
 
     for eqn in jaxpr.eqns:
-        made = evaluate(eqn, [read(var, eqn) for var in eqn.invars], dtype_of, number_of)
-        known |= zip(eqn.outvars, made)
-    return [read(var) for var in jaxpr.outvars]
+        known |= zip(eqn.outvars, evaluate(eqn, [*map(read, eqn.invars)], dtype_of))
+    return [*map(read, jaxpr.outvars)]
 
 
-def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf | None) -> Leaf:
-    """A wide result, rounded as the program rounds its own.
-
-    Args:
-        narrow: the program's.
-        exact: the wide result.
-        from_narrow: the wide result of the program's operands; None if it is known to be
-            the program's result before rounding.
-    """
-    if from_narrow is None:
-        return round_to(exact, narrow.dtype)
+@jax.jit
+def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
+    """A wide result, rounded as the program rounds its own."""
     rounded, as_narrow = (round_to(x, narrow.dtype) for x in (exact, from_narrow))
     given = lax.convert_element_type(narrow, exact.dtype)
     # The program may do more than round: bfloat16 sums, for example. That is added, but

@@ -29,7 +29,6 @@ class Line:
         only_casts: whether it rounds by casts alone that are written on it.
         is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
-        is_backward: whether the backward pass of a gradient computes some of it.
         scopes: those of `jax.named_scope` in which it is computed.
         products: the products on it whose operands a device rounds, with the equations
             around them.
@@ -44,7 +43,6 @@ class Line:
         self.only_casts = True
         self.is_narrowed = True
         self.is_in_loop = False
-        self.is_backward = False
         self.scopes: dict[tuple[str, ...], None] = {}
         self.products: list[Stack] = []
 
@@ -67,7 +65,6 @@ class Line:
         self.is_narrowed &= any(str(var.aval.dtype) != dtype for var in eqn.outvars[:1])
         is_cast = name == "convert_element_type" and written.is_explicit
         self.only_casts &= is_cast and written.is_of_users
-        self.is_backward |= written.is_backward
         self.scopes[written.scope] = None
         outer = {each.primitive.name for each in stack[1:]}
         self.is_in_loop |= not outer.isdisjoint(("scan", "while"))

@@ -10,12 +10,9 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._lines.equations import Written
 from . import plans
-from .control import decides
 from .plans import WidthPlan
 from .primitives import is_inexact, measured
-from .probes import KeptValues
 from .program import NumericProgram
 from .propagate import WIDE
 from .run import Noted, Probes, run
@@ -46,10 +43,6 @@ class Measures:
             others.
         by_output: the error of each of them as written, relative to its norm.
         total: the root mean square of these.
-
-    Args:
-        program: the program.
-        arrays: its inputs.
     """
 
     def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
@@ -58,7 +51,7 @@ class Measures:
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
-        self.decisions: Noted = KeptValues()
+        self.decisions: Noted = {}
         self.raises = False
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
         self.follows = self.are_floats and not self.raises
@@ -79,13 +72,7 @@ class Measures:
     @property
     def not_separated(self) -> tuple[str, ...]:
         """What decides in each run by itself, though others follow."""
-        if not self.follows:
-            return ("the program",) * self.are_floats
-        long, nodes = self.program.long, self.program.block.all_nodes()
-        loops = [x for x in nodes if x.number in long and decides(x.inner[0])]
-        found = [Written(x.stack).origin for x in loops]
-        places = (f"the loop on {x.place}" if x else "a loop inside JAX" for x in found)
-        return (*dict.fromkeys(places),)
+        return ("the program",) * (self.are_floats and not self.follows)
 
     def run(
         self,
@@ -140,12 +127,13 @@ class Measures:
         next to nothing alone has none.
 
         Where the error is not finite, they are as the squares of what lines cause alone.
-
-        Args:
-            show_status: called with the number of each line.
         """
         if self.total and self.lines > _FEW_LINES:
-            self._find_small(range(self.lines))
+            for first in range(0, self.lines, _TOGETHER):
+                group = range(first, min(first + _TOGETHER, self.lines))
+                error = self.error(group)
+                if error <= _LEAST_ALONE * self.total:
+                    self._bounds |= dict.fromkeys(group, error)
         alone = []
         for number in range(self.lines if self.total else 0):
             show_status(number)
@@ -176,12 +164,7 @@ class Measures:
         power = 1 if self.are_floats else 0.5  # of counts
         units = [(norm * self.total) ** power for norm in self._norms]
         along = map(_along, made, self.exact, self.written, units)
-        return math.fsum(along) / self._counted
-
-    @property
-    def _counted(self) -> int:
-        """How many outputs count."""
-        return sum(norm < math.inf for norm in self._norms)
+        return math.fsum(along) / sum(norm < math.inf for norm in self._norms)
 
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
@@ -190,25 +173,6 @@ class Measures:
     def about(self, number: int) -> float:
         """As `alone`, or a bound of that if it is next to nothing."""
         return self._bounds[number] if number in self._bounds else self.alone(number)
-
-    def _find_small(self, lines: Sequence[int]) -> None:
-        """Finds lines that cause next to nothing, by runs in which several round."""
-        for first in range(0, len(lines), _TOGETHER):
-            group = lines[first : first + _TOGETHER]
-            for part in (group, group[: len(group) // 2], group[len(group) // 2 :]):
-                if len(part) > 1 and part[0] not in self._bounds:
-                    error = self.error(part)
-                    if error <= _LEAST_ALONE * self.total:
-                        self._bounds |= dict.fromkeys(part, error)
-
-    def backward(self, number: int) -> float:
-        """The share of what a line causes alone that its backward pass does, squared."""
-        if not self.program.lines[number].is_backward:
-            return 0.0
-        plan = plans.rounding(self.program, [number], is_backward=True)
-        error, whole = self._error_of(plan), self.alone(number)
-        is_known = math.isfinite(error) and math.isfinite(whole) and whole > 0
-        return min((error / whole) ** 2, 1.0) if is_known else math.nan
 
     def constant(self, number: int) -> float | None:
         """The number on a line whose rounding alone causes the most error.
@@ -232,14 +196,25 @@ class Measures:
         return self._mean(self._distances(self._following(plan)))
 
     def _distances(self, made: Sequence[Leaf]) -> list[float]:
-        pairs = zip(made, self.exact, self._norms)
-        found = [distance(x, e) / norm for x, e, norm in pairs]
-        return [error if np.isfinite(error) else np.inf for error in found]
+        return errors_of(made, self.exact, self._norms)
 
     def _mean(self, errors: Sequence[float]) -> float:
-        """The root mean square of the errors of the outputs that count."""
-        known = [e for e, norm in zip(errors, self._norms) if norm < math.inf]
-        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+        return mean_of(errors, self._norms)
+
+
+def errors_of(
+    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
+) -> list[float]:
+    """How far outputs are off, relative to their sizes."""
+    triples = zip(made, exact, sizes)
+    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
+    return [error if math.isfinite(error) else math.inf for error in errors]
+
+
+def mean_of(errors: Sequence[float], sizes: Sequence[float]) -> float:
+    """The root mean square of the errors of the outputs that count."""
+    known = [error for error, size in zip(errors, sizes) if size < math.inf]
+    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
 
 # So many numbers are compared at a time. They are on the host, where nothing is compiled.

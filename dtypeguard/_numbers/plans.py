@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from .formats import Formats
-from .gradients import Gradients
 from .nodes import Node
 from .program import NumericProgram
 from .propagate import ROUNDED, WIDE, WideLines, WidthPlan
@@ -21,21 +20,12 @@ def wide(program: NumericProgram) -> WidthPlan:
     return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
-def rounding(
-    program: NumericProgram, lines: Collection[int], is_backward: bool | None = None
-) -> WidthPlan:
-    """Some lines round what they make, and all else is wide.
-
-    Args:
-        program: the program.
-        lines: their numbers; that of an input, if these are rounded.
-        is_backward: if given, they round in this pass alone.
-    """
+def rounding(program: NumericProgram, lines: Collection[int]) -> WidthPlan:
+    """Some lines round what they make, and all else is wide; so may the inputs."""
     chosen = {*lines}
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        is_in_pass = is_backward is None or node.is_backward == is_backward
-        if node.line in chosen and is_in_pass:
+        if node.line in chosen:
             entries[node.number] = ROUNDED
     is_given = program.formats.narrow is not None and 0 in chosen
     return WidthPlan(entries, not is_given, True)
@@ -51,47 +41,41 @@ def chosen_wide(
     is_wide: Callable[[Node, bool], bool],
     is_given_wide: bool = False,
 ) -> WidthPlan:
-    """The equations that a rule chooses, and what must be wide between them.
-
-    Args:
-        program: the program.
-        is_wide: the rule, given an equation and whether it has a wide operand.
-        is_given_wide: whether the inputs are wide.
-    """
+    """The equations that a rule chooses, and what must be wide between them."""
     return WideLines(program, is_wide, is_given_wide).plan()
 
 
-def wide_lines(
-    program: NumericProgram,
-    lines: Collection[int],
-    keeps: bool,
-    given_wide: Collection[int] = (),
-) -> WidthPlan:
+def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:
     """Some lines wide in the source, and so what is made of what they make, or not.
+
+    The backward pass of a line is as wide as the line.
 
     Args:
         program: the program.
         lines: their numbers.
         keeps: whether what they make stays wide, up to an explicit cast; otherwise it is
             cast back where another line uses it.
-        given_wide: those that are inside of a package which is given wide arrays: then so
-            are the gradients of these.
     """
+    are_wide = {*lines}
 
     def is_wide(node: Node, has_wide: bool) -> bool:
         if node.line in lines:
             return True
         if node.name == "add_any":  # of gradients
             return has_wide
+        if node.is_backward and node.line is not None:
+            return node.line in are_wide
         if not keeps or node.is_of_ours:
             return False
-        return has_wide and not is_narrowed(program.formats, node)
+        is_kept = has_wide and not is_narrowed(program.formats, node)
+        if is_kept and node.line is not None:
+            are_wide.add(node.line)
+        return is_kept
 
     is_given = program.formats.narrow is not None and 0 in lines
     # As if all were narrow, lines stay wide, and what is narrow rounds what it is given.
     casts_back = not keeps and program.formats.narrow is None
-    gradients = Gradients(program)
-    return WideLines(program, is_wide, is_given, gradients, given_wide, casts_back).plan()
+    return WideLines(program, is_wide, is_given, casts_back).plan()
 
 
 def is_narrowed(formats: Formats, node: Node) -> bool:

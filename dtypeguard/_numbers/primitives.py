@@ -8,7 +8,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, DType, Equation, Leaf
+from .._leaves.types import Aval, Equation, Leaf
 from .._program.graph import SHAPES, jaxprs_in, open_jaxpr
 
 # These return some of the numbers that they are given, and round none of them.
@@ -19,13 +19,6 @@ _MOVES = ForeignNames(
     "floor ceil round select_if_vmap maybe_set nonbatchable"  # these three are Equinox's
 )
 _MOVE_REALS = ForeignNames("abs sign")
-# XLA rounds these correctly on CPU (checked with JAX 0.10.2): what the program computes is
-# the exact result, rounded. On an accelerator the last may be approximate.
-_CORRECT = ForeignNames("add add_any sub mul square@jax>=0.5 convert_element_type")
-_CORRECT_ON_CPU = ForeignNames("sqrt")
-# It divides by what it has broadcast by way of the reciprocal, which it rounds, but
-# bfloat16 in float32.
-_CORRECT_IN_BFLOAT16_ON_CPU = ForeignNames("div")
 # Their jaxprs are run as if they stood where the call does.
 CALLS = ForeignNames(
     "jit@jax>=0.7 pjit@jax<0.7 closed_call@jax<0.12 remat2 custom_jvp_call custom_lin "
@@ -81,17 +74,6 @@ def moves(eqn: Equation, operands: Sequence[Leaf], made: Sequence[Leaf]) -> bool
     if name == "convert_element_type":
         return is_inexact(operands[0]) and _holds(made[0], operands[0])
     return name in SHAPES or name in _MOVES
-
-
-def is_correct(eqn: Equation, dtype: DType) -> bool:
-    """Whether a result of this dtype is the exact one, rounded."""
-    name = eqn.primitive.name
-    if name == "integer_pow":
-        return eqn.params["y"] == 2
-    on_cpu = _CORRECT_ON_CPU
-    if dtype == jnp.bfloat16:
-        on_cpu |= _CORRECT_IN_BFLOAT16_ON_CPU
-    return name in _CORRECT or (name in on_cpu and jax.default_backend() == "cpu")
 
 
 def _holds(wide: Leaf, narrow: Leaf) -> bool:

@@ -1,54 +1,44 @@
-"""What a run notes beside its results, and which decisions it follows."""
+"""What a run notes beside its results, and which decisions it follows.
+
+A program decides by floating values: comparisons, orders, indices, signs. A run may note
+its decisions, and another one may be given them.
+"""
 
 import dataclasses
-from collections import UserDict
-from collections.abc import Callable, MutableMapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.core import Tracer
 
+from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .arithmetic import Either, Value
+from .._program.meshes import of_mesh
+from .arithmetic import Value, wide_form
 from .nodes import Node
-from .primitives import is_inexact
+from .primitives import OF_OWN_DTYPES, SELECTS, is_inexact, is_key
 
 # By the number of the equation; of a loop, with an axis for its turns.
-Noted = MutableMapping[int, Leaf]
-# By the numbers of the equation and of the result; of what enters a body, by that of it.
+Noted = dict[int, Leaf]
+# By the numbers of the equation and of the result.
 Counts = dict[tuple[int, int], Leaf]
 
-
-class KeptValues(UserDict[int, Leaf]):
-    """What a run notes, in few bytes: the decisions of a whole program are kept."""
-
-    def __setitem__(self, number: int, noted: Leaf):
-        is_whole = len(noted.sharding.device_set) == 1 and noted.size
-        pack = _PACKED.get(noted.dtype) if is_whole else None
-        self.data[number] = noted if pack is None else (pack(np.asarray(noted)), noted.aval)
-
-    def __getitem__(self, number: int) -> Leaf:
-        kept = self.data[number]
-        if not isinstance(kept, tuple):
-            return kept
-        array, like = kept
-        if like.dtype == bool:
-            array = np.unpackbits(array, count=like.size)
-        return jnp.asarray(array.reshape(like.shape), like.dtype)
+_VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
 
 
-def _as_few_bytes(array: np.ndarray) -> np.ndarray:
-    ends = map(np.min_scalar_type, (array.min(), array.max()))
-    return array.astype(np.result_type(*ends))
-
-
-_PACKED = {np.dtype(bool): np.packbits, np.dtype(np.int32): _as_few_bytes}
-
-
-def not_finite_in(array: Leaf) -> Leaf | None:
-    """How many elements are not finite, and how many are not a number."""
+def not_finite_in(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+    """How many elements are not finite, and whether those of the operands are."""
     if not is_inexact(array):
         return None
-    return jnp.stack([jnp.sum(~jnp.isfinite(array)), jnp.sum(jnp.isnan(array))])
+    has = lambda is_bad: [jnp.any(is_bad(x)) for x in operands if is_inexact(x)]
+    is_new = lambda is_bad: functools.reduce(
+        lambda new, bad: new & ~bad, has(is_bad), jnp.any(is_bad(array))
+    )
+    born = is_new(jnp.isnan) | is_new(lambda x: ~jnp.isfinite(x))
+    return jnp.stack([jnp.sum(~jnp.isfinite(array)), born.astype(int)])
 
 
 @dataclasses.dataclass
@@ -58,34 +48,27 @@ class Probes:
     Attributes:
         decisions: what it decided; None if that is not noted.
         given: the decisions that it follows; None if it makes its own.
-        finite: what is noted of each result, by default how many elements are not finite,
-            and how many are not a number; None if nothing is.
-        note: what is noted of an array; None for nothing.
+        finite: what is noted of each result, by default how many elements are not finite;
+            None if nothing is.
+        note: what is noted of an array and what it is made of; None for nothing.
     """
 
     decisions: Noted | None = None
     given: Noted | None = None
     finite: Counts | None = None
-    note: Callable[[Leaf], Leaf | None] = not_finite_in
-
-    @property
-    def follows_or_notes(self) -> bool:
-        """Whether it has to do with decisions."""
-        return self.decisions is not None or self.given is not None
+    note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] = not_finite_in
 
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
         none = lambda noted: None if noted is None else {}
         return Probes(none(self.decisions), given, none(self.finite), self.note)
 
-    def given_within(self, first: int, last: int) -> Noted | None:
-        """The decisions that are given for equations in a range."""
-        given = self.given
-        return None if given is None else {n: given[n] for n in given if first <= n <= last}
-
     def given_inside(self, node: Node) -> Noted | None:
-        """The decisions that are given for the turns of a loop."""
-        return self.given_within(node.inner[0].first, node.number - 1)
+        """The decisions that are given for what is inside of an equation."""
+        given, first = self.given, node.inner[0].first
+        if given is None:
+            return None
+        return {n: given[n] for n in given if first <= n < node.number}
 
     def add(self, decisions: Noted | None, finite: Counts | None) -> None:
         """Adds what was noted inside."""
@@ -94,10 +77,95 @@ class Probes:
         if self.finite is not None:
             self.finite |= finite or {}
 
-    def count(self, number: int, made: Sequence[Value]) -> None:
-        """Notes the results of an equation, or what enters a body."""
-        assert self.finite is not None
-        for place, value in enumerate(made):
-            noted = self.note(value.wide if isinstance(value, Either) else value)
+    def count(self, number: int, made: Sequence[Value], values: Sequence[Value]) -> None:
+        """Notes the results of an equation."""
+        if self.finite is None:
+            return
+        operands = [*map(wide_form, values)]
+        for place, value in enumerate(map(wide_form, made)):
+            noted = self.note(value, operands)
             if noted is not None:
                 self.finite[number, place] = noted
+
+
+def decides(node: Node) -> bool:
+    """Whether an equation decides by floating values."""
+    if not any(_kind(var) == "float" for var in node.eqn.invars):
+        return False
+    if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
+        return False
+    is_known = node.name in _VALUES or node.name in SELECTS or node.name == "sort"
+    return is_known or any(_kind(var) in ("int", "uint") for var in node.eqn.outvars)
+
+
+def _kind(var: Leaf) -> str | None:
+    return kind(getattr(var.aval, "dtype", np.dtype(bool)))
+
+
+def _is_index(x: Leaf) -> bool:
+    return kind(x.dtype) in ("int", "uint")
+
+
+def decision(node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]) -> Leaf:
+    """What an equation that decides has decided."""
+    if node.name in _VALUES:
+        return made[0]
+    if node.name in SELECTS:  # the last operand tells which of the first to take
+        return operands[-1]
+    if node.name != "sort":
+        return next(filter(_is_index, made))
+    names = "dimension", "is_stable", "num_keys"
+    params = {key: node.eqn.params[key] for key in names}
+    shape = operands[0].shape
+    places = lax.broadcasted_iota(np.int32, shape, params["dimension"])
+    return lax.sort([*operands, places], **params)[-1]
+
+
+def following(
+    node: Node, operands: Sequence[Leaf], made: Sequence[Leaf], other: Leaf
+) -> list[Leaf]:
+    """The results of an equation with another decision than its own."""
+    if node.name in _VALUES:
+        return [other.astype(made[0].dtype)]
+    if node.name in SELECTS:  # it was among the operands
+        return [*made]
+    if node.name == "sort":
+        axis = node.eqn.params["dimension"]
+        return [jnp.take_along_axis(x, other, axis) for x in operands]
+    if node.name == "top_k":
+        axis = node.eqn.params.get("axis", -1)
+        return [jnp.take_along_axis(operands[0], other, axis), other]
+    return [other if _is_index(x) else x for x in made]
+
+
+def stacked(rows: Sequence[Leaf]) -> Leaf:
+    """Arrays of each turn of a loop as one."""
+    is_whole = not isinstance(rows[0], Tracer) and len(rows[0].sharding.device_set) == 1
+    if is_whole and not is_key(rows[0]):
+        # On the host: XLA takes seconds to compile it for a thousand operands.
+        return jnp.asarray(np.stack([*map(np.asarray, rows)]))
+    with of_mesh(rows[0]):
+        return jnp.stack([*rows])
+
+
+def joined(
+    turns: Sequence[dict[Any, Leaf] | None],
+) -> dict[Any, Leaf] | None:
+    """What was noted in each turn of a loop, with an axis for the turns.
+
+    A branch that was not taken in one of them, or a loop that took fewer turns, has noted
+    zeros.
+    """
+    noted = [x for x in turns if x is not None]
+    every = {key for each in noted for key in each}
+    return {key: stacked(_filled([each.get(key) for each in noted])) for key in every}
+
+
+def _filled(rows: Sequence[Leaf | None]) -> list[Leaf]:
+    """Rows of one shape: what is missing is 0."""
+    known = [x for x in rows if x is not None]
+    shape = np.max([x.shape for x in known], axis=0).astype(int).tolist()
+    more = lambda x: [(0, n - m) for n, m in zip(shape, x.shape)]
+    zeros = jnp.zeros(shape, known[0].dtype)
+    fits = lambda x: x.shape == zeros.shape
+    return [zeros if x is None else x if fits(x) else jnp.pad(x, more(x)) for x in rows]

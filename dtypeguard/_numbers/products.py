@@ -8,7 +8,7 @@ added.
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ ALGORITHMS = {
     "TF32_TF32_F32_X3": Algorithm("tensorfloat32", 2, 1),
     "F32_F32_F32": FLOAT32,
 }
-_BF16, _TF32 = ALGORITHMS["BF16_BF16_F32"], ALGORITHMS["TF32_TF32_F32"]
+_BF16 = ALGORITHMS["BF16_BF16_F32"]
 # Six passes of bfloat16 are what a TPU has for float32.
 _LEVELS = {_BF16: (3.0, 6.0), ALGORITHMS["BF16_BF16_F32_X3"]: (1.0, 2.0)}
 
@@ -178,23 +178,14 @@ class Products:
 
 
 def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
-    """The result of a product as a device computes it.
-
-    Args:
-        eqn: the equation.
-        operands: its operands.
-        algorithm: how.
-    """
+    """The result of a product as a device computes it."""
     # An accelerator would round what it is given here as well.
     highest = (lax.Precision.HIGHEST,) * 2
     eqn = eqn.replace(params={**eqn.params, "precision": highest})
     left, right, *others = operands
     lefts, rights = algorithm.split(left), algorithm.split(right)
-    pairs = [
-        (lefts[i], rights[j])
-        for i, j in algorithm.pairs
-        if i < len(lefts) and j < len(rights)
-    ]
+    known = ((i, j) for i, j in algorithm.pairs if i < len(lefts) and j < len(rights))
+    pairs = [(lefts[i], rights[j]) for i, j in known]
     if len(pairs) == 1:
         return evaluate(eqn, [*pairs[0], *others], own_dtype)
     made = [evaluate(eqn, [*pair, *others], _at_least_single)[0] for pair in pairs]
@@ -203,10 +194,6 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
 
 def products_named(name: object) -> Products:
     """The products that a setting names.
-
-    Args:
-        name: one of `jax.default_matmul_precision`, a member of
-            `jax.lax.DotAlgorithmPreset` or its name, or a device.
 
     Raises:
         TypeError: if it is no name.
@@ -221,9 +208,11 @@ def products_named(name: object) -> Products:
     known = {**_NAMED, **{each: each for each in ALGORITHMS}}
     right = {each.lower(): each for each in known}.get(text.lower())
     if right is None:
+        begins = [each for each in known if each.startswith(text.lower())]
+        (near, *_) = begins or difflib.get_close_matches(text, known, 1) or ["tpu"]
         raise ValueError(
             f"audit_precision got matmul_precision={text!r}, which is not simulated. Write "
-            f'matmul_precision="{_nearest(text, known)}", or one of {", ".join(known)}.'
+            f'matmul_precision="{near}", or one of {", ".join(known)}.'
         )
     default = ALGORITHMS[known[right]]
     high = default
@@ -258,14 +247,6 @@ _NAMED = {
 # The rates of dense TF32 and of float32, as NVIDIA gives them: 156 and 19.5 TFLOP/s for
 # the A100, 494 and 67 for the H100 SXM.
 _DEARER = {"a100": 8.0, "h100": 7.0}
-
-
-def _nearest(text: str, known: Iterable[str]) -> str:
-    """The name that begins alike, or has most letters in common."""
-    names = {each.lower(): each for each in known}
-    begins = [name for name in names if name.startswith(text.lower())]
-    near = begins or difflib.get_close_matches(text.lower(), names, 1) or ["tpu"]
-    return names[near[0]]
 
 
 def _is_product(eqn: Equation) -> bool:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import Written
-from .._program.graph import Stack, jaxprs_in, open_jaxpr
+from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
 from .formats import Formats, has_few_digits
@@ -44,49 +45,39 @@ class NumericProgram:
         backward: the narrow dtypes that a backward pass has.
         held: the lines that use arrays of its own, made before it was traced or meanwhile,
             in a dtype of 16 bits or less: whether that has rounded them is not known.
-        compiled: its loops, by their plans.
-        long: its `while` loops that are compiled, such as those of many turns.
         literals: the numbers in its equations, as values.
-        functions: what evaluates equations outside of loops.
-        calls: the numbers of the calls that lead to each equation, if that is known.
+        functions: what evaluates equations, and the bodies of long loops.
 
     Args:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
         numbers: the Python numbers that were given to JAX when it was traced. Without them
             nothing is known of its lines, nor of what it rounds: enough to emit it.
-        outer: the equations around it, inside out.
     """
 
-    def __init__(
-        self,
-        jaxpr: Jaxpr,
-        formats: Formats,
-        numbers: PythonNumbers | None,
-        outer: Stack = (),
-    ):
+    def __init__(self, jaxpr: Jaxpr, formats: Formats, numbers: PythonNumbers | None):
         self.jaxpr, self.formats = jaxpr, formats
         self.lines, self.unknown = Lines(), set[str]()
         self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
         self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
-        self.compiled, self.literals = dict[object, Any](), dict[object, Any]()
-        self.functions, self.long = dict[object, Any](), set[int]()
-        self.calls: dict[int, int] | None = None
+        self.literals, self.functions = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
-        if formats.narrow is not None:
-            self._note_inputs()
+        if formats.narrow is not None:  # the first line stands for the inputs
+            line = self.lines[self.lines.number_of(())]
+            dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
+            written = {(x, formats.written(x)) for x in dtypes}
+            line.dtypes |= {str(narrow) for own, narrow in written if narrow != own}
         if numbers is not None:
             numbers.start_again()
-        self.block = self._enter(jaxpr, outer, formats.narrow is None, {})
+        self.block = self._enter(jaxpr, (), formats.narrow is None, {})
         self.size = self._count(self.block, 0)
-        if numbers is None:
-            return
-        for node in self.block.all_nodes():
-            self._note(node)
-        for node in self.block.all_nodes():
-            if node.line is None:
-                node.line = self.lines.find(node.stack)
+        if numbers is not None:
+            for node in self.block.all_nodes():
+                self._note(node)
+            for node in self.block.all_nodes():
+                if node.line is None:
+                    node.line = self.lines.find(node.stack)
 
     # Building
 
@@ -119,14 +110,7 @@ class NumericProgram:
     def _node(
         self, eqn: Equation, stack: Stack, fixed: set[Any], numbers: dict[Any, float]
     ) -> Node:
-        """The record of an equation.
-
-        Args:
-            eqn: the equation.
-            stack: with those around it.
-            fixed: the variables before it that no line rounds.
-            numbers: those that are Python numbers.
-        """
+        """The record of an equation."""
         if self._numbers is None:
             rule, jaxprs = rule_of(eqn, stack, False, self.formats)
             return Node(
@@ -151,7 +135,7 @@ class NumericProgram:
         is_call = rule == CALL
         given = is_fixed and is_call, scalars if is_call else {}
         node = Node(eqn, stack, rule, [self._enter(x, stack, *given) for x in jaxprs])
-        node.meant, node.combined = meant, self._combined(stack)
+        node.meant = meant
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
             if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
@@ -161,24 +145,16 @@ class NumericProgram:
     def _meant(self, variables: Sequence[Any], stack: Stack) -> dict[int, float]:
         """The Python numbers that the literals among some variables stand for."""
         found = {}
-        if self._numbers is None:
-            return found
-        for place, var in enumerate(variables):
-            if hasattr(var, "val"):
-                number = self._number(var, stack)
+        for place, var in enumerate(variables if self._numbers else ()):
+            if not hasattr(var, "val") or np.ndim(var.val):
+                continue
+            dtype, written = var.aval.dtype, Written(stack)
+            if kind(dtype) == "float" and self._numbers and written.origin is not None:
+                of_line = written.origin, written.calls
+                number = self._numbers.next_number(*of_line, var.val, dtype)
                 if number is not None:
                     found[place] = number
         return found
-
-    def _number(self, var: Leaf, stack: Stack) -> float | None:
-        """The Python number that a scalar stands for; None if it is it."""
-        dtype = var.aval.dtype
-        if kind(dtype) != "float" or np.ndim(var.val):
-            return None
-        origin = Written(stack).origin
-        if origin is None or self._numbers is None:
-            return None
-        return self._numbers.next_number(origin, Written(stack).calls, var.val, dtype)
 
     def _note_held(self, eqn: Equation, stack: Stack, meant: dict[int, float]) -> None:
         """Notes the first use of each array of the program's own that may be rounded."""
@@ -192,23 +168,6 @@ class NumericProgram:
             if is_inexact(var.aval) and not _are_plain(array):
                 self.held.setdefault(Written(stack).origin, str(dtype))
 
-    def _combined(self, stack: Stack) -> dict[int, float]:
-        """The numbers in how an equation combines two."""
-        found = {}
-        if stack[0].primitive.name in primitives.COMBINES:
-            for jaxpr in jaxprs_in(stack[0].params):
-                for eqn in open_jaxpr(jaxpr).eqns:
-                    if self._numbers is not None:
-                        self._numbers.next_equation()
-                    for var in eqn.invars:
-                        if hasattr(var, "val"):
-                            number = self._number(var, (eqn, *stack))
-                            if number is not None:
-                                found[id(var)] = number
-        return found
-
-    # Numbering
-
     def _count(self, block: Block, number: int) -> int:
         """Numbers a block and all inside of it; the next number."""
         block.first = number
@@ -220,50 +179,34 @@ class NumericProgram:
         block.number = number
         return number + 1
 
-    def _note_inputs(self) -> None:
-        """The first line stands for the inputs that are rounded."""
-        line = self.lines[self.lines.number_of(())]
-        for aval in self.jaxpr.in_avals:
-            if self._is_rounded(aval):
-                line.dtypes.add(str(self.formats.written(aval.dtype)))
-
-    def _is_rounded(self, aval: Aval) -> bool:
-        """Whether an input is rounded where all is run in a narrow dtype."""
-        dtype = getattr(aval, "dtype", None)
-        return is_inexact(aval) and self.formats.written(dtype) != dtype
+    # Lines
 
     def _note(self, node: Node) -> None:
         """Notes the line of an equation that rounds, and the numbers that it rounds."""
-        formats, products = self.formats, self.formats.products
-        written = [formats.written(v.aval.dtype) for v in node.eqn.outvars if _has(v)]
+        formats, products, eqn = self.formats, self.formats.products, node.eqn
+        dtypes = [v.aval.dtype for v in eqn.outvars if hasattr(v.aval, "dtype")]
+        written = [*map(formats.written, dtypes)]
         if node.is_backward:
             self.backward.update(x for x in written if 0 < bits(x) < 32)
         for place, meant in node.meant.items():
-            self._note_number(node, meant, node.eqn.invars[place].aval.dtype)
+            self._note_number(node, meant, eqn.invars[place].aval.dtype)
         if node.constant is not None:
-            self._note_number(node, node.constant, node.eqn.outvars[0].aval.dtype)
-        node.rounds = self._does_round(node, written)
+            self._note_number(node, node.constant, eqn.outvars[0].aval.dtype)
+        if node.rule in (STOCHASTIC, "reduce_precision"):
+            node.rounds = not formats.is_own and any(map(formats.rounds, written))
+        elif node.rule == COMPUTED:
+            node.rounds = self._rounds(eqn) if products is None else products.rounds(eqn)
         if not node.rounds:
             return
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
-        if products is None:
-            floats = [x for x in written if kind(x) in ("float", "complex")]
-        else:
-            algorithm = products.algorithm(node.eqn, False)
-            assert algorithm is not None
-            floats = [algorithm.dtype]
+        if algorithm := formats.algorithm(eqn, is_wide=False):
             line.products.append(node.stack)
-        for dtype in floats:
-            line.note(node.stack, str(dtype))
-
-    def _does_round(self, node: Node, written: Sequence[DType]) -> bool:
-        formats, products = self.formats, self.formats.products
-        if node.rule in (STOCHASTIC, "reduce_precision"):
-            return not formats.is_own and any(map(formats.rounds, written))
-        if node.rule != COMPUTED:
-            return False
-        return self._rounds(node.eqn) if products is None else products.rounds(node.eqn)
+            line.note(node.stack, str(algorithm.dtype))
+            return
+        for dtype in written:
+            if kind(dtype) in ("float", "complex"):
+                line.note(node.stack, str(dtype))
 
     def _note_number(self, node: Node, meant: float, dtype: DType) -> None:
         dtype = self.formats.written(dtype)
@@ -279,26 +222,15 @@ class NumericProgram:
 
     def _rounds(self, eqn: Equation) -> bool:
         """Whether an equation rounds as written, where it has a wide form."""
-        operands, made = ([self._typed(v) for v in x] for x in (eqn.invars, eqn.outvars))
-        if not any(is_inexact(x) for x in made) or primitives.moves(eqn, operands, made):
+        operands, made = ([*map(self._as_written, x)] for x in (eqn.invars, eqn.outvars))
+        if not any(map(is_inexact, made)) or primitives.moves(eqn, operands, made):
             return False
-        dtypes = [x.dtype for x in (*made, *operands)]
-        return any(self.formats.rounds(x) for x in dtypes)
+        return any(self.formats.rounds(x.dtype) for x in (*made, *operands))
 
-    def _typed(self, var: Any) -> Leaf:
-        """A stand-in for a value as written."""
-        return _Typed(self.formats.written(getattr(var.aval, "dtype", np.dtype(bool))))
-
-
-class _Typed:
-    """What has a dtype."""
-
-    def __init__(self, dtype: DType):
-        self.dtype = dtype
-
-
-def _has(var: Any) -> bool:
-    return hasattr(var.aval, "dtype")
+    def _as_written(self, var: Any) -> Aval:
+        """What has the dtype of a value as written."""
+        dtype = self.formats.written(getattr(var.aval, "dtype", np.dtype(bool)))
+        return jax.ShapeDtypeStruct((), dtype)
 
 
 def _are_plain(array: Leaf) -> bool:

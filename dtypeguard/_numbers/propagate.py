@@ -7,14 +7,13 @@ is a rule of its own: `WideLines` here has lines of the source wide, and `ByPlan
 
 import collections
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._leaves.types import Aval, DType, Leaf
 from .._program.graph import loop_parts
-from .gradients import Gradients
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
@@ -88,9 +87,6 @@ class Propagation(Generic[State]):
         entries: what each equation computes in, so far.
         carried: see `WidthPlan`.
         rounded: which uses are as written.
-
-    Args:
-        program: the program.
     """
 
     def __init__(self, program: NumericProgram):
@@ -130,12 +126,7 @@ class Propagation(Generic[State]):
         return value
 
     def joined(self, values: Sequence[State], attempt: int) -> State:
-        """What is known of a value that is one of several.
-
-        Args:
-            values: of branches, or what a loop carries before and after a turn.
-            attempt: how often that was asked for a loop.
-        """
+        """What is known of a value that is one of several."""
         raise NotImplementedError
 
     def entry_of(self, value: State, aval: Aval) -> int:
@@ -219,41 +210,26 @@ class Width(NamedTuple):
 
     Attributes:
         is_wide: whether it, or what it is made of, is wider than the program has it.
-        is_due: whether it is to be rounded where it is used: a part of the gradient of a
-            narrow value once all parts are added, or what is cast back.
         line: the line that made it, if that is wide.
     """
 
     is_wide: bool = False
-    is_due: bool = False
     line: int | None = None
 
 
 class WideLines(Propagation[Width]):
-    """Equations that a rule makes wide, and what must be wide between them.
-
-    Args:
-        program: the program.
-        is_wide: the rule, given an equation and whether it has a wide operand.
-        is_given_wide: whether the inputs are wide.
-        gradients: which gradients are narrow, if what is wide is to be so in the source.
-        given_wide: the lines of which the gradients are wide all the same.
-        casts_back: whether what a line makes is rounded where another one uses it.
-    """
+    """Equations that a rule makes wide, and what must be wide between them."""
 
     def __init__(
         self,
         program: NumericProgram,
         is_wide: Callable[[Node, bool], bool],
         is_given_wide: bool = False,
-        gradients: Gradients | None = None,
-        given_wide: Collection[int] = (),
         casts_back: bool = False,
     ):
         super().__init__(program)
-        self._is_wide, self._gradients = is_wide, gradients
-        self._is_given_wide, self._given_wide = is_given_wide, given_wide
-        self._casts_back = casts_back
+        self._is_wide, self._casts_back = is_wide, casts_back
+        self._is_given_wide = is_given_wide
 
     def plan(self) -> WidthPlan:
         block, is_wide = self.program.block, self._is_given_wide
@@ -283,78 +259,33 @@ class WideLines(Propagation[Width]):
     def opaque(self, node: Node, values: list[Width]) -> list[Width]:
         is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
         may_be_wide = is_rounding and not self.program.formats.is_own
-        if may_be_wide and self._wants_wide(node, values):
-            self.entries[node.number] = WIDE
-            return [Width(is_inexact(v.aval)) for v in node.eqn.outvars]
-        return [Width()] * len(node.eqn.outvars)
+        return self._made(node, may_be_wide and self._wants_wide(node, values))
 
     def computed(self, node: Node, values: list[Width]) -> list[Width]:
-        gradients = self._gradients if node.is_backward else None
-        if node.name != "add_any":
+        if node.name != "add_any":  # of parts of a gradient
             values = self._used(node.number, values, node.line)
-            if gradients is not None:
-                shapes = [_shape(var) for var in node.eqn.invars]
-                values = [
-                    v._replace(is_due=v.is_wide and gradients.is_of_returned(node, shape))
-                    for v, shape in zip(values, shapes)
-                ]
-                values = self._used(node.number, values)
-        wide = self._wants_wide(node, values)
-        self.entries[node.number] = WIDE if wide else WRITTEN
-        outs = node.eqn.outvars
-        made = [Width(wide and is_inexact(var.aval), line=node.line) for var in outs]
-        if self._gradients is None:
-            return made
-        if gradients is None:
-            self._note_forward(node, values, made)
-        elif node.line not in self._given_wide:
-            is_part = any(value.is_due for value in values)
-            of_narrow = [gradients.is_of_taken(node, _shape(var)) for var in outs]
-            made = [
-                m._replace(is_due=is_part or (m.is_wide and is_narrow))
-                for m, is_narrow in zip(made, of_narrow)
-            ]
-        return made
+        return self._made(node, self._wants_wide(node, values))
+
+    def _made(self, node: Node, is_wide: bool) -> list[Width]:
+        self.entries[node.number] = WIDE if is_wide else WRITTEN
+        avals = [var.aval for var in node.eqn.outvars]
+        return [Width(is_wide and is_inexact(aval), node.line) for aval in avals]
 
     def _wants_wide(self, node: Node, values: Sequence[Width]) -> bool:
         # `x.at[0].set(y)` has the dtype of `x`.
         counted = values[:1] if node.name in IN_PLACE else values
         return self._is_wide(node, any(value.is_wide for value in counted))
 
-    def _note_forward(
-        self, node: Node, values: Sequence[Width], made: Sequence[Width]
-    ) -> None:
-        """Notes which values a forward equation takes and returns wide."""
-        assert self._gradients is not None
-        for variables, widths, note in (
-            (node.eqn.invars, values, self._gradients.note_taken),
-            (node.eqn.outvars, made, self._gradients.note_returned),
-        ):
-            for var, value in zip(variables, widths):
-                if is_inexact(var.aval):
-                    note(node, _shape(var), value.is_wide)
-
     def _used(
         self, number: int, values: Sequence[Width], line: int | None = None
     ) -> list[Width]:
-        """Values as they are used: all parts are added, and another line has cast back.
-
-        Args:
-            number: of the equation or the block that uses them.
-            values: the values.
-            line: the line that uses them.
-        """
+        """Values as a line uses them in an equation or a block, if others cast back."""
         made = []
         for place, value in enumerate(values):
             is_back = self._casts_back and value.is_wide and value.line != line
-            is_rounded = value.is_due or is_back
-            self.rounded[number, place] |= is_rounded
-            made.append(Width() if is_rounded else value)
+            self.rounded[number, place] |= is_back
+            made.append(Width() if is_back else value)
         return made
-
-
-def _shape(var: Any) -> tuple[int, ...]:
-    return getattr(var.aval, "shape", ())
 
 
 def solved(node: Node, values: Sequence[Any]) -> list[Any]:

@@ -8,16 +8,15 @@ from types import FrameType
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import DType, Leaf, PyTree
-from .._lines.calls import Left
+from .._leaves.types import DType, Leaf
+from .._lines.calls import Calls, Left
 from .._lines.no_op_casts import NoOpCasts
-from .._lines.rules import RuleLines
 from .._lines.tracebacks import Chain, calls_of_frame
 from .._source.inert import variables_of
 from .._source.origin import Origin
 
 
-class PythonNumbers(RuleLines):
+class PythonNumbers(Calls):
     """While entered, remembers the Python numbers in calls from the user's lines into JAX.
 
     A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array. Casts to the dtype
@@ -25,7 +24,6 @@ class PythonNumbers(RuleLines):
     """
 
     def __init__(self):
-        super().__init__()
         self._casts = NoOpCasts()
         self._numbers: dict[tuple[str, int], list[tuple[Chain | None, float]]] = {}
         self._given: collections.Counter[tuple[object, ...]] = collections.Counter()
@@ -40,13 +38,7 @@ class PythonNumbers(RuleLines):
         self._casts.__exit__(*exception)
 
     def into_user(self, frame: FrameType) -> Left:
-        both = super().into_user(frame), self._casts.into_user(frame)
-
-        def left(value: PyTree) -> None:
-            for each in both:
-                each(value)
-
-        return left
+        return self._casts.into_user(frame)
 
     def start_again(self) -> None:
         """The next number of each call is its first one."""
@@ -59,14 +51,7 @@ class PythonNumbers(RuleLines):
     def next_number(
         self, origin: Origin, calls: Chain, value: Leaf, dtype: DType
     ) -> float | None:
-        """The number that became the next `value` of a call, if it is another number.
-
-        Args:
-            origin: the line of the call.
-            calls: the calls that lead there, inside out; () if they are not known.
-            value: what the program has.
-            dtype: what the number was rounded to.
-        """
+        """The number that became the next `value` of a call, if it is another number."""
         rounded = float(np.asarray(value, dtype))
         is_it = lambda number: held(number, dtype) == rounded
         passed = self._numbers.get((origin.file, origin.line), ())

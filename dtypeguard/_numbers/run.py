@@ -1,23 +1,26 @@
-"""Runs a program by a plan: the one interpreter.
+"""Runs a program by a plan, to measure it.
 
 Equations run one by one, each in the dtypes of its entry, as JAX runs them outside of
-`jit`. Loops of many turns, branches inside of them and shards are compiled.
+`jit`, and loops turn by turn. What is compiled is the body of a loop of many turns, if no
+loop or branch is in it. What shards compute is not examined.
 """
 
 import contextlib
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .._leaves.types import Aval, Equation, Leaf
-from .._program.meshes import as_dtype, current_mesh, under_mesh, varying_as
-from .arithmetic import Arithmetic, Either, Value
-from .control import compiled
-from .decisions import kind_of
+from .._program.graph import loop_parts
+from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh
+from .arithmetic import Arithmetic, Either, Value, own_form
 from .formats import Formats
-from .loops import Loops
 from .nodes import (
     CALL,
     COMPUTED,
@@ -27,12 +30,27 @@ from .nodes import (
     SOLVE,
     STOCHASTIC,
     Block,
+    Interpreter,
     Node,
 )
-from .primitives import is_inexact
-from .probes import Counts as Counts, Noted as Noted, Probes
+from .primitives import SELECTS, is_inexact
+from .probes import (
+    Counts,
+    Noted,
+    Probes,
+    decides,
+    decision,
+    following,
+    joined,
+    stacked,
+)
 from .program import NumericProgram
 from .propagate import WIDE, WidthPlan, solved
+
+# Of loops with more equations than these, over all turns, the bodies are compiled.
+_MOST_EAGER, _MOST_UNROLLED = 2000, 400
+_CALLS = CALL, SOLVE
+_NESTED = frozenset(["scan", "while", "cond"])
 
 
 def run(
@@ -54,20 +72,11 @@ def run(
         scale: see `Arithmetic`.
     """
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-        runner = _Run(program, plan, probes or Probes(), formats, scale)
-        return runner.program_of(arrays)
+        return _Run(program, plan, probes or Probes(), formats, scale).outputs(arrays)
 
 
-def run_as_one(
-    program: NumericProgram, plan: WidthPlan, arrays: Sequence[Leaf], formats: Formats
-) -> list[Leaf]:
-    """The same, compiled as one: XLA may compute it otherwise, and keeps nothing of it."""
-    runner = _Run(program, plan, Probes(), formats, None, is_traced=True)
-    return compiled(jax.jit(runner.program_of).lower([*arrays]))([*arrays])
-
-
-class _Run(Loops):
-    """One run of a program, or of a part of it while JAX traces that."""
+class _Run(Interpreter):
+    """One run of a program, or of a body while JAX traces that."""
 
     def __init__(
         self,
@@ -84,47 +93,65 @@ class _Run(Loops):
         known = program.unknown, program.functions
         self.arithmetic = Arithmetic(self.formats, *known, is_traced, scale)
 
-    def in_trace(self, probes: Probes) -> "_Run":
-        parts = self.program, self.plan, probes, self.formats, self.scale
-        return _Run(*parts, is_traced=True)
-
-    def program_of(self, arrays: Sequence[Leaf]) -> list[Leaf]:
-        block, is_wide = self.program.block, self.plan.is_wide_given
-        made = self.block(block, [self._input(x, is_wide) for x in arrays])
+    def outputs(self, arrays: Sequence[Leaf]) -> list[Leaf]:
+        block, of = self.program.block, self.arithmetic
+        given = of.as_wide if self.plan.is_wide_given else of.as_written
+        arrays = [*map(jnp.asarray, arrays)]
+        made = self.block(block, [given(x, x.dtype) for x in arrays])
         return [
             self.boundary(block.number, n, value, var.aval, None)
             for n, (value, var) in enumerate(zip(made, block.outputs))
         ]
 
-    def _input(self, array: Leaf, is_wide: bool) -> Value:
-        array = jnp.asarray(array)
-        as_dtype_of = self.arithmetic.as_wide if is_wide else self.arithmetic.as_written
-        return as_dtype_of(array, array.dtype)
+    # What enters and leaves
 
     def boundary(
         self, number: int, place: int, value: Value, aval: Aval, entry: int | None
     ) -> Leaf:
-        """A value that enters or leaves a block, in the dtype that it has there.
-
-        Args:
-            number: of the block or the equation.
-            place: of the value.
-            value: the value.
-            aval: what the program has.
-            entry: what it is in there; None if it stays as it is.
-        """
+        """A value that enters or leaves a block, in the dtype that it has there."""
         is_rounded = (number, place) in self.plan.rounded
         if entry is None and isinstance(value, Either):
             entry = int(self.plan.is_wide)
         if not is_inexact(aval) or (entry is None and not is_rounded):
             return value
         if entry and (computes := self.plan.computes(entry)):
-            return as_dtype(
-                value.own if isinstance(value, Either) else value, computes.result
-            )
+            return as_dtype(own_form(value), computes.result)
         if entry:
             return self.arithmetic.as_wide(value, aval.dtype, is_rounded)
         return self.arithmetic.as_written(value, aval.dtype)
+
+    def _carried(self, node: Node) -> Sequence[int]:
+        """What the results of an equation leave in."""
+        default = (int(self.plan.is_wide),) * len(node.eqn.outvars)
+        return self.plan.carried.get(node.number, default)
+
+    def _entered(
+        self, node: Node, values: Sequence[Value], first: int = 0, count: int = 0
+    ) -> list[Leaf]:
+        """The operands of a loop, of branches or shards; what is carried has its dtype."""
+        entries: list[int | None] = [None] * len(values)
+        entries[first : first + count] = self._carried(node)[:count]
+        triples = zip(values, node.eqn.invars, entries)
+        return [
+            self.boundary(node.number, n, value, var.aval, entry)
+            for n, (value, var, entry) in enumerate(triples)
+        ]
+
+    def _inside(
+        self, node: Node, block: Block, given: Sequence[Value], probes: Probes
+    ) -> tuple[list[Leaf], Noted | None, Counts | None]:
+        """The results of the body of a loop or of shards, and what is noted of them."""
+        outer, self.probes = self.probes, probes
+        made = self._left(node, block, given)
+        self.probes = outer
+        return made, probes.decisions, probes.finite
+
+    def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
+        triples = zip(self.block(block, given), node.eqn.outvars, self._carried(node))
+        return [
+            self.boundary(block.number, n, value, var.aval, entry)
+            for n, (value, var, entry) in enumerate(triples)
+        ]
 
     def entered_block(self, block: Block, given: Sequence[Value]) -> list[Value]:
         return [*map(self.arithmetic.constant, block.consts), *given]
@@ -132,9 +159,11 @@ class _Run(Loops):
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         return under_mesh(eqn)
 
-    def kept(self, block: Block, node: Node, made: Sequence[Value]) -> Sequence[Value]:
-        if self.probes.finite is not None and node.rule not in _CALLS:
-            self.probes.count(node.number, made)
+    def kept(
+        self, block: Block, node: Node, values: Sequence[Value], made: Sequence[Value]
+    ) -> Sequence[Value]:
+        if node.rule not in _CALLS:
+            self.probes.count(node.number, made, values)
         return made
 
     def literal(self, var: Leaf, meant: float | None) -> Value:
@@ -146,48 +175,159 @@ class _Run(Loops):
                 self.program.literals[key] = self.arithmetic.constant(array, meant)
         return self.program.literals[key]
 
+    # Loops, branches and shards
+
+    def scan(self, node: Node, values: list[Value]) -> list[Value]:
+        _, _, consts, count = loop_parts(node.eqn)
+        values = self._entered(node, values, consts, count)
+        outside, carry, xs = split(values, consts, count)
+        turns = node.eqn.params["length"]
+        if not turns:
+            triples = zip(node.eqn.outvars, self._carried(node))
+            made = [
+                self.boundary(-1, 0, jnp.zeros(v.aval.shape, v.aval.dtype), v.aval, entry)
+                for v, entry in triples
+            ]
+            return [*carry, *made[count:]]
+        given, order = self.probes.given_inside(node), [*range(turns)]
+        call = self._caller(node, _Run.scan_turn, turns * size_of(node) > _MOST_EAGER)
+        rows, notes = ([None] * turns for _ in range(2))
+        for place in reversed(order) if node.eqn.params["reverse"] else order:
+            made, *notes[place] = call(outside, carry, xs, given, np.int32(place))
+            carry, rows[place] = made[:count], made[count:]
+        self.probes.add(*map(joined, zip(*notes)))
+        return [*carry, *map(stacked, zip(*rows))]
+
+    def scan_turn(self, node, blank, outside, carry, xs, given, place):
+        operands = [*outside, *carry, *(_at(x, place) for x in xs)]
+        probes = blank.empty(given and _each(given, place))
+        return self._inside(node, node.inner[0], operands, probes)
+
+    def loop(self, node: Node, values: list[Value]) -> list[Value]:
+        """A `while` loop; under `vmap`, each element goes on by itself.
+
+        It notes how many turns it took, and follows that of another run.
+        """
+        _, before, consts, count = loop_parts(node.eqn)
+        values = self._entered(node, values, before + consts, count)
+        constants, outside, carry = split(values, before, consts)
+        given = self.probes.given_inside(node)
+        most = None if self.probes.given is None else self.probes.given.get(node.number)
+        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
+        is_on = self._goes_on(node, constants, turns, carry, most)
+        state, notes = (turns, carry, is_on), []
+        call = self._caller(node, _Run.loop_turn, False)
+        while jnp.any(state[-1]):
+            if len(notes) == _MOST_EAGER // max(size_of(node), 1):
+                call = self._caller(node, _Run.loop_turn, True)
+            place = np.int32(len(notes))
+            state, *noted = call(constants, outside, state, given, most, place)
+            notes.append(noted)
+        self.probes.add({node.number: state[0]}, None)
+        self.probes.add(*map(joined, zip(*notes)) if notes else (None, None))
+        return state[1]
+
+    def loop_turn(self, node, blank, constants, outside, state, given, most, place):
+        turns, carry, is_on = state
+        probes = blank.empty(given and _each(given, place))
+        made, *noted = self._inside(node, node.inner[0], [*outside, *carry], probes)
+        carry = _chosen(is_on, made, carry)
+        turns = turns + is_on.astype(turns.dtype)
+        is_on = self._goes_on(node, constants, turns, carry, most)
+        return (turns, carry, is_on), *noted
+
+    def _goes_on(
+        self,
+        node: Node,
+        constants: list[Leaf],
+        turns: Leaf,
+        carry: list[Leaf],
+        most: Leaf | None,
+    ) -> Leaf:
+        """Whether a loop goes on: as often as the run that is followed, if one is."""
+        if most is not None:
+            return turns < most
+        outer, self.probes = self.probes, Probes()
+        (is_on,) = self.block(node.inner[1], [*constants, *carry])
+        self.probes = outer
+        return is_on
+
+    def _caller(
+        self, node: Node, part: Callable[..., Any], is_long: bool
+    ) -> Callable[..., Any]:
+        """What runs a turn of a loop: equation by equation, or compiled."""
+        blank = self.probes.empty(None)
+        if self.is_traced or not is_long or not _is_straight(node.inner):
+            return functools.partial(part, self, node, blank)
+        return self._compiled(node, part, blank)
+
+    def _compiled(
+        self, node: Node, part: Callable[..., Any], blank: Probes
+    ) -> Callable[..., Any]:
+        """A part of this run, compiled quickly: it runs some dozen times only."""
+        program, plan, formats = self.program, self.plan, self.formats
+        notes = blank.decisions is None, blank.finite is None, blank.note
+        key = node.number, plan.part(node.inner[0].first, node.number), formats, *notes
+        if key not in program.functions:
+
+            def traced(scale, *operands):
+                runner = _Run(program, plan, blank, formats, scale, is_traced=True)
+                with under_mesh(node.eqn):
+                    return part(runner, node, blank, *operands)
+
+            options = {"xla_backend_optimization_level": "0"}
+            is_on_cpu = jax.default_backend() == "cpu"
+            made = jax.jit(traced, compiler_options=options if is_on_cpu else None)
+            program.functions[key] = made
+        return functools.partial(program.functions[key], self.scale)
+
+    def cond(self, node: Node, values: list[Value]) -> list[Value]:
+        index, *operands = self._entered(node, values)
+        number = min(max(int(index), 0), len(node.inner) - 1)
+        return self._left(node, node.inner[number], operands)
+
+    def shard_map(self, node: Node, values: list[Value]) -> list[Value]:
+        self.program.unknown.add(node.name)
+        return self.own(node, values)
+
     # Rules
 
     def computed(self, node: Node, values: list[Value]) -> list[Value]:
         plan, number = self.plan, node.number
-        is_rounded = [(number, n) in plan.rounded for n in range(len(values))]
-        is_constant = bool(plan.constants) and any(
-            (node.line, x) in plan.constants for x in (*node.meant.values(), node.constant)
-        )
         probes, entry = self.probes, int(plan.entries[number])
-        decides = kind_of(node) if probes.follows_or_notes else None
-        given = probes.given.get(number) if decides and probes.given is not None else None
-        if decides and given is not None:
-            own = [v.own if isinstance(v, Either) else v for v in values]
-            given = varying_as(given, own)
-            values = decides.take(values, given)
+        is_watched = probes.decisions is not None or probes.given is not None
+        is_watched = is_watched and decides(node)
+        given = None
+        if is_watched and probes.given is not None:
+            given = probes.given.get(number)
+        if given is not None and node.name in SELECTS:
+            values = [*values[:-1], given]
         if computes := plan.computes(entry):
             operands, made = self.arithmetic.named(node, values, computes)
         else:
+            is_rounded = [(number, n) in plan.rounded for n in range(len(values))]
+            numbers = *node.meant.values(), node.constant
+            is_constant = any((node.line, x) in plan.constants for x in numbers)
             operands, made = self.arithmetic.computed(
                 node, values, entry, is_rounded, is_constant
             )
-        if decides and given is not None:
-            made = decides.follow(node, operands, made, given)
-        if decides and probes.decisions is not None:
-            probes.decisions[number] = decides.note(node, operands, made)
+        if given is not None:
+            made = following(node, operands, made, given)
+        if is_watched and probes.decisions is not None:
+            probes.decisions[number] = decision(node, operands, made)
         return [*made]
 
     def own(self, node: Node, values: list[Value]) -> list[Value]:
-        exact = [v.own if self._takes_own(v, node) else v for v in values]
+        is_wide = self.plan.entries[node.number] == WIDE
+        exact = values if is_wide else [own_form(value) for value in values]
         return [*self.arithmetic.own(node, exact)]
-
-    def _takes_own(self, value: Value, node: Node) -> bool:
-        return isinstance(value, Either) and self.plan.entries[node.number] != WIDE
 
     def sample(self, node: Node, values: list[Value]) -> list[Value]:
         return [*map(self.arithmetic.sample, self.arithmetic.own(node, values))]
 
     def call(self, node: Node, values: list[Value]) -> list[Value]:
-        made, entries = (
-            self.block(node.inner[0], values),
-            self.plan.carried.get(node.number),
-        )
+        made = self.block(node.inner[0], values)
+        entries = self.plan.carried.get(node.number)
         if entries is None:
             return made
         triples = zip(made, node.eqn.outvars, entries)
@@ -218,7 +358,6 @@ class _Run(Loops):
         return [self.arithmetic.as_wide(value, v.aval.dtype) for v in node.eqn.outvars]
 
 
-_CALLS = CALL, SOLVE
 _Run.rules = {
     COMPUTED: _Run.computed,
     OWN: _Run.own,
@@ -233,3 +372,41 @@ _Run.rules = {
     "reduce_precision": _Run.reduce_precision,
     STOCHASTIC: _Run.stochastic,
 }
+
+
+def size_of(node: Node) -> int:
+    """How many equations a loop has."""
+    return node.number - node.inner[0].first
+
+
+def _is_straight(blocks: Sequence[Block]) -> bool:
+    """Whether blocks hold no branches, and no loop but of few turns, which is unrolled."""
+    nodes = itertools.chain.from_iterable(block.all_nodes() for block in blocks)
+    return not any(
+        x.rule in _NESTED
+        and (x.rule != "scan" or x.eqn.params["length"] * size_of(x) > _MOST_UNROLLED)
+        for x in nodes
+    )
+
+
+def split(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:
+    """Lists of these sizes, and one of the rest."""
+    ends = [0, *itertools.accumulate(sizes)]
+    return [[*values[a:b]] for a, b in zip(ends, [*ends[1:], None])]
+
+
+def _at(x: Leaf, place: Leaf) -> Leaf:
+    with of_mesh(x):
+        return lax.dynamic_index_in_dim(x, place, keepdims=False)
+
+
+def _each(given: Noted, place: Leaf) -> Noted:
+    return {number: _at(x, place) for number, x in given.items()}
+
+
+def _chosen(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> list[Leaf]:
+    """What a loop carries: new where it goes on, if that differs between elements."""
+    if not is_on.ndim:
+        return [*new]
+    shaped = lambda x: is_on.reshape(is_on.shape + (1,) * (x.ndim - is_on.ndim))
+    return [jnp.where(shaped(x), x, y) for x, y in zip(new, old)]

@@ -9,10 +9,12 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import kind
-from .._leaves.types import Leaf
+from .._leaves.types import Aval, Leaf
 from .._program.graph import Stack
-from . import nodes as _nodes, plans
+from . import plans
+from .nodes import CALL, Node
 from .program import NumericProgram
+from .propagate import Propagation
 from .run import Counts, Probes, run
 from .subject import largest
 
@@ -41,52 +43,49 @@ class SketchNode(NamedTuple):
 def sketches(
     program: NumericProgram, arrays: Sequence[Leaf]
 ) -> tuple[list[SketchNode], list[int | None]]:
-    """The values of a program in wide types in order, and the numbers of its outputs.
-
-    Args:
-        program: the program.
-        arrays: its inputs.
-    """
+    """The values of a program in wide types in order, and the numbers of its outputs."""
     noted: Counts = {}
     note = _sketch_by(_signs_for(program))
     run(program, plans.wide(program), arrays, Probes(finite=noted, note=note))
-    nodes = [SketchNode((), each.shape, (), None) for each in program.jaxpr.in_avals]
+    values = _Values(program, noted)
+    given = [*range(len(values.nodes))]
+    return values.nodes, values.block(program.block, given)
 
-    def sketch_of(stack: Stack, key: tuple[int, int]) -> np.ndarray | None:
-        names = [eqn.primitive.name for eqn in stack[1:]]
-        if key not in noted or "while" in names:
-            return None
-        found = np.asarray(noted[key], np.float64)
-        for eqn in stack[:0:-1]:
-            if eqn.primitive.name == "scan":
-                if not len(found):
-                    return None
-                found = found[-1 if eqn.params["reverse"] else 0]
-        return found if found.size else None
 
-    def new(operands: Sequence[int | None], each: _nodes.Node, place: int) -> int:
-        shape = getattr(each.eqn.outvars[place].aval, "shape", ())
-        sketch = sketch_of(each.stack, (each.number, place))
-        nodes.append(SketchNode((*operands,), shape, each.stack, sketch))
-        return len(nodes) - 1
+class _Values(Propagation[int | None]):
+    """Numbers the values of a program; loops are looked into in their first turn."""
 
-    def add(block: _nodes.Block, given: Sequence[int | None]) -> list[int | None]:
-        consts = len(block.inputs) - len(given)
-        values = dict(zip(block.inputs, [*[None] * consts, *given]))
-        read = lambda var: None if hasattr(var, "val") else values.get(var)
-        for each in block.nodes:
-            operands, count = [*map(read, each.eqn.invars)], range(len(each.eqn.outvars))
-            if each.rule == "call":
-                made = add(each.inner[0], operands)
-            elif each.rule == "scan":
-                body = add(each.inner[0], operands)
-                made = [new([body[n]], each, n) for n in count]
-            else:
-                made = [new(operands, each, n) for n in count]
-            values |= zip(each.eqn.outvars, made)
-        return [*map(read, block.outputs)]
+    def __init__(self, program: NumericProgram, noted: Counts):
+        super().__init__(program)
+        self._noted = noted
+        self.nodes = [SketchNode((), x.shape, (), None) for x in program.jaxpr.in_avals]
 
-    return nodes, add(program.block, range(len(nodes)))
+    def constant(self, array: Leaf, aval: Aval) -> None:
+        return None
+
+    def node(self, node: Node, values: list[int | None]) -> Sequence[int | None]:
+        if node.rule == CALL:
+            return self.block(node.inner[0], values)
+        places = range(len(node.eqn.outvars))
+        if node.rule == "scan":
+            body = self.block(node.inner[0], values)
+            return [self._new([body[n]], node, n) for n in places]
+        return [self._new(values, node, n) for n in places]
+
+    def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
+        shape = getattr(node.eqn.outvars[place].aval, "shape", ())
+        found = self._noted.get((node.number, place))
+        sketch = None if found is None else np.asarray(found, np.float64)
+        for eqn in node.stack[:0:-1]:
+            name = eqn.primitive.name
+            if name == "scan" and sketch is not None and len(sketch):
+                sketch = sketch[-1 if eqn.params["reverse"] else 0]
+            elif name in ("scan", "while"):
+                sketch = None
+        if sketch is not None and not sketch.size:
+            sketch = None
+        self.nodes.append(SketchNode((*operands,), shape, node.stack, sketch))
+        return len(self.nodes) - 1
 
 
 def _signs_for(program: NumericProgram) -> np.ndarray:
@@ -96,14 +95,16 @@ def _signs_for(program: NumericProgram) -> np.ndarray:
     return np.random.default_rng(0).choice([-1.0, 1.0], rows * _BUCKETS)
 
 
-def _sketch_by(signs: np.ndarray) -> Callable[[Leaf], Leaf | None]:
+def _sketch_by(signs: np.ndarray) -> Callable[..., Leaf | None]:
     """What notes a sketch of an array."""
     sketched = jax.jit(_sketch)
-    return lambda array: (
-        None
-        if kind(getattr(array, "dtype", None)) is None
-        else sketched(array, signs[: _rows(array) * _BUCKETS])
-    )
+
+    def note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+        if kind(getattr(array, "dtype", None)) is None:
+            return None
+        return sketched(array, signs[: _rows(array) * _BUCKETS])
+
+    return note
 
 
 def _rows(array: Leaf) -> int:

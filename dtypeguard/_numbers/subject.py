@@ -13,7 +13,7 @@ from jax.core import Tracer
 from .._carry.call import SplitTree
 from .._carry.modules import gathered, spread
 from .._leaves.arguments import check_arrays, check_names, shown
-from .._leaves.compat import HAS_NUMBERS, has_float64, set_x64, traced_anew
+from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
@@ -63,12 +63,6 @@ class Subject:
         given: its arguments, with the arrays apart.
         has_values: whether all arrays have values, so that it can run.
 
-    Args:
-        f: the function.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        x64: whether `jax_enable_x64` is on where it is traced; None leaves it alone.
-
     Raises:
         TypeError: if one of them has the wrong type.
         NotImplementedError: before JAX 0.8.
@@ -77,10 +71,7 @@ class Subject:
     def __init__(
         self, f: Function, args: Args, kwargs: Mapping[str, PyTree] | None, x64: bool | None
     ):
-        if not HAS_NUMBERS:
-            raise NotImplementedError(
-                f"audit_precision needs JAX 0.8 or later, and this is {jax.__version__}."
-            )
+        check_release("audit_precision")
         if not callable(f):
             raise TypeError(
                 f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
@@ -111,9 +102,7 @@ class Subject:
             )
 
     def traced(
-        self,
-        f: Function | None = None,
-        arrays: Sequence[Leaf] | None = None,
+        self, f: Function | None = None, arrays: Sequence[Leaf] | None = None
     ) -> Traced:
         """The function, traced.
 
@@ -167,22 +156,13 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
         TypeError: if one is not a floating dtype.
         ValueError: if the narrow one is not narrower.
     """
-    for name, dtype in (("wide", wide), ("narrow", narrow)):
-        try:
-            is_float = dtype is None or kind(jnp.dtype(dtype)) == "float"
-        except TypeError:
-            is_float = False
-        if not is_float:
-            raise TypeError(
-                f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
-                f"as {name}=jnp.{'float32' if name == 'wide' else 'bfloat16'}."
-            )
-    is_narrow = lambda x: is_inexact(x) and x.dtype.itemsize < 4
-    narrower = None if narrow is None else jnp.dtype(narrow)
-    has_narrow = narrower is not None and narrower.itemsize < 4
-    has_narrow = has_narrow or any(map(is_narrow, avals))
-    default = np.dtype("float32" if has_narrow else "float64")
-    target = default if wide is None else jnp.dtype(wide)
+    target = _floating("wide", wide, "float32")
+    narrower = _floating("narrow", narrow, "bfloat16")
+    if target is None:
+        dtypes = [x.dtype for x in avals if is_inexact(x)]
+        dtypes += [narrower] if narrower is not None else []
+        is_narrow = any(dtype.itemsize < 4 for dtype in dtypes)
+        target = np.dtype("float32" if is_narrow else "float64")
     if target.itemsize < 4:
         raise ValueError(
             f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "
@@ -196,6 +176,18 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
             f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
         )
     return Formats(target, narrower)
+
+
+def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
+    try:
+        if dtype is None or kind(found := jnp.dtype(dtype)) == "float":
+            return None if dtype is None else found
+    except TypeError:
+        pass
+    raise TypeError(
+        f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
+        f"as {name}=jnp.{example}."
+    )
 
 
 def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.core import Tracer, eval_jaxpr
-from jax.custom_batching import custom_vmap
-from jax.custom_derivatives import SymbolicZero
 
 from .._carry.split import SplitTree
-from .._leaves.compat import barrier, zero_tangent
+from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, kind, promoted
 from .._leaves.types import Aval, Jaxpr, PyTree, State, Updates
 
@@ -65,10 +63,9 @@ def _in_place(
 ) -> tuple[Sequence[jax.Array], Sequence[jax.Array], Sequence[jax.Array]]:
     """`emit_if` for lists of arrays, in a branch that carries no new buffers.
 
-    If the branch carried zeros in place of updates, every mini-step would fill that memory.
-    So the branch writes each update over the sum at the same path. Two selects outside,
-    which XLA fuses with `p + u`, separate updates from sums again. An update that does not
-    fit there (another dtype or shape, no sum at its path) gets zeros of its own.
+    The branch writes each update over the sum at the same path: zeros in its place would be
+    filled in every mini-step. Two selects outside, which XLA fuses with `p + u`, separate
+    updates from sums again. An update that does not fit gets zeros of its own.
     """
 
     def turn(consts, carry):
@@ -97,15 +94,15 @@ def _sums_to_write_over(
     """For each update the index of the sum at its path, or None if it does not fit."""
     index = {path: i for i, path in enumerate(sum_paths)}
 
-    def fits(update: Aval, buffer: Aval) -> bool:  # exactly, in its shape and layout
-        if kind(update.dtype) != kind(buffer.dtype):
+    def fits(update: Aval, i: int | None) -> bool:  # exactly, in its shape and layout
+        if i is None or kind(update.dtype) != kind(traced.in_avals[i].dtype):
             return False
+        buffer = traced.in_avals[i]
         holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
         return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
 
     places = zip(traced.out_avals, map(index.get, update_paths))
-    is_there = lambda update, i: i is not None and fits(update, traced.in_avals[i])
-    return [i if is_there(update, i) else None for update, i in places]
+    return [i if fits(update, i) else None for update, i in places]
 
 
 def _zeros_of(tree: PyTree) -> PyTree:
@@ -116,9 +113,7 @@ def _zeros_of(tree: PyTree) -> PyTree:
 def _negative(zeros: PyTree) -> PyTree:
     """Negative zeros, for dtypes that have them.
 
-    `p + -0.0` is `p`, even if `p` is -0.0, so in float32 XLA drops the addition if the
-    result overwrites `p`. `p + 0.0` turns -0.0 into 0.0, so it reads and writes every
-    param. Where XLA does add, its CPU code makes a zero of a subnormal `p`.
+    `p + -0.0` is `p`, even if `p` is -0.0: XLA drops the addition if it overwrites `p`.
     """
     is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
     return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)
@@ -130,10 +125,9 @@ _Function = Callable[[PyTree, PyTree], PyTree]
 def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) -> PyTree:
     """Like `lax.cond(pred, function, ...)`, but copies nothing in either branch.
 
-    XLA (of JAX 0.10) gives the results of a conditional their own buffers if one branch
-    cannot write over its operands, and then fills them in the other branch too. It updates
-    the carry of a loop in place. So this runs a `lax.while_loop` of at most one iteration.
-    Reverse mode cannot differentiate such a loop, so the derivative uses `lax.cond`.
+    XLA (of JAX 0.10) gives the results of a conditional their own buffers, and fills them
+    in the other branch too; it updates the carry of a loop in place. So this runs a
+    `lax.while_loop` of at most one turn, and differentiates `lax.cond`.
     """
 
     @jax.custom_jvp
@@ -147,59 +141,9 @@ def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) 
 
         return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
 
-    def run_jvp(primals, tangents):
-        return _jvp(_conditional(_any_member(primals[0]), function), primals, tangents)
+    def conditional(pred, consts, carry):
+        turn = lambda carry: function(consts, carry)
+        return lax.cond(pred, turn, lambda carry: carry, carry)
 
-    run.defjvp(run_jvp, symbolic_zeros=True)
+    run.defjvp(functools.partial(jax.jvp, conditional))
     return run(pred, consts, carry)
-
-
-def _conditional(runs: jax.Array, function: _Function) -> Callable[..., PyTree]:
-    def branch(pred, consts, carry):
-        # Keeps the values of members that do not run, and NaN out of their derivatives.
-        own = lambda new, old: tree_util.tree_map(
-            lambda a, b: jnp.where(pred, a, b), new, old
-        )
-        turn = lambda carry: own(
-            function(consts, own(carry, lax.stop_gradient(carry))), carry
-        )
-        return lax.cond(runs, turn, lambda carry: carry, carry)
-
-    return branch
-
-
-def _jvp(
-    function: Callable[..., PyTree], primals: PyTree, tangents: PyTree
-) -> tuple[PyTree, PyTree]:
-    """`jax.jvp` with respect to the leaves that have a tangent."""
-    leaves, treedef = tree_util.tree_flatten(primals)
-    tangents = treedef.flatten_up_to(tangents)
-    moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-
-    def of_moving(*moved):
-        new = dict(zip(moving, moved))
-        new = [new.get(i, leaf) for i, leaf in enumerate(leaves)]
-        return function(*tree_util.tree_unflatten(treedef, new))
-
-    primals, tangents = ([tree[i] for i in moving] for tree in (leaves, tangents))
-    outputs, changes = jax.jvp(of_moving, primals, tangents)
-    has_none = lambda change: change.dtype == jax.dtypes.float0
-    return outputs, tree_util.tree_map(
-        lambda x, t: zero_tangent(x) if has_none(t) else t, outputs, changes
-    )
-
-
-@custom_vmap
-def _any_member(pred):
-    """`pred`; under vmap, whether it is true for any member.
-
-    A conditional on a batched `pred` runs both branches, and JAX cannot transpose the
-    result if the operands are tangents.
-    """
-    return pred
-
-
-@_any_member.def_vmap
-def _(axis_size, in_batched, pred):
-    del axis_size, in_batched
-    return _any_member(jnp.any(pred, axis=0)), False

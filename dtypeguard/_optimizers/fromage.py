@@ -12,10 +12,9 @@ from jax import lax, tree_util
 from .._guard.attempts import without_x64
 from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
-from .._leaves.public import public
-from .._leaves.types import Params
+from .._leaves.types import Params, public
 from .._source.warn import warn_caller
-from .scalars import (
+from .arithmetic import (
     Scalar,
     at_least_float32,
     check_inputs,

@@ -12,19 +12,13 @@ from jax import tree_util
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy
 from .._leaves.arguments import check_grads, check_number, check_state, shown
-from .._leaves.compat import x64_enabled
-from .._leaves.dtypes import cast, dtype_of
-from .._leaves.public import public
-from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
+from .._leaves.compat import add_x64, x64_enabled
+from .._leaves.dtypes import cast, dtype_of, has_zero, is_wide, kind, promoted
+from .._leaves.rows import by_path
+from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
-from .accumulate import (
-    add_to,
-    as_gradients,
-    check_accumulator_dtype,
-    first_sums,
-)
+from .arithmetic import Scalar, increment
 from .emit import emit_if
-from .scalars import Scalar, increment
 
 _ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]
 
@@ -104,8 +98,7 @@ def multi_steps(
         -2.0 1
     """
     inner = guard(inner)
-    _check_options(inner, every_k_schedule, should_skip_update_fn)
-    check_accumulator_dtype(accumulator_dtype)
+    _check_options(inner, every_k_schedule, should_skip_update_fn, accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     policy = policy_of(inner)
     warn = WarnOnce()
@@ -120,7 +113,7 @@ def multi_steps(
             mini_step=zero,
             gradient_step=zero,
             inner_opt_state=inner.init(params),
-            acc_grads=first_sums(params, accumulator_dtype, callers_x64),
+            acc_grads=_first_sums(params, accumulator_dtype, callers_x64),
             skip_state=skip_state,
         )
 
@@ -131,7 +124,7 @@ def multi_steps(
         check_grads("multi_steps", updates, acc_grads)
         number = increment(mini_step)
         emits = _is_last(number, every_k_schedule, gradient_step)
-        sums = add_to(acc_grads, updates, number, use_grad_mean, warn)
+        sums = _add_to(acc_grads, updates, number, use_grad_mean, warn)
         if should_skip_update_fn is not None:
             # Without any gradient, the types of what Optax's functions return are others.
             is_given = tree_util.tree_leaves(updates)
@@ -143,7 +136,7 @@ def multi_steps(
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
 
         def step(sums, inner_state):
-            grads = as_gradients(sums, updates, params, policy.compute_dtype)
+            grads = _as_gradients(sums, updates, params, policy.compute_dtype)
             return inner.update(grads, inner_state, params, **extra_args)
 
         new_updates, sums, inner_state = emit_if(emits, step, sums, inner_state)
@@ -164,13 +157,12 @@ def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _check_options(inner: Optimizer, every_k: object, should_skip: object) -> None:
-    if _is_int(every_k):
-        if every_k < 1:
-            raise ValueError(
-                f"multi_steps got every_k_schedule={every_k}: write 1 or more."
-            )
-    elif not callable(every_k):
+def _check_options(
+    inner: Optimizer, every_k: object, should_skip: object, accumulator: DType
+) -> None:
+    if _is_int(every_k) and every_k < 1:
+        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
+    if not (_is_int(every_k) or callable(every_k)):
         raise TypeError(
             f"multi_steps got every_k_schedule={shown(every_k)}: write an int from 1 up, "
             "or a function of the number of gradient steps that returns one."
@@ -183,6 +175,15 @@ def _check_options(inner: Optimizer, every_k: object, should_skip: object) -> No
         raise TypeError(
             f"multi_steps got should_skip_update_fn={shown(should_skip)}: write a "
             "function, such as optax.skip_not_finite, or None."
+        )
+    try:
+        dtype = None if accumulator is None else jnp.dtype(accumulator)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype and not (kind(dtype) in ("float", "complex") and has_zero(dtype)):
+        raise TypeError(
+            f"multi_steps got accumulator_dtype={shown(accumulator)}: write a "
+            "floating dtype, such as jnp.float32, or None for those of the params."
         )
 
 
@@ -221,3 +222,81 @@ def _skips(returned: object) -> tuple[jax.Array, PyTree]:
             f"should_skip_update_fn returned {skips!r} first. Return a scalar bool there."
         )
     return cast(skips, np.bool_), skip_state
+
+
+def _first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
+    """Zeros for each param; with `x64`, of 64 bits even if `jax_enable_x64` is off."""
+
+    def zeros(param):
+        dtype = _sum_dtype(param, asked)
+        with add_x64(x64):
+            if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
+                return jnp.zeros(getattr(param, "shape", ()), dtype)
+            return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param
+
+    return tree_util.tree_map(zeros, params)
+
+
+def _add_to(
+    sums: PyTree, updates: Updates, number: jax.Array, use_grad_mean: bool, warn: WarnOnce
+) -> PyTree:
+    """Adds a gradient to each sum or mean of `number`; None and float0 count as 0."""
+
+    def add(acc, grad):
+        if grad is None and use_grad_mean and kind(acc.dtype) in ("float", "complex"):
+            return cast(acc - acc / cast(number, acc.dtype), acc.dtype)
+        if dtype_of(grad) is None:
+            return acc
+        is_real = kind(dtype_of(grad)) in ("float", "complex")
+        if is_real and is_wide(grad) and not is_wide(acc):
+            warn(
+                f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. "
+                "To keep their precision: "
+                f"multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
+            )
+        dtype = promoted(dtype_of(grad), acc.dtype)
+        grad, wide = cast(grad, dtype), cast(acc, dtype)
+        if use_grad_mean:
+            grad = (grad - wide) / cast(number, dtype)
+        return cast(wide + grad, acc.dtype)
+
+    return tree_util.tree_map(add, sums, updates)
+
+
+def _as_gradients(
+    sums: PyTree, updates: Updates, params: Params, compute_dtype: DType
+) -> Updates:
+    """The sums as gradients for the inner update, in the dtypes of the gradients.
+
+    Where its `compute_dtype` is wider, in that: rounding a mean to bfloat16 would lose what
+    the accumulator kept. One that is None now may have come before, and has the dtype of
+    its param.
+    """
+    named, treedef = tree_util.tree_flatten_with_path(sums)
+    grads = treedef.flatten_up_to(updates)
+    held = by_path(params) if any(grad is None for grad in grads) else {}
+
+    def as_gradient(path, acc, grad):
+        of = held.get(tree_util.keystr(path)) if grad is None else grad
+        dtype = dtype_of(of)
+        if dtype is None or (grad is None and kind(dtype) not in ("float", "complex")):
+            return grad
+        if compute_dtype is not None and kind(dtype) == "float":
+            dtype = promoted(dtype, jnp.dtype(compute_dtype))
+        return cast(acc, dtype)
+
+    triples = ((path, acc, grad) for (path, acc), grad in zip(named, grads))
+    return treedef.unflatten(as_gradient(*each) for each in triples)
+
+
+def _sum_dtype(param: Leaf, asked: DType) -> DType:
+    """`asked`, made complex if the param is complex, and 64-bit if the param is."""
+    dtype = dtype_of(param)
+    if asked is None:
+        return np.dtype("float32") if dtype is None else dtype
+    asked = jnp.dtype(asked)
+    if kind(dtype) not in ("float", "complex"):
+        return asked
+    if is_wide(param):
+        return promoted(asked, dtype)
+    return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked

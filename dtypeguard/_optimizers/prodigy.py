@@ -13,23 +13,26 @@ import optax
 from jax import lax, tree_util
 
 from .._guard.attempts import without_x64
-from .._leaves.arguments import check_number, check_rate, is_finite, shown
+from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.public import public
-from .._leaves.rows import by_path
-from .._leaves.types import Leaf, Params, PyTree
+from .._leaves.types import Leaf, Params, PyTree, public
 from .._source.warn import warn_caller
-from .prodigy_precision import (
+from .arithmetic import (
+    Scalar,
+    at_least_float32,
+    check_inputs,
     from_units,
+    increment,
     narrowed,
     one_minus_power,
     only_summed,
+    rate_at,
+    real_params,
     rounded_step,
     sqrt,
     to_units,
     units,
 )
-from .scalars import Scalar, at_least_float32, check_inputs, increment, rate_at, real_params
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)
@@ -190,18 +193,10 @@ def prodigy(
         raise TypeError(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
-    numbers = {
-        "beta1": beta1,
-        "beta2": beta2,
-        "beta3": 0 if beta3 is None else beta3,
-        "eps": eps,
-        "estim_lr0": estim_lr0,
-        "estim_lr_coef": estim_lr_coef,
-        "weight_decay": weight_decay,
-        "growth_rate": growth_rate,
-    }
-    for name, value in numbers.items():
-        check_number("prodigy", name, value, *_ALLOWED[name])
+    numbers = beta1, beta2, 0 if beta3 is None else beta3, eps, estim_lr0
+    numbers = *numbers, estim_lr_coef, weight_decay, growth_rate
+    for (name, allowed), value in zip(_ALLOWED.items(), numbers):
+        check_number("prodigy", name, value, *allowed)
     check_rate("prodigy", learning_rate, _ALLOWED["eps"][0])
     mask = mask if callable(mask) else _checked_mask(mask)
     beta3 = beta2**0.5 if beta3 is None else beta3
@@ -355,13 +350,8 @@ def _bounded(largest: jax.Array, base: jax.Array, growth: Scalar) -> jax.Array:
 
 def _checked_mask(mask: PyTree) -> PyTree:
     is_flag = lambda leaf: kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
-    wrong = {path: leaf for path, leaf in by_path(mask).items() if not is_flag(leaf)}
-    if wrong:
-        lines = "\n".join(f"  mask{path}: {shown(leaf)}" for path, leaf in wrong.items())
-        raise TypeError(
-            f"prodigy takes bools in mask; these are not:\n{lines}\nWrite True for each "
-            "param to decay and False for the others, or mask=None to decay all."
-        )
+    remedy = "Write True for each param to decay and False for the others, or mask=None."
+    check_leaves("prodigy takes bools in mask", "mask", mask, is_flag, remedy)
     return mask
 
 
@@ -371,24 +361,20 @@ def _is_plain_zero(value: Scalar) -> bool:
 
 
 def _checked_slice(slice_p: int | np.integer) -> int:
-    try:
-        number = operator.index(slice_p)
-    except TypeError as error:  # a traced array, a float
+    if isinstance(slice_p, jax.core.Tracer) or kind(dtype_of(slice_p)) != "int":
         raise TypeError(
             f"prodigy got slice_p={slice_p!r}, which decides shapes: write an int. Under "
             'inject_hyperparams write inject_hyperparams(prodigy, static_args="slice_p").'
-        ) from error
-    if number < 1:
-        raise ValueError(f"prodigy got slice_p={number}: write slice_p=1 or above.")
-    return number
+        )
+    check_number("prodigy", "slice_p", slice_p, lambda x: x >= 1, "write 1 or above")
+    return operator.index(slice_p)
 
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
     if kind(dtype_of(seed)) != "int":
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
-    if not isinstance(seed, (int, np.integer)):
-        check_number("prodigy", "seed", seed, lambda _: True, remedy)  # a scalar
-        return seed
-    check_number("prodigy", "seed", int(seed), lambda x: 0 <= x < 2**32, remedy)
-    return np.uint32(seed)
+    is_int = isinstance(seed, (int, np.integer))
+    is_allowed = lambda x: 0 <= x < 2**32 or not is_int
+    check_number("prodigy", "seed", int(seed) if is_int else seed, is_allowed, remedy)
+    return np.uint32(seed) if is_int else seed

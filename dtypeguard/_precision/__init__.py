@@ -6,5 +6,5 @@ it traces a program, has `prepared.py` run it as written and wide (`runs.py`), a
 `report.py`, whose rows are in `rows.py`, its words in `text.py`, its page in `html.py`.
 
 `products.py` is the same of products as another device computes them. `planned.py` has the
-plans of float32 programs: `planning.py` searches one by the runs of `trials.py`.
+plans of float32 programs, and `planning.py` searches one.
 """

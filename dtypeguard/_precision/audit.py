@@ -9,8 +9,7 @@ import numpy as np
 from .._costs.costs import input_names, line_costs
 from .._costs.work import work_of
 from .._leaves.arguments import check_number, shown
-from .._leaves.public import public
-from .._leaves.types import Args, DType, Function, PyTree
+from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats
 from .._numbers.products import products_named
 from .._numbers.python_numbers import PythonNumbers
@@ -23,7 +22,7 @@ from .prepared import prepare, running
 from .products import ProductRuns, check_options, product_losses
 from .progress import check_progress, status
 from .report import PrecisionReport
-from .updates import unmoved
+from .runs import unmoved
 
 
 @public

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,16 +13,14 @@ from .._autocast.entries import PRODUCTS
 from .._autocast.matching import Matcher
 from .._autocast.plan import Plan
 from .._leaves.arguments import shown
-from .._leaves.compat import HAS_NUMBERS
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .plan_report import PlanCheck, PlanSearch
-from .planning import Candidate, Planning, candidates_in
+from .planning import Candidate, Planning, PlanTrials, candidates_in
 from .prepared import Prepared, prepare, running
-from .trials import PlanTrials
 
 BUDGET = 300
 Show = Callable[[str], None]
@@ -92,11 +89,6 @@ def plannable(
     show_status: Show,
 ) -> Prepared:
     """A call, run as if all of it were narrow."""
-    if not HAS_NUMBERS:
-        raise NotImplementedError(
-            f"Plans need JAX 0.8 or later, and this is {jax.__version__}: write "
-            "pip install -U jax."
-        )
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")

@@ -8,8 +8,8 @@ from typing import Any
 from .._autocast.plan import Plan
 from .._costs.costs import LineCost
 from .._costs.work import Work
-from .._leaves.public import public
 from .._leaves.rows import shown_fields
+from .._leaves.types import public
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import html, text

@@ -5,7 +5,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 
 import collections
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,27 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._costs.work import operations, repetitions
-from .._leaves.compat import as_function, set_x64, x64_enabled
+from .._leaves.compat import as_function, x64_enabled
 from .._leaves.dtypes import bits
-from .._leaves.types import Equation, Jaxpr, Leaf
+from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
-from .._numbers.decisions import shown
 from .._numbers.formats import Formats
-from .._numbers.measure import Measures, distance, size_of
+from .._numbers.measure import Measures, distance, errors_of, mean_of, size_of
 from .._numbers.plans import WIDE, WidthPlan
-from .._numbers.primitives import is_inexact
-from .._numbers.probes import KeptValues, Noted, Probes
+from .._numbers.primitives import SELECTS, is_inexact
+from .._numbers.probes import Noted, Probes
 from .._numbers.program import NumericProgram
-from .._numbers.run import run_as_one
-from .._program.graph import jaxprs_in, open_jaxpr
+from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from .rows import LineDecision, ReportWords, Scaled
 
 # An error above this may be that of an output that rounding alone decides.
 _FAR = 0.05
 # It does if wide types differ by this part of the error, or of the output. Other outputs
-# differ by 2^-13 of the error at most, which is how much finer than float16 float32 is.
+# differ by a thousandth of the error at most: float32 is so much finer than float16.
 _LEAST_PART = 0.1
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
 # powers of two.
@@ -78,7 +76,7 @@ class Runs:
         self._measures, self.program = measures, measures.program
         self._arrays, self.written, self.count = measures.arrays, measures.written, 0
         self._wide = plans.wide(self.program)
-        others: Noted = KeptValues()
+        others: Noted = {}
         self.exact = measures.run(self._wide, Probes(decisions=others))
         self._sizes = [size_of(x) or 1.0 for x in self.exact]
         self.leave_out(())
@@ -134,31 +132,24 @@ class Runs:
     def vanishing(self) -> list[int]:
         """The outputs that rounding alone decides, on the wide side as well.
 
-        What is 0 but for rounding, and what an optimizer makes of it, is another number in
-        float64 than in float32, or in float64 of inputs that differ by a few roundings. An
-        output that is lost may be as far off as written, but wide types agree on it.
+        What is 0 but for rounding, and what an optimizer makes of it, is another number for
+        inputs that differ by a few roundings. An output that is lost may be as far off as
+        written, but wide types agree on it.
         """
         far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
         if not far:
             return []
-        with set_x64(True):
-            others = self._exact_otherwise()
-            found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
-            differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
-            is_much = lambda n, off, size: (
-                off > _LEAST_PART * min(self.by_output[n], 1) * size
-            )
-            return [n for n, off, size in differ if is_much(n, off, size)]
+        others = self._exact_otherwise()
+        found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
+        differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
+        is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
+        return [n for n, off, size in differ if is_much(n, off, size)]
 
     def _exact_otherwise(self) -> list[Leaf]:
-        """The floating outputs in wide types, with other roundings."""
-        if self.program.formats.wide == np.float64:
-            arrays = [rounded_otherwise(x, 2.0**-50) for x in self._arrays]
-            return self._measures.run(self._wide, arrays=arrays)
-        # No other run is in float64: 1.3 MB for each operation that XLA compiles for it.
-        formats = self.program.formats._replace(wide=np.dtype("float64"))
-        made = run_as_one(self.program, self._wide, self._arrays, formats)
-        return [made[n] for n in self._measures.outputs]
+        """The floating outputs in wide types, of inputs that differ by a few roundings."""
+        part = 4 * float(jnp.finfo(self.program.formats.wide).eps)
+        arrays = [rounded_otherwise(x, part) for x in self._arrays]
+        return self._measures.run(self._wide, arrays=arrays)
 
     # With lines wide
 
@@ -180,7 +171,7 @@ class Runs:
         given_wide = frozenset(n for n, users in called.items() if users in callers)
         key = chosen, _ = given_wide.union(lines), keeps
         if key not in self._known:
-            plan = plans.wide_lines(self.program, chosen, keeps, given_wide)
+            plan = plans.wide_lines(self.program, chosen, keeps)
             error = self._error(self._made_with(plan))
             price = self._widened_work(plan) / self._work
             self._known[key] = WideRun(error, self.left(error), price, plan, keeps)
@@ -207,7 +198,7 @@ class Runs:
             if plan.entries[node.number] == WIDE and (is_any or self._is_narrow(node.eqn))
         )
 
-    def _is_narrow(self, eqn: Equation) -> bool:
+    def _is_narrow(self, eqn: JaxEquation) -> bool:
         """Whether a product is computed wider where its line is wide."""
         return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
 
@@ -254,21 +245,6 @@ class Runs:
         return ReportWords(setting, f"in {wide}", wide, nothing)
 
 
-def errors_of(
-    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
-) -> list[float]:
-    """How far outputs are off, relative to sizes."""
-    triples = zip(made, exact, sizes)
-    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
-    return [error if math.isfinite(error) else math.inf for error in errors]
-
-
-def mean_of(errors: Sequence[float], sizes: Sequence[float]) -> float:
-    """The root mean square of the errors of outputs that count: of a finite size."""
-    known = [e for e, size in zip(errors, sizes) if size < math.inf]
-    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
-
-
 def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
     """A float array with a part of each number added or taken away, in wide types."""
     if not is_inexact(array):
@@ -305,9 +281,76 @@ def _compared(
         if node.rule == "while":
             turns_differ |= bool(jnp.any(choice != other))
             continue
-        choice, other = (shown(node, x) for x in (choice, other))
+        if node.name in SELECTS:  # it is a value by which others are chosen
+            continue
         origin = Written(node.stack).origin
         flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
         counts[origin] += choice.size
     lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
     return turns_differ, tuple(lines)
+
+
+# Which outputs are an input with an update, and where rounding takes the update away.
+
+_SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])
+_ADDS = frozenset(["add", "add_any", "sub"])
+
+
+def unmoved(
+    graph: Graph, arrays: Sequence[Leaf], written: Sequence[Leaf], exact: Sequence[Leaf]
+) -> dict[int, float]:
+    """The share of the elements of each update that do not move, by number of the output.
+
+    An element does not that is the input again as written, and another number in wide
+    types.
+    """
+    shares = dict[int, float]()
+    for number, places in _all_updated(graph).items():
+        new, true = written[number], exact[number]
+        for place in places:
+            moves = true != jnp.asarray(arrays[place], true.dtype)
+            stays = moves & (new == jnp.asarray(arrays[place], new.dtype))
+            share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
+            shares[number] = max(share, shares.get(number, 0.0))
+    return shares
+
+
+def updated_inputs(graph: Graph) -> dict[int, int]:
+    """The input to which each floating output adds, by the numbers of both."""
+    return {number: places[0] for number, places in _all_updated(graph).items()}
+
+
+def _all_updated(graph: Graph) -> dict[int, list[int]]:
+    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
+    found = {n: [*_updated(graph, value)] for n, value in enumerate(floats)}
+    return {number: places for number, places in found.items() if places}
+
+
+def _updated(graph: Graph, output: int) -> Iterator[int]:
+    """The inputs of its shape to which an output adds, once or in each turn of a loop."""
+    shape = getattr(graph.avals[output], "shape", None)
+    waiting, seen = [(output, False)], set[tuple[int, bool]]()
+    while waiting:
+        state = value, is_added = waiting.pop()
+        if state in seen or getattr(graph.avals[value], "shape", None) != shape:
+            continue
+        seen.add(state)
+        if value < len(graph.inputs) and is_added:
+            yield value
+        equation = graph.made_by.get(value)
+        if equation is None:
+            waiting += [(each, is_added) for each in graph.same.get(value, ())]
+        else:
+            adds = is_added or equation.primitive in _ADDS
+            waiting += [(each, adds) for each in _carried(graph, equation)]
+
+
+def _carried(graph: Graph, equation: Equation) -> Sequence[int]:
+    """The operands of an equation that its result may be, but for what is added."""
+    inputs = equation.inputs
+    if equation.primitive == "sub":
+        return inputs[:1]
+    if equation.primitive == "mul":  # a decay by a number
+        scalars = [not getattr(graph.avals[each], "shape", ()) for each in inputs]
+        return [each for each, other in zip(inputs, scalars[::-1]) if other]
+    return inputs if equation.primitive in _SAME | _ADDS else ()

@@ -1,15 +1,17 @@
 """A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Leaf
-from .expand import expanded
 
-# How many times the equations of a program, and how many more, a graph has before calls
-# share theirs.
-_MOST, _FEW = 10, 100
+# The equations that a graph has before the calls of a jaxpr share theirs: functions that
+# call each other many times, level by level, would make one that grows exponentially.
+_MOST = 20_000
 
 # The result of these is their operand, in another shape or place.
 SHAPES = ForeignNames(
@@ -30,10 +32,7 @@ Stack = tuple[JaxEquation, ...]
 class Equation(NamedTuple):
     """An equation of a jaxpr that computes something itself.
 
-    Attributes:
-        primitive: its name.
-        inputs: its operands.
-        stack: JAX's equation, then the equations whose jaxprs contain it, inside out.
+    Its `stack` is JAX's equation, then those whose jaxprs contain it, inside out.
     """
 
     primitive: str
@@ -45,59 +44,31 @@ class Graph:
     """The values of a jaxpr, numbered, with calls and loops resolved.
 
     A value that crosses the boundary of a `jit`, a loop or a branch has another number on
-    the other side, and an entry in `same`.
-
-    Attributes:
-        avals: the abstract value of each.
-        made_by: the equation that computes a value. Inputs, constants and values that
-            cross a boundary have none.
-        same: for a value that crosses a boundary, the values it may be.
-        constants: literals and closed-over values, each with the stack of the first
-            equation that uses it.
-        values: what the constants are, as far as the jaxpr holds it.
-        variables: what the constants are in the jaxpr.
-        regions: what `blame` keeps of the values that have a property.
-        inputs: the arguments. Their numbers start at 0.
-        outputs: the results.
-
-    Each call of a jitted function has values of its own, so that a walk leaves it where it
-    came in. Functions that call each other many times, level by level, would make a graph
-    that grows exponentially: from some size on, the calls of a jaxpr share its values.
-
-    Args:
-        jaxpr: closed or open.
-        arguments: how many inputs are arguments, counted from the last; all by default.
-            The others are constants: JAX puts what a function closes over first.
+    the other side, and an entry in `same`. Each call of a jitted function has values of its
+    own, so that a walk leaves it where it came in. The `inputs` come first.
     """
 
     def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
-        self._of = jaxpr, arguments
-
-    def __getattr__(self, name: str) -> Any:
-        """Builds the graph when it is first asked for something, if it ever is."""
-        if "_of" not in vars(self):
-            raise AttributeError(name)
-        self._build(*vars(self).pop("_of"))
-        return getattr(self, name)
-
-    def _build(self, jaxpr: Jaxpr, arguments: int | None) -> None:
         self.avals: list[Aval] = []
+        # Inputs, constants and values that cross a boundary have no equation.
         self.made_by: dict[int, Equation] = {}
-        self.same: dict[int, list[int]] = {}
+        self.same: dict[int, list[int]] = {}  # the values that one may be
+        # Literals and closed-over values, with the stack of the first equation that uses
+        # them, their values as far as the jaxpr holds these, and their variables there.
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
         self.variables: dict[int, Variable] = {}
-        self.regions: dict[Callable[[Aval], bool], Any] = {}
-        self._left, self._shared = 0, {}
+        self.regions: dict[Callable[[Aval], bool], Any] = {}  # kept for `blame`
+        self._left, self._shared = _MOST, {}
         self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
         self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
+        # JAX puts what a function closes over first: only the last inputs are arguments.
         first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
         try:
-            self._left = _MOST * _size(jaxpr) + _FEW
             self.outputs = self._add(jaxpr, dict(zip(variables, self.inputs)), ())
         except Exception:  # an audit without its lines is better than none
             self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
@@ -115,34 +86,18 @@ class Graph:
         return self._dependencies.get(value, 0)
 
     def _all_dependencies(self) -> dict[int, int]:
-        found = {value: 1 << value for value in self.inputs}
-        order, changed = self.sources_first(), True
-        while changed:  # a second pass only where a loop feeds values back
+        found, changed = {value: 1 << value for value in self.inputs}, True
+        numbers = range(len(self.avals))
+        while changed:  # the results of a call have lower numbers than what is inside of it
             changed = False
-            for value in order:
-                bits = found.get(value, 0)
-                for source in self._sources(value):
+            for value in (*numbers, *reversed(numbers)):
+                equation, before = self.made_by.get(value), found.get(value, 0)
+                bits = before
+                for source in equation.inputs if equation else self.same.get(value, ()):
                     bits |= found.get(source, 0)
-                if bits != found.get(value, 0):
-                    found[value] = bits
-                    changed = True
+                if bits != before:
+                    found[value], changed = bits, True
         return found
-
-    def _sources(self, value: int) -> Sequence[int]:
-        equation = self.made_by.get(value)
-        return equation.inputs if equation else self.same.get(value, ())
-
-    def sources_first(self) -> list[int]:
-        """All values, each after those that it is made of, but for what a loop feeds back.
-
-        The results of a call are numbered before what is inside of it.
-        """
-        place = list(range(len(self.avals)))
-        for value in reversed(range(len(place))):
-            same = self.same.get(value, ())
-            if same and all(other > value for other in same):
-                place[value] = max(place[other] for other in same)
-        return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)
@@ -245,27 +200,16 @@ def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
 
 
 class LoopParts(NamedTuple):
-    """The body of a `scan` or `while`, and how its operands are grouped.
+    """The body of a `scan` or `while`, and the number of operands in each group."""
 
-    Attributes:
-        body: a closed jaxpr.
-        of_condition: how many operands, the first ones, are constants of the condition.
-        consts: how many after these are constants of the body.
-        carried: how many after these are carried. The rest is scanned.
-    """
-
-    body: Jaxpr
-    of_condition: int
-    consts: int
-    carried: int
+    body: Jaxpr  # closed
+    of_condition: int  # constants of the condition
+    consts: int  # constants of the body
+    carried: int  # the rest is scanned
 
 
 def loop_parts(eqn: JaxEquation) -> LoopParts:
-    """How the operands of a loop are grouped.
-
-    The shapes of its body tell. JAX's own parameters for these numbers differ between
-    releases.
-    """
+    """How the operands of a loop are grouped, by shapes: JAX's own parameters change."""
     body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "body_jaxpr"]
     inside = open_jaxpr(body)
     of_condition = len(eqn.invars) - len(inside.invars)
@@ -276,9 +220,7 @@ def loop_parts(eqn: JaxEquation) -> LoopParts:
 
 def manual_axes(eqn: JaxEquation) -> Collection[str]:
     """The axes of the mesh of a `shard_map` over which it splits its operands."""
-    params = eqn.params
-    if "auto" in params:  # before JAX 0.6
-        return set(params["mesh"].axis_names) - params["auto"]
+    params = eqn.params  # of other names from JAX 0.10 on
     return params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
 
 
@@ -298,21 +240,36 @@ def jaxprs_in(params: object) -> list[Jaxpr]:
     return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
 
 
-def _size(jaxpr: Jaxpr) -> int:
-    """The number of equations of a jaxpr and of all inside it, each counted once."""
-    jaxprs = {id(jaxpr): jaxpr}
-    queue = [jaxpr]
-    for each in queue:
-        for eqn in each.eqns:
-            for inner in map(open_jaxpr, jaxprs_in(eqn.params)):
-                if id(inner) not in jaxprs:
-                    jaxprs[id(inner)] = inner
-                    queue.append(inner)
-    return sum(len(each.eqns) for each in jaxprs.values())
-
-
 def _jaxprs(eqn: JaxEquation) -> Iterator[Jaxpr]:
     for name, param in {**eqn.params, "expanded": expanded(eqn)}.items():
         jaxpr = open_jaxpr(param)
         if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
             yield jaxpr
+
+
+# By the identity of the object: equal ones may have operands of other types. An equation
+# has one jaxpr, whoever asks: others know its equations by it.
+_EXPANDED: dict[int, Jaxpr] = {}
+
+
+def expanded(eqn: JaxEquation) -> Jaxpr | None:
+    """What an equation holds that JAX expands when it compiles, such as `custom_root`.
+
+    On JAX 0.12 such an equation holds no jaxpr, but an object that makes one.
+    """
+    made = eqn.params.get("_prim")
+    if not hasattr(made, "expand"):
+        return None
+    if id(made) not in _EXPANDED:
+
+        def run(*operands):
+            results = made.expand(*jax.tree_util.tree_unflatten(made.in_tree, operands))
+            return jax.tree_util.tree_leaves(results)
+
+        try:
+            jaxpr = jax.make_jaxpr(run)(*(var.aval for var in eqn.invars))
+            weakref.finalize(made, _EXPANDED.pop, id(made), None)
+        except Exception:  # another release has other objects
+            return None
+        _EXPANDED[id(made)] = jaxpr
+    return _EXPANDED[id(made)]

@@ -13,40 +13,26 @@ from .graph import Graph
 
 
 class TraceFailed(Exception):
-    """A function does not trace: "init", "update", "step" or "inputs", its one argument.
-
-    `__cause__` says why.
-    """
+    """A function does not trace: "init", "update", "step" or "inputs", its one argument."""
 
 
 class Program(NamedTuple):
     """A traced step: what the analyses read.
 
-    Attributes:
-        first: the graph that makes the first carry, with the array leaves of `carried` as
-            outputs; None if the caller gave the carry.
-        step: the graph of the step. Its inputs are the array leaves of `carried`, then
-            those of `rest`; its outputs those of `returned`, then those of `others`.
-        names: the name of each carry.
-        carried: the carries that go in.
-        returned: what comes back for each.
-        rest: the other arguments.
-        others: the other results.
-        is_optimizer: whether the step is an `update`, and `first` its `init`.
-        updates_dtype: the `Policy.updates_dtype` of the optimizer.
-        asks_wide: whether the policy of the optimizer asks for 64 bits.
+    The inputs of `step` are the array leaves of `carried`, then those of `rest`; its
+    outputs those of `returned`, then those of `others`.
     """
 
-    first: Graph | None
+    first: Graph | None  # makes the arrays of `carried`; None if the caller gave them
     step: Graph
-    names: Sequence[str] = ()
+    names: Sequence[str] = ()  # of each carry
     carried: Sequence[SplitTree] = ()
-    returned: Sequence[SplitTree] = ()
-    rest: SplitTree = SplitTree(())
-    others: SplitTree = SplitTree(())
-    is_optimizer: bool = False
-    updates_dtype: DType | str | None = None
-    asks_wide: bool = False
+    returned: Sequence[SplitTree] = ()  # what comes back for each carry
+    rest: SplitTree = SplitTree(())  # the other arguments
+    others: SplitTree = SplitTree(())  # the other results
+    is_optimizer: bool = False  # whether the step is an `update`, and `first` its `init`
+    updates_dtype: DType | str | None = None  # of the optimizer's policy
+    asks_wide: bool = False  # whether that policy asks for 64 bits
 
     @property
     def carried_inputs(self) -> int:

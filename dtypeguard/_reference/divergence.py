@@ -14,7 +14,7 @@ from .._lines.equations import Written
 from .._numbers.sketches import SketchNode
 from .._source.origin import Origin
 from .difference import Divergence
-from .runs import RunCall, sketched
+from .rounding import RunCall, sketched
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.

@@ -16,8 +16,18 @@ from .._numbers.products import DEVICES, Products, products_named
 from .._numbers.subject import avals_in
 from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
-from .rounding import EXPLAINS, FAR, Beyond, Rounding, difference, excess, size_of
-from .runs import RunCall, numeric, run_of
+from .rounding import (
+    EXPLAINS,
+    FAR,
+    Beyond,
+    Rounding,
+    RunCall,
+    difference,
+    excess,
+    numeric,
+    run_of,
+    size_of,
+)
 
 # Of two functions in float64, what numbers of the source leave in outputs that are small
 # beside others.

@@ -28,18 +28,14 @@ from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.groups import short_table
-from .._leaves.public import public
 from .._leaves.rows import Row, describe, tree_rows
-from .._leaves.types import DType, Function, Leaf, Updates
+from .._leaves.types import DType, Function, Leaf, Updates, public
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether `stochastic_round` supports a dtype: bfloat16, float16, or an 8-bit float.
-
-    It does not support float8_e8m0fnu, which has neither sign nor zero, or fewer bits.
-    """
+    """Whether `stochastic_round` supports a dtype: 16 bits, or 8 with sign and zero."""
     narrow = kind(dtype) == "float" and 8 <= jnp.finfo(dtype).bits < 32
     return narrow and has_zero(dtype)
 
@@ -47,8 +43,7 @@ def rounds(dtype: DType) -> bool:
 def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
     """Rounds a floating array to a narrower dtype, so that the mean is the exact value.
 
-    It does not change values that `dtype` represents, NaN or infinities. From the largest
-    finite value of `dtype` on it rounds to nearest, so it causes no additional overflow.
+    From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
     """
     if dtype_of(x).itemsize < dtype.itemsize or dtype_of(x) == dtype or not rounds(dtype):
         return cast(x, dtype)
@@ -76,10 +71,7 @@ def round_with(
 
 
 def _nothing_of(x: jax.Array) -> jax.Array:
-    """uint32 zeros that XLA takes to depend on a floating array.
-
-    LLVM, which compiles the kernels, sees that two shifts leave 0, and drops the read.
-    """
+    """uint32 zeros that XLA takes to depend on an array; LLVM sees the two shifts."""
     bits = jnp.finfo(x.dtype).bits
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
     return (word >> bits // 2 >> bits // 2).astype(jnp.uint32)
@@ -106,10 +98,7 @@ def _to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
 
 
 def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    """Rounds to any format within float32's range: the exponent decides the bits to drop.
-
-    Below the smallest normal number the spacing is constant, so it drops more bits there.
-    """
+    """Rounds to any format within float32's range; the exponent decides what to drop."""
     info = jnp.finfo(dtype)
     mantissa, lowest_exponent = int(info.nmant), int(info.minexp) + 127
     word = lax.bitcast_convert_type(x, jnp.uint32)
@@ -151,10 +140,7 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
     for word in words:
         word = jnp.asarray(word, jnp.uint32)
         first, second = _mix(first ^ word, second), _mix(second + word, first)
-    low, high = _index(shape)
-    if high is not None:
-        second = _mix(high ^ second, first)
-    return _mix(low + first, second)
+    return _mix(_index(shape) + first, second)
 
 
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
@@ -169,20 +155,14 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     return word ^ word >> 14
 
 
-def _index(
-    shape: tuple[int, ...], limit: int = 2**32
-) -> tuple[jax.Array, jax.Array | None]:
-    """The index of each element: one word, and a second one above `limit` elements."""
-    iota = functools.partial(lax.broadcasted_iota, jnp.uint32, shape)
-    words: list[Leaf] = [jnp.zeros(shape, jnp.uint32), None]
-    which, stride = 0, 1
+def _index(shape: tuple[int, ...]) -> jax.Array:
+    """The index of each element, modulo 2**32."""
+    index, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
-        if stride * shape[axis] > limit:
-            which, stride = 1, 1
-            words[1] = jnp.zeros(shape, jnp.uint32) if words[1] is None else words[1]
-        words[which] = words[which] + iota(axis) * jnp.uint32(stride)
+        iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
+        index = index + iota * jnp.uint32(stride % 2**32)
         stride *= shape[axis]
-    return words[0], words[1]
+    return index
 
 
 _T = TypeVar("_T")

@@ -1,11 +1,9 @@
 """Distinguishes the user's files from those of packages, JAX, Python and dtypeguard.
 
-A file is of a package if it lies where this Python installs packages, if the record of a
-distribution beside it lists it (`pip install --target`), or if it lies in the folder of an
-imported library that `LIBRARIES` names. A project that is installed editable is the user's.
+A file is of a package if it lies where this Python installs packages, or in the folder of
+an imported library that `LIBRARIES` names. What is installed editable is the user's.
 """
 
-import csv
 import functools
 import importlib.util
 import os
@@ -104,16 +102,3 @@ def _roots(file: str) -> Iterator[str]:
         for path in getattr(sys.modules.get(name), "__path__", ()):
             if file.startswith(_folder(path)):
                 yield _folder(os.path.dirname(path))
-    for root in filter(file.startswith, map(_folder, sys.path)):
-        if file.removeprefix(root).replace(os.sep, "/") in _recorded(root):
-            yield root
-
-
-@functools.cache
-def _recorded(root: str) -> frozenset[str]:
-    """The files of the distributions that are installed in a folder or an archive."""
-    from importlib import metadata  # which takes long, for few files
-
-    found = metadata.distributions(path=[root.removesuffix(os.sep)])
-    records = (each.read_text("RECORD") or "" for each in found)
-    return frozenset(row[0] for text in records for row in csv.reader(text.splitlines()))

@@ -3,7 +3,6 @@
 import dataclasses
 import dis
 import inspect
-import itertools
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -26,7 +25,6 @@ class Origin:
         code: its text, without indentation; empty if the file cannot be read.
         called_from: for a line of an installed package, the innermost line of the user's
             own code that led there; None if there is none.
-        behind: the line that forced this one to promote, where both are told.
     """
 
     file: str
@@ -34,7 +32,6 @@ class Origin:
     function: str
     code: str
     called_from: "Origin | None" = None
-    behind: "Origin | None" = dataclasses.field(default=None, repr=False, compare=False)
     # The frames that led to it, inside out. Reports leave them out.
     _through: "tuple[Frame, ...]" = dataclasses.field(default=(), repr=False, compare=False)
 
@@ -76,17 +73,19 @@ class Why(NamedTuple):
         cause: the line that forced that, where it made the wider operand of a promotion.
         begun: the line that gave the first value of a carry its type.
         is_promoted: whether the line of `origin` reads other types as well.
+        is_earlier: whether the value was made before lines were recorded.
     """
 
     origin: Origin | None = None
     cause: Origin | None = None
     begun: Origin | None = None
     is_promoted: bool = False
+    is_earlier: bool = False
 
     @property
     def root(self) -> Origin | None:
         """The line to edit for another type."""
-        return (self.cause and self.cause.behind) or self.cause or self.origin
+        return self.cause or self.origin
 
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
@@ -96,32 +95,25 @@ class Why(NamedTuple):
 
     def place(self, line: Origin) -> str:
         """One of the lines as it is printed, with the call of its function in the other."""
-        further = f", itself by {line.behind.place}" if line.behind else ""
-        return f"{line.place}{_call_of(line, self.origin)}{further}"
+        return f"{line.place}{_call_of(line, self.origin)}"
 
 
 def _call_of(line: Origin, user: Origin | None) -> str:
-    """The call of a line's function in the function, or the file, that uses the value."""
+    """The call of a line's function in the function that uses the value."""
     own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
     where = user and (user.users.file, user.users.function)
     if user is None or not own or where == (own[0].file, own[0].function):
         return ""
-    is_other = own[0].file != user.users.file
-    calls = [x for x in own[1:] if where == (x.file, x.function)]
-    calls += [x for x in own[1:] if is_other and x.file == user.users.file]
-    callers = [line_text(each.file, each.line) for each in calls[:1]]
-    return "".join(
-        f", called from {caller}"
-        for caller in callers
-        if caller not in (str(user.users), str(line.users))
-    )
+    calls = (line_text(*x[:2]) for x in own[1:] if where == (x.file, x.function))
+    caller = next(calls, "")
+    is_told = caller in ("", str(user.users), str(line.users))
+    return "" if is_told else f", called from {caller}"
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """The current line of a running function, or another line of it."""
-    outer = (each for each in callers(frame) if is_users(each.f_code.co_filename))
-    through = itertools.chain([frame_of(frame, line)], map(frame_of, outer))
-    found = origin_of_frames(through)
+    outer = [each for each in callers(frame) if is_users(each.f_code.co_filename)]
+    found = origin_of_frames([frame_of(frame, line), *map(frame_of, outer)])
     assert found is not None
     return found
 
@@ -140,7 +132,7 @@ def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
     first, *outer = through
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, line_at(first.file, first.line), users, None, through)
+    return Origin(*first, line_at(first.file, first.line), users, through)
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from .._audit.audit import audit
+from .._audit.audit import audit_optimizer
 from .._audit.report import AuditReport
 from .._carry.call import Call, SplitTree
 from .._carry.carry import Carry
@@ -54,7 +54,7 @@ class Trial:
     def report(self) -> AuditReport:
         """Its audit."""
         params, updates, extra_args = self.inputs
-        return audit(self.opt, params, updates=updates, extra_args=extra_args)
+        return audit_optimizer(self.opt, params, updates=updates, extra_args=extra_args)
 
     @property
     def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:

@@ -174,56 +174,6 @@ def test_own_casts_stay():
     ]
 
 
-def attention(w, x):
-    scores = (x @ w).astype(jnp.float32)
-    return jax.nn.softmax(scores) @ w
-
-
-def test_casts_that_change_nothing_stay():
-    cast = dtypeguard.autocast(attention, _ALL)
-    eqns = {e.primitive.name: e for e in equations(jax.make_jaxpr(cast)(_W, _X))}
-    assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
-    assert dots(cast, _W, _X) == [_NARROW, _NARROW]
-    assert str(*cast.kept).endswith(
-        ":attention: jax.nn.softmax(scores): kept by its own cast"
-    )
-
-
-def test_what_a_lambda_is_given_is_no_variable_of_that_name():
-    x = jnp.asarray(np.eye(8), jnp.float32)
-    cast = dtypeguard.autocast(lambda x: x @ _W, jnp.bfloat16)
-    assert dots(cast, x) == [_NARROW]
-    assert not cast.kept
-
-
-_HELD = jnp.asarray(np.eye(8), jnp.float32)
-
-
-def test_weights_of_a_module_ask_for_nothing():
-    def held(x):
-        return x @ _HELD
-
-    cast = dtypeguard.autocast(held, jnp.bfloat16)
-    assert dots(cast, _X) == [_NARROW]
-    assert not cast.kept
-
-
-def test_dtype_of_a_module_stays():
-    nn = need("flax.linen")
-
-    class Net(nn.Module):
-        def setup(self):
-            self.head = nn.Dense(4, dtype=jnp.float32)
-
-        @nn.compact
-        def __call__(self, x):
-            return self.head(nn.Dense(8)(x))
-
-    params = Net().init(jax.random.key(0), _X)
-    cast = dtypeguard.autocast(Net().apply, jnp.bfloat16)
-    assert dots(cast, params, _X) == [_NARROW, _WIDE]
-
-
 def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)

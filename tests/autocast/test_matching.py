@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from dtypeguard._autocast.entries import PlanEntry, PlanError
-from dtypeguard._autocast.matching import key_of_line, matched
+from dtypeguard._autocast.matching import Matcher, key_of_line
 from dtypeguard._autocast.plan import Plan
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
 
@@ -62,6 +62,13 @@ def _entries(*entries):
 
 
 _F64 = jnp.dtype("float64")
+
+
+def matched(plan, stacks):
+    matcher = Matcher(plan)
+    entries = [matcher.entry(stack) for stack in stacks]
+    matcher.check()
+    return [None if entry is None else entry.dtype for entry in entries]
 
 
 def _names(stacks, plan):
@@ -135,11 +142,11 @@ def test_holds(tmp_path, text):
 _EDITED = {
     "renamed variable": (
         _MODEL.replace("(h)", "(scores)").replace("h =", "scores ="),
-        r'softmax\(h\): the nearest there is "jax.nn.softmax\(scores\)"',
+        r'softmax\(h\): the nearest there is "model.py:Block.__call__: jax.nn.softmax\(s',
     ),
     "renamed function": (
         _MODEL.replace("norm(", "rms_norm("),
-        r'mean\(x \* x\): its expression is in "model.py:rms_norm" now',
+        r'mean\(x \* x\): the nearest there is "model.py:rms_norm: jnp.mean\(x \* x\)"',
     ),
     "taken out": (
         _MODEL.replace("jax.nn.softmax(h)", "h"),

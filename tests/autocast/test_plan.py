@@ -76,15 +76,7 @@ _BAD = {
     ),
     "entries of no scope": (
         "version = 1\nnarrow = 'float16'\n[scope]\n'a.py:f' = 'float32'",
-        r"Write \[scope.NAME\], and entries below it",
-    ),
-    "version below entries": (
-        "narrow = 'float16'\n[entries]\n'a.py:f' = 'float32'\nversion = 1",
-        r"has version below \[entries\], where it is an entry. Write it above \[entries\]",
-    ),
-    "default below a scope": (
-        "version = 1\nnarrow = 'float16'\n[scope.layer0]\ndefault = 'all'",
-        r'has default below \[scope."layer0"\], where it is an entry',
+        r"Write \[entries\], or \[scope.NAME\] with the name of a jax.named_scope",
     ),
     "expression of no function": (
         "version = 1\nnarrow = 'float16'\n[entries]\n'a.py:jnp.exp(x)' = 'float32'",
@@ -92,11 +84,7 @@ _BAD = {
     ),
     "scope without a name": (
         "version = 1\nnarrow = 'float16'\n[scope.'']\n'a.py:f' = 'float32'",
-        r'has \[scope.""\], a scope without a name. Write \[entries\] for all scopes',
-    ),
-    "scope of scopes": (
-        "version = 1\nnarrow = 'float16'\n[scope.a.b]\n'a.py:f' = 'float32'",
-        r'has a table "b" below \[scope."a"\]. Quote a name with dots: \[scope."a.b"\]',
+        r'has \[scope.""\], which is no table of entries with a name',
     ),
     "negative tolerance": (
         "version = 1\nnarrow = 'float16'\ntolerance = -0.02",

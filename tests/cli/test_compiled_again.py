@@ -148,7 +148,6 @@ LISTED = {
         [
             "4 leaves of state['b'] and state['w']  bfloat16 -> float32",
             "|begins as bfloat16 {the zeros}",
-            "|At {the zeros} begin 4 leaves of",
         ],
     ),
     "a number that is an int in one call": (
@@ -208,7 +207,7 @@ LISTED = {
         attend(jnp.ones(4), True)
         attend(jnp.ones(3), False)
         """,
-        ["was compiled 2 times", "x  float32[4] -> float32[3]", "causal  True, False"],
+        ["was compiled 2 times", "x  float32[4] -> float32[3]", "causal  True -> False"],
     ),
     "a field of a dataclass": (
         """
@@ -228,7 +227,7 @@ LISTED = {
             rate = 0.1 * (n + 1)
             step(State(jnp.ones(3), rate))
         """,
-        ["state.rate  0.1, 0.2, 0.3, 0.4, ...", "give an array, jnp.asarray(0.1)."],
+        ["state.rate  0.1 -> 0.2", "give an array, jnp.asarray(0.1)."],
     ),
     "nothing that is known": (
         """
@@ -243,19 +242,6 @@ LISTED = {
             step(jnp.ones((3, 3)))
         """,
         ["run: step", "The cause is not known: types, shapes, paths and what"],
-    ),
-    "eager loops": (
-        """
-        import jax, jax.numpy as jnp
-        from jax import lax
-
-        def halve(x, factor):
-            return lax.while_loop(lambda x: x.sum() > 1, lambda x: x * factor, x)  # loop
-
-        for n in range(6):
-            halve(jnp.full(3, 4.0), 0.5)
-        """,
-        ["the while_loop at {loop} was compiled 6 times, because its functions are new"],
     ),
     "constants and new functions": (
         """
@@ -283,7 +269,7 @@ LISTED = {
             "train ({the function}) was compiled 9 times",
             "config  another Config each time",
             "|made at {the object}",
-            "epoch  0, 1, 2, 3, ...",
+            "epoch  0 -> 1",
             "Make config once",
             "take epoch out of static_argnums",
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
@@ -379,7 +365,7 @@ LISTED = {
         [
             "model.weight  bfloat16 -> float32",
             "becomes float32 {the sum}",
-            "model.temperature  2, 1.9, 1.8, 1.7",
+            "model.temperature  2 -> 1.9",
             "pass it to step as an argument, and give an array",
             "model.forward  another PjitFunction each time",
             "|made at {the model}",

@@ -117,22 +117,3 @@ def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_lin
     model, _ = make(nnx)
     note = note_on(lambda: average(model, X))
     assert "(seen, closed over)" in note
-
-
-def decorated(guard):
-    nnx = need("flax.nnx")
-
-    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
-    @guard
-    def step(carry, x):
-        model, optimizer = carry
-        train(nnx, model, optimizer, x)
-        return (model, optimizer), None
-
-    step(make(nnx), jnp.stack([X, X]))
-
-
-def test_a_step_below_the_decorator_of_a_scan():
-    note = note_on(lambda: decorated(lambda step: step))
-    assert "flax: @dtypeguard.guard_step directly above def step." in note
-    decorated(guard_step)

@@ -10,7 +10,7 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import guard_step
-from dtypeguard._leaves.functions import copy_of
+from dtypeguard._leaves.arguments import copy_of
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -1,13 +1,10 @@
 """Cells of a notebook, in a kernel: reports, lines, notes on errors and progress."""
 
-import os
 import re
 import sys
 
 import pytest
 from helpers import child_variables
-
-import dtypeguard
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -99,9 +96,3 @@ def test_styles_hold_within_the_report_alone(outputs):
         for selector in re.findall(r"([^{}]+)\{", rules):
             assert ".dtypeguard" in selector, selector
             assert not re.search(r"(^|[\s,])(body|html|:root)\b", selector)
-
-
-def test_a_prompt_of_ipython_is_no_kernel():
-    assert os.environ.get("JPY_PARENT_PID") is None
-    assert "load_ipython_extension" not in dtypeguard.__all__
-    assert callable(dtypeguard.load_ipython_extension)

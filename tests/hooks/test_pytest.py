@@ -122,10 +122,3 @@ def test_a_lock_is_written_and_checked(project, tmp_path):
     assert project(test, "--dtypeguard-lock-update")[0] == 0
     assert '"model.py".step' in (tmp_path / "step.lock").read_text()
     assert project(test)[0] == 0
-
-
-def test_without_it(project):
-    test = "import model\ndef test_it():\n    model.run()"
-    code, out = project(test, plugin=("-p", "no:dtypeguard"))
-    assert code == 1
-    assert "dtypeguard" not in out

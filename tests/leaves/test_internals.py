@@ -22,11 +22,11 @@ import dtypeguard
 from dtypeguard import apply_updates, explain
 from dtypeguard._leaves import internals
 from dtypeguard._leaves.casts import Cast
-from dtypeguard._leaves.internals import PARAMETERS, ForeignNames
+from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._lines.equations import Written
 from dtypeguard._numbers import primitives
-from dtypeguard._numbers.decisions import _KINDS
 from dtypeguard._numbers.nodes import CONTROL
+from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import graph
 from dtypeguard._rounding.rounding import round_with
 from dtypeguard._source.files import is_users
@@ -93,6 +93,46 @@ def _arrays(x):
     )[:2]
 
 
+# The parameters of primitives.
+PARAMETERS = {
+    "cond": ForeignNames("branches"),
+    "scan": ForeignNames("jaxpr length reverse unroll"),
+    "while": ForeignNames("body_jaxpr cond_jaxpr"),
+    "jit": ForeignNames("jaxpr@jax>=0.7 name@jax>=0.7 donated_invars@jax>=0.7"),
+    "pjit": ForeignNames("jaxpr@jax<0.7 name@jax<0.7"),
+    "custom_jvp_call": ForeignNames("call_jaxpr"),
+    "custom_vjp_call": ForeignNames("call_jaxpr@jax>=0.7 out_trees@jax>=0.7 bwd@jax>=0.7"),
+    "custom_lin": ForeignNames("num_res"),
+    "shard_map": ForeignNames(
+        "jaxpr mesh in_specs@jax>=0.6.2 out_specs@jax>=0.6.2 check_vma@jax>=0.6.2 "
+        "newly_manual_axes@jax>=0.10 manual_axes@jax>=0.6.2,<0.8"
+    ),
+    "custom_linear_solve": ForeignNames("const_lengths jaxprs"),
+    "call_hi_primitive": ForeignNames("_prim@jax>=0.12"),
+    "scatter": ForeignNames("update_jaxpr"),
+    "sort": ForeignNames("dimension is_stable num_keys"),
+    "top_k": ForeignNames("axis@jax>=0.10"),
+    "convert_element_type": ForeignNames("new_dtype weak_type"),
+    "iota": ForeignNames("dtype"),
+    "reduce_sum": ForeignNames("axes"),
+    "cumsum": ForeignNames("axis reverse"),
+    "dot_general": ForeignNames("dimension_numbers precision preferred_element_type"),
+    "conv_general_dilated": ForeignNames("dimension_numbers lhs_dilation precision"),
+    "integer_pow": ForeignNames("y"),
+}
+# Variables of the frames of functions that call one of the user's.
+VARIABLES = {
+    "jax.jit": ForeignNames("args kwargs"),
+    "jax.grad": ForeignNames("fun args has_aux holomorphic argnums"),
+    "jax.lax.scan": ForeignNames("f init@jax<0.8 xs@jax<0.8 init_flat xs_flat"),
+    "jax.lax.while_loop": ForeignNames("cond_fun body_fun init_val@jax<0.8"),
+    "jax.lax.cond": ForeignNames("operands ops@jax<0.8"),
+    "equinox.internal.while_loop": ForeignNames("body_fun val buffer_val buffer_val2"),
+    "flax.nnx.while_loop": ForeignNames("body_fun init_val"),
+    "flax.nnx.scan": ForeignNames("f args"),
+    "flax.nnx.cond": ForeignNames("true_fun operands"),
+}
+
 PROGRAM = [*equations(jax.make_jaxpr(program)(X).jaxpr)]
 
 
@@ -116,7 +156,7 @@ def test_the_rooms_read_no_other_parameter():
                     read |= {name} if _is_of_parameters(of) else set()
                 case ast.Compare(ast.Constant(name), [ast.In()], [of]):
                     read |= {name} if _is_of_parameters(of) else set()
-    assert {"branches", "_prim", "auto"} < read
+    assert {"branches", "_prim", "manual_axes"} < read
     assert read <= known
     assert known > internals.DTYPES
 
@@ -139,7 +179,7 @@ def test_primitives():
         from jax.core import Primitive
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_KINDS, *CONTROL, *held(internals.REPEATING)}
+    said = {*_VALUES, *CONTROL, *held(internals.REPEATING)}
     for module in graph, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))
@@ -220,7 +260,7 @@ def calls_of(function):
     }
 
 
-@pytest.mark.parametrize("name", internals.VARIABLES)
+@pytest.mark.parametrize("name", VARIABLES)
 def test_variables_of_frames(name):
     module, _, attribute = name.rpartition(".")
     call = calls_of(getattr(need(module), attribute))[name]
@@ -232,7 +272,7 @@ def test_variables_of_frames(name):
         call(raises)
     frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
     names = {key for frame in frames[1:] for key in frame.f_locals}
-    assert {*held(internals.VARIABLES[name])} - names == set()
+    assert {*held(VARIABLES[name])} - names == set()
 
 
 def test_what_a_name_stack_holds():

@@ -12,8 +12,8 @@ from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit
 from dtypeguard._carry.call import SplitTree
+from dtypeguard._lines.blame import Region
 from dtypeguard._lines.drift import find
-from dtypeguard._lines.region import Region
 from dtypeguard._program.graph import Graph
 from dtypeguard._program.trace import Program
 

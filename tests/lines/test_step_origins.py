@@ -1,6 +1,5 @@
 """Audits of a step name the line of every planted drift, and the line that forced it."""
 
-import functools
 import importlib
 import os
 import sys
@@ -8,14 +7,11 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import planted_steps
 import pytest
-from advice import line as line_of
 from helpers import needs_record
 
 from dtypeguard import audit, explain
-from dtypeguard._leaves.compat import CAN_TRACE_ANEW
 
 pytestmark = pytest.mark.third_party
 
@@ -23,8 +19,6 @@ pytestmark = pytest.mark.third_party
 @pytest.mark.parametrize("name", planted_steps.CASES)
 def test_planted(name):
     case = planted_steps.CASES[name]
-    if name == "half_of_a_numpy_scalar" and not CAN_TRACE_ANEW:
-        pytest.skip("before JAX 0.5 the line that uses such a constant is named")
     report = audit(case.step, *case.args, **case.options)
     assert report.error is None
     (drift,) = report.drifts
@@ -36,7 +30,7 @@ def test_planted(name):
 def test_every_case_is_marked():
     assert all(planted_steps.marked(name, "promotion") for name in planted_steps.CASES)
     unforced = [n for n in planted_steps.CASES if not planted_steps.marked(n, "operand")]
-    assert len(unforced) == 5
+    assert len(unforced) == 6
 
 
 @jax.jit
@@ -103,19 +97,6 @@ def test_code_without_a_module_hides_no_maker():
     assert drift.cause.code.endswith("# the factor")
 
 
-@needs_record
-def test_a_function_of_jax_may_compute_before_its_arguments_meet():
-    def step(x):
-        points = jnp.linspace(0, 1, 3)  # the points
-        # It converts both, and adds up neighbors first.
-        area = jax.scipy.integrate.trapezoid(x, points)
-        return jnp.broadcast_to(area, x.shape)
-
-    (drift,) = audit(step, planted_steps.struct(jnp.bfloat16)).drifts
-    assert drift.origin.code.startswith("area = ")
-    assert drift.cause.code.endswith("# the points")
-
-
 def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause():
     @jax.jit
     def step(count):
@@ -125,42 +106,3 @@ def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause()
     (drift,) = audit(step, planted_steps.struct(jnp.int32)).drifts
     assert drift.origin.code.endswith("# of itself")
     assert drift.cause is None
-
-
-def test_the_users_line_between_a_package_and_what_forced_it():
-    """Optax promotes its moments, since a line of the user's has promoted the gradients."""
-    optimizer = optax.adam(1e-3)
-
-    def step(params, state, x):
-        scale = jnp.sum(x.astype(jnp.float32))  # between: the scale
-        grads = jax.grad(lambda p: jnp.sum(p * p))(params)
-        grads = jax.tree.map(lambda g: g * scale, grads)  # between: the gradients
-        updates, state = optimizer.update(grads, state)  # between: the update
-        return optax.apply_updates(params, updates), state
-
-    params = jnp.ones(3, jnp.bfloat16)
-    state, x = optimizer.init(params), jnp.ones(3, jnp.bfloat16)
-    report = audit(step, params, state, x, carry=(0, 1))
-    line = functools.partial(line_of, __file__)
-    for drift in report.drifts:
-        assert str(drift.origin.users) == line("between: the update")
-        assert str(drift.cause) == line("between: the gradients")
-    gradients, scale = line("between: the gradients"), line("between: the scale")
-    assert f"  forced by {gradients}, itself by {scale}\n" in str(report)
-
-
-def norm(x, gain):
-    h = x.astype(jnp.float32)  # statistics: the cast
-    h = (h - h.mean()) * jax.lax.rsqrt(h.var() + 1e-5)
-    return h * gain  # statistics: not cast back
-
-
-def test_statistics_that_are_not_cast_back():
-    def block(x, w):
-        return x + norm(x, w) @ w  # statistics: the promotion
-
-    x = jnp.ones((3, 3), jnp.bfloat16)
-    (drift,) = audit(block, x, x).drifts
-    lines = drift.origin, drift.cause, drift.cause.behind
-    marks = "the promotion", "not cast back", "the cast"
-    assert [*map(str, lines)] == [line_of(__file__, f"statistics: {x}") for x in marks]

@@ -12,13 +12,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
-from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import lock_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
 X = jax.ShapeDtypeStruct((4, 4), BF16)

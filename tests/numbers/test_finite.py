@@ -10,7 +10,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._numbers import loops
+from dtypeguard._numbers import run
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 F16 = jnp.float16
@@ -85,7 +85,7 @@ def carried(x):
 )
 def test_the_first_equation_whose_result_is_not_finite_is_named(f, most_eager, monkeypatch):
     """In loops that are compiled, and in those that run turn by turn."""
-    monkeypatch.setattr(loops, "_MOST_EAGER", most_eager)
+    monkeypatch.setattr(run, "_MOST_EAGER", most_eager)
     lines, first = inspect.getsourcelines(f)
     (marked,) = (first + n for n, line in enumerate(lines) if line.endswith("# infinite\n"))
     with pytest.raises(ValueError, match=r"not finite in float64 either") as error:

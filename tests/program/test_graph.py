@@ -92,8 +92,7 @@ def test_calls_within_calls_grow_with_the_program_and_no_faster():
         graph = Graph(jax.make_jaxpr(nested(levels))(narrow, wide))
         assert graph.dependencies(graph.outputs[0]) == 0b11
         sizes.append(len(graph.avals))
-    assert sizes[2] < 3 * sizes[1] < 9 * sizes[0]
-    assert sizes[0] < 1000  # though it is far from exponential, a graph costs time
+    assert sizes[2] < 1.1 * sizes[1] < 100_000
 
 
 def test_a_line_deep_in_shared_calls_is_found():

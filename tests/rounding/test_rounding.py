@@ -9,7 +9,6 @@ import pytest
 from helpers import needs_explicit_x64, set_x64
 from hlo import count_float64
 
-from dtypeguard._rounding import rounding
 from dtypeguard._rounding.rounding import (
     random_bits,
     round_with,
@@ -39,12 +38,6 @@ LARGEST_BITS = 2**32 - 1
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def draw(value, dtype, step):
-    values = jnp.full(DRAWS, value, F32)
-    return stochastic_round(values, dtype, random_bits((0, step), (DRAWS,)))
-
-
-@functools.partial(jax.jit, static_argnums=1)
 def rounded(values, dtype, bits):
     return stochastic_round(values, dtype, jnp.broadcast_to(bits, values.shape))
 
@@ -58,49 +51,6 @@ def neighbours(values, dtype):
     other = np.nextafter(nearest, toward).astype(np.float64)
     other = np.where(values == as_float, as_float, other)
     return np.minimum(as_float, other), np.maximum(as_float, other)
-
-
-def inside(dtype):
-    """Values between two neighbours: magnitudes, signs, halfway points, subnormals."""
-    info = jnp.finfo(dtype)
-    unit, step = float(info.eps), float(info.smallest_subnormal)
-    return {
-        "third": 1 + unit / 3,
-        "negative": -1 - unit * 0.9,
-        "halfway": 1 + unit / 2,
-        "just above": 1 + unit / 1000,
-        "large": float(info.max) * (1 - unit * 0.6),
-        "smallest normal": float(info.tiny) * (1 + unit / 3),
-        "subnormal": step * 2.5,
-        "negative subnormal": step * -1.3,
-        "below the smallest": step / 3,
-        "far below the smallest": -step / 1000,
-    }
-
-
-def deviations(values, value, dtype):
-    """Of the mean and the variance from theory, in standard errors."""
-    values = np.asarray(values).astype(np.float64)
-    low, high = (side.item() for side in neighbours(np.float32(value), dtype))
-    assert set(np.unique(values)) <= {low, high}
-    assert low < high
-    ups = (values - low) / (high - low)
-    p = (value - low) / (high - low)
-    variance = p * (1 - p)
-    spread = max(variance * (1 - 2 * p) ** 2, 1 / DRAWS)  # of (up - p)**2
-    return (
-        (ups.mean() - p) / np.sqrt(variance / DRAWS),
-        (np.square(ups - p).mean() - variance) / np.sqrt(spread / DRAWS),
-    )
-
-
-@every_dtype
-def test_unbiased_over_many_draws(dtype):
-    for step, (name, value) in enumerate(inside(dtype).items()):
-        value = float(np.float32(value))
-        of_mean, of_variance = deviations(draw(value, dtype, step), value, dtype)
-        assert abs(of_mean) < 4, name
-        assert abs(of_variance) < 4, name
 
 
 @every_dtype
@@ -273,9 +223,3 @@ def test_bits_are_a_function_of_words_and_place():
         args = (jnp.ones((3, 5), F32), bits)
         round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
         assert count_float64(round_to, *args) == 0
-
-
-def test_elements_beyond_one_word_of_indices_have_bits_of_their_own(monkeypatch):
-    few = functools.partial(rounding._index, limit=4)
-    monkeypatch.setattr(rounding, "_index", few)
-    assert len(np.unique(rounding.random_bits((1, 2), (4, 4)))) == 16

@@ -9,7 +9,7 @@ import optax
 import pytest
 from helpers import needs_x64_scope, set_x64
 
-from dtypeguard import DtypeGuardWarning, guard, guard_step
+from dtypeguard import guard, guard_step
 from dtypeguard._source.warn import Attempts
 
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -41,20 +41,6 @@ def test_a_step_that_is_run_with_x64_off(action):
     assert found[:2] == ["x64 is False", "of any attempt"]
     (own,) = found[2:]
     assert own.startswith("step failed with x64 on and was run with it off")
-
-
-@needs_x64_scope
-def test_an_optimizer_that_is_run_with_x64_on():
-    def update(updates, state, params=None):
-        jnp.asarray(1.0, "float64")  # warns that it is truncated where x64 is off
-        if not jax.config.jax_enable_x64:
-            raise ValueError("needs 64 bits")
-        return updates, state
-
-    opt, grads = guard(optax.GradientTransformation(lambda p: (), update)), jnp.ones(3, F32)
-    with set_x64(True):
-        (own,) = shown(lambda: opt.update(grads, (), grads))
-    assert own.startswith("the optimizer runs with x64 on, since it failed with x64 off")
 
 
 def test_an_update_that_is_run_in_float32():
@@ -89,21 +75,6 @@ def test_what_is_shown_once_is_not_shown_anew():
     guarded = guard_step(lambda c: warnings.warn("once", stacklevel=1) or c)
     calls = lambda: [guarded(jnp.ones(3)) for _ in range(3)]
     assert shown(calls, "default") == ["once"]
-
-
-def test_what_guards_issue_once_and_what_other_threads_issue():
-    def call():
-        before = warnings.showwarning
-        with Attempts() as attempts:
-            warnings.warn("of a guard", DtypeGuardWarning, stacklevel=1)
-            warnings.warn("discarded", stacklevel=1)
-            other = threading.Thread(target=warnings.warn, args=("of a thread",))
-            other.start()
-            other.join()
-            attempts.again()
-        assert warnings.showwarning is before
-
-    assert shown(call) == ["of a thread", "of a guard"]
 
 
 def test_attempts_in_several_threads_leave_what_shows_warnings():

@@ -302,7 +302,7 @@ def half_of_a_numpy_scalar(y):
 @drift("w", "bfloat16", "float32", struct(BF16, 3, 3), struct(F32, 2, 3))
 def gradient_in_cast_params(w, x):
     loss = lambda w: jnp.mean(jnp.tanh(x @ w) ** 2)
-    gradient = jax.grad(loss)(w.astype(F32))  # operand: gradient_in_cast_params
+    gradient = jax.grad(loss)(w.astype(F32))
     return w - 0.1 * gradient  # promotion: gradient_in_cast_params
 
 

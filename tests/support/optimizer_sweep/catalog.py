@@ -12,8 +12,8 @@ from typing import NamedTuple
 import optax
 
 from dtypeguard import fromage, multi_steps, prodigy
+from dtypeguard._leaves.arguments import is_transformation, parameters, required
 from dtypeguard._leaves.errors import first_line
-from dtypeguard._leaves.functions import is_transformation, parameters, required
 from dtypeguard._leaves.types import Optimizer
 from dtypeguard._testing.inputs import Entry, Recipe
 

@@ -34,7 +34,6 @@ from dtypeguard._testing.inputs import (
 )
 
 from . import catalog
-from .passed import Passed
 from .recipes import NO_EXPLICIT_FLOAT64
 
 
@@ -153,21 +152,8 @@ def in_order(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=lambda each: (each.id, place(each), each.guarded))
 
 
-def examine(
-    entry: Entry,
-    configuration: Configuration,
-    guarded: bool,
-    passed: Passed | None = None,
-) -> Outcome:
-    """Checks one optimizer in one configuration: runs `init` and traces the rest.
-
-    Args:
-        entry: the optimizer.
-        configuration: what it is checked in.
-        guarded: whether it is guarded.
-        passed: what other updates have passed, and what this one passes.
-    """
-    passed = passed or Passed()
+def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcome:
+    """Checks one optimizer in one configuration: runs `init` and traces the rest."""
     failures: dict[str, str] = {}
     skipped: dict[str, str] = {}
     about = entry.id, configuration.name, configuration.x64, guarded, failures, skipped
@@ -192,8 +178,7 @@ def examine(
             except Exception as error:
                 failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
-            flags = configuration.x64, configuration.explicit
-            chosen = before | passed.skipping(checks_of(configuration), subject, *flags)
+            chosen = before | checks_of(configuration)
             for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
                 found.update(new)
 
@@ -267,8 +252,7 @@ def _share(chosen: Sequence[Entry]) -> list[Outcome]:
     for configuration in CONFIGURATIONS:
         alike.setdefault(_of_init(configuration), []).append(configuration)
     tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
-    passed = Passed()
-    return [examine(entry, c, x, passed) for entry, c in tasks for x in (False, True)]
+    return [examine(entry, c, x) for entry, c in tasks for x in (False, True)]
 
 
 def _share_of_ids(ids: Sequence[tuple[str, tuple[str, ...]]]) -> list[Outcome]:

@@ -1,0 +1,61 @@
+"""Before JAX 0.8, what needs it says so in one sentence, and guards work."""
+
+import importlib.metadata
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+import dtypeguard
+from dtypeguard import testing
+from dtypeguard._cli.main import main
+
+X = jnp.ones(3, jnp.bfloat16)
+NEEDS = r" needs JAX 0\.8 or later, and this is .*: write pip install -U jax"
+
+
+@pytest.fixture
+def _old(monkeypatch):
+    monkeypatch.setattr("dtypeguard._leaves.compat.HAS_NUMBERS", False)
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda x: "0.7.2" if x == "jax" else version(x)
+    )
+
+
+CALLS = {
+    "audit": lambda: dtypeguard.audit(lambda x: x, X),
+    "audit of an optimizer": lambda: dtypeguard.audit(optax.sgd(1), X),
+    "explain": dtypeguard.explain,
+    "audit_precision": lambda: dtypeguard.audit_precision(jnp.sin, X),
+    "autocast": lambda: dtypeguard.autocast(jnp.sin, jnp.bfloat16),
+}
+
+
+@pytest.mark.usefixtures("_old")
+@pytest.mark.parametrize("name", CALLS)
+def test_what_needs_a_newer_jax_says_so(name):
+    with pytest.raises(NotImplementedError, match=name.partition(" ")[0] + NEEDS):
+        CALLS[name]()
+
+
+@pytest.mark.usefixtures("_old")
+@pytest.mark.parametrize("command", ["run", "audit", "precision", "lock"])
+def test_a_command_as_well(command, capsys):
+    assert main([command, "train.py"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told == (
+        f"dtypeguard {command}: needs JAX 0.8 or later, and this is 0.7.2: write pip "
+        "install -U jax."
+    )
+
+
+@pytest.mark.usefixtures("_old")
+def test_guards_optimizers_and_contracts_work():
+    opt = dtypeguard.guard(dtypeguard.multi_steps(optax.adam(1e-3), 2))
+    updates, state = opt.update(X, opt.init(X), X)
+    assert updates.dtype == X.dtype
+    assert dtypeguard.restore(state, dtypeguard.record(opt, X)) is not None
+    assert dtypeguard.guard_step(lambda x: x * jnp.ones(3))(X).dtype == X.dtype
+    rules = "state_types", "blind_to_x64"
+    testing.check_contract(dtypeguard.guard(optax.adam(1e-3)), X, rules=rules)

@@ -9,11 +9,11 @@ import locked_step
 import pytest
 
 from dtypeguard._cli.main import main
-from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 SOURCE = inspect.getsource(locked_step)
 LOCK = pathlib.Path(__file__).parents[1] / "lock" / "step.lock"

@@ -189,11 +189,12 @@ class _Search:
                 lines = blamed if is_sure else alike
                 if is_sure or call not in self._reached:
                     lines.setdefault(call.function, []).append(_line(call))
+                self._reach([call] * is_sure)
             elif call not in self._reached:
-                line, is_sure = self._line_behind(call), True
+                line = self._line_behind(call)
                 left_out = (x for x in self._changes if x[1] == line.function)
                 blamed.setdefault(next(left_out, call.function), []).append(line)
-            self._reach([call] * is_sure)
+                self._reach([call])
         blamed = alike | blamed
         for function in [x for x in self._changes if x not in blamed]:
             # It may only compute less: no call of it tells more.

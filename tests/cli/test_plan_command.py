@@ -82,7 +82,7 @@ def test_an_entry_that_matches_nothing_is_wrong_usage(plan, capsys):
     capsys.readouterr()
     assert plan("--check", "train.plan") == 2
     error = capsys.readouterr().err
-    assert "train.py:normed: no such function computes anything; the nearest is" in error
+    assert "train.py:normed: the nearest there is" in error
     assert "train.py:norm" in error
 
 

@@ -205,7 +205,7 @@ def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path, text)
     report = check(tmp_path, text, changed(tmp_path, *left_out)).report()
     assert re.search(r"train\.py:46: loss_fn\n +compute = params\n", report), report
     assert "casts  locked: float32 -> bfloat16   now: no longer" in report
-    assert re.search("and so: forward .*attention", report)
+    assert re.search("and so: forward, .*attention", report)
 
     def step(x, w):
         def up(x):

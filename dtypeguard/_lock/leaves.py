@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak
-from .._leaves.paths import parts
+from .._leaves.groups import parts
 from .._leaves.types import Aval
 
 Types = dict[str, str]

@@ -50,9 +50,8 @@ class PrecisionReport:
         vanishing: the outputs that rounding alone decides, on the wide side as well, with
             their errors: the gradient of a bias without effect, a sum that cancels exactly.
             `error` and `outputs` leave them out, unless there is no other output. They are
-            those more than 5% off of which float32 and float64 differ by a tenth of that;
-            if float64 is the wide dtype, those that a change of the inputs by a few
-            roundings changes so.
+            those more than 5% off that a change of the inputs by a few roundings of the
+            wide dtype changes by a tenth of that.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to fix may stand before it. None if all
             outputs are finite.

@@ -73,12 +73,14 @@ class Why(NamedTuple):
         cause: the line that forced that, where it made the wider operand of a promotion.
         begun: the line that gave the first value of a carry its type.
         is_promoted: whether the line of `origin` reads other types as well.
+        is_earlier: whether the value was made before lines were recorded.
     """
 
     origin: Origin | None = None
     cause: Origin | None = None
     begun: Origin | None = None
     is_promoted: bool = False
+    is_earlier: bool = False
 
     @property
     def root(self) -> Origin | None:

@@ -14,7 +14,7 @@ from .._leaves.types import DType, PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.planned import PlannedInputs, check_call, plan_call
-from .._precision.progress import Show, status
+from .._precision.prepared import Show, status
 from . import output
 from .audit import dtype_named
 from .forms import Annotation, FormedReport, check_files, deliver

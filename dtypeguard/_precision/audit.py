@@ -18,9 +18,8 @@ from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .losses import advice_of, line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
-from .prepared import prepare, running
+from .prepared import check_progress, prepare, running, status
 from .products import ProductRuns, check_options, product_losses
-from .progress import check_progress, status
 from .report import PrecisionReport
 from .runs import unmoved
 

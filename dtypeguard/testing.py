@@ -31,7 +31,7 @@ from ._lock.check import compared, lock_of
 from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
-from ._precision.progress import check_progress, counted, status
+from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
 from ._testing.contract import (
     RULES as _RULES,

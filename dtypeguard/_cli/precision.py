@@ -14,7 +14,7 @@ from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.planned import PlannedInputs, check_call, plan_call
-from .._precision.progress import Show, status
+from .._precision.prepared import Show, status
 from . import output
 from .forms import Annotation, FormedReport, check_files, deliver
 from .output import UsageError

@@ -117,10 +117,8 @@ _TRACES = itertools.count()
 
 def traced_anew() -> contextlib.AbstractContextManager[object]:
     """A context in which JAX uses no trace of a jitted function that it kept."""
-    try:
-        from jax.experimental.xla_metadata import set_xla_metadata
-    except ImportError:  # before JAX 0.5
-        return contextlib.nullcontext()
+    from jax.experimental.xla_metadata import set_xla_metadata  # since JAX 0.5
+
     return set_xla_metadata(dtypeguard=str(next(_TRACES)))
 
 

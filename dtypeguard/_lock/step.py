@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .._carry.call import Call, SplitTree
 from .._leaves.arguments import parameters
 from .._leaves.dtypes import is_weak
-from .._leaves.paths import parts
+from .._leaves.groups import parts
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path

@@ -216,7 +216,6 @@ def audit_call(
         search=plan,
         not_examined=tuple(sorted(measures.program.unknown)),
         not_separated=measures.not_separated,
-        held=tuple(measures.program.held),
         is_of_integers=not measures.are_floats,
         is_of_gradients=runs.has_gradients and not stuck and work is not None,
         raises=measures.raises,

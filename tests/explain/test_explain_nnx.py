@@ -74,9 +74,9 @@ def cond(nnx, guarded, *models):
 
 
 LOOPS = {
-    scan: ("carry", "guard_step directly above def body"),
-    fori_loop: ("carry", r"guard_step\(carry=1\) directly above def turn"),
-    while_loop: ("carry", "guard_step directly above def step"),
+    scan: ("carry", r"guard_step\(body\)"),
+    fori_loop: ("carry", r"guard_step\(turn, carry=1\)"),
+    while_loop: ("carry", r"guard_step\(step\)"),
     cond: ("models", r"guard_step\(true_fun\)"),
 }
 

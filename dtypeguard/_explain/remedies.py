@@ -82,7 +82,7 @@ def choose(finding: Finding) -> Choice:
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
         said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
-        is_checked |= any(outcome for _, outcome in said[:1])
+        is_checked |= any(outcome for _, outcome in said)
         mended: set[int] = set()
         for way, _ in said:
             numbers = {leaf.number for leaf in way.leaves}

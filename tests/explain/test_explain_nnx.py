@@ -116,4 +116,4 @@ def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_lin
 
     model, _ = make(nnx)
     note = note_on(lambda: average(model, X))
-    assert "(seen, closed over)" in note
+    assert "(closed over)" in note

@@ -21,8 +21,17 @@ from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bits_of, evaluate_in
 from .._numbers.formats import Formats
-from .._numbers.interpreter import Interpreter
-from .._numbers.nodes import CALL, COMPUTED, OWN, SKIPPED, SOLVE, STOCHASTIC, Block, Node
+from .._numbers.nodes import (
+    CALL,
+    COMPUTED,
+    OWN,
+    SKIPPED,
+    SOLVE,
+    STOCHASTIC,
+    Block,
+    Interpreter,
+    Node,
+)
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.propagate import WidthPlan

@@ -120,11 +120,15 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
             gives = f"{leaf.branch} gives {type_}{f' ({leaf.kept})' * bool(leaf.kept)}"
         begins = [_fact(f"begins as {old}", why.begun, leaf)]
         becomes = [
-            _fact(gives, why.origin, leaf) or (gives, "", "") * bool(leaf.branch),
+            _fact(gives, why.origin, leaf)
+            or (gives, _EARLIER * why.is_earlier, "") * bool(leaf.branch or why.is_earlier),
             _fact(f"{'  ' * bool(leaf.branch)}because of {new}", why.cause, leaf),
         ]
         facts = begins + becomes if leaf.is_of_first else becomes + begins
         yield from filter(None, facts)
+
+
+_EARLIER = "made before lines were recorded"
 
 
 def _fact(text: str, line: Origin | None, leaf: RefusedLeaf) -> _Fact | None:

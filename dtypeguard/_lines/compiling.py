@@ -236,24 +236,25 @@ def _returned(
     by_end = dict[str, list[int]]()
     for number, words in enumerate(results):
         by_end.setdefault(words[-1], []).append(number)
-    graph = Graph(call.jaxpr)
-    for path, (before, shape) in leaves.items():
+    ranked = list[tuple[bool, int, int, int, str]]()
+    for path, (_, shape) in leaves.items():
         _, *inner = _words(names.get(path, path))
-        place = str(places.index(parameter(path)) - ("self" in places))
-        fitting = list[tuple[bool, int, int]]()
+        place = places.index(parameter(path)) - ("self" in places)
         # A name alone may be anything's.
-        keys_of = inner[-1:] or [place, "result"]
-        for number in itertools.chain.from_iterable(by_end.get(x, ()) for x in keys_of):
+        ends = inner[-1:] or [str(place), "result"]
+        for number in itertools.chain.from_iterable(by_end.get(x, ()) for x in ends):
             words, end = results[number], len(results[number]) - len(inner)
-            if (
-                end > 0
-                and words[end:] == inner
-                and jaxpr.outvars[number].aval.shape == shape
-            ):
-                is_there = end == 1 or words[end - 1] == place
-                fitting.append((not is_there, end, number))
-        number = min(fitting)[2] if fitting else None
-        if number is None or (after := _type(jaxpr.outvars[number].aval)) == before:
+            is_alike = jaxpr.outvars[number].aval.shape == shape and words[end:] == inner
+            if end > 0 and is_alike:
+                is_there = end == 1 or words[end - 1] == str(place)
+                ranked.append((not is_there, end, place, number, path))
+    graph, seen = Graph(call.jaxpr), set[object]()
+    for *_, number, path in sorted(ranked):
+        if not seen.isdisjoint({number, path}):  # a result comes back as one leaf alone
+            continue
+        seen |= {number, path}
+        before, after = leaves[path][0], _type(jaxpr.outvars[number].aval)
+        if after == before:
             continue
         output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
         matches = Has("dtype", graph.avals[output].dtype)

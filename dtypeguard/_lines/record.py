@@ -66,7 +66,10 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
         line: that has run.
         matches: whether an abstract value has the property.
     """
-    roots = [why.root for why in _read_on(line, matches)]
+    found = [*_read_on(line, matches)]
+    if any(why.is_earlier for why in found):  # it may be that one
+        return None
+    roots = [why.root for why in found]
     others = {x.users: x for x in roots if x and x.users.line != line.line}
     return others.popitem()[1] if len(others) == 1 else None
 

@@ -67,7 +67,7 @@ class Recorder:
         self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
         # By their file and their number what lines have read.
-        self._read: dict[tuple[str, int], dict[Frame, Made]] = {}
+        self._read: dict[tuple[str, int], dict[object, Made]] = {}
         # What was behind a line's values while what it calls was still looked at.
         self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
@@ -282,6 +282,8 @@ class Recorder:
                     read.append(made)
                 elif is_made and is_array(leaf) and not made:
                     new.append((path, leaf))
+                elif is_of_numpy(leaf) and not made and words.names(path):
+                    read.append(Made((), type_of(leaf)))
                 elif is_number(leaf) and (
                     is_stored or (is_made and _name_in(path) in words.others)
                 ):
@@ -295,7 +297,7 @@ class Recorder:
             pairs = itertools.chain(running.came, *running.before.values())
             read += [made for path, made in pairs if words.names(path)]
         known = self._read.setdefault((frame.f_code.co_filename, line), {})
-        known |= {made.through[0]: made for made in read[:_MOST_READ] if made.through}
+        known |= {next(iter(made.through), made.type): made for made in read[:_MOST_READ]}
         self._make(frame, line, new)
 
     def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:

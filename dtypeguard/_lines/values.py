@@ -159,7 +159,7 @@ class Made(NamedTuple):
         """The line that gave it its type, and the one to edit for another."""
         steps = self.steps()
         if not steps:
-            return Why()
+            return Why(is_earlier=not (self.through or self.sources))
         promotion = next((each for each in steps if each.is_promoted), steps[0])
         origin, cause = (origin_of_frames(x.through) for x in (promotion, steps[-1]))
         cause = None if cause == origin else cause

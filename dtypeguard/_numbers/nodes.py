@@ -1,15 +1,16 @@
-"""The equations of a program where they stand, and how each is run."""
+"""The equations of a program where they stand, how each is run, and the way through."""
 
 import collections
+import contextlib
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from .._leaves.dtypes import kind
-from .._leaves.types import Equation, Jaxpr
+from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._program.graph import Stack, expanded, jaxprs_in, loop_parts, open_jaxpr
 from .._rounding.rounding import round_with
@@ -194,3 +195,52 @@ def scalars_of(
         elif kind(getattr(var.aval, "dtype", None)) == "float" and not np.ndim(var.val):
             found[place] = meant.get(place, float(var.val))
     return found
+
+
+class Interpreter:
+    """Runs the blocks of a program.
+
+    What runs them here measures: eager, with probes. What runs them traced, equation by
+    equation as it stands, is `autocast`.
+
+    Attributes:
+        rules: by the rule of a node, what computes it.
+    """
+
+    rules: ClassVar[dict[str, Callable[..., Sequence[Any]]]]
+
+    def entered_block(self, block: Block, given: Sequence[Any]) -> list[Any]:
+        """The values of the constants and the inputs of a block."""
+        raise NotImplementedError
+
+    def literal(self, var: Leaf, meant: float | None) -> Any:
+        """The value of a number that stands in an equation."""
+        raise NotImplementedError
+
+    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
+        """What an equation is computed under."""
+        raise NotImplementedError
+
+    def kept(
+        self, block: Block, node: Node, values: Sequence[Any], made: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The results of an equation as they are kept until they are used."""
+        return made
+
+    def block(self, block: Block, given: Sequence[Any]) -> list[Any]:
+        """The results of a block."""
+        known = dict(zip(block.inputs, self.entered_block(block, given)))
+
+        def read(var: Any, meant: float | None) -> Any:
+            is_literal = hasattr(var, "val")
+            return self.literal(var, meant) if is_literal else known[var]
+
+        for node in block.nodes:
+            with self.context(node.eqn):
+                values = [read(v, node.meant.get(n)) for n, v in enumerate(node.eqn.invars)]
+                made = self.rules[node.rule](self, node, values)
+                made = self.kept(block, node, values, made)
+                known |= zip(node.eqn.outvars, made)
+            for var in node.last:
+                known.pop(var, None)
+        return [read(v, block.meant.get(n)) for n, v in enumerate(block.outputs)]

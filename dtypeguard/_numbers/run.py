@@ -21,7 +21,6 @@ from .._program.graph import loop_parts
 from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .formats import Formats
-from .interpreter import Interpreter
 from .nodes import (
     CALL,
     COMPUTED,
@@ -31,6 +30,7 @@ from .nodes import (
     SOLVE,
     STOCHASTIC,
     Block,
+    Interpreter,
     Node,
 )
 from .primitives import SELECTS, is_inexact

@@ -73,12 +73,14 @@ class Why(NamedTuple):
         cause: the line that forced that, where it made the wider operand of a promotion.
         begun: the line that gave the first value of a carry its type.
         is_promoted: whether the line of `origin` reads other types as well.
+        is_earlier: whether the value was made before lines were recorded.
     """
 
     origin: Origin | None = None
     cause: Origin | None = None
     begun: Origin | None = None
     is_promoted: bool = False
+    is_earlier: bool = False
 
     @property
     def root(self) -> Origin | None:
@@ -130,7 +132,7 @@ def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
     first, *outer = through
     own = [frame for frame in outer if not is_installed(frame.file)]
     users = origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, line_at(first.file, first.line), users, None, through)
+    return Origin(*first, line_at(first.file, first.line), users, through)
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:

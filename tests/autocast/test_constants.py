@@ -167,9 +167,6 @@ def test_an_epsilon_stays_until_it_is_divided_by():
     own, bare = cast(_K.T, x), spread(_K.T, x)
     assert jnp.isfinite(own).all()
     assert jnp.allclose(own, bare, atol=0.05)
-    # A sum with it is none that a product has to have.
-    text = str(jax.make_jaxpr(cast)(_K.T, x))
-    assert "preferred_element_type=float16" in text
 
 
 @pytest.mark.parametrize("value", [1e-20, 1e20])

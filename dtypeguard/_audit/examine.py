@@ -2,18 +2,29 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from .._carry.split import changed_constants
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
+from .._leaves.dtypes import bits, is_python_number, is_weak, is_wide
+from .._leaves.rows import type_text
+from .._leaves.types import Aval
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.monitored import RECORD
-from .._lines.why import ProgramLines
+from .._lines.why import ProgramLines, line_of
+from .._program.graph import Equation
 from .._program.trace import Program, TraceFailed
-from . import findings
-from .report import AuditReport, Kind
+from .report import (
+    AuditReport,
+    ChangedConstant,
+    Kind,
+    WideOperation,
+    constants_summary,
+    wide_summary,
+)
 from .trace_error import reduce_error
 
 
@@ -43,19 +54,46 @@ def examine(subject: Any, x64: bool | None) -> AuditReport:
             return AuditReport(error=error, **about, **advice._asdict())
         lines = ProgramLines(program)
         drifts = tuple(drift.find(program, lines))
-        wide = tuple(findings.wide_operations(program))
-        constants = tuple(findings.constants(program))
+        wide = tuple(_wide_operations(program))
+        constants = tuple(_changed_constants(program))
         advice = subject.advice(drifts, None) if drifts else Advice()
         is_stable = not constants and all(each.where == "updates" for each in drifts)
         return AuditReport(
             drifts,
             wide,
             constants,
-            (findings.wide_summary(wide), findings.constants_summary(constants)),
+            (wide_summary(wide), constants_summary(constants)),
             compilations=1 if is_stable else 2,
             **about,
             **advice._asdict(),
         )
+
+
+def _wide_operations(program: Program) -> Iterator[WideOperation]:
+    """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
+    is_input = lambda aval: is_wide(aval) and not is_weak(aval)
+    if program.asks_wide or any(map(is_input, program.given)):
+        return
+    for aval, equation in _wide(program):
+        is_array, line = aval.shape != (), line_of(equation)
+        yield WideOperation(equation.primitive, type_text(aval), is_array, line)
+
+
+def _wide(program: Program) -> Iterator[tuple[Aval, Equation]]:
+    graphs = [program.first, program.step] if program.is_optimizer else [program.step]
+    for graph in filter(None, graphs):
+        for value, equation in graph.made_by.items():
+            aval = graph.avals[value]
+            if bits(getattr(aval, "dtype", None)) == 64:
+                yield aval, equation
+
+
+def _changed_constants(program: Program) -> Iterator[ChangedConstant]:
+    """Yields the constants of the carry that change: a jitted step compiles anew."""
+    for name, before, after in zip(program.names, program.carried, program.returned):
+        for path, old, new in changed_constants(before, after):
+            is_number = is_python_number(old) and type(old) is not bool
+            yield ChangedConstant(name + path, shown(old), shown(new), is_number)
 
 
 def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:

@@ -1,4 +1,4 @@
-"""What an audit found, as text and JSON."""
+"""What an audit found: its records, sentences, text and JSON."""
 
 import collections
 import dataclasses
@@ -10,8 +10,7 @@ from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
-from .._source.origin import Why
-from .findings import ChangedConstant, WideOperation, wide_summary
+from .._source.origin import Origin, Why
 from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
@@ -19,6 +18,54 @@ Cells = tuple[str, ...]
 _EXPLAIN = (
     " Call it within dtypeguard.explain(): the note on the error names the line to change."
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class WideOperation:
+    """A 64-bit floating-point operation in a program without 64-bit inputs."""
+
+    primitive: str
+    type: str  # of its result: "float64[]", "float64[3,2]"
+    is_array: bool
+    origin: Origin | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangedConstant:
+    """A leaf of a carry that is no array and comes back as another value.
+
+    `equinox.filter_jit` holds it as a constant of the program: the Python numbers of an
+    Equinox module, functions and strings.
+    """
+
+    path: str  # begins with the name of the parameter
+    before: str  # its value before the step
+    after: str
+    is_number: bool = dataclasses.field(default=False, repr=False)  # of Python, no bool
+
+    def __str__(self) -> str:
+        remedy = f": begin with jnp.asarray({self.before})" * self.is_number
+        return (
+            f"{self.path} is {self.before}, then {self.after}: a constant of the program, "
+            f"which compiles anew for each value{remedy}"
+        )
+
+
+def wide_summary(found: Sequence[WideOperation]) -> str:
+    """How many operations compute in 64 bits, and on which lines; empty if none does."""
+    if not found:
+        return ""
+    arrays = sum(each.is_array for each in found)
+    lines = dict.fromkeys(str(each.origin) for each in found if each.origin)
+    first = ", ".join(list(lines)[:3]) + (", ..." if len(lines) > 3 else "")
+    operations = "1 operation" if len(found) == 1 else f"{len(found)} operations"
+    return f"{operations} in 64 bits though no input is ({arrays} on arrays): {first}"
+
+
+def constants_summary(found: Sequence[ChangedConstant]) -> str:
+    """The first of them and their number; empty if there is none."""
+    more = f" (and {len(found) - 1} more)" if found[1:] else ""
+    return f"{found[0]}{more}." if found else ""
 
 
 @public

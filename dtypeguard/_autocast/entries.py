@@ -35,7 +35,6 @@ class PlanEntry:
         scope: of `jax.named_scope`, if only what is computed in that is meant.
         dtype: what it computes in.
         error: the error of the program without the entry, as measured.
-        held_out: the same on inputs that the search had not seen.
         share: of the multiply-adds of the program, the part that it makes wide.
     """
 
@@ -44,7 +43,6 @@ class PlanEntry:
     scope: str | None = None
     dtype: np.dtype = _FLOAT32
     error: float | None = dataclasses.field(default=None, compare=False)
-    held_out: float | None = dataclasses.field(default=None, compare=False)
     share: float | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -59,7 +57,6 @@ class PlanEntry:
         """The entry as TOML, with its figures as a comment."""
         figures = {
             "without it {} off": self.error,
-            "on held-out inputs {}": self.held_out,
             "makes {} of the multiply-adds wide": self.share,
         }
         known = {text: x for text, x in figures.items() if x is not None}

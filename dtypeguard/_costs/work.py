@@ -10,8 +10,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation as JaxEquation
-from .._numbers.primitives import COMBINES
-from .._program.graph import PRODUCTS, Equation, Graph, Stack, jaxprs_in, manual_axes
+from .._program.graph import PRODUCTS, Equation, Graph, Stack, manual_axes
 
 
 class Work(NamedTuple):
@@ -20,33 +19,28 @@ class Work(NamedTuple):
     Attributes:
         flops: the floating point operations of matrix products and convolutions, by the
             dtype of the wider operand. The body of a scan counts as often as it runs, that
-            of a `while_loop` once; the branches of a `cond` count as their mean.
-        not_counted: the primitives that hold programs which were not looked into.
+            of a `while_loop` once, a kernel not; branches of a `cond` count as their mean.
         narrow: the dtype that the program is expected to compute in; None if it has no
             floating numbers.
         wide: the share of the operations that run in wider dtypes.
     """
 
     flops: dict[str, float]
-    not_counted: tuple[str, ...] = ()
     narrow: str | None = None
     wide: float = 0.0
 
 
 def work_of(graph: Graph, narrow: DType = None) -> Work:
     """Counts what a program computes."""
-    flops, uncounted = defaultdict[str, float](float), set[str]()
+    flops = defaultdict[str, float](float)
     for equation, _ in equations(graph):
         if count := operations(equation.stack[0]):
             dtypes = (graph.avals[value].dtype for value in equation.inputs)
             flops[str(max(dtypes, key=bits))] += repetitions(equation.stack) * count
-        elif equation.primitive not in uncounted and _is_closed(equation.stack[0]):
-            uncounted.add(equation.primitive)
     narrow = _expected(graph, flops) if narrow is None else jnp.dtype(narrow)
     wide = sum(n for dtype, n in flops.items() if bits(jnp.dtype(dtype)) > bits(narrow))
     return Work(
         flops=dict(flops),
-        not_counted=tuple(sorted(uncounted)),
         narrow=None if narrow is None else str(narrow),
         wide=wide / sum(flops.values()) if wide else 0.0,
     )
@@ -140,10 +134,3 @@ def _rounded_bits(graph: Graph, value: int) -> float:
     if made is not None and made.primitive == "convert_element_type":
         values.append(made.inputs[0])
     return min(bits(getattr(graph.avals[each], "dtype", None)) for each in values)
-
-
-def _is_closed(eqn: JaxEquation) -> bool:
-    """Whether an equation holds a program that the graph does not look into."""
-    name = eqn.primitive.name
-    is_kernel = "custom_call" in name or "ffi" in name
-    return is_kernel or (name not in COMBINES and bool(jaxprs_in(eqn.params)))

@@ -8,7 +8,7 @@ import numpy as np
 from jax.dtypes import float0
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
-from .._leaves.paths import parameter
+from .._leaves.groups import parameter
 from .._leaves.types import Leaf
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in

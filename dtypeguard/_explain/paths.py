@@ -7,7 +7,7 @@ from types import FrameType
 
 from .._carry.modules import contents, objects
 from .._carry.places import Names
-from .._leaves.paths import indices
+from .._leaves.groups import indices
 from .._leaves.types import PyTree
 from .._source.files import is_installed, package
 from .._source.origin import callers

@@ -54,9 +54,6 @@ def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
     return set_x64(True) if asked else contextlib.nullcontext()
 
 
-# Older ones give equations other tracebacks, and other equations to derivatives.
-CAN_LOCK = _JAX >= (0, 7)
-
 # What all but guards, optimizers, restore, accumulation and `check_contract` need:
 # equations with lines and a context of their own, a public `jax.shard_map`, barriers that
 # keep roundings from being left out.
@@ -120,10 +117,8 @@ _TRACES = itertools.count()
 
 def traced_anew() -> contextlib.AbstractContextManager[object]:
     """A context in which JAX uses no trace of a jitted function that it kept."""
-    try:
-        from jax.experimental.xla_metadata import set_xla_metadata
-    except ImportError:  # before JAX 0.5
-        return contextlib.nullcontext()
+    from jax.experimental.xla_metadata import set_xla_metadata  # since JAX 0.5
+
     return set_xla_metadata(dtypeguard=str(next(_TRACES)))
 
 

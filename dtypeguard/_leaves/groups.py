@@ -1,19 +1,42 @@
-"""Leaves that share a cause as one row, so that a message fits on a screen."""
+"""Paths of leaves, and leaves that share a cause as one row."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from .paths import parts
 from .rows import Row, arrows, columns
 
 _T = TypeVar("_T")
 
-# Leaves of one cause that have a row each, and those that stand as examples of more.
+# Leaves of one cause that have a row each.
 FEW = 3
 # Causes that a message lists.
 CAUSES = 5
 _MOST = FEW * CAUSES  # rows of a table
+# A part of a path, as `jax.tree_util.keystr` prints it.
+_PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
+
+
+def parts(path: str) -> list[str]:
+    """The parts of a path as they are written: `carry`, `[1]`, `.mu`, `['w']`."""
+    return _PART.findall(path)
+
+
+def keys(path: str) -> list[str]:
+    """The parts of a path without their signs: `carry`, `1`, `mu`, `w`."""
+    # JAX numbers the parts of a node without keys in two ways.
+    numbered = (part.replace("<flat index ", "").strip(".[]<>") for part in parts(path))
+    return [key[1:-1] if key[:1] in ("'", '"') else key for key in numbered]
+
+
+def parameter(path: str) -> str:
+    """The name of the parameter that a path begins with."""
+    return next(iter(keys(path)), "")
+
+
+def indices(path: str) -> list[str]:
+    """The keys and numbers in the brackets of a path, as source: `1`, `'w'`."""
+    return [part[1:-1] for part in parts(path) if part[0] == "["]
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:

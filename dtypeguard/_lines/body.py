@@ -13,7 +13,7 @@ from jax import tree_util
 from .._carry.call import SplitTree
 from .._carry.places import Names
 from .._leaves.dtypes import is_weak
-from .._leaves.paths import parts
+from .._leaves.groups import parts
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type

@@ -22,8 +22,8 @@ from jax import tree_util
 
 from .._carry.modules import is_in_place, spread
 from .._leaves.dtypes import is_python_number
+from .._leaves.groups import keys, parameter
 from .._leaves.internals import COMPILING
-from .._leaves.paths import keys, parameter
 from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr

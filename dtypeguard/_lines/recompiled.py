@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import fits, kind
-from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
-from .._leaves.paths import parameter
+from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.origin import Why, callers, origin_of_frames, release
 from .compiling import Compiled, CompilingCall, call_of, compiled

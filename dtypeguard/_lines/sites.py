@@ -16,7 +16,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
-from .._leaves.paths import parameter
+from .._leaves.groups import parameter
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement, text_of

@@ -180,7 +180,7 @@ def _check_options(
         dtype = None if accumulator is None else jnp.dtype(accumulator)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype and not (kind(dtype) in ("float", "complex") and has_zero(dtype)):
+    if dtype is not None and not (kind(dtype) in ("float", "complex") and has_zero(dtype)):
         raise TypeError(
             f"multi_steps got accumulator_dtype={shown(accumulator)}: write a "
             "floating dtype, such as jnp.float32, or None for those of the params."

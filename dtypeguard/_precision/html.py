@@ -23,32 +23,22 @@ _MEANINGS = {
 
 # All rules hold within the class alone, wherever a page is shown.
 _STYLE = """
-.dtypeguard { --ink: #1b1f24; --dim: #59636e; --line: #d1d9e0; --soft: #f3f5f7;
-  --page: #fff; --bad: #b3261e; --ok: #e3eef9; --pays: #8250df;
-  color: var(--ink); background: var(--page); font: 15px/1.5 system-ui, sans-serif;
-  padding: 1.5rem; max-width: 90rem; margin: 0 auto; box-sizing: border-box;
-  & h1 { font-size: 1.4rem; margin: 0 0 .5rem; } & p { margin: .4rem 0; }
-  & h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; }
-  & h1, & h2, & p, & li { overflow-wrap: anywhere; } & .dim { color: var(--dim); }
-  & .lines { white-space: pre-wrap; } & .mono { font: 13px/1.5 ui-monospace, monospace; }
+.dtypeguard { --ink: #1b1f24; --dim: #59636e; --soft: #f3f5f7; --page: #fff;
+  --bad: #b3261e; --ok: #e3eef9; --pays: #8250df; color: var(--ink);
+  background: var(--page); font: 15px/1.5 system-ui, sans-serif; padding: 1.5rem;
+  & h1 { font-size: 1.4rem; } & h2 { font-size: 1.1rem; margin: 1.4rem 0 .4rem; }
+  & .lines { white-space: pre-wrap; } & .dim, & .said, & th { color: var(--dim); }
   & table { border-collapse: collapse; width: 100%; table-layout: fixed; }
-  & table { border: 1px solid var(--line); }
-  & th, & td { padding: 0 .5rem; text-align: left; vertical-align: top;
-    font: 13px/1.6 ui-monospace, monospace; }
-  & th.number { width: 4rem; } & th.share { width: 6.5rem; }
-  & tbody th { font-weight: 400; color: var(--dim); text-align: right; }
-  & td code { font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; }
-  & tr.named { background: var(--soft); } & tr.chosen { background: var(--ok); }
-  & tr.gap td { color: var(--dim); background: var(--soft); text-align: center; }
-  & .bar { display: block; height: .5rem; border: 1px solid var(--line); }
-  & .bar i { display: block; height: 100%; min-width: 1px; }
+  & th, & td, & .mono { font: 13px/1.6 ui-monospace, monospace; text-align: left; }
+  & th, & td { padding: 0 .5rem; vertical-align: top; }
+  & .number { width: 4rem; } & .share { width: 6.5rem; }
+  & code { font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; }
+  & .named, & .gap { background: var(--soft); } & .chosen { background: var(--ok); }
+  & .bar i { display: block; height: .5rem; min-width: 1px; }
   & .loses i { background: var(--bad); } & .healthy .loses i { background: var(--dim); }
-  & .pays i { background: var(--pays); }
-  & .said { font: 13px/1.5 system-ui, sans-serif; color: var(--dim); padding-left: 1rem; }
-}
+  & .pays i { background: var(--pays); } & .said { margin: 0; padding-left: 1rem; } }
 @media (prefers-color-scheme: dark) { .dtypeguard { --page: #0f1318; --ink: #e6eaef;
-  --dim: #9aa5b1; --line: #343c46; --soft: #1a2027; --bad: #f2a09a; --ok: #16293c;
-  --pays: #c297ff; } }
+  --dim: #9aa5b1; --soft: #1a2027; --bad: #f2a09a; --ok: #16293c; --pays: #c297ff; } }
 """
 
 
@@ -85,8 +75,7 @@ def body(it: Report) -> str:
     parts += [f"<p>{escape(each)}</p>" for each in sentences]
     marks = [*_marks(it)]
     kinds = [kind for kind in _MEANINGS if any(getattr(mark, kind) for mark in marks)]
-    told = (f"What a line {kind}: {_MEANINGS[kind]}." for kind in kinds)
-    parts += [f'<p class="dim">{" ".join(told)}</p>'] * bool(kinds)
+    parts += [f'<p class="dim">What a line {x}: {_MEANINGS[x]}.</p>' for x in kinds]
     by_file, elsewhere = dict[str, dict[int, list[Mark]]](), list[str]()
     for mark in marks:
         line = mark.origin.users if mark.origin else None
@@ -136,20 +125,16 @@ def _rows(
 ) -> list[str]:
     """A file, or what is around the lines with marks, with the number of those left out."""
     near = {n for line in marks for n in range(line - _AROUND, line + _AROUND + 1)}
-    shown = range(1, len(lines) + 1)
-    if len(lines) > _SHORT:
-        shown = [n for n in shown if n in near and (n in marks or lines[n - 1].strip())]
     rows, last = [], 0
-    for number in [*shown, len(lines) + 1]:
+    for number, code in enumerate([*lines, ""], 1):
+        if number <= len(lines) and len(lines) > _SHORT and not (number in near and code):
+            continue
         if left_out := number - last - 1:
-            told = "1 line" if left_out == 1 else f"{left_out} lines"
-            span = 2 + len(kinds)
+            told, span = f"{left_out} line{'s' * (left_out > 1)}", 2 + len(kinds)
             rows.append(f'<tr class="gap"><td colspan="{span}">{told}</td></tr>')
-        if number <= len(lines):
-            marked = marks.get(number, [])
-            rows.append(_row(str(number), lines[number - 1], marked, kinds))
+        rows.append(_row(str(number), code, marks.get(number, []), kinds))
         last = number
-    return rows
+    return rows[:-1]
 
 
 def _table(rows: Sequence[str], kinds: Sequence[str]) -> str:

@@ -106,17 +106,12 @@ class PlanCheck:
         return is_within(self.now, self.compiled)
 
     def __str__(self) -> str:
-        shown = lambda x: "" if x is None else percent(x)
         plan, now = self.plan, self.now
-        rows = [
-            ("", "now", "in the plan"),
-            ("off", shown(now.error), shown(plan.error)),
-            ("off, as compiled", shown(self.compiled), ""),
-            ("off, held out", shown(now.held_out), shown(plan.held_out)),
-            (f"multiply-adds in {plan.narrow}", shown(now.share), shown(plan.share)),
-        ]
-        headline = f"{self.path}: {_off(now, self.compiled)}."
-        lines = [headline, *columns([row for row in rows if any(row[1:])])]
+        lines = [f"{self.path}: {_off(now, self.compiled)}."]
+        lines.append(
+            f"Now {percent(now.share or 0.0)} of the multiply-adds are {plan.narrow}; in "
+            f"the plan {percent(plan.share or 0.0)}, {percent(plan.error or 0.0)} off."
+        )
         if self.worst:
             worst = columns([(percent(x), name) for name, x in self.worst])
             lines += [f"Of what is {plan.narrow}, these lines lose most alone:"]

@@ -35,7 +35,7 @@ from .._program.graph import Graph
 from .plan_report import PlanSearch
 from .prepared import Prepared
 from .runs import updated_inputs
-from .search import Choosing, Spent
+from .search import Spent, choose
 
 
 class Inputs(NamedTuple):
@@ -260,7 +260,7 @@ class Planning:
             order = sorted(self._candidates, key=self._worth)
             self._show("looking for lines that stay wide")
             parts = order, self._error_alone, self._error, self._tolerance
-            items, is_minimal = Choosing(*parts).chosen()
+            items, is_minimal = choose(*parts)
         items = grouped(items, self._candidates)
         plan = self._measured(items)
         numbers, nodes = nodes_of(items), self._trials.program.block.all_nodes()

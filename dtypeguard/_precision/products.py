@@ -110,9 +110,8 @@ class ProductRuns(Runs):
         products = dataclasses.replace(self.products, mended=self.level.algorithm)
         return self.program.formats._replace(products=products)
 
-    @property
-    def _is_compiled(self) -> bool:
-        return False
+    def compiled(self) -> float:
+        return self.total
 
     def _is_narrow(self, eqn: Equation) -> bool:
         return self.products.rounds(eqn)

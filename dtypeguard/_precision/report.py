@@ -50,9 +50,8 @@ class PrecisionReport:
         vanishing: the outputs that rounding alone decides, on the wide side as well, with
             their errors: the gradient of a bias without effect, a sum that cancels exactly.
             `error` and `outputs` leave them out, unless there is no other output. They are
-            those more than 5% off of which float32 and float64 differ by a tenth of that;
-            if float64 is the wide dtype, those that a change of the inputs by a few
-            roundings changes so.
+            those more than 5% off that a change of the inputs by a few roundings of the
+            wide dtype changes by a tenth of that.
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to fix may stand before it. None if all
             outputs are finite.
@@ -76,8 +75,6 @@ class PrecisionReport:
         not_separated: the loops whose decisions each run makes by itself; what flips there
             counts as rounding. It is "the program" if wide types are finite with their own
             decisions alone.
-        held: the lines that use arrays in a dtype of 16 bits or less which were made before
-            the program was traced: what that has rounded is not counted.
         is_of_integers: whether no output is floating.
         is_of_gradients: whether gradients in a narrow dtype are among the outputs, and no
             update.
@@ -112,7 +109,6 @@ class PrecisionReport:
     search: PlanSearch | None = None
     not_examined: tuple[str, ...] = ()
     not_separated: tuple[str, ...] = ()
-    held: tuple[Origin | None, ...] = ()
     is_of_integers: bool = False
     is_of_gradients: bool = False
     raises: bool = False

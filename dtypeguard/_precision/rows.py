@@ -77,7 +77,6 @@ class Scaled(NamedTuple):
     Attributes:
         scale: the factor, a power of two from 2^-16 to 2^24.
         error: that of its outputs.
-        left: the share of the squared error as written that it leaves, less than half.
         dtype: the one whose range is too small without.
         lost: the share of the numbers in the outputs that are 0 as written and not in wide
             types.
@@ -85,7 +84,6 @@ class Scaled(NamedTuple):
 
     scale: float
     error: float
-    left: float
     dtype: str
     lost: float
 

@@ -119,15 +119,10 @@ class Runs:
 
     def compiled(self) -> float:
         """The error where XLA may leave out roundings, as it does by default."""
-        if not self._is_compiled:
+        if self.program.formats.narrow is not None:  # there is no such program
             return self.total
         made = jax.jit(as_function(self.program.jaxpr))(*self._arrays)
         return self._error([made[n] for n in self._measures.outputs])
-
-    @property
-    def _is_compiled(self) -> bool:
-        """Whether the program as written is one that XLA compiles."""
-        return self.program.formats.narrow is None
 
     def vanishing(self) -> list[int]:
         """The outputs that rounding alone decides, on the wide side as well.
@@ -223,9 +218,8 @@ class Runs:
         error, power = min(
             (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
         )
-        left = self.left(error)
-        is_better = left < _LEFT_AT_MOST
-        return Scaled(2.0**power, error, left, short[0], lost) if is_better else None
+        is_better = self.left(error) < _LEFT_AT_MOST
+        return Scaled(2.0**power, error, short[0], lost) if is_better else None
 
     def _lost(self) -> float:
         """The share of the numbers in the outputs that are 0 as written, and not wide."""

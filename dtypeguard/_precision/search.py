@@ -1,7 +1,7 @@
 """Searches what has to stay wide: of some items, and of the lines of a program."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import NamedTuple, TypeVar
 
 from .runs import Runs, WideRun
 
@@ -20,73 +20,46 @@ class Spent(Exception):
     """No run is left."""
 
 
-class Chosen(NamedTuple, Generic[Item]):
-    """What stays wide.
-
-    Attributes:
-        items: in the order in which they are the first to be dropped.
-        is_minimal: whether none can be dropped. It is not known where the runs were spent.
-    """
-
-    items: tuple[Item, ...]
-    is_minimal: bool
-
-
-class Choosing(Generic[Item]):
-    """The search for what stays wide, by runs.
+def choose(
+    order: Sequence[Item],
+    alone: Callable[[Item], float],
+    error_of: Callable[[frozenset[Item]], float],
+    tolerance: float,
+) -> tuple[tuple[Item, ...], bool]:
+    """What stays wide, by runs; all of it if that is not enough.
 
     Adding the best ones first finds some that are enough, and dropping the dearest first
     leaves those that are needed. Errors of roundings add up as squares, near enough to say
     with how many to begin.
+
+    Args:
+        order: the items, the best first.
+        alone: the error that an item causes alone.
+        error_of: the error with some of them wide.
+        tolerance: the error that is allowed.
+
+    Returns:
+        The items, the first to be dropped first, and whether none can be dropped: that is
+        not known where the runs were spent.
     """
-
-    def __init__(
-        self,
-        order: Sequence[Item],
-        alone: Callable[[Item], float],
-        error_of: Callable[[frozenset[Item]], float],
-        tolerance: float,
-    ):
-        self._order, self._alone, self._error_of = list(order), alone, error_of
-        self._tolerance, self._left = tolerance, [*order]
-
-    def chosen(self) -> Chosen[Item]:
-        """What stays wide; all of it if that is not enough."""
-        is_minimal = True
-        try:
-            if self._add():
-                self._drop()
-        except Spent:
-            is_minimal = False
-        return Chosen((*reversed(self._left),), is_minimal)
-
-    def _is_within(self, items: Iterable[Item]) -> bool:
-        return self._error_of(frozenset(items)) <= self._tolerance
-
-    def _add(self) -> bool:
-        """Takes as many of the first ones as are enough; all of them if none are."""
-        count, step = self._first_count(), 1
-        while count < len(self._order) and not self._is_within(self._order[:count]):
-            count, step = count + step, 2 * step
-        self._left = self._order[:count]
-        return self._is_within(self._left)
-
-    def _first_count(self) -> int:
-        """How many are enough if errors add up as squares."""
-        rest, count = 0.0, len(self._order)
-        for item in reversed(self._order):
-            rest += min(self._alone(item), _MOST) ** 2
-            if not rest <= self._tolerance**2:
+    left, is_minimal = [*order], True
+    is_within = lambda items: error_of(frozenset(items)) <= tolerance
+    try:
+        rest, count, step = 0.0, len(order), 1
+        for item in reversed(order):
+            rest += min(alone(item), _MOST) ** 2
+            if not rest <= tolerance**2:
                 break
             count -= 1
-        return count
-
-    def _drop(self) -> None:
-        """Drops each that is dispensable, the dearest first."""
-        for item in [*reversed(self._left)]:
-            rest = [other for other in self._left if other != item]
-            if self._is_within(rest):
-                self._left = rest
+        while count < len(order) and not is_within(order[:count]):
+            count, step = count + step, 2 * step
+        left = [*order[:count]]
+        for item in reversed(left) if is_within(left) else ():
+            others = [other for other in left if other != item]
+            left = others if is_within(others) else left
+    except Spent:
+        is_minimal = False
+    return (*reversed(left),), is_minimal
 
 
 class Found(NamedTuple):
@@ -123,10 +96,13 @@ def find(
     tried = sorted(alone.values(), key=lambda each: each.run.price)
     # What makes most products wide is no more than to compute all so: it comes last.
     is_dear = lambda each: each.run.price > runs.most_price
-    if not any(x.run.error <= bound and not is_dear(x) for x in tried):
+    is_enough = lambda each: each.run.error <= bound
+    if not any(is_enough(x) and not is_dear(x) for x in tried):
+        cheap = [n for n in order if n not in alone or not is_dear(alone[n])]
+        tried.append(_several(runs, cheap, alone, bound, error_of))
+    if not any(map(is_enough, tried)):
         tried.append(_several(runs, order, alone, bound, error_of))
-    enough = [each for each in tried if each.run.error <= bound]
-    if enough:
+    if enough := [*filter(is_enough, tried)]:
         return min(enough, key=lambda each: (is_dear(each), len(each.lines) > 1))
     if is_tolerance:  # which no lines reach
         return _of(runs, order[:_MOST_TOGETHER], bound)
@@ -155,10 +131,9 @@ def _several(
             raise Spent
         return _of(runs, lines, bound).run.error if lines else runs.total
 
-    ranked = sorted(alone, key=worth, reverse=True)
+    ranked = sorted(filter(alone.__contains__, order), key=worth, reverse=True)
     ranked = [*ranked, *(number for number in order if number not in alone)]
-    choosing = Choosing(ranked[:_MOST_TOGETHER], error_of, error_with, bound)
-    items = choosing.chosen().items
+    items, _ = choose(ranked[:_MOST_TOGETHER], error_of, error_with, bound)
     return _of(runs, [n for n in order if n in items], bound)
 
 

@@ -1,7 +1,7 @@
 """A report of precision as text: what is off, what helps, the lines, what is not seen."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from .._leaves.rows import columns, percent
@@ -42,7 +42,12 @@ def headline(it: Report) -> str:
     if is_beside_rounding(it):
         return told[0]
     told += _updates(it) if max(it.unmoved.values(), default=0.0) > _MOSTLY else []
-    told.append(next(says(it) for applies, says in _HEADLINES if applies(it)))
+    if math.isnan(it.error):
+        told.append(f"{_wide_work(it)} Nothing was run.")
+    elif not it.error:
+        told.append(it.words.nothing)
+    else:
+        told.append(_not_finite(it) if math.isinf(it.error) else _off(it))
     return " ".join([told[0], *(x[:1].upper() + x[1:] for x in told[1:])])
 
 
@@ -82,22 +87,27 @@ def _range(it: Report) -> str:
     return f", since gradients underflow {scaling.dtype}: {lost}"
 
 
-# What is said of the outputs: that of the first row which applies.
-_HEADLINES: Sequence[tuple[Callable[[Report], bool], Callable[[Report], str]]] = (
-    (lambda it: math.isnan(it.error), lambda it: f"{_wide_work(it)} Nothing was run."),
-    (lambda it: not it.error, lambda it: it.words.nothing),
-    (lambda it: math.isinf(it.error), _not_finite),
-    (lambda it: True, _off),
-)
-
-
 # The answer: what computing the lines of the fix wide does
 
 
 def _answer(it: Report) -> list[str]:
     if math.isnan(it.error) or not it.error:
         return []
-    return [next(says(it) for applies, says in _ANSWERS if applies(it))]
+    if it.scaling is not None and not it.fix:
+        return [f"With the loss scaled it is {percent(it.scaled)}."]
+    if it.error <= (it.tolerance or 0.0):
+        return [f"That is within your {percent(it.tolerance)}."]
+    if it.is_spread and it.tolerance is None:
+        return [f"It is spread over {len(it.fix)} lines, and none stands out."]
+    if it.fix:
+        return [_with_fix(it)]
+    if it.search is not None:
+        within = "within" if it.search.is_within else "not within"
+        bound = percent(it.tolerance)
+        return [f"By the plan below it is {percent(it.mended)}, {within} {bound}."]
+    if it.flipped > _MOSTLY:
+        return [f"{percent(it.flipped)} of the squared error is decisions; no line helps."]
+    return ["No line helps."]
 
 
 def _with_fix(it: Report) -> str:
@@ -116,43 +126,11 @@ def _with_fix(it: Report) -> str:
     return f"{text}: no choice of lines reaches your {percent(it.tolerance)}."
 
 
-def _by_plan(it: Report) -> str:
-    within = "within" if it.search.is_within else "not within"
-    return (
-        f"By the plan below it is {percent(it.mended)}, {within} {percent(it.tolerance)}."
-    )
-
-
 def makes_all_wide(it: Report) -> bool:
     """Whether the fix helps since nearly all that comes after is wide as well."""
     is_cause = sum(each.share for each in it.fix) > _MOSTLY * (1 - it.flipped)
     is_of_products = it.matmul_precision is not None
     return it.price > _MOSTLY and it.tolerance is None and not (is_cause or is_of_products)
-
-
-_ANSWERS: Sequence[tuple[Callable[[Report], bool], Callable[[Report], str]]] = (
-    (
-        lambda it: it.scaling is not None and not it.fix,
-        lambda it: f"With the loss scaled it is {percent(it.scaled)}.",
-    ),
-    (
-        lambda it: it.error <= (it.tolerance or 0.0),
-        lambda it: f"That is within your {percent(it.tolerance)}.",
-    ),
-    (
-        lambda it: it.is_spread and it.tolerance is None,
-        lambda it: f"It is spread over {len(it.fix)} lines, and none stands out.",
-    ),
-    (lambda it: it.search is not None and not it.fix, _by_plan),
-    (
-        lambda it: not it.fix and it.flipped > _MOSTLY,
-        lambda it: (
-            f"{percent(it.flipped)} of the squared error is decisions; no line helps."
-        ),
-    ),
-    (lambda it: not it.fix, lambda it: "No line helps."),
-    (lambda it: True, _with_fix),
-)
 
 
 # The lines
@@ -322,15 +300,10 @@ def _named(errors: dict[str, float]) -> str:
 def _not_examined(it: Report) -> Iterable[str]:
     for what, rows in (
         (
-            "Constants that the program holds in 16 bits or less are taken as they are, on",
-            [place_of(x) if x else "inside JAX" for x in it.held],
-        ),
-        (
             "Decisions that flip count as rounding, since each run makes its own, in",
             it.not_separated,
         ),
         ("Run as written, without a look inside:", it.not_examined),
-        ("Not counted as work:", it.work.not_counted if it.work else ()),
     ):
         few = dict.fromkeys(rows[:_MOST_NAMED])
         more = f" and {len(rows) - _MOST_NAMED} more" * (len(rows) > _MOST_NAMED)

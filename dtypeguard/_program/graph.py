@@ -58,7 +58,7 @@ class Graph:
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
         self.variables: dict[int, Variable] = {}
-        self.regions: dict[Callable[[Aval], bool], Any] = {}  # kept for `blame`
+        self.regions: dict[Any, Any] = {}  # kept for `blame`
         self._left, self._shared = _MOST, {}
         self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())

@@ -31,7 +31,6 @@ def shapes(tree):
 
 
 X, W, KEY = shape(16, 8), shape(8, 8), jax.eval_shape(lambda: jax.random.key(0))
-TABLE = jnp.arange(16.0)[:, None] * np.ones(8, np.float32)
 
 
 def mean(x):
@@ -86,17 +85,6 @@ def normalized(mended):
     return f, (W, X)
 
 
-def closed_over(mended):
-    """An array of NumPy from outside."""
-
-    def f(w, x):
-        table = TABLE.astype(BF16) if mended else TABLE
-        h = x + table  # cause
-        return mean(jnp.tanh(h @ w) @ w)
-
-    return f, (W, X)
-
-
 def delivered(mended):
     """A product that is delivered in float32."""
 
@@ -136,26 +124,14 @@ def forgotten(mended):
     return f, ({"a": wide, "b": shape(8, dtype=F32), "c": wide}, X)
 
 
-def named(mended):
-    """Names that JAX and Flax have as well: for casts, and for what a gradient computes."""
-
-    def promote_head(h):
-        with jax.named_scope("rematted"), jax.named_scope("transpose(h)"):
-            return jnp.tanh(h.astype(BF16 if mended else F32))  # cause
-
-    return lambda w, x: mean(promote_head(x @ w) @ w), (W, X)
-
-
 PLANTED = [
     noise,
     scalar,
     weights,
     normalized,
-    closed_over,
     delivered,
     carried,
     forgotten,
-    named,
 ]
 
 

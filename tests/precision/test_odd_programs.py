@@ -66,7 +66,6 @@ ODD = {
         lambda x: lax.associative_scan(lambda a, b: a * b * 1.01, 1 + x / 9),
         None,
     ),
-    "hessian": (jax.hessian(lambda x: total(jnp.tanh(x * 1.3) ** 3)), None),
 }
 MODES = {
     "off": contextlib.nullcontext,

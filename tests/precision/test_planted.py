@@ -326,8 +326,9 @@ PLANTED = [  # the first seven run with all tests
 def test_the_line_is_found_and_the_fix_leaves_what_it_says(plant):
     f, args = plant(wide=False)
     report = audit_precision(f, *args)
-    (loss,) = report.fix
-    assert loss.origin.line == marked(plant), report
+    (loss,) = (x for x in report.fix if x.origin.line == marked(plant))
+    # The gradient of what is scaled overflows as well.
+    assert len(report.fix) == 1 or plant is loss_scale, report
     assert f"test_planted.py:{marked(plant)}" in loss.remedy
     assert "float32" in loss.remedy
     assert report.left < 0.1, report

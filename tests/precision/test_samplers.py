@@ -18,43 +18,32 @@ X, W = jax.random.normal(KEY, (64, 8)), jax.random.normal(jax.random.key(1), (8,
 SHAPE = (64,)
 
 SAMPLERS = {
-    "bernoulli": lambda key: jax.random.bernoulli(key, 0.3, SHAPE),
-    "categorical": lambda key: jax.random.categorical(key, jnp.zeros(4), shape=SHAPE),
-    "dirichlet": lambda key: jax.random.dirichlet(key, jnp.ones(64)),
     "exponential": lambda key: jax.random.exponential(key, SHAPE),
     "gamma": lambda key: jax.random.gamma(key, 2.0, SHAPE),
     "gumbel": lambda key: jax.random.gumbel(key, SHAPE),
-    "logistic": lambda key: jax.random.logistic(key, SHAPE),
     "normal": lambda key: jax.random.normal(key, SHAPE),
     "permutation": lambda key: jax.random.permutation(key, jnp.arange(64.0)),
-    "poisson": lambda key: jax.random.poisson(key, 3.0, SHAPE),
-    "randint": lambda key: jax.random.randint(key, SHAPE, 0, 9),
     "uniform": lambda key: jax.random.uniform(key, SHAPE),
 }
-FIRST = {"exponential", "gamma", "gumbel", "logistic", "normal", "permutation", "uniform"}
 
 
 def noisy(sampler):
     return lambda key, x, w: jnp.tanh(x @ w) + sampler(key).astype(F32)  # computes
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.exhaustive] * (n not in FIRST)) for n in SAMPLERS],
-)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
     """Any number nearby is as good a sample."""
     if not hasattr(jax.random, name):
         pytest.skip(f"no jax.random.{name} in this release")
     f = noisy(SAMPLERS[name])
-    if name in FIRST:
-        report = audit_precision(f, KEY, X, W)
-        assert report.error < 1e-6
-        for loss in report.losses:
-            assert loss.share < 0.01 or "# computes" in loss.origin.code, report
+    report = audit_precision(f, KEY, X, W)
+    assert report.error < 1e-6
+    for loss in report.losses:
+        assert loss.share < 0.01 or "# computes" in loss.origin.code, report
     drawn = audit_precision(lambda key: SAMPLERS[name](key).astype(F32), KEY)
     assert not drawn.error, drawn
-    for narrow in (BF16, F16) if name in FIRST else (BF16,):
+    for narrow in (BF16, F16):
         report = audit_precision(f, KEY, X, W, narrow=narrow)
         assert report.error < 0.1, report
         assert report.not_finite is None, report

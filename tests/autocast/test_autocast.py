@@ -358,7 +358,7 @@ def test_function_without_products():
 
 def test_entry_that_matches_nothing():
     entry = PlanEntry("test_autocast.py:layer", "jnp.tan(x @ w)")
-    with pytest.raises(PlanError, match=r'the nearest there is "tests/autocast/test_autocast.py:layer: jnp.tanh\(x @ w\)"'):
+    with pytest.raises(PlanError, match=r'nearest there is ".*layer: jnp.tanh\(x @ w\)"'):
         dtypeguard.autocast(layer, Plan(_BFLOAT16, entries=(entry,)))(_W, _X)
 
 

@@ -20,8 +20,8 @@ from .._lines.equations import Written
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.nodes import Block, Node, has_no_wide_form
+from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._numbers.propagate import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
 from .entries import ALL, PlanEntry
 from .matching import Matcher, key_of_line

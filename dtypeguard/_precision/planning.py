@@ -26,10 +26,9 @@ from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import distance, errors_of, mean_of, size_of
 from .._numbers.nodes import Node
-from .._numbers.plans import WidthPlan
+from .._numbers.plans import ROUNDED, WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._numbers.propagate import ROUNDED
 from .._numbers.run import run
 from .._program.graph import Graph
 from .plan_report import PlanSearch

@@ -130,14 +130,19 @@ class ByPlan(Propagation[ValueType]):
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
         dtype = dtype_of(aval)
-        if kind(dtype) != "float" or isinstance(array, Tracer) or np.size(array) != 1:
+        is_whole = getattr(array, "is_fully_addressable", True)
+        if kind(dtype) != "float" or isinstance(array, Tracer) or not is_whole:
             return ValueType(dtype)
         value = np.asarray(array, dtype)
+        if value.size != 1:  # of an array, its greatest finite number counts
+            value = np.max(abs(value), initial=0, where=np.isfinite(value))
         with np.errstate(all="ignore"):
             narrow = value.astype(self._plan.narrow)
-        is_lost = bool(narrow == 0) or bool(np.isfinite(value) > np.isfinite(narrow))
-        is_held = bool(narrow.astype(dtype) == value)
-        return ValueType(dtype, False, is_held, is_lost and not is_held)
+        is_equal = bool(narrow.astype(dtype) == value)
+        is_lost = not is_equal and bool(
+            narrow == 0 or np.isfinite(value) > np.isfinite(narrow)
+        )
+        return ValueType(dtype, False, is_equal and np.size(array) == 1, is_lost)
 
     def node(self, node: Node, values: Types) -> Sequence[ValueType]:
         self._entry(node)  # which then has matched

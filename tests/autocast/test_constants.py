@@ -151,3 +151,20 @@ def test_an_entry_on_the_line_of_a_mask():
     entry = PlanEntry("test_constants.py:added", "scores + bias")
     cast = dtypeguard.autocast(added, Plan("bfloat16", "all", (entry,)))
     assert jnp.isfinite(cast(_Q, _K, _V, _MASK)).all()
+
+
+@pytest.mark.parametrize("value", [1e-20, 1e20])
+def test_captured_matrix_out_of_range(value):
+    held = np.full((8, 8), value, np.float32)
+    f = lambda x: (x @ held) / np.float32(value)
+    cast = dtypeguard.autocast(f, jnp.float16)
+    assert jnp.allclose(cast(_Q), f(_Q), rtol=1e-3)
+    assert "by a constant that float16 does not hold" in str(*cast.kept)
+
+
+def test_captured_weights_with_small_numbers_are_narrow():
+    held = np.asarray(_Q).T * 1.0
+    held[0, 0], held[1, 1] = 1e-20, np.inf
+    cast = dtypeguard.autocast(lambda x: x @ held, jnp.float16)
+    assert "preferred_element_type=float16" in str(jax.make_jaxpr(cast)(_Q))
+    assert not cast.kept

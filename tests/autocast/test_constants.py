@@ -153,6 +153,22 @@ def test_an_entry_on_the_line_of_a_mask():
     assert jnp.isfinite(cast(_Q, _K, _V, _MASK)).all()
 
 
+def spread(w, x):
+    scale = jnp.sqrt(jnp.sum(x * x, -1, keepdims=True))
+    scale = scale + 1e-12
+    x = x / scale
+    deviation = jax.nn.softplus(x) + 1e-12
+    return (x * deviation + 1e-12) @ w
+
+
+def test_an_epsilon_stays_until_it_is_divided_by():
+    x = _Q.at[0].set(0.0)
+    cast = dtypeguard.autocast(spread, Plan("float16", "all"))
+    own, bare = cast(_K.T, x), spread(_K.T, x)
+    assert jnp.isfinite(own).all()
+    assert jnp.allclose(own, bare, atol=0.05)
+
+
 @pytest.mark.parametrize("value", [1e-20, 1e20])
 def test_captured_matrix_out_of_range(value):
     held = np.full((8, 8), value, np.float32)

@@ -291,7 +291,8 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     if call.wanted is None:
         ways = _to_meet(leaves)
     if is_installed(site.file):  # nobody edits its call: what the user made is cast there
-        made = [[pair for pair in way if _line(pair[0].why.origin)] for way in ways]
+        is_made = lambda x: x.why.origin and not is_installed(x.why.origin.file)
+        made = [[pair for pair in way if is_made(pair[0])] for way in ways]
         given = {leaf.dtypes[-1]: to for leaf, to in ways[0]}
         if not any(made) and all(kind(old) == kind(to) for old, to in given.items()):
             yield from _given(finding, given)
@@ -322,8 +323,7 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
         begin = f"at {made} begin {name.removesuffix('.dtype')} as {dtype}"
         return begin if made else f'at {where} ask for dtype="{dtype}"'
     is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
-    is_elsewhere = is_of_host or is_installed(site.file)
-    if is_elsewhere and made and leaf.why.cause is None:
+    if made and (is_installed(site.file) or (is_of_host and leaf.why.cause is None)):
         where = made
     if is_python_number(value):
         cast = _PYTHONS.get(kind(dtype), float)(value)

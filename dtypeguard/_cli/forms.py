@@ -203,9 +203,9 @@ def of_run(
             made.append(Annotation(line, title, note))
             notes.append(note)
     for function in functions:
-        for change in function.types.values():
+        for change in function.types:
             line = change.why.root or change.why.begun
-            text = f"{change.path}: {change.before} -> {change.after}"
+            text = f"{change.path}: {change.text}"
             title = f"{function.name} was compiled again"
             made.append(Annotation(line, title, text, "warning"))
     text = "\n".join([*notes, *lines]) or "dtypeguard run: nothing to note."

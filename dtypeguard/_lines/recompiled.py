@@ -174,9 +174,9 @@ def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str
     if before == after:
         return _WEAK
     if old.is_weak:
-        is_of_numbers = new.is_weak and not is_returned and kind(before) == "int"
-        number = f"At {place} give {path} as a Python float, such as 1.0 for 1."
-        return number if is_of_numbers else f"{begin}: jnp.asarray(x, jnp.{after})."
+        if place and new.is_weak and not is_returned and kind(before) == "int":
+            return f"At {place} give {path} as a Python float, such as 1.0 for 1."
+        return f"{begin}: jnp.asarray(x, jnp.{after})."
     if not fits(after, before):  # which a guard refuses
         loses = f"{lost(before, after)}, or {return_as(before, after)}."
         return f"{begin}{loses}" * is_returned

@@ -1,7 +1,7 @@
 """Why a function was compiled again: two calls side by side, with the lines behind it.
 
 Each difference is named: types with their lines, shapes, constants, the structure, or a
-function that is new each time. Where nothing that is looked at differs, that is said.
+function that is new each time. Where nothing that is looked at differs, nothing is said.
 """
 
 import itertools
@@ -26,11 +26,6 @@ _WEAK = (
     "dtypeguard.strong(state)."
 )
 _KEYS = "Make all keys alike: jax.random.key(seed), of one implementation."
-_REORDERED = "  The leaves came in another order. Keep one order."
-_UNKNOWN = (
-    "  The cause is not known: types, shapes, paths and what is seen of constants are "
-    "equal. Devices and shardings are not compared."
-)
 _NEW = "it is a function that is new each time. Write jax.jit once, outside of the loop."
 
 
@@ -65,11 +60,10 @@ class Recompiled:
         name: with its line.
         times: how often it was compiled.
         differences: between its calls, by path.
-        unknown: what is equal where nothing differs.
     """
 
     def __init__(self, name: str):
-        self.name, self.times, self.unknown = name, 1, ""
+        self.name, self.times = name, 1
         self.differences: dict[str, Difference] = {}
 
     @property
@@ -89,7 +83,6 @@ class Recompiled:
             lines.append(f"  {name}  {group[0].text}")
             lines += [f"    {line}" for line in columns(group[0].facts)]
         lines += and_more(len(groups) - len(groups[:most]))
-        lines += [self.unknown] if self.unknown else []
         guarded = [x for x in found if x.advice == _GUARD]
         advice = dict.fromkeys(x.advice for x in found if x.advice not in ("", _GUARD))
         return [*lines, *advice, *_guarding(guarded)]
@@ -112,9 +105,10 @@ class Recompiled:
                 is_seen |= is_object
                 found = _of_other(before, now, path)
             self.differences.setdefault(path, found)
-        if not differing:
-            is_reordered = [*before.leaves] != [*now.leaves]
-            self.unknown = _REORDERED if is_reordered else _UNKNOWN
+        if not differing and [*before.leaves] != [*now.leaves]:
+            facts = [("called", str(now.caller or ""), "")]
+            found = Difference("leaves", "in another order", facts, "Keep one order.")
+            self.differences[""] = found
 
 
 def _differ(before: Compiled, now: Compiled, path: str) -> bool:
@@ -253,4 +247,4 @@ class Compilations:
             made = any(x.is_returned for x in each.differences.values())
             return 0 if made else 1 if each.types else 2
 
-        return sorted(self._found.values(), key=rank)
+        return sorted((x for x in self._found.values() if x.differences), key=rank)

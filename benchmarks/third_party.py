@@ -61,9 +61,13 @@ from dtypeguard import guard
 from dtypeguard._leaves.arguments import is_transformation
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._testing.checks import Fault, one_line, same_types
-from dtypeguard._testing.configurations import CONFIGURATIONS, Configuration
-from dtypeguard._testing.entry import Entry
-from dtypeguard._testing.recipes import Recipe, sample
+from dtypeguard._testing.inputs import (
+    CONFIGURATIONS,
+    Configuration,
+    Entry,
+    Recipe,
+    sample,
+)
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 

@@ -2,11 +2,12 @@
 
 import functools
 import inspect
+import itertools
 import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._audit.audit import name_of
@@ -30,9 +31,8 @@ from ._lock.check import compared, lock_of
 from ._lock.text import text_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
-from ._precision.progress import check_progress, counted, status
+from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._testing.configurations import CONFIGURATIONS, Configuration
 from ._testing.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
@@ -40,8 +40,7 @@ from ._testing.contract import (
     broken,
     broken_by_step,
 )
-from ._testing.entry import Entry, SweepInputs
-from ._testing.recipes import Recipe
+from ._testing.inputs import CONFIGURATIONS, Entry, Recipe
 
 __all__ = [
     "check_contract",
@@ -74,8 +73,8 @@ def check_contract(
     """Checks that an optimizer keeps its types wherever JAX needs it to.
 
     The rules: the first state is the same if `init` is traced; states and updates keep
-    their types; `scan`, `cond`, `while_loop` and `optax.MultiSteps` accept the optimizer; a
-    jitted step compiles once; its buffers can be donated; a checkpoint loads back into the
+    their types; `scan`, `cond` and `while_loop` accept the optimizer; a jitted step
+    compiles once; its buffers can be donated; a checkpoint loads back into the
     tree of the state; no operation is 64-bit if no input is.
 
     Each rule is checked over dtypes of params and gradients, with `jax_enable_x64` off and
@@ -108,7 +107,7 @@ def check_contract(
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, [*_RULES])
+    rules = _known("rules", rules, _RULES)
     configurations = _known("configurations", configurations, _NAMES)
     for name, tree in (("params", params), ("updates", updates)):
         check_arrays("check_contract", name, tree)
@@ -116,7 +115,11 @@ def check_contract(
         check_names("check_contract", "extra_args", extra_args)
     check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
-    inputs = _feeder(make, params, updates, extra_args)
+    recipe = Recipe() if params is None else Recipe(params=params, grads=lambda p: p)
+    if updates is not None:
+        recipe = recipe._replace(grads=lambda _: updates)
+    entry = Entry("optimizer", make, recipe)
+    inputs = lambda c: entry.inputs(c.params, c.grads, extra_args)
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
     with status(progress) as show:
         shown_ones = counted(chosen, len(chosen), show, "check_contract: configuration")
@@ -131,17 +134,13 @@ def check_contract(
         if broken(lambda: guard(make()), inputs, [rule], [configuration]):
             left.append(rule)
     name = _name(opt_or_factory)
-    advice = f"Wrap it: dtypeguard.guard({name})."
-    if len(left) == len(rows):
-        advice = "dtypeguard.guard does not fix this."
-    elif left:
-        advice += f" What it does not fix: {', '.join(left)}."
+    advice = _advice(f"Wrap it: dtypeguard.guard({name}).", "dtypeguard.guard", rows, left)
     reasons = [reason for _, _, reason in rows]
     if any(map(_WEAK.search, reasons)):
         advice += " Weak leaves come from Python numbers: begin them as arrays."
     # An audit sees no change in a weak leaf, and no line behind a gradient.
     if not all(_WEAK.search(x) or x.startswith("updates[") for x in reasons):
-        advice += " dtypeguard.audit names the lines of source."
+        advice += f" {_LINES}"
     raise AssertionError(_report(name, "the contract", rows, advice))
 
 
@@ -185,7 +184,7 @@ def check_step(
         >>> check_step(dtypeguard.guard_step(step), average, x)
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, [*_STEP_RULES])
+    rules = _known("rules", rules, _STEP_RULES)
     resolved = carry_of("check_step", step, carry, returned)
     kwargs = {} if kwargs is None else kwargs
     check_names("check_step", "kwargs", kwargs)
@@ -193,25 +192,31 @@ def check_step(
     trial = StepTrial(step, resolved, args, named)
     if not (failures := broken_by_step(trial, rules)):
         return
-    guarded = StepTrial(
-        guard_step(step, carry=carry, returned=returned), resolved, args, named
-    )
-    left = broken_by_step(guarded.with_strong_carry(), rules)
+    guarded = guard_step(step, carry=carry, returned=returned)
+    strong = StepTrial(guarded, resolved, args, named).with_strong_carry()
+    left = broken_by_step(strong, rules)
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
     begin = f"egin with dtypeguard.strong({names})."
-    advice = f"Guard it, {guarding(resolved.step, carry, returned)}, and b{begin}"
+    write = f"Guard it, {guarding(resolved.step, carry, returned)}, and b{begin}"
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
     elif "traces" in left:
         advice = f"dtypeguard.guard_step does not fix this: {left['traces'].rstrip('.')}."
-    elif left.keys() == failures.keys():
-        advice = "dtypeguard.guard_step does not fix this."
-    elif left:
-        advice += f" What that does not fix: {', '.join(sorted(left))}."
-    advice += " dtypeguard.audit names the lines of source."
-    rows = [*failures.items()]
-    raise AssertionError(_report(resolved.step, "a step's contract", rows, advice))
+    else:
+        advice = _advice(write, "dtypeguard.guard_step", failures, sorted(left))
+    report = _report(resolved.step, "a step's contract", [*failures.items()], advice)
+    raise AssertionError(f"{report} {_LINES}")
+
+
+def _advice(write: str, guard: str, failures: Collection, left: Sequence[str]) -> str:
+    """What to write, and what a guard does not fix."""
+    if len(left) == len(failures):
+        return f"{guard} does not fix this."
+    return write + (f" What it does not fix: {', '.join(left)}." if left else "")
+
+
+_LINES = "dtypeguard.audit names the lines of source."
 
 
 def check_precision(
@@ -298,32 +303,27 @@ def check_lock(
     *args: PyTree,
     path: str | os.PathLike[str],
     kwargs: Mapping[str, Any] | None = None,
-    carry: int | str | tuple[int | str, ...] = 0,
-    returned: Any = None,
     x64: bool | None = None,
 ) -> None:
     """Checks that a step computes in the types that a file says.
 
     The file lists, for each function, the types that products, sums, casts and other
-    arithmetic take and give, and those of inputs, carry and outputs. It holds no lines and
+    arithmetic take and give, and those of inputs and outputs. It holds no lines and
     no shapes: moved lines, other batch sizes and other releases of JAX leave it as it is.
     The step is traced and does not run. With `pytest --dtypeguard-lock-update`, or
     `DTYPEGUARD_UPDATE=1` in the environment, the file is written instead.
 
     Args:
-        step: a function of arrays. It may carry something or not.
+        step: a function of arrays.
         *args: its arguments, with arrays or `jax.ShapeDtypeStruct`s for leaves.
         path: of the file. Source files are named relative to its folder.
         kwargs: its arguments by name.
-        carry: the argument that comes back, by position or name, or a tuple of them.
-        returned: the item of the result that it comes back as, or a tuple of as many; by
-            default as in [`dtypeguard.guard_step`][].
         x64: whether `jax_enable_x64` is on; by default the caller's setting.
 
     Raises:
         AssertionError: if the step computes otherwise, or there is no such file. Names each
             line that changed with its types, and how to update the file.
-        ValueError: if the file is damaged, or of another step or of other inputs.
+        ValueError: if the file is damaged, or of another step.
         TypeError: if an argument is of the wrong type.
 
     Example:
@@ -340,22 +340,22 @@ def check_lock(
     kwargs = {} if kwargs is None else kwargs
     check_names("check_lock", "kwargs", kwargs)
     check_x64("check_lock", x64)
-    file, how = os.fspath(path), "run the test with DTYPEGUARD_UPDATE=1 in the environment"
-    how += " or pytest --dtypeguard-lock-update"
+    file = os.fspath(path)
+    how = (
+        "run the test with DTYPEGUARD_UPDATE=1 in the environment or pytest "
+        "--dtypeguard-lock-update"
+    )
     is_update = os.environ.get("DTYPEGUARD_UPDATE", "") not in ("", "0")
     if not (is_update or os.path.exists(file)):
         raise AssertionError(f"check_lock found no {file}. To write it, {how}.")
     try:
-        now = lock_of(step, args, kwargs, file, carry, returned, x64, "check_lock")
+        now = lock_of(step, args, kwargs, file, x64, "check_lock")
     except TraceFailed as failed:
         raise failed.__cause__ or failed from None
-    if not os.path.exists(file):
-        write(file, text_of(now.lock))
-        return
-    locked = compared(now, file, is_update=is_update)
+    locked = compared(now, file) if os.path.exists(file) else None
     if is_update:
-        locked.update()
-    elif not locked.holds:
+        write(file, text_of(now.lock))
+    elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 
 
@@ -433,7 +433,7 @@ def parametrize_with_checks(
     named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
     for opt in named.values():
         _maker(opt)
-    rules = _known("rules", options.pop("rules", None), [*_RULES])
+    rules = _known("rules", options.pop("rules", None), _RULES)
     _known("configurations", options.get("configurations"), _NAMES)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
@@ -452,12 +452,9 @@ def parametrize_with_checks(
 def _by_name(optimizers: Iterable[Optimizer]) -> dict[str, Optimizer]:
     named: dict[str, Optimizer] = {}
     for opt in optimizers:
-        name = first = _name(opt).partition("(")[0]
-        number = 1
-        while name in named:
-            number += 1
-            name = f"{first}_{number}"
-        named[name] = opt
+        first = _name(opt).partition("(")[0]
+        others = (f"{first}_{number}" for number in itertools.count(2))
+        named[next(x for x in itertools.chain([first], others) if x not in named)] = opt
     return named
 
 
@@ -472,56 +469,43 @@ def _maker(opt_or_factory: Optimizer) -> Callable[[], Optimizer]:
     if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
         return lambda: opt_or_factory
     if not callable(opt_or_factory):
-        raise TypeError(
-            f"check_contract got {opt_or_factory!r}. Give it a gradient transformation "
-            "(anything with `init` and `update`) or a function without arguments that "
-            "returns one."
-        )
-    name = _name(opt_or_factory)
+        raise TypeError(f"check_contract got {shown(opt_or_factory)}. {_OPTIMIZER}")
+    name = _name(opt_or_factory).removesuffix("()")
     if missing := required(opt_or_factory):
-        name = name.removesuffix("()")
         raise TypeError(
             f"check_contract got {name}, which needs {', '.join(missing)}. Write "
             f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
         )
 
     def make() -> Optimizer:
-        made = opt_or_factory()
-        if not is_transformation(made):
+        if not is_transformation(made := opt_or_factory()):
             raise TypeError(
-                f"check_contract called {name}, which returned {shown(made)}. Give it a "
-                "function that returns an optimizer, such as lambda: optax.adam(1e-3)."
+                f"check_contract called {name}, which returned {shown(made)}. {_OPTIMIZER}"
             )
         return made
 
     return make
 
 
-def _feeder(
-    make: Callable[[], Optimizer],
-    params: Params,
-    updates: Updates,
-    extra_args: dict[str, Any] | None,
-) -> Callable[[Configuration], SweepInputs]:
-    recipe = Recipe() if params is None else Recipe(params=params, grads=lambda p: p)
-    if updates is not None:
-        recipe = recipe._replace(grads=lambda _: updates)
-    entry = Entry("optimizer", make, recipe)
-    return lambda configuration: entry.feed(
-        configuration.params, configuration.grads, extra_args
-    )
+_OPTIMIZER = (
+    "Give it a gradient transformation (anything with `init` and `update`) or a function "
+    "that returns an optimizer, such as lambda: optax.adam(1e-3)."
+)
 
 
-def _known(what: str, names: Iterable[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+def _known(what: str, names: Iterable[str] | None, known: Iterable[str]) -> tuple[str, ...]:
     """The names that the caller chose; all by default."""
+    first, *others = known
     if names is None:
-        return tuple(known)
+        return first, *others
     if not isinstance(names, Iterable):
-        raise TypeError(f"got {what}={names!r}. Write a list, such as {what}={[known[0]]}.")
+        raise TypeError(f"got {what}={names!r}. Write a list, such as {what}={[first]}.")
     names = (names,) if isinstance(names, str) else tuple(names)
     if unknown := [name for name in names if name not in known]:
-        one = what.removesuffix("s")
-        raise ValueError(f"no {one} is called {unknown[0]!r}; there are {', '.join(known)}")
+        there = ", ".join([first, *others])
+        raise ValueError(
+            f"no {what.removesuffix('s')} is called {unknown[0]!r}; there are {there}"
+        )
     return names
 
 

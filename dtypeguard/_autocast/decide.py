@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
@@ -19,11 +20,10 @@ from .._lines.equations import Written
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.nodes import Block, Node, has_no_wide_form
+from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._numbers.propagate import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
 from .entries import ALL, PlanEntry
-from .lost import fate
 from .matching import Matcher, key_of_line
 from .plan import Plan
 
@@ -38,8 +38,6 @@ SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
-# A constant that is lost is so in what these make of it as well.
-_PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
@@ -69,8 +67,8 @@ class ValueType(NamedTuple):
     Attributes:
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
-        is_held: whether it is a constant that the narrow dtype has exactly.
-        is_lost: whether a constant in it is 0 or infinite in the narrow dtype.
+        is_held: whether it is a number that the narrow dtype has exactly.
+        is_lost: whether it is a number that is 0 or infinite in the narrow dtype.
     """
 
     dtype: DType
@@ -129,8 +127,15 @@ class ByPlan(Propagation[ValueType]):
     # What holds other equations
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
-        value = array if hasattr(array, "dtype") else np.asarray(array, aval.dtype)
-        return ValueType(dtype_of(aval), False, *fate(value, self._plan.narrow))
+        dtype = dtype_of(aval)
+        if kind(dtype) != "float" or isinstance(array, Tracer) or np.size(array) != 1:
+            return ValueType(dtype)
+        value = np.asarray(array, dtype)
+        with np.errstate(all="ignore"):
+            narrow = value.astype(self._plan.narrow)
+        is_lost = bool(narrow == 0) or bool(np.isfinite(value) > np.isfinite(narrow))
+        is_held = bool(narrow.astype(dtype) == value)
+        return ValueType(dtype, False, is_held, is_lost and not is_held)
 
     def node(self, node: Node, values: Types) -> Sequence[ValueType]:
         self._entry(node)  # which then has matched
@@ -208,9 +213,7 @@ class ByPlan(Propagation[ValueType]):
         return [value._replace(dtype=x.dtype) for x in self._in(value.dtype, node, values)]
 
     def computed(self, node: Node, values: Types) -> Types:
-        made = _rule_of(node.eqn)(self, node, values)
-        counted = values[: 1 if node.name == "div" else None]
-        return _lost(made) if node.name in _PASS_LOSSES and _is_lost(counted) else made
+        return _rule_of(node.eqn)(self, node, values)
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)
@@ -292,16 +295,14 @@ class ByPlan(Propagation[ValueType]):
             return self._plain(node, values)
         if any(value.is_kept for value in floats):
             made = [ValueType(x.dtype, kind(x.dtype) == "float") for x in made]
-        return _lost(made) if _is_lost(floats) else made
+        is_lost = _is_lost(floats)
+        return [x._replace(is_lost=is_lost and kind(x.dtype) == "float") for x in made]
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
         pairs = zip(values, node.eqn.invars)
         narrow = (is_narrower(x.dtype, v.aval.dtype) for x, v in pairs if is_float(v.aval))
-        if not any(narrow):
-            return self._moved(node, values)
-        made = self._written(node, values)
-        return _lost(made) if _is_lost(values) else made
+        return (self._written if any(narrow) else self._moved)(node, values)
 
     def _chosen(self, node: Node, values: Types) -> Types:
         has_floats = any(is_float(var.aval) for var in node.eqn.outvars)
@@ -390,10 +391,6 @@ def _asks_for_precision(eqn: Equation) -> bool:
 
 def _is_lost(values: Sequence[ValueType]) -> bool:
     return any(value.is_lost for value in values)
-
-
-def _lost(values: Types) -> Types:
-    return [x._replace(is_lost=kind(x.dtype) == "float") for x in values]
 
 
 def dtype_of(value: Any) -> DType:

@@ -32,9 +32,9 @@ from .._numbers.nodes import (
     Interpreter,
     Node,
 )
+from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._numbers.propagate import WidthPlan
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .._program.meshes import as_dtype
 from .decide import (

@@ -4,6 +4,5 @@ The top floor: it may import every room, and no room imports it. Read `main.py` 
 `options.py` has all options, `targets.py` reads what a target and `--inputs` name, and
 `forms.py` prints and writes what is found. Each command has a file of its name.
 
-`run.py` does not import JAX: `watch.py` waits until the script does. `recompiled.py` then
-records what JAX compiles, as `compiled.py` reads it, and `changes.py` says what to write.
+`run.py` does not import JAX: it waits until the script does.
 """

@@ -2,15 +2,11 @@
 
 import argparse
 import contextlib
-import difflib
 import inspect
+import operator
 import pathlib
 import re
 import sys
-import types
-import typing
-from collections.abc import Sequence
-from typing import Any
 
 from .output import UsageError, to_reader
 
@@ -58,9 +54,7 @@ def docs(arguments: argparse.Namespace) -> int:
     counts = {x: len(word.findall(page.read_text("utf-8"))) for x, page in pages.items()}
     found = sorted(filter(counts.get, counts), key=lambda x: -counts[x])
     if not found:
-        like = difflib.get_close_matches(name, [*pages, *files], 1)
-        meant = f" Did you mean dtypeguard docs {like[0]}?" if like else ""
-        raise UsageError(f"there is no page {name!r}.{meant} To list them: dtypeguard docs")
+        raise UsageError(f"there is no page {name!r}. To list them: dtypeguard docs")
     listed = [f"Pages with {name!r}, those with most of it first:"]
     return _print("\n".join([*listed, *_listed({x: pages[x] for x in found})]) + "\n")
 
@@ -95,21 +89,11 @@ def _documented(name: re.Match[str]) -> str:
     """A public name with its signature and docstring, as the site shows it."""
     import dtypeguard.testing
 
-    found, dotted = dtypeguard, name[1].removeprefix("dtypeguard.")
-    for part in dotted.split("."):
-        found = getattr(found, part)
+    found = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
+    if not callable(found):
+        return f"### {name[1]}\n\n{found!r}"
     signature = ""
-    if callable(found):
-        with contextlib.suppress(ValueError):  # an error or a warning has none
-            last = dotted.rpartition(".")[2]
-            shown = "\n".join(f"{last}{inspect.signature(x)}" for x in _overloads(found))
-            signature = f"\n\n```python\n{shown}\n```"
-    shown = inspect.getdoc(found) if callable(found) else repr(found)
-    return f"### {name[1]}{signature}\n\n{shown}"
-
-
-def _overloads(found: Any) -> Sequence[Any]:
-    """The overloads of a function by the module that defines it, or the function."""
-    module = getattr(found, "__globals__", {}).get("__name__", "")
-    function = types.SimpleNamespace(__module__=module, __qualname__=found.__qualname__)
-    return typing.get_overloads(function) or [found]  # pyright: ignore[reportArgumentType]: it reads these names
+    with contextlib.suppress(ValueError):  # an error or a warning has none
+        last = name[1].rpartition(".")[2]
+        signature = f"```python\n{last}{inspect.signature(found)}\n```\n\n"
+    return f"### {name[1]}\n\n{signature}{inspect.getdoc(found)}"

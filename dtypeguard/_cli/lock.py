@@ -36,11 +36,11 @@ def locked(options: argparse.Namespace) -> int:
             formed = of_lock(found, _command(options, path))
             return deliver(formed, options, found.holds)
         if options.update and os.path.exists(path):
-            found = compared(now, path, is_update=True)
-            is_written = found.update()
+            found = compared(now, path)
+            write_lock(path, text_of(now.lock))
+            said = "up to date" if found.holds else "updated"
             changes = [] if found.holds else [found.report()]
-            said = f"{path} is {'updated' if is_written else 'up to date'}."
-            write("-", "\n".join([*changes, said]))
+            write("-", "\n".join([*changes, f"{path} is {said}."]))
         elif path:
             write_lock(path, text_of(now.lock))
             write("-", f"{path} is written.")
@@ -56,7 +56,7 @@ def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
     with add_x64(options.x64):
         call = Reader(options).call()
         try:
-            return lock_of(*call[2:], path, options.carry, options.returned)
+            return lock_of(*call[2:], path)
         except LockError:
             raise
         except (TraceFailed, TypeError, ValueError) as error:
@@ -67,8 +67,5 @@ def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
 
 def _command(options: argparse.Namespace, path: str) -> str:
     """The command that updates a lock."""
-    which = lambda x: ",".join(map(str, x)) if isinstance(x, tuple) else str(x)
     words = ["dtypeguard lock", options.target, "--inputs", options.inputs]
-    words += ["--carry", which(options.carry)] if options.carry != 0 else []
-    words += ["--returned", which(options.returned)] if options.returned is not None else []
     return " ".join([*words, *["--x64"] * options.x64, "--update", path])

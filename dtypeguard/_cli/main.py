@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from .output import UsageError, to_reader
@@ -64,13 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             argv[0] = "precision"
         from .options import parser, say_what_is_replaced
 
-        try:
-            arguments = parser().parse_args(argv)
-        except SystemExit as stop:  # argparse has printed why
-            return stop.code if isinstance(stop.code, int) else USAGE
+        arguments = parser().parse_args(argv)
         say_what_is_replaced(argv)
         arguments.is_plan = command == "plan"
         return _status(arguments)
+    except SystemExit as stop:  # argparse has printed why
+        if command == "run":
+            raise
+        return stop.code if isinstance(stop.code, int) else USAGE
     except UsageError as error:
         print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
@@ -86,11 +87,12 @@ def _check_jax() -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     """Runs a command other than `run`."""
+    own = os._exit  # which nothing catches; here it raises as `sys.exit` does
+    _replace_exit(lambda status, end: sys.exit(status))
     try:
-        with _raising_exit():
-            file, name = _COMMANDS[arguments.command]
-            module = importlib.import_module(f".{file}", __package__)
-            return getattr(module, name)(arguments)
+        file, name = _COMMANDS[arguments.command]
+        module = importlib.import_module(f".{file}", __package__)
+        return getattr(module, name)(arguments)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check
@@ -103,15 +105,6 @@ def _status(arguments: argparse.Namespace) -> int:
             *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
             "Take that out, or name a function that returns.",
         ) from error
-
-
-@contextlib.contextmanager
-def _raising_exit() -> Iterator[None]:
-    """Has `os._exit`, which nothing catches, raise `SystemExit` as `sys.exit` does."""
-    own = os._exit
-    _replace_exit(lambda status, end: sys.exit(status))
-    try:
-        yield
     finally:
         os._exit = own
 

@@ -4,19 +4,18 @@ import argparse
 import contextlib
 import math
 import sys
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._autocast.entries import PlanError
 from .._leaves.compat import add_x64
-from .._leaves.types import DType, PyTree
+from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.planned import PlannedInputs, check_call, plan_call
-from .._precision.progress import Show, status
+from .._precision.prepared import Show, status
 from . import output
-from .audit import dtype_named
 from .forms import Annotation, FormedReport, check_files, deliver
 from .output import UsageError
 from .targets import NamedCall, Reader
@@ -31,32 +30,37 @@ def measured(options: argparse.Namespace) -> int:
             f"a search needs --{missing[0]}. Write for example: --narrow bfloat16 "
             "--tolerance 0.02"
         )
-    if options.check and options.narrow:
+    if options.check and options.narrow is not None:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
-    check_files(options, **({"out": options.out} if options.out else {}))
+    if options.html and (options.check or is_search):
+        raise UsageError("--html shows a report. Leave it out")
+    check_files(options, options.out, options.html)
     way = _checked if options.check else _searched if is_search else _audited
-    shown = status(every=output.SILENCE)
+    shown, reader = status(every=output.SILENCE), Reader(options)
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, shown as show, x64:
-        found, is_ok, style = way(options, show)
+        call = reader.call()
+        found, is_ok, style = way(options, show, reader, call)
+    if options.html:
+        output.write(options.html, found.to_html())
     return deliver(found, options, is_ok, style)
 
 
-_Found = tuple[object, bool, str]  # a report, whether it is fine, and its style then
+_BUDGET = 300  # runs of a search
+_Found = tuple[Any, bool, str]  # a report, whether it is fine, and its style then
 
 
-def _audited(options: argparse.Namespace, show: Show) -> _Found:
-    reader = Reader(options)
-    wide, narrow = (_dtype(f"--{x}", vars(options)[x]) for x in ("wide", "narrow"))
-    call = reader.call()
+def _audited(
+    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
+) -> _Found:
     reference = _reference(options.reference, reader, call)
     with call.running():
         report = audit_call(
             *call[2:],
-            wide,
-            narrow,
+            options.wide,
+            options.narrow,
             options.tolerance,
             matmul_precision=options.matmul_precision,
             reference=reference,
@@ -78,12 +82,12 @@ def _audited(options: argparse.Namespace, show: Show) -> _Found:
     return report, is_ok, "green" if is_good else ""
 
 
-def _searched(options: argparse.Namespace, show: Show) -> _Found:
-    reader = Reader(options)
-    call, more = reader.call(), _more(options, reader)
-    narrow = _dtype("--narrow", options.narrow)
+def _searched(
+    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
+) -> _Found:
+    more = _more(options, reader)
     with call.running():
-        found = plan_call(*call[2:], narrow, options.tolerance, more, show)
+        found = plan_call(*call[2:], options.narrow, options.tolerance, more, show)
     text = str(found)
     if options.out:
         found.plan.save(options.out)
@@ -93,9 +97,10 @@ def _searched(options: argparse.Namespace, show: Show) -> _Found:
     return _of_plan(text, found.headline, found.is_of_use, found.data)
 
 
-def _checked(options: argparse.Namespace, show: Show) -> _Found:
-    reader = Reader(options)
-    call, more = reader.call(), _more(options, reader)
+def _checked(
+    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
+) -> _Found:
+    more = _more(options, reader)
     try:
         with call.running(PlanError):
             found = check_call(*call[2:], options.check, options.tolerance, more, show)
@@ -105,8 +110,7 @@ def _checked(options: argparse.Namespace, show: Show) -> _Found:
 
 
 def _of_plan(text: str, headline: str, is_ok: bool, data: dict) -> _Found:
-    level = "notice" if is_ok else "error"
-    finding = Annotation(None, "plan", headline, level)
+    finding = Annotation(None, "plan", headline, "notice" if is_ok else "error")
     return FormedReport(text, [finding], data), is_ok, ""
 
 
@@ -116,7 +120,7 @@ def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
         [reader.call(name)[3:] for name in names]
         for names in (options.also, options.held_out)
     )
-    return PlannedInputs(also, held_out, options.budget)
+    return PlannedInputs(also, held_out, _BUDGET)
 
 
 def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
@@ -143,14 +147,3 @@ def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
             "the file with numpy.savez, with the path of each output as its key: "
             "numpy.savez(file, **{\"['logits']\": array}), or out=array for the only one"
         ) from error
-
-
-def _dtype(option: str, name: str | None) -> DType:
-    """The dtype of an option. Whether it suits the program is for the audit to say."""
-    if name is None:
-        return None
-    example = f"{option} {'float32' if option == '--wide' else 'bfloat16'}"
-    dtype = dtype_named(name)
-    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise UsageError(f"{option} {name!r} is not a floating dtype. Write {example}")
-    return dtype

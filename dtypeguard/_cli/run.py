@@ -1,21 +1,29 @@
-"""`dtypeguard run SCRIPT`: runs a script and adds the lines of source to type errors."""
+"""`dtypeguard run SCRIPT`: runs a script and adds the lines of source to type errors.
+
+Nothing here imports JAX. Until the script does, it may set variables that JAX reads, or
+choose which JAX it imports.
+"""
 
 import atexit
+import builtins
 import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import os
+import runpy
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .._explain.colors import colored_notes
 from .output import UsageError, default_form, write
-from .script import run_module, run_script
-from .watch import ScriptWatch
 
 _OURS = os.path.dirname(__file__) + os.sep
 USAGE = "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT [ARGS ...]"
-_PRINTED = "text", "json", "markdown", "html", "github"
+_FORMS = "text", "json", "github"
 HELP = """
 Runs a script, or with -m a module, as python does, with its output and exit status. The
 notes on a type error of JAX's name the leaves, the line that promoted them, the line that
@@ -23,7 +31,7 @@ forced the promotion, and what to write. At the end, standard error lists the fu
 were compiled more than once, with what differs between the calls. With --all, notes and the
 list have every leaf, where they otherwise fit on a screen. With --format github, as by
 default where GITHUB_ACTIONS is set, GitHub shows the notes beside their lines. With --json,
-or --format markdown or html, standard output ends with notes and list.
+standard output ends with notes and list.
 """
 
 
@@ -34,6 +42,68 @@ class _Options(NamedTuple):
     script: Sequence[str]
 
 
+class ScriptWatch:
+    """A context in which JAX keeps its frames; compilations and arrays are recorded.
+
+    As a finder of modules it sees JAX import its own files, and finds none of them.
+    """
+
+    def __init__(self) -> None:
+        self._recording = contextlib.ExitStack()
+        self._recompiled: Any = None
+        self._is_open = False
+
+    def __enter__(self):
+        self._is_open = True
+        sys.meta_path.insert(0, self)
+        self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_open = False  # before JAX 0.9 no listener can be taken away
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._recording.close()
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        """Starts with the first file of JAX's after its options."""
+        if name.startswith("jax."):
+            self._start()
+
+    def lines(self, is_whole: bool = False) -> list[str]:
+        """The list of what was compiled again for its types; may be empty."""
+        return self._recompiled.lines(is_whole) if self._recompiled else []
+
+    def changed(self) -> list[Any]:
+        """The functions that were compiled again."""
+        return self._recompiled.changed() if self._recompiled else []
+
+    def _start(self) -> None:
+        if not hasattr(sys.modules.get("jax"), "config"):
+            return
+        sys.meta_path.remove(self)
+        with contextlib.suppress(Exception):  # a module of that name is not JAX
+            from jax import monitoring
+
+            from .._explain.unfiltered import UNFILTERED
+
+            UNFILTERED.enter()
+            self._recording.callback(UNFILTERED.leave)
+            monitoring.register_event_duration_secs_listener(self._listen)
+            from .._lines.monitored import RECORD
+
+            self._recording.enter_context(RECORD)
+
+    def _listen(self, event: str, duration_secs: float, **kwargs: object) -> None:
+        if not self._is_open or not event.endswith("/backend_compile_duration"):
+            return
+        with contextlib.suppress(Exception):  # the list lacks it; the script runs on
+            from .._lines.recompiled import Compilations
+
+            self._recompiled = self._recompiled or Compilations()
+            self._recompiled.record(sys._getframe(1))
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs the named script with the arguments after its name."""
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -42,7 +112,6 @@ def run(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    watching.enter_context(_explained_threads(options.is_whole))
     ended: list[BaseException] = []  # by this error
 
     def end() -> None:
@@ -51,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
 
     sys.argv[:] = options.script
     try:
-        (run_module if options.is_module else run_script)(options.script[0])
+        (_run_module if options.is_module else _run_script)(options.script[0])
     except UsageError as error:
         raise UsageError(f"{error}. {USAGE}") from None
     except SystemExit:
@@ -86,8 +155,8 @@ def _options(arguments: Sequence[str]) -> _Options:
             form = value if equals or not rest else rest.pop(0)
         else:
             raise UsageError(f"{name} is no option of it. {USAGE}")
-    if form not in _PRINTED:
-        advice = f"Write one of {', '.join(_PRINTED)}"
+    if form not in _FORMS:
+        advice = f"Write one of {', '.join(_FORMS)}"
         raise UsageError(f"--format {form!r} is no form. {advice}. {USAGE}")
     is_module = rest[:1] == ["-m"]
     script = rest[is_module:]
@@ -100,15 +169,14 @@ def _tell(options: _Options, watch: ScriptWatch, error: BaseException | None) ->
     """Prints what was compiled again, and all that was found in the form asked for."""
     lines = watch.lines(options.is_whole)
     sys.stdout.flush()
-    is_printed = options.form in ("json", "markdown", "html")
-    if lines and not is_printed:
+    if lines and options.form != "json":
         print(*lines, sep="\n", file=sys.stderr)
-    if is_printed or (options.form == "github" and (lines or error)):
-        from .forms import annotations, formed, of_run
+    if options.form == "json" or (options.form == "github" and (lines or error)):
+        from .forms import annotations, of_run
 
         found = of_run(error, lines, watch.changed())
-        if is_printed:
-            write("-", formed(found, options.form).rstrip())
+        if options.form == "json":
+            write("-", found.to_json())
         else:
             print(*annotations(found.findings), sep="\n", file=sys.stderr)
 
@@ -136,22 +204,45 @@ def _explain(error: BaseException, is_whole: bool) -> None:
             hide_jax(error)
 
 
-@contextlib.contextmanager
-def _explained_threads(is_whole: bool) -> Iterator[None]:
-    """Explains an error that ends a thread before it is printed."""
-    before = threading.excepthook
+def _run_script(file: str) -> None:
+    """Runs a script, or what `python FOLDER` runs, in a `__main__` of its own.
 
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if (error := args.exc_value) is not None:
-            _explain(error, is_whole)
-            trace = error.__traceback__
-            args = threading.ExceptHookArgs((type(error), error, trace, args.thread))
-        with colored_notes(error):
-            before(args)
-
-    threading.excepthook = hook
+    That stays until the process ends: threads and functions of `atexit` need it.
+    """
+    if os.path.isdir(file) or file.endswith((".zip", ".pyz")):
+        runpy.run_path(file, run_name="__main__")
+        return
     try:
-        yield
-    finally:
-        if threading.excepthook is hook:
-            threading.excepthook = before
+        with io.open_code(os.path.abspath(file)) as source:
+            text = source.read()
+    except OSError as error:
+        raise UsageError(f"can't open file {file!r}: {error.strerror}") from None
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(file))
+    path = os.path.join(os.getcwd(), file)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __builtins__=builtins,
+    )
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_module(name: str) -> None:
+    """Runs what `python -m NAME` runs."""
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(f"{error.name}."):
+            raise
+        spec = None
+    if spec is None:
+        raise UsageError(f"No module named {name}")
+    runpy.run_module(name, run_name="__main__", alter_sys=True)

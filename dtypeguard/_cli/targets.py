@@ -5,7 +5,6 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
@@ -13,12 +12,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import jax
-
 from .._carry.call import SplitTree
 from .._carry.modules import spread
 from .._carry.places import Names
-from .._leaves.arguments import is_transformation
 from .._leaves.types import Args, Kwargs
 from .._source.files import package
 from .._source.origin import origin_of_error
@@ -29,8 +25,6 @@ FORM = (
     "Let --inputs name a tuple of the arguments, a dict of them by name, the only one, or "
     "a function that returns these."
 )
-# JAX before 0.4.35 has no name for it.
-_OF_XLA = getattr(jax.errors, "JaxRuntimeError", ())
 
 
 class NamedCall(NamedTuple):
@@ -51,16 +45,6 @@ class NamedCall(NamedTuple):
             return str(error)
         return ""
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether the outermost function takes them; it may add some to a call."""
-        try:
-            outer = inspect.signature(self.function, follow_wrapped=False)
-            outer.bind(*self.args, **self.kwargs)
-        except (TypeError, ValueError):  # also of an object that shows no signature
-            return False
-        return True
-
     @contextlib.contextmanager
     def running(self, *passed: type[Exception]) -> Iterator[None]:
         """Makes a usage error of what a run raises; it says whose error it is."""
@@ -69,25 +53,21 @@ class NamedCall(NamedTuple):
         except (UsageError, *passed):
             raise
         except Exception as error:
-            origin, reason = origin_of_error(error), _reason(error)
+            origin = origin_of_error(error)
             if origin is None and str(error).startswith(("audit_precision", "lock")):
                 raise UsageError(str(error)) from error
-            given, target = f"what {self.inputs} gives", self.target
-            last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-            whose = package(last.f_code.co_filename) or "Python"
+            given, what = f"what {self.inputs} gives", f"{self.target} raises"
+            advice = f"It is an error of the program itself, called with {given}."
             if self.misfit():
-                what, advice = f"{target} does not run with {given}", FORM
-            elif isinstance(error, _OF_XLA):
-                what = f"XLA raises an error as it compiles or runs {target}"
-                advice = f"It is one of XLA, and not of {self.inputs}."
-            elif origin is not None:
-                what = f"{target} raises {reason}"
-                advice = f"It is an error of the program itself, called with {given}."
-            else:
-                what = f"{target} cannot be measured"
-                advice = f"It is an error of {whose}."
-            told = "" if what.endswith(reason) else f": {reason}"
-            raise UsageError(f"{what}{told}{_line(error)}\n  {advice}") from error
+                what, advice = f"{self.target} does not run with {given}:", FORM
+            elif origin is None:
+                last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+                whose = package(last.f_code.co_filename) or "Python"
+                what, advice = (
+                    f"{self.target} cannot be measured:",
+                    f"It is one of {whose}.",
+                )
+            raise UsageError(f"{what} {_reason(error)}\n  {advice}") from error
 
 
 class Reader:
@@ -99,26 +79,14 @@ class Reader:
 
     def target(self) -> Any:
         """What the target names."""
-        options = self._options
-        return self.load(options.target, right(options.command))
-
-    def step(self) -> Any:
-        """The target of a command that takes no optimizer."""
-        step, options = self.target(), self._options
-        if is_transformation(step) and not inspect.isclass(step):
-            advice = f"Write: dtypeguard audit {options.target}"
-            if options.command != "audit":
-                advice = "Write a step that calls its update."
-            raise UsageError(f"{options.target} is an optimizer and no step. {advice}")
-        return step
+        return self.load(self._options.target, right(self._options.command))
 
     def call(self, inputs: str = "") -> NamedCall:
         """The target with the arguments that `--inputs` or another name gives."""
-        step, target = self.step(), self._options.target
         inputs = inputs or self._options.inputs
-        make = self.arguments(inputs)
+        step, make = self.target(), self.arguments(inputs)
         with as_usage_error(f"{inputs} cannot be called"):
-            return NamedCall(target, inputs, step, *make())
+            return NamedCall(self._options.target, inputs, step, *make())
 
     def arguments(self, inputs: str) -> Callable[[], tuple[Args, Kwargs]]:
         """A function that gives arguments by position and by name.
@@ -126,10 +94,8 @@ class Reader:
         It raises a `UsageError` if there is no array in them: nothing would be checked.
         """
         where = self._options.target.rpartition(":")[0]
-        advice = f"Write for example: --inputs {where}:inputs"
-        if inputs.isidentifier():
-            advice = f"Did you mean --inputs {where}:{inputs}?"
-        made = self.load(inputs, advice)
+        name = inputs if inputs.isidentifier() else "inputs"
+        made = self.load(inputs, f"Write for example: --inputs {where}:{name}")
 
         def make() -> tuple[Args, Kwargs]:
             given = made() if callable(made) else made
@@ -145,14 +111,9 @@ class Reader:
 
     def load(self, named: str, advice: str) -> Any:
         """Imports what `MODULE:NAME` or `FILE.py:NAME` names."""
-        where, colon, name = named.rpartition(":")
-        if not colon or not where or not name:
-            module, dot, attribute = named.rpartition(".")
-            is_dotted = dot and not colon and attribute != "py" and module
-            meant = f"Did you mean {module}:{attribute}? " if is_dotted else ""
-            raise UsageError(
-                f"{named!r} is not MODULE:NAME or FILE.py:NAME. {meant}{advice}"
-            )
+        where, _, name = named.rpartition(":")
+        if not where or not name:
+            raise UsageError(f"{named!r} is not MODULE:NAME or FILE.py:NAME. {advice}")
         try:
             if where not in self._modules:
                 is_file = where.endswith(".py")
@@ -160,19 +121,18 @@ class Reader:
         except (Exception, SystemExit) as error:  # a script may exit
             if where.endswith(".py") and "relative import" in str(error):
                 advice = f"As a part of its package: write PACKAGE.MODULE:{name}."
-            reason = f"{where} cannot be imported: {_reason(error)}"
+            reason = f"{where} cannot be imported: {type(error).__name__}: {error}"
             raise UsageError(f"{reason}. {advice}") from error
-        found, part = self._modules[where], name
-        try:
-            for part in name.split("."):
+        found = self._modules[where]
+        for part in name.split("."):
+            try:
                 found = getattr(found, part)
-        except AttributeError:
-            like = _alike(found, part, where)
-            meant = f" Did you mean {like}?" if like else ""
-            raise UsageError(f"{where} has no {name}.{meant} {advice}") from None
-        except Exception as error:  # of a property
-            reason = f"{named} cannot be read: {_reason(error)}"
-            raise UsageError(f"{reason}. {advice}") from error
+            except AttributeError:
+                like = difflib.get_close_matches(part, dir(found), 1)
+                meant = f" Did you mean {like[0]}?" if like else ""
+                raise UsageError(f"{where} has no {name}.{meant} {advice}") from None
+            except Exception as error:  # of a property
+                raise UsageError(f"{named} cannot be read: {_reason(error)}") from error
         return found
 
 
@@ -184,28 +144,14 @@ def as_usage_error(what: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        reason = f"{what}: {_reason(error)}{_line(error)}"
-        raise UsageError(f"{reason}\n  {FORM}") from error
+        raise UsageError(f"{what}: {_reason(error)}\n  {FORM}") from error
 
 
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _line(error: BaseException) -> str:
+def _reason(error: Exception) -> str:
+    """An error, with the line of the user's that raised it."""
     origin = origin_of_error(error)
-    return "" if origin is None else f"\n    {origin.place}  {origin.code}"
-
-
-def _alike(found: Any, part: str, where: str) -> str:
-    """A name like one that is missing, or the same one in a module below."""
-    inside = [
-        f"{module.__name__}:{part}"
-        for module in getattr(found, "__dict__", {}).values()
-        if isinstance(module, ModuleType) and hasattr(module, part)
-        if module.__name__.startswith(f"{where}.")
-    ]
-    return next(iter(inside or difflib.get_close_matches(part, dir(found), 1)), "")
+    line = "" if origin is None else f"\n    {origin.place}  {origin.code}"
+    return f"{type(error).__name__}: {error}{line}"
 
 
 def _import_module(name: str) -> ModuleType:

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -74,13 +74,28 @@ def _outcome(half: Callable[[], Any]) -> PlayedHalf:
     text, report = found if isinstance(found, tuple) else (found, None)
     if isinstance(text, (AuditReport, PrecisionReport)):
         text, report = "", text
-    lines, whole = iter(()), text or RUNS
-    if isinstance(report, AuditReport):
-        text, lines, whole = text or _audited(report), _lines_of_audit(report), str(report)
+    if report is None:
+        return PlayedHalf(text or RUNS, "", text or RUNS)
+    told, lines = _of_report(report)
+    return PlayedHalf(text or told, _short(next(iter(lines), "")), str(report))
+
+
+def _of_report(report: AuditReport | PrecisionReport) -> tuple[str, list[str]]:
+    """What a report found, in one line, and the lines of source."""
     if isinstance(report, PrecisionReport):
-        text = text or f"the outputs are {percent(report.error)} off"
-        lines, whole = _lines_of_precision(report), str(report)
-    return PlayedHalf(text or RUNS, _short(next(lines, "")), whole)
+        lines = [f"{x.place}  {x.origin.code if x.origin else ''}" for x in report.losses]
+        return f"the outputs are {percent(report.error)} off", lines
+    wide = sorted(report.wide_operations, key=lambda x: not x.is_array)
+    arrays = sum(x.is_array for x in wide)
+    parts = [f"{len(wide)} operations in 64 bits ({arrays} on arrays)"] * bool(wide)
+    parts += [report.headline.rstrip(".")] * (not report.ok)
+    lines = [f"{_place(x.origin)}  {x.primitive} makes {x.type}" for x in wide]
+    lines += [
+        f"{_place(x.origin)}  {x.name}  {x.before} -> {x.after}".strip()
+        for x in report.drifts
+    ]
+    fine = "every leaf keeps its type, and nothing runs in 64 bits"
+    return "; ".join(parts) or fine, lines
 
 
 def _raised(error: Exception) -> PlayedHalf:
@@ -99,30 +114,6 @@ def _raised(error: Exception) -> PlayedHalf:
         line = f"{_place(leaf.origin)}  {leaf.path}  {types}"
     text = f"{type(error).__name__}: {first}"
     return PlayedHalf(_short(text), _short(line), whole, True, is_missing)
-
-
-def _audited(report: AuditReport) -> str:
-    arrays = sum(each.is_array for each in report.wide_operations)
-    wide = len(report.wide_operations)
-    parts = [f"{wide} operations in 64 bits ({arrays} on arrays)"] * bool(wide)
-    parts += [report.headline.rstrip(".")] * (not report.ok)
-    return "; ".join(parts) or "every leaf keeps its type, and nothing runs in 64 bits"
-
-
-def _lines_of_audit(report: AuditReport) -> Iterator[str]:
-    for each in report.wide_operations:
-        if each.is_array:
-            yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
-    for drift in report.drifts:
-        place = _place(drift.origin)
-        yield f"{place}  {drift.name}  {drift.before} -> {drift.after}".strip()
-    for each in report.wide_operations:
-        yield f"{_place(each.origin)}  {each.primitive} makes {each.type}"
-
-
-def _lines_of_precision(report: PrecisionReport) -> Iterator[str]:
-    for loss in report.losses:
-        yield f"{loss.place}  {loss.origin.code if loss.origin else ''}"
 
 
 def _place(origin: Origin | None) -> str:

@@ -82,7 +82,7 @@ def choose(finding: Finding) -> Choice:
     for ways in _remedies(finding):
         outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
         said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
-        is_checked |= any(outcome for _, outcome in said[:1])
+        is_checked |= any(outcome for _, outcome in said)
         mended: set[int] = set()
         for way, _ in said:
             numbers = {leaf.number for leaf in way.leaves}
@@ -213,24 +213,19 @@ def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
     """To guard the body; None where no guard sees what a package keeps."""
     code = call.bodies["body"].code
     name, carry, line = code.co_name if code else "body", call.kind.carry, call.line
-    what, form = "the body", "dtypeguard.guard_step({}, carry={})"
+    what = "the body"
     if is_installed(call.file):
         lines = (x.why.origin for x in leaves if x.why.origin)
         frame = next((line.outermost for line in lines if line.outermost), None)
         if frame is None or package(call.file) in STATEFUL:
             return None
-        owner, _, name = frame.function.rpartition(".")
-        owner, line = owner.rpartition(".")[2], None
+        name, line = frame.function.rpartition("<locals>.")[2], None
         carry, what = call.carry, f"what you give to {package(call.file)}"
         if short_path(call.file).startswith(os.path.join("flax", "core")):
-            carry = int(not owner.isidentifier())  # Linen gives it the module first
-        if name.isidentifier():
-            form = "@dtypeguard.guard_step(carry={1}) directly above def {0}"
-            if owner.isidentifier():
-                form, name = "@dtypeguard.guard_step(carry={1}) on {0}", f"{owner}.{name}"
+            carry = int("." not in name)  # Linen gives it the module first
     name = name if name.replace(".", "").isidentifier() else "lambda ..."
-    form = form if carry else form.replace(", carry={}", "").replace("(carry={1})", "")
-    text = _at(line, f"guard {what}: {form.format(name, carry)}")
+    given = f"{name}, carry={carry}" if carry else name
+    text = _at(line, f"guard {what}: dtypeguard.guard_step({given})")
     return Remedy(text, leaves) if leaves else None
 
 

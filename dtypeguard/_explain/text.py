@@ -117,8 +117,7 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
         gives = f"{word} {new}"
         if leaf.branch:
             type_ = str(old) if is_one_of_many else _type(next(iter(leaf.values)))
-            kept = leaf.kept.rpartition(", ")[2] if is_one_of_many else leaf.kept
-            gives = f"{leaf.branch} gives {type_}{f' ({kept})' * bool(kept)}"
+            gives = f"{leaf.branch} gives {type_}{f' ({leaf.kept})' * bool(leaf.kept)}"
         begins = [_fact(f"begins as {old}", why.begun, leaf)]
         becomes = [
             _fact(gives, why.origin, leaf)

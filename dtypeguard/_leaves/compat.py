@@ -54,9 +54,6 @@ def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
     return set_x64(True) if asked else contextlib.nullcontext()
 
 
-# Older ones give equations other tracebacks, and other equations to derivatives.
-CAN_LOCK = _JAX >= (0, 7)
-
 # What all but guards, optimizers, restore, accumulation and `check_contract` need:
 # equations with lines and a context of their own, a public `jax.shard_map`, barriers that
 # keep roundings from being left out.

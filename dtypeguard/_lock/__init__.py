@@ -2,8 +2,6 @@
 
 May import `_costs` and below. Read `step.py` first: it traces a step and makes its `Lock`.
 `computations.py` groups the equations of a program by the call of the user's that they
-belong to, and says what each takes, gives and computes in. `leaves.py` groups the types of
-inputs, carry and outputs. `text.py` writes and reads the file. `compare.py` finds what
-changed, `causes.py` the lines of source behind it, and `report.py` says it. `check.py` does
-all of this for the command line and for `testing`.
+belong to. `text.py` writes and reads the file. `compare.py` finds what changed, and the
+lines of source behind it. `check.py` does all of this for the command line and `testing`.
 """

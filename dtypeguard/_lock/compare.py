@@ -1,44 +1,38 @@
-"""What differs between a lock and what a step computes in now."""
+"""What differs between a lock and a step, and the lines of source behind it.
 
+The lines are looked for after a check has failed. A change of type goes on to all that uses
+a value. The cause is a call that computes otherwise and takes nothing of one that does. A
+call that takes what its function took, and computes otherwise, is one wherever it stands.
+"""
+
+import ast
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import NamedTuple
 
-from .computations import MIRRORED, LockEntry
-from .leaves import Folding, TypedLeaf, covering, grouped
-from .step import Entries, Function, Lock, TracedStep
+from .._source.origin import Origin, origin_at
+from .._source.syntax import expression, renamed_before
+from .computations import CAST, MIRRORED, Computation, Function, LockEntry, function_name
+from .step import Lock, TracedStep, TypedLeaf, covering, fold, grouped
 
-INPUTS, CARRY, OUTPUTS = "inputs", "carry", "outputs"
+INPUTS, OUTPUTS = "inputs", "outputs"
+_Pair = tuple[list[LockEntry], list[LockEntry]]
 
 
 class FunctionChange(NamedTuple):
-    """A function that computes otherwise.
-
-    Attributes:
-        function: its file and name.
-        added: what it computes now and did not, or in more calls.
-        removed: what it no longer does, or in fewer calls.
-        before: all that it computed, in order.
-        moved_from: what it was, if it is only called otherwise, or in another file.
-    """
+    """A function that computes otherwise: what is new or in more calls, and the reverse."""
 
     function: Function
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
-    before: Entries
-    moved_from: Function | None = None
+    before: Sequence[LockEntry]  # all that it computed
+    moved_from: Function | None = None  # what it was, under another name or in another file
 
 
 class LeafChange(NamedTuple):
-    """Leaves that changed their type.
-
-    Attributes:
-        table: "inputs", "carry" or "outputs".
-        path: of one leaf, or in the lock of several.
-        before: the type in the lock; "" if it has none.
-        after: the type now; "" if there is no such leaf.
-        leaves: the leaves now.
-    """
+    """Leaves of a table that changed their type; "" where there is no such leaf."""
 
     table: str
     path: str
@@ -53,12 +47,6 @@ class Differences(NamedTuple):
     functions: list[FunctionChange]
     leaves: list[LeafChange]
 
-    @property
-    def of_other_tree(self) -> list[LeafChange]:
-        """The inputs that only one of the two has."""
-        is_new = lambda x: not (x.before and x.after) and not x.after.startswith("->")
-        return [x for x in self.leaves if x.table != OUTPUTS and is_new(x)]
-
 
 def differences(locked: Lock, now: TracedStep) -> Differences:
     """Compares a lock with a step as it is now.
@@ -66,37 +54,32 @@ def differences(locked: Lock, now: TracedStep) -> Differences:
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    old, new = locked.functions, now.lock.functions
-    missing = {function: old[function] for function in old if function not in new}
+    missing = dict(locked.functions)
+    new = [x for x in now.lock.functions.items() if x[0] not in missing]
     changes: list[FunctionChange] = []
-    for function, entries in new.items():
-        if function in old:
-            added, removed = _compared(old[function], entries)
-            if added or removed:
-                changes.append(FunctionChange(function, added, removed, old[function]))
-            continue
+    for function, entries in now.lock.functions.items():
+        if (was := missing.pop(function, None)) is not None and any(
+            pair := _compared(was, entries)
+        ):
+            changes.append(FunctionChange(function, *pair, was))
+    for function, entries in new:
         same = [x for x, was in missing.items() if not any(_compared(was, entries))]
         same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
         same += [x for x in missing if x[1] == function[1]]
-        if same:
-            was = missing.pop(same[0])
-            changes.append(FunctionChange(function, *_compared(was, entries), was, same[0]))
-        else:
-            changes.append(FunctionChange(function, list(dict.fromkeys(entries)), (), []))
+        was = missing.pop(same[0]) if same else []
+        pair = _compared(was, entries) if same else ([*dict.fromkeys(entries)], [])
+        changes.append(FunctionChange(function, *pair, was, *same[:1]))
     for function, was in missing.items():
-        changes.append(FunctionChange(function, (), list(dict.fromkeys(was)), was))
-    leaves = [x for table in (INPUTS, CARRY, OUTPUTS) for x in _leaves(table, locked, now)]
+        changes.append(FunctionChange(function, (), [*dict.fromkeys(was)], was))
+    leaves = [
+        LeafChange(table, *change)
+        for table in (INPUTS, OUTPUTS)
+        for change in _leaves(getattr(locked, table), now.leaves[table])
+    ]
     return Differences(changes, leaves)
 
 
-def is_of_another(locked: Lock, now: TracedStep, found: Differences) -> bool:
-    """Whether a lock is of another step, not of this one under another name."""
-    if locked.step == now.lock.step:
-        return False
-    return any(x.added or x.removed for x in found.functions) or bool(found.leaves)
-
-
-def _compared(before: Entries, after: Entries) -> tuple[list[LockEntry], list[LockEntry]]:
+def _compared(before: Iterable[LockEntry], after: Iterable[LockEntry]) -> _Pair:
     """What is computed more often, and what less, as far as that is a difference."""
     old, new = Counter(before), Counter(after)
     forward = {entry.text for entry in (*old, *new) if entry.kind != MIRRORED}
@@ -115,30 +98,201 @@ def _compared(before: Entries, after: Entries) -> tuple[list[LockEntry], list[Lo
     return added, removed
 
 
-def _leaves(table: str, locked: Lock, now: TracedStep) -> list[LeafChange]:
-    types, leaves = getattr(locked, table), now.leaves[table]
-    folding = Folding(leaf[:2] for leaf in leaves)
-    groups: dict[tuple[str, ...], list[TypedLeaf]] = {}
+def _leaves(
+    types: dict[str, str], leaves: Iterable[TypedLeaf]
+) -> Iterator[tuple[str, str, str, list[TypedLeaf]]]:
+    """The leaves of a table that changed their type, by what is told of them."""
+    groups: dict[str, dict[TypedLeaf, str]] = {path: {} for path in types}
+    new: list[TypedLeaf] = []
     for leaf in leaves:
-        groups.setdefault(folding.parts(leaf.path), []).append(leaf)
-    found: dict[tuple[str, str, str], list[TypedLeaf]] = {}
-    covers = {p: covering(types, p, group[0].path) for p, group in groups.items()}
-    names = {p: ", ".join(sorted({x.name for x in group})) for p, group in groups.items()}
-    used = Counter(covers.values())
-    others = Counter(path for p, path in covers.items() if path and types[path] != names[p])
-    new = [
-        leaf for parts, group in groups.items() if covers[parts] is None for leaf in group
-    ]
-    new_types = grouped(leaf[:2] for leaf in new)
-    for parts, group in groups.items():
-        path, name = covers[parts], names[parts]
-        if path is None:
-            shown = covering(new_types, parts, group[0].path) or "".join(parts)
-            found.setdefault((shown, "", new_types.get(shown, name)), []).extend(group)
-        elif types[path] != name:
+        path, rest = covering(types, leaf.path)
+        if path:
+            groups[path][leaf] = rest
+        else:
+            new.append(leaf)
+    for path, group in groups.items():
+        known = types[path].split(", ")
+        if not group:
+            yield path, types[path], "", []
+        elif {leaf.name for leaf in group} != {*known}:
+            others = [leaf for leaf in group if leaf.name not in known] or [*group]
             # The path in the lock stands for all below it.
-            shown = path if others[path] == used[path] else "".join(parts)
-            found.setdefault((shown, types[path], name), []).extend(group)
-    changes = [LeafChange(table, *key, group) for key, group in found.items()]
-    gone = [path for path in types if not used[path]]
-    return changes + [LeafChange(table, path, types[path], "") for path in gone]
+            is_whole = len(others) == len(group)
+            below: dict[str, list[TypedLeaf]] = {}
+            for leaf in others:
+                below.setdefault("" if is_whole else fold(group[leaf]), []).append(leaf)
+            for rest, same in below.items():
+                yield (
+                    path + rest,
+                    types[path],
+                    ", ".join(sorted({x.name for x in same})),
+                    same,
+                )
+    for path, name in grouped(new).items():
+        yield path, "", name, [x for x in new if covering([path], x.path)[0]]
+
+
+class LockCause(NamedTuple):
+    """A line that changed, or an input."""
+
+    lines: Sequence[Origin]  # several if the lock does not tell them apart
+    change: FunctionChange | None = None  # None of an input
+    leaves: Sequence[LeafChange] = ()
+
+
+class Causes(NamedTuple):
+    """The causes of differences, and what changed only because of them."""
+
+    causes: list[LockCause]
+    functions: list[Function]
+    leaves: list[LeafChange]
+
+
+def causes(found: Differences, now: TracedStep) -> Causes:
+    """Finds the lines behind differences."""
+    return _Search(found, now).run()
+
+
+class _Search:
+    def __init__(self, found: Differences, now: TracedStep):
+        self._found, self._all = found, now.computations
+        self._changes = {x.function: x for x in found.functions}
+        self._maker = {value: x for x in self._all for value in x.gives}
+        self._inputs = {
+            leaf.value: change
+            for change in found.leaves
+            if change.table == INPUTS and change.before
+            for leaf in change.leaves
+        }
+        self._changed = dict.fromkeys(filter(self._is_changed, self._all))
+        # Those that no call of their function was like before, and what they take.
+        before = {x.function: {*x.before} for x in found.functions}
+        self._new = [x for x in self._changed if {*x.entries} - before[x.function]]
+        self._gives = {value for x in self._new for value in x.takes}
+        self._takers: dict[int, list[Computation]] = {}
+        for each in self._all:
+            for value in each.takes:
+                self._takers.setdefault(value, []).append(each)
+        self._reached: set[Computation] = set()
+
+    def run(self) -> Causes:
+        blamed: dict[Function, list[Origin]] = {}
+        alike: dict[Function, list[Origin]] = {}  # lines that the lock does not tell apart
+        for value in self._inputs:
+            self._reach(self._takers.get(value, ()))
+        # A backward pass follows from the forward one, if that changes.
+        for call in sorted(self._changed, key=lambda x: x.is_backward):
+            if call.is_backward and blamed:
+                break
+            if self._is_own(call):
+                is_sure = call in self._new or not self._gives.isdisjoint(call.gives)
+                lines = blamed if is_sure else alike
+                if is_sure or call not in self._reached:
+                    lines.setdefault(call.function, []).append(_line(call))
+                self._reach([call] * is_sure)
+            elif call not in self._reached:
+                line = self._line_behind(call)
+                left_out = (x for x in self._changes if x[1] == line.function)
+                blamed.setdefault(next(left_out, call.function), []).append(line)
+                self._reach([call])
+        blamed = alike | blamed
+        for function in [x for x in self._changes if x not in blamed]:
+            # It may only compute less: no call of it tells more.
+            calls = [x for x in self._all if x.function == function]
+            if not any(x in self._changed or x in self._reached for x in calls):
+                blamed[function] = [*map(_line, calls[-1:])]
+        found = [
+            LockCause([*dict.fromkeys(lines)], self._changes[function])
+            for function, lines in blamed.items()
+        ]
+        found += self._of_inputs()
+        functions = [function for function in self._changes if function not in blamed]
+        told = {id(change) for cause in found for change in cause.leaves}
+        leaves = [x for x in self._found.leaves if id(x) not in told]
+        if found or not leaves:
+            return Causes(found, functions, leaves)
+        makers = [self._maker.get(y.value) for x in leaves for y in x.leaves[:1]]
+        return Causes([LockCause([_line(x) for x in makers if x], None, leaves)], [], [])
+
+    def _of_inputs(self) -> list[LockCause]:
+        """The inputs that changed, by the first line that takes them."""
+        given: dict[Origin, list[LeafChange]] = {}
+        told: list[LeafChange] = []
+        for call in self._all:
+            for value in call.takes:
+                if (change := self._inputs.get(value)) and change not in told:
+                    told.append(change)
+                    given.setdefault(_line(call), []).append(change)
+        return [LockCause([line], None, changes) for line, changes in given.items()]
+
+    def _is_changed(self, call: Computation) -> bool:
+        """Whether a call computes otherwise, as far as the lock tells."""
+        change = self._changes.get(call.function)
+        added = {*change.added}.intersection(call.entries) if change else ()
+        # What only moves values may have been there before as well.
+        return any(not (call.is_move and x in change.before) for x in added)
+
+    def _reach(self, calls: Iterable[Computation]) -> None:
+        """Marks calls, and all that takes what they give."""
+        left = [*calls]
+        while left:
+            each = left.pop()
+            if each not in self._reached:
+                self._reached.add(each)
+                left += [x for value in each.gives for x in self._takers.get(value, ())]
+
+    def _is_own(self, call: Computation) -> bool:
+        """Whether a call takes what calls of its function took, and computes otherwise."""
+        change = self._changes[call.function]
+        taken = {(x.kind, x.operands) for x in change.removed}
+        # A cast is new where nothing else of its function took such values.
+        taken |= {(CAST, x.operands) for x in change.before if x.kind != CAST}
+        added = {*change.added}.intersection(call.entries)
+        return any((x.kind, x.operands) in taken for x in added)
+
+    def _line_behind(self, call: Computation) -> Origin:
+        """The line without the cast of an operand: `h = x`, a call, or what made it."""
+        change, types = self._changes[call.function], set[str]()
+        for entry in {*change.added}.intersection(call.entries):
+            before = [x.operands for x in change.removed if x.kind == entry.kind]
+            types |= entry.operands - frozenset.intersection(*before or [frozenset()])
+        starts = tuple(f"{name} -> " for name in types)
+        without = {
+            function
+            for function, other in self._changes.items()
+            if any(x.kind == CAST and x.text.startswith(starts) for x in other.removed)
+        }
+        function_of = {x.chain[0][0]: x.function for x in self._all}
+        used: Origin | None = None
+        for code, instruction in call.chain:
+            node = expression(code, instruction)
+            if node is None or function_of.get(code) not in without:
+                continue
+            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+            before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
+            line = next(filter(None, before), None)
+            used = used or _origin(code, line or node.lineno)
+            if line is not None:
+                return _origin(code, line)
+            if code.co_name != "<lambda>":  # which is given its operands
+                return used
+        for value, aval in call.takes.items():
+            maker = self._maker.get(value) if str(aval.dtype) in types else None
+            for inner in maker.chain if maker else ():
+                if function_of.get(inner[0]) in without:
+                    return _origin(inner[0], _number(*inner))
+        return used or _line(call)
+
+
+def _line(call: Computation) -> Origin:
+    """The line of a call itself."""
+    return _origin(call.chain[0][0], _number(*call.chain[0]))
+
+
+def _number(code: CodeType, instruction: int) -> int:
+    places = itertools.islice(code.co_positions(), instruction // 2, None)
+    return next(places, (None,))[0] or code.co_firstlineno
+
+
+def _origin(code: CodeType, line: int) -> Origin:
+    return origin_at(code.co_filename, line, function_name(code))

@@ -8,7 +8,7 @@ does it matter how a user's line is split.
 
 import functools
 import inspect
-from collections import defaultdict
+import re
 from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import NamedTuple
@@ -41,47 +41,33 @@ _ADDED_BY_JAX = ForeignNames("add_any")
 _OPTIMIZERS = {"optax", "dtypeguard"}
 _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
-# Of these a lock keeps the order, which tells two products of a function apart.
-IN_ORDER = (PRODUCT, SUM)
+Function = tuple[str, str]  # its file and its name
 
 
 class LockEntry(NamedTuple):
-    """A line of a lock.
-
-    Attributes:
-        kind: one of `KINDS`.
-        text: the types.
-    """
+    """A line of a lock: one of `KINDS`, and the types."""
 
     kind: str
     text: str
 
+    @property
+    def operands(self) -> frozenset[str]:
+        """The types that it takes."""
+        takes = re.split(r" -> | in |, precision ", self.text)[0]
+        return frozenset(x.strip() for x in re.split(r" @ |, ", takes))
+
 
 class Computation:
-    """What one call of the user's computes, in the forward or in the backward pass.
+    """What one call of the user's computes, in the forward or in the backward pass."""
 
-    Attributes:
-        number: its place in the program.
-        chain: the call, and the calls that lead to it, inside out.
-        is_backward: whether it belongs to a backward pass.
-        stack: of its first equation.
-        takes: the abstract values that come from other calls, by value.
-        gives: those that others use.
-    """
-
-    def __init__(self, number: int, chain: Chain, is_backward: bool, stack: Stack):
-        self.number, self.chain, self.stack = number, chain, stack
-        self.is_backward = is_backward
-        self.takes: dict[int, Aval] = {}
-        self.gives: dict[int, Aval] = {}
+    def __init__(self, function: Function, chain: Chain, is_backward: bool):
+        self.function, self.is_backward = function, is_backward
+        self.chain = chain  # the call, and the calls that lead to it, inside out
+        self.takes: dict[int, Aval] = {}  # from other calls, by value
+        self.gives: dict[int, Aval] = {}  # what others use
         self._products: dict[str, tuple[set[str], set[str]]] = {}
         self._sums: set[str] = set()
         self._casts = self._computes = False
-
-    @property
-    def code(self) -> CodeType:
-        """The function that makes the call."""
-        return self.chain[0][0]
 
     @property
     def is_move(self) -> bool:
@@ -118,7 +104,9 @@ class Computation:
         counted = [any(map(_counts, x.values())) for x in (self.takes, self.gives)]
         if not any(counted) or not gives or (self.is_backward and not takes):
             return found
-        flow = _flow(takes, gives)
+        flow = ", ".join(sorted(gives))
+        if takes != gives:
+            flow = f"{', '.join(sorted(takes))} -> {flow}".strip()
         cast, other = (MIRRORED, MIRRORED) if self.is_backward else (CAST, OTHER)
         if self._sums:
             inside = ", ".join(sorted(self._sums))
@@ -136,72 +124,43 @@ class Computation:
         return found
 
 
-def computations(graph: Graph, step: Step) -> list[Computation]:
+def computations(
+    graph: Graph, step: Step, name_of: Callable[[str], str]
+) -> list[Computation]:
     """What the calls of the user's compute, in the order of the program."""
-    is_own = functools.cache(_is_own_of(step))
-    found: dict[tuple[object, bool], Computation] = {}
-    of: dict[int, Computation | None] = {}  # by the identity of an equation of the graph
-    order: list[tuple[Equation, Computation | None]] = []
-    chains: dict[tuple[int, ...], tuple[Chain, bool]] = {}
-
-    def chain_of(stack: Stack) -> tuple[Chain, bool]:
-        is_of_optimizer = False
-        # As far as the innermost jaxpr with one: JAX moves equations out of loops.
-        for calls in calls_by_jaxpr(stack):
-            for number, (code, _) in enumerate(calls):
-                if is_own(code.co_filename):
-                    rest = calls[number:]
-                    return tuple(
-                        c for c in rest if is_own(c[0].co_filename)
-                    ), is_of_optimizer
-                is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
-        return (), is_of_optimizer
-
-    for equation, _ in equations(graph):
+    is_own, name_of = functools.cache(_is_own_of(step)), functools.cache(name_of)
+    found: dict[tuple[Chain, bool], Computation] = {}
+    of: dict[int, Computation] = {}  # by the identity of an equation of the graph
+    order = [equation for equation, _ in equations(graph)]
+    for equation in order:
         stack = equation.stack
-        computation = None
-        if stack and equation.primitive not in _ADDED_BY_JAX:
-            ids = tuple(map(id, stack))
-            if ids not in chains:
-                chains[ids] = chain_of(stack)
-            own, is_of_optimizer = chains[ids]
-            if own:
-                key = tuple((id(c), i) for c, i in own), Written(stack).is_backward
-                computation = found.get(key)
-                if computation is None:
-                    computation = Computation(len(found), own, key[1], stack)
-                    found[key] = computation
-                computation.add(stack[0], is_of_optimizer)
-        of[id(equation)] = computation
-        order.append((equation, computation))
+        chain, is_of_optimizer = _own_calls(stack, is_own)
+        if chain and equation.primitive not in _ADDED_BY_JAX:
+            key = chain, Written(stack).is_backward
+            if key not in found:
+                code = chain[0][0]
+                function = name_of(code.co_filename), function_name(code)
+                found[key] = Computation(function, *key)
+            found[key].add(stack[0], is_of_optimizer)
+            of[id(equation)] = found[key]
     _connect(graph, order, of)
-    return _in_order_of_source(list(found.values()))
+    return [*found.values()]
 
 
-def _in_order_of_source(found: list[Computation]) -> list[Computation]:
-    """Puts the calls of a function in its own order: JAX moves some out of a loop."""
-    functions: dict[object, list[int]] = defaultdict(list)
-    places: dict[int, list[int]] = {}
-    for number, each in enumerate(found):
-        if not each.is_backward:
-            named = (n for n, (code, _) in enumerate(each.chain) if "<" not in code.co_name)
-            outer = next(named, 0)  # what has no name runs as a part of this function
-            functions[each.chain[outer][0], each.chain[outer + 1 :]].append(number)
-            places[number] = [place for _, place in reversed(each.chain[: outer + 1])]
-    ordered = list(found)
-    for numbers in functions.values():
-        for number, other in zip(numbers, sorted(numbers, key=places.__getitem__)):
-            ordered[number] = found[other]
-    for number, each in enumerate(ordered):
-        each.number = number
-    return ordered
+def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool]:
+    """The calls of the user's behind an equation, and whether an optimizer made it."""
+    is_of_optimizer = False
+    # As far as the innermost jaxpr with one: JAX moves equations out of loops.
+    for calls in calls_by_jaxpr(stack):
+        for number, (code, _) in enumerate(calls):
+            if is_own(code.co_filename):
+                own = (call for call in calls[number:] if is_own(call[0].co_filename))
+                return tuple(own), is_of_optimizer
+            is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
+    return (), is_of_optimizer
 
 
-def _connect(
-    graph: Graph,
-    order: list[tuple[Equation, Computation | None]],
-    of: dict[int, Computation | None],
-) -> None:
+def _connect(graph: Graph, order: Iterable[Equation], of: dict[int, Computation]) -> None:
     """Fills in what each computation takes from others and gives to others."""
 
     def use(value: int, user: Computation | None) -> None:
@@ -217,26 +176,21 @@ def _connect(
             if maker is not None:
                 maker.gives[source] = graph.avals[source]
 
-    for equation, computation in order:
+    for equation in order:
         for value in equation.inputs:
-            use(value, computation)
+            use(value, of.get(id(equation)))
     for value in graph.outputs:
         use(value, None)
 
 
 def _sources(graph: Graph, value: int) -> Iterable[int]:
     """Where a value comes from, past the boundaries of calls, loops and branches."""
-    if value not in graph.same:
-        return (value,)
-    seen, left, ends = {value}, [value], []
-    while left:
-        one = left.pop()
+    seen, ends = {value: None}, []
+    for one in (left := [value]):
         if one not in graph.same:
             ends.append(one)
-        for other in graph.same.get(one, ()):
-            if other not in seen:
-                seen.add(other)
-                left.append(other)
+        left += [x for x in graph.same.get(one, ()) if x not in seen]
+        seen |= dict.fromkeys(left)
     return ends
 
 
@@ -248,20 +202,24 @@ def function_name(code: CodeType) -> str:
 
 def _is_own_of(step: Step) -> Callable[[str], bool]:
     """Tells whether a file is the user's own, or of the package that the step is in."""
-    inner = inspect.unwrap(step)
-    inner = getattr(inner, "func", inner)  # of a partial
-    code = getattr(getattr(inner, "__wrapped__", inner), "__code__", None)
+    code = code_of(step)
     home = package(code.co_filename) if code is not None else ""
     return lambda file: not is_installed(file) or (home != "" and package(file) == home)
 
 
+def code_of(step: Step) -> CodeType | None:
+    """The code of a step, inside of partials and wrappers; None if it has none."""
+    inner = inspect.unwrap(step)
+    while (inside := getattr(inner, "func", None)) is not None:  # of a partial
+        inner = inspect.unwrap(inside)
+    return getattr(inner, "__code__", None)
+
+
 def _counts(aval: Aval) -> bool:
     """Whether the type of a value matters: floating, or an integer that stands for one."""
-    dtype = getattr(aval, "dtype", None)
-    family = kind(dtype)
-    return family in ("float", "complex") or (
-        family == "int" and jnp.iinfo(dtype).bits < 32
-    )
+    family = kind(dtype := getattr(aval, "dtype", None))
+    is_short = family == "int" and jnp.iinfo(dtype).bits < 32
+    return is_short or family in ("float", "complex")
 
 
 def _name(aval: Aval) -> str:
@@ -281,11 +239,6 @@ def _names(avals: Iterable[Aval]) -> set[str]:
     avals = list(avals)
     counted = list(filter(_counts, avals))
     return set(filter(None, map(_name, counted or avals)))
-
-
-def _flow(takes: set[str], gives: set[str]) -> str:
-    given = ", ".join(sorted(gives))
-    return given if takes == gives else f"{', '.join(sorted(takes))} -> {given}".strip()
 
 
 def _precision(asked: object) -> str:

@@ -1,96 +1,72 @@
-"""Traces a step and makes its lock."""
+"""Traces a step and makes its lock: computations by function, types by path."""
 
 import functools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._carry.call import Call, SplitTree
 from .._leaves.arguments import parameters
+from .._leaves.dtypes import is_weak
+from .._leaves.groups import parts
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, LockEntry, computations, function_name
-from .leaves import TypedLeaf, Types, grouped
+from .computations import Computation, Function, LockEntry, computations
 
-Function = tuple[str, str]  # its file and its name
-# One for each call and what it computes in, in the order of the program.
-Entries = list[LockEntry]
+Types = dict[str, str]
+_INDEX = re.compile(r"\[\d+\]")
+_NUMBER = re.compile(r"\d+")
+
+
+class TypedLeaf(NamedTuple):
+    """A leaf of the inputs or outputs, its type and its number in the graph."""
+
+    path: str
+    name: str  # of the type, `bfloat16` or `weak float32`
+    value: int
 
 
 class Lock(NamedTuple):
-    """What a step computes in.
+    """What a step computes in: its calls by function, and types by path."""
 
-    Attributes:
-        step: the file and the name of the step.
-        functions: in the order of the program.
-        inputs: types by path; also `carry`, where a leaf may change its type, and
-            `outputs`.
-    """
-
-    step: str
-    functions: dict[Function, Entries]
+    step: str  # its file and its name
+    functions: dict[Function, list[LockEntry]]
     inputs: Types
-    carry: Types
     outputs: Types
 
 
 class TracedStep(NamedTuple):
-    """A step, traced, and the lock of what it is now.
-
-    Attributes:
-        lock: the lock.
-        program: the program.
-        computations: what the calls of each function compute, in the order of the program.
-        leaves: the leaves of inputs, carry and outputs by path, by the name of the table.
-    """
+    """A step, traced: its lock, its calls in order, and its leaves by the lock's tables."""
 
     lock: Lock
-    program: Program
-    computations: list[tuple[Function, Computation]]
+    computations: list[Computation]
     leaves: dict[str, list[TypedLeaf]]
 
 
-class MayCarry(Call):
-    """A call of a function that may carry nothing."""
-
-    is_carried, others = True, ()
+class LockedCall(Call):
+    """A call that carries nothing but the objects that it changes in place."""
 
     def returned(
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
-        """As that of a step; all is another result if nothing comes back."""
-        try:
-            returned, others = super().returned(result, given)
-        except TypeError:
-            if not self._carry.is_default:
-                raise
-            self.is_carried = False
-            return [], SplitTree(self._spread(result))
-        found = self._carry.find(result, self._values, self._is_in_place)
-        if found.items is not None:
-            keys = enumerate(found.items.keys)
-            self.others = [key for number, key in keys if number not in found.indices]
-        return returned, others
-
-    def path_of_other(self, path: str) -> str:
-        """The path in the result of one in the other results."""
-        number, _, rest = path[1:].partition("]")
-        if number.isdecimal() and int(number) < len(self.others):
-            return f"result[{self.others[int(number)]!r}]{rest}"
-        return f"result{path if not self.is_carried else path[len(number) + 2 :]}"
+        """The objects as they are now, and the result."""
+        return [SplitTree(self._spread(x)) for x in given], SplitTree(self._spread(result))
 
 
-def traced_step(call: MayCarry, step: Step, name: str, folder: str) -> TracedStep:
+def traced_step(call: LockedCall, step: Step, name: str, folder: str) -> TracedStep:
     """Traces a step and reads what it computes in."""
     program = trace(lambda: call)
-    file_of = functools.cache(lambda file: name_of_file(file, folder))
-    found = computations(program.step, step)
-    pairs = [((file_of(x.code.co_filename), function_name(x.code)), x) for x in found]
-    leaves = _leaves(call, program, step)
-    tables = {key: grouped(x[:2] for x in each) for key, each in leaves.items()}
-    lock = Lock(name, _functions(pairs), **tables)
-    return TracedStep(lock, program, pairs, leaves)
+    name_of = functools.partial(name_of_file, folder=folder)
+    found = computations(program.step, step, name_of)
+    functions: dict[Function, list[LockEntry]] = {}
+    for each in found:
+        if each.entries:
+            functions.setdefault(each.function, []).extend(dict.fromkeys(each.entries))
+    leaves = _leaves(program, step)
+    types = {table: grouped(each) for table, each in leaves.items()}
+    return TracedStep(Lock(name, functions, **types), found, leaves)
 
 
 def name_of_file(file: str, folder: str) -> str:
@@ -103,36 +79,22 @@ def name_of_file(file: str, folder: str) -> str:
         return file.replace(os.sep, "/")
 
 
-def _functions(pairs: Sequence[tuple[Function, Computation]]) -> dict[Function, Entries]:
-    found: dict[Function, Entries] = {}
-    for function, computation in pairs:
-        if computation.entries:
-            found.setdefault(function, []).extend(dict.fromkeys(computation.entries))
-    return found
-
-
-def _leaves(call: MayCarry, program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
-    """Inputs, carry and outputs."""
+def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
+    """Inputs and outputs; objects that are changed in place are both."""
     graph, names = program.step, [*parameters(step)]
-    of_carry = lambda trees: [n + p for n, x in zip(program.names, trees) for p in x.paths]
-    before = [
-        TypedLeaf(*pair, graph.avals)
-        for pair in zip(of_carry(program.carried), graph.inputs)
+    of_objects = lambda trees: [
+        name + path for name, x in zip(program.names, trees) for path in x.paths
     ]
-    paths = [_of_argument(path, names) for path in program.rest.paths]
-    inputs = [TypedLeaf(*x, graph.avals) for x in zip(paths, graph.inputs[len(before) :])]
-    if not call.is_carried:
-        inputs, before = before + inputs, []
-    returned = of_carry(program.returned)
-    after = {
-        path: TypedLeaf(path, x, graph.avals) for path, x in zip(returned, graph.outputs)
+    typed = lambda paths, values: [
+        TypedLeaf(path, f"{'weak ' * is_weak(x := graph.avals[n])}{x.dtype}", n)
+        for path, n in zip(paths, values)
+    ]
+    given = [_of_argument(path, names) for path in program.rest.paths]
+    made = [f"result{path}" for path in program.others.paths]
+    return {
+        "inputs": typed([*of_objects(program.carried), *given], graph.inputs),
+        "outputs": typed([*of_objects(program.returned), *made], graph.outputs),
     }
-    carry = [leaf.after(after.pop(leaf.path, leaf)) for leaf in before]
-    carry += [leaf._replace(name=f"-> {leaf.name}") for leaf in after.values()]
-    paths = map(call.path_of_other, program.others.paths)
-    outputs = zip(paths, graph.outputs[len(returned) :])
-    outputs = [TypedLeaf(*pair, graph.avals) for pair in outputs]
-    return {"inputs": inputs, "carry": carry, "outputs": outputs}
 
 
 def _of_argument(path: str, names: Sequence[str]) -> str:
@@ -142,3 +104,67 @@ def _of_argument(path: str, names: Sequence[str]) -> str:
     if which == "0":
         key = names[int(key)] if int(key) < len(names) else f"args[{key}]"
     return key.strip("'\"") + rest
+
+
+_Rest = tuple[str, ...]  # of a path
+
+
+def grouped(leaves: Iterable[TypedLeaf]) -> Types:
+    """Types by path: one line for all below a node that are alike.
+
+    Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where
+    no two of them hold the same, as in `(params, opt_state)`.
+    """
+    found: Types = {}
+
+    def visit(prefix: str, below: list[tuple[_Rest, str]]) -> None:
+        names = {name for _, name in below}
+        ending = {name for rest, name in below if not rest}
+        if ending or (prefix and len(names) == 1):
+            found[prefix] = ", ".join(sorted(ending or names))
+        if prefix and len(names) == 1:
+            return
+        inside: dict[str, list[tuple[_Rest, str]]] = {}
+        for rest, name in below:
+            if rest:
+                inside.setdefault(rest[0], []).append((rest[1:], name))
+        shapes = [
+            frozenset((*map(fold, rest), name) for rest, name in x) for x in inside.values()
+        ]
+        is_kept = len(inside) > 1 and len({*shapes}) == len(shapes)
+        merged: dict[str, list[tuple[_Rest, str]]] = {}
+        for part, children in inside.items():
+            is_same = not prefix or (is_kept and _INDEX.fullmatch(part))
+            merged.setdefault(part if is_same else fold(part), []).extend(children)
+        for part, children in merged.items():
+            visit(prefix + part, children)
+
+    visit("", [(_split(leaf.path), leaf.name) for leaf in leaves])
+    return found
+
+
+def fold(path: str) -> str:
+    """A path, or a part of one, with `*` for numbers."""
+    return _NUMBER.sub("*", path)
+
+
+def _split(path: str) -> _Rest:
+    first, *rest = parts(path) or [path]
+    if first == "result" and rest and _INDEX.fullmatch(rest[0]):  # items that differ
+        first, *rest = first + rest[0], *rest[1:]
+    return (first, *rest)
+
+
+def covering(types: Iterable[str], path: str) -> tuple[str, str]:
+    """The path in a lock that covers a leaf, and the rest of the leaf's; "" for none."""
+    raw = _split(path)
+    for size in range(len(raw), 0, -1):
+        head = "".join(raw[:size])
+        if fit := [each for each in types if _pattern(each).fullmatch(head)]:
+            return min(fit, key=lambda each: each.count("*")), "".join(raw[size:])
+    return "", path
+
+
+@functools.lru_cache(10_000)
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.escape(path).replace(r"\*", r"(\d+|\*)"))

@@ -1,24 +1,19 @@
 """Writes a lock as TOML, and reads it."""
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 import tomllib
-from itertools import groupby
+from collections import Counter
 from typing import Any
 
-import jax
+from .computations import KINDS, Function, LockEntry
+from .step import Lock
 
-from .computations import IN_ORDER, KINDS, LockEntry
-from .step import Entries, Function, Lock
-
-_FORMAT = 1
+_FORMAT = 2
 _WIDTH = 100
 _END = "# End of the lock."
 _COUNT = re.compile(r"(.*) \((\d+)\)")
-_TABLES = "inputs", "carry", "outputs"
+_TABLES = "inputs", "outputs"
 
 
 class LockError(ValueError):
@@ -28,8 +23,7 @@ class LockError(ValueError):
 def text_of(lock: Lock) -> str:
     """The lock as TOML."""
     lines = [
-        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock` with "
-        f"JAX {jax.__version__}.",
+        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock`.",
         "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
         "one type: both.",
         f"format = {_FORMAT}",
@@ -38,8 +32,8 @@ def text_of(lock: Lock) -> str:
     for (file, function), entries in lock.functions.items():
         lines += ["", f"[{_quoted(file)}.{_key(function)}]"]
         for kind in KINDS:
-            texts = _lines(kind, [entry.text for entry in entries if entry.kind == kind])
-            lines += _array(kind, texts) if texts else []
+            counts = Counter(sorted(x.text for x in entries if x.kind == kind))
+            lines += _array(kind, counts) if counts else []
     for table in _TABLES:
         if types := getattr(lock, table):
             lines += ["", f"[{table}]"]
@@ -47,19 +41,13 @@ def text_of(lock: Lock) -> str:
     return "\n".join([*lines, "", _END, ""])
 
 
-def _lines(kind: str, texts: list[str]) -> list[str]:
-    """Types and how many calls compute so: of products and sums in turn, else of all."""
-    is_in_order = kind in IN_ORDER
-    runs = groupby(texts if is_in_order else sorted(texts))
-    counted = [(text, len([*same])) for text, same in runs]
-    return [f"{text} ({count})" if count > 1 else text for text, count in counted]
-
-
-def _array(key: str, items: list[str]) -> list[str]:
-    line = f"{key} = [{', '.join(map(_quoted, items))}]"
-    if len(line) <= _WIDTH:
-        return [line]
-    return [f"{key} = [", *(f"  {_quoted(item)}," for item in items), "]"]
+def _array(key: str, counts: Counter[str]) -> list[str]:
+    """Types, and how many calls compute so."""
+    items = [_quoted(f"{x} ({n})" if n > 1 else x) for x, n in counts.items()]
+    line = f"{key} = [{', '.join(items)}]"
+    return (
+        [line] if len(line) <= _WIDTH else [f"{key} = [", *(f"  {x}," for x in items), "]"]
+    )
 
 
 def _key(name: str) -> str:
@@ -72,41 +60,35 @@ def _quoted(text: str) -> str:
 
 def read(path: str) -> Lock:
     """Reads the lock in a file."""
+    again = (
+        f"Restore {path}, with `git checkout` for example, or remove it and write anew; in "
+        "a merge conflict take either side and update."
+    )
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
+        data = tomllib.loads(text)
+        lock = _lock(data) if data.get("format") == _FORMAT else None
     except FileNotFoundError:
         raise LockError(f"{path} does not exist. Write it with --out {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise LockError(f"{path} cannot be read: {error}.") from None
-    again = f"Restore {path}, with `git checkout` for example, or remove it and write anew."
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
-            raise LockError(
-                f"{path} has a merge conflict in line {number}. Take either side, then "
-                "update the lock: it writes what the merged code computes in."
-            )
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LockError(f"{path} is damaged: {error}. {again}") from None
-    if data.get("format") != _FORMAT:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
+        reason = f"{type(error).__name__}: {error}"
+        raise LockError(f"{path} is damaged: {reason}. {again}") from None
+    if lock is None:
         raise LockError(
             f"{path} has format {data.get('format')}; this dtypeguard reads format "
             f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
         )
     if not text.rstrip().endswith(_END):
         raise LockError(f"{path} is cut off: its last line is missing. {again}")
-    try:
-        return _lock(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise LockError(f"{path} is damaged: {reason}. {again}") from None
+    return lock
 
 
 def _lock(data: dict[str, Any]) -> Lock:
     tables = {name: dict(data.get(name, {})) for name in _TABLES}
-    functions: dict[Function, Entries] = {}
+    functions: dict[Function, list[LockEntry]] = {}
     for file, inside in data.items():
         if file in (*_TABLES, "format", "step"):
             continue
@@ -127,26 +109,9 @@ def _repeated(item: str) -> list[str]:
 
 
 def write(path: str, text: str) -> None:
-    """Writes a file whole, or leaves it as it is."""
-    folder = os.path.dirname(os.path.abspath(path))
-    temporary = None
+    """Writes a file."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=folder, delete=False, newline="\n"
-        ) as file:
-            temporary = file.name
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
-        mode = os.stat(path).st_mode if os.path.exists(path) else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
         raise LockError(f"{path} cannot be written: {error.strerror}.") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

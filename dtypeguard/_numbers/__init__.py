@@ -7,7 +7,7 @@ program would give in other dtypes is to make a plan and to run it. Read `nodes.
 
 `subject.py` has what is audited: a function, its arguments and its trace. `program.py`
 numbers the equations, and finds the lines that round (`lines.py`) and the Python numbers
-that a trace rounds (`python_numbers.py`). `propagate.py` pushes what a plan knows of values
+that a trace rounds (`python_numbers.py`). `plans.py` pushes what a plan knows of values
 through it. `nodes.py` has the way through a program, by which `run.py` measures, loops turn
 by turn; `arithmetic.py` computes one equation by its entry, with `evaluate.py`, or as
 another device multiplies (`products.py`). `probes.py` has what a run notes beside, and what

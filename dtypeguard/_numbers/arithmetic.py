@@ -24,9 +24,9 @@ from .evaluate import (
 )
 from .formats import Formats
 from .nodes import Node
+from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import is_inexact
 from .products import product
-from .propagate import ROUNDED, WIDE, WRITTEN, Computes
 
 # What an equation raises that takes no operands of another dtype.
 REFUSALS = (TypeError, ValueError, NotImplementedError)

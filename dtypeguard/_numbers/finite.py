@@ -10,9 +10,9 @@ from .._program.graph import Stack
 from . import plans
 from .measure import Measures
 from .nodes import Node
+from .plans import WRITTEN, Propagation
 from .primitives import is_inexact
 from .program import NumericProgram
-from .propagate import WRITTEN, Propagation
 from .run import Counts, Probes
 
 # Numbers of equations; those of inputs are below 0.

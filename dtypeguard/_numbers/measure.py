@@ -11,10 +11,9 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from . import plans
-from .plans import WidthPlan
+from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, measured
 from .program import NumericProgram
-from .propagate import WIDE
 from .run import Noted, Probes, run
 
 # A number on a line is named if it causes at least this part of the error of the line.

@@ -1,13 +1,299 @@
-"""Plans: what each equation of a program computes in, as data that is made on the host."""
+"""Plans: what each equation of a program computes in, of what is known of values.
 
-from collections.abc import Callable, Collection
+There is one way through calls, loops, branches and shards. What a plan says of an equation
+is a rule of its own: `WideLines` here has lines of the source wide, and `ByPlan` of
+`_autocast` what a file names.
+"""
+
+import collections
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._leaves.types import Aval, DType, Leaf
+from .._program.graph import loop_parts
 from .formats import Formats
-from .nodes import Node
+from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
+from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
-from .propagate import ROUNDED, WIDE, WideLines, WidthPlan
+
+# What an equation computes in: the dtypes as written, wide ones, or in wide ones what it
+# makes as written of what it is given. `ROUNDED` is the error of one line alone. Greater
+# entries are of `WidthPlan.dtypes`, in order.
+WRITTEN, WIDE, ROUNDED, FIRST_DTYPE = 0, 1, 2, 3
+
+
+class Computes(NamedTuple):
+    """A dtype that an equation computes in, whatever is written.
+
+    Attributes:
+        dtype: of its floating operands.
+        result: of its floating results.
+    """
+
+    dtype: DType
+    result: DType
+
+
+class WidthPlan(NamedTuple):
+    """What each equation of a program computes in.
+
+    Attributes:
+        entries: `WRITTEN`, `WIDE`, `ROUNDED` or one of `dtypes`, by the number of the
+            equation.
+        is_wide_given: whether the inputs are wide.
+        is_wide: whether constants that are given to loops, and what these carry, are wide
+            where nothing else is said.
+        carried: what the results of a loop, of branches, of shards or of a call leave in,
+            as entries, by its number.
+        rounded: the uses of values that are as written first, by the number of the equation
+            or the block and the place among its operands or outputs.
+        constants: the lines and Python numbers that are rounded though the line is wide.
+        dtypes: what entries from `FIRST_DTYPE` on stand for.
+    """
+
+    entries: np.ndarray
+    is_wide_given: bool
+    is_wide: bool
+    carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
+    rounded: frozenset[tuple[int, int]] = frozenset()
+    constants: frozenset[tuple[int, float]] = frozenset()
+    dtypes: tuple[Computes, ...] = ()
+
+    def computes(self, entry: int) -> Computes | None:
+        """The dtype that an entry names; None if it names none."""
+        return self.dtypes[entry - FIRST_DTYPE] if entry >= FIRST_DTYPE else None
+
+    def part(self, first: int, last: int) -> object:
+        """What it says of the equations in a range, as a key that calls have in common."""
+        carried = [
+            (n - first, x) for n, x in self.carried.items() if first <= n <= last and any(x)
+        ]
+        rounded = sorted((n - first, x) for n, x in self.rounded if first <= n <= last)
+        entries = self.entries[first : last + 1].tobytes()
+        named = self.is_wide, self.constants, self.dtypes
+        return entries, (*carried,), (*rounded,), *named
+
+
+State = TypeVar("State")
+
+
+class Propagation(Generic[State]):
+    """Pushes what a plan knows of values through a program.
+
+    Attributes:
+        program: the program.
+        entries: what each equation computes in, so far.
+        carried: see `WidthPlan`.
+        rounded: which uses are as written.
+    """
+
+    def __init__(self, program: NumericProgram):
+        self.program = program
+        self.entries = np.zeros(program.size, np.int8)
+        self.carried = dict[int, tuple[int, ...]]()
+        self.rounded = collections.defaultdict[tuple[int, int], bool](bool)
+
+    # What a plan says
+
+    def constant(self, array: Leaf, aval: Aval) -> State:
+        """What is known of an array that the program holds."""
+        raise NotImplementedError
+
+    def computed(self, node: Node, values: list[State]) -> Sequence[State]:
+        """What is known of the results of an equation without others inside."""
+        raise NotImplementedError
+
+    def opaque(self, node: Node, values: list[State]) -> Sequence[State]:
+        """The same of an equation that runs as it stands."""
+        raise NotImplementedError
+
+    def called(self, node: Node, values: list[State]) -> Sequence[State]:
+        """The same of a call."""
+        return self.block(node.inner[0], values)
+
+    def entering(self, node: Node, values: list[State]) -> list[State]:
+        """The operands of a loop, of branches or of shards inside of it."""
+        return values
+
+    def leaving(self, block: Block, values: list[State]) -> list[State]:
+        """The results of a block outside of it."""
+        return values
+
+    def crossing(self, value: State, aval: Aval) -> State:
+        """What a loop carries, of what it is given first."""
+        return value
+
+    def joined(self, values: Sequence[State], attempt: int) -> State:
+        """What is known of a value that is one of several."""
+        raise NotImplementedError
+
+    def entry_of(self, value: State, aval: Aval) -> int:
+        """What a value leaves a loop, branches, shards or a call in."""
+        raise NotImplementedError
+
+    # The way through a program
+
+    def block(self, block: Block, given: Sequence[State]) -> list[State]:
+        count = len(block.inputs) - len(given)
+        consts = zip(block.consts[:count], block.inputs)
+        held = [self.constant(x, var.aval) for x, var in consts]
+        known = dict(zip(block.inputs, [*held, *given]))
+        read = lambda v: self.constant(v.val, v.aval) if hasattr(v, "val") else known[v]
+        for node in block.nodes:
+            values = [*map(read, node.eqn.invars)]
+            known |= zip(node.eqn.outvars, self.node(node, values))
+        return [*map(read, block.outputs)]
+
+    def node(self, node: Node, values: list[State]) -> Sequence[State]:
+        if node.rule == CALL:
+            return self.called(node, values)
+        if node.rule == SOLVE:
+            return self.solve(node, values)
+        if node.rule in _JOINING:
+            made = _JOINING[node.rule](self, node, self.entering(node, values))
+            self.leave(node, made)
+            return [self.crossing(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
+        return (
+            self.computed(node, values)
+            if node.rule == COMPUTED
+            else self.opaque(node, values)
+        )
+
+    def leave(self, node: Node, values: Sequence[State]) -> None:
+        """Notes what results leave in."""
+        pairs = zip(values, node.eqn.outvars)
+        self.carried[node.number] = (*(self.entry_of(x, v.aval) for x, v in pairs),)
+
+    def solve(self, node: Node, values: list[State]) -> Sequence[State]:
+        return self.block(node.inner[0], solved(node, values))
+
+    def inside(self, block: Block, given: Sequence[State]) -> list[State]:
+        return self.leaving(block, self.block(block, given))
+
+    def _branches(self, node: Node, values: list[State]) -> list[State]:
+        made = [self.inside(block, values[1:]) for block in node.inner]
+        return [self.joined(each, 0) for each in zip(*made)]
+
+    def _shards(self, node: Node, values: list[State]) -> list[State]:
+        return self.inside(node.inner[0], values)
+
+    def _loop(self, node: Node, values: list[State]) -> list[State]:
+        _, before, consts, count = loop_parts(node.eqn)
+        first, last = before + consts, before + consts + count
+        pairs = zip(values[first:last], node.eqn.outvars)
+        carry = [self.crossing(value, var.aval) for value, var in pairs]
+        made: list[Any] = []
+        for attempt in itertools.count(1):
+            given = [*values[before:first], *carry, *values[last:]]
+            made = self.inside(node.inner[0], given)
+            after = [self.joined(pair, attempt) for pair in zip(carry, made)]
+            if after == carry:
+                break
+            carry = after
+        if node.rule == "while":
+            self.block(node.inner[1], [*values[:before], *carry])
+        return [*carry, *made[count:]]
+
+
+_JOINING: dict[str, Callable[..., list[Any]]] = {
+    "scan": Propagation._loop,
+    "while": Propagation._loop,
+    "cond": Propagation._branches,
+    "shard_map": Propagation._shards,
+}
+
+
+class Width(NamedTuple):
+    """What is known of a value where lines are wide.
+
+    Attributes:
+        is_wide: whether it, or what it is made of, is wider than the program has it.
+        line: the line that made it, if that is wide.
+    """
+
+    is_wide: bool = False
+    line: int | None = None
+
+
+class WideLines(Propagation[Width]):
+    """Equations that a rule makes wide, and what must be wide between them."""
+
+    def __init__(
+        self,
+        program: NumericProgram,
+        is_wide: Callable[[Node, bool], bool],
+        is_given_wide: bool = False,
+        casts_back: bool = False,
+    ):
+        super().__init__(program)
+        self._is_wide, self._casts_back = is_wide, casts_back
+        self._is_given_wide = is_given_wide
+
+    def plan(self) -> WidthPlan:
+        block, is_wide = self.program.block, self._is_given_wide
+        given = [Width(is_wide and is_inexact(x)) for x in self.program.jaxpr.in_avals]
+        self._used(block.number, self.block(block, given))
+        rounded = frozenset(use for use, is_due in self.rounded.items() if is_due)
+        return WidthPlan(self.entries, is_wide, is_wide, self.carried, rounded)
+
+    def constant(self, array: Leaf, aval: Aval) -> Width:
+        return Width()
+
+    def entering(self, node: Node, values: list[Width]) -> list[Width]:
+        return self._used(node.number, values)
+
+    def leaving(self, block: Block, values: list[Width]) -> list[Width]:
+        return self._used(block.number, values)
+
+    def crossing(self, value: Width, aval: Aval) -> Width:
+        return Width(value.is_wide)
+
+    def joined(self, values: Sequence[Width], attempt: int) -> Width:
+        return Width(any(value.is_wide for value in values))
+
+    def entry_of(self, value: Width, aval: Aval) -> int:
+        return WIDE if value.is_wide else WRITTEN
+
+    def opaque(self, node: Node, values: list[Width]) -> list[Width]:
+        is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
+        may_be_wide = is_rounding and not self.program.formats.is_own
+        return self._made(node, may_be_wide and self._wants_wide(node, values))
+
+    def computed(self, node: Node, values: list[Width]) -> list[Width]:
+        if node.name != "add_any":  # of parts of a gradient
+            values = self._used(node.number, values, node.line)
+        return self._made(node, self._wants_wide(node, values))
+
+    def _made(self, node: Node, is_wide: bool) -> list[Width]:
+        self.entries[node.number] = WIDE if is_wide else WRITTEN
+        avals = [var.aval for var in node.eqn.outvars]
+        return [Width(is_wide and is_inexact(aval), node.line) for aval in avals]
+
+    def _wants_wide(self, node: Node, values: Sequence[Width]) -> bool:
+        # `x.at[0].set(y)` has the dtype of `x`.
+        counted = values[:1] if node.name in IN_PLACE else values
+        return self._is_wide(node, any(value.is_wide for value in counted))
+
+    def _used(
+        self, number: int, values: Sequence[Width], line: int | None = None
+    ) -> list[Width]:
+        """Values as a line uses them in an equation or a block, if others cast back."""
+        made = []
+        for place, value in enumerate(values):
+            is_back = self._casts_back and value.is_wide and value.line != line
+            self.rounded[number, place] |= is_back
+            made.append(Width() if is_back else value)
+        return made
+
+
+def solved(node: Node, values: Sequence[Any]) -> list[Any]:
+    """The operands of the solver of a `custom_linear_solve`."""
+    sizes = [size or 0 for size in node.eqn.params["const_lengths"]]
+    first = sum(sizes[:2])
+    return [*values[first : first + sizes[2]], *values[sum(sizes) :]]
 
 
 def written(program: NumericProgram) -> WidthPlan:

@@ -7,12 +7,11 @@ import jax
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._lines.equations import Written
 from .._program.graph import Stack, open_jaxpr
-from .._source.origin import Origin
 from . import primitives
-from .formats import Formats, has_few_digits
+from .formats import Formats
 from .lines import Lines
 from .nodes import (
     CALL,
@@ -43,8 +42,6 @@ class NumericProgram:
         size: how many numbers there are.
         unknown: the primitives that run as written, since they have no wide form.
         backward: the narrow dtypes that a backward pass has.
-        held: the lines that use arrays of its own, made before it was traced or meanwhile,
-            in a dtype of 16 bits or less: whether that has rounded them is not known.
         literals: the numbers in its equations, as values.
         functions: what evaluates equations, and the bodies of long loops.
 
@@ -60,7 +57,6 @@ class NumericProgram:
         self.lines, self.unknown = Lines(), set[str]()
         self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
-        self.held, self._arrays = dict[Origin | None, str](), dict[Any, Leaf]()
         self.literals, self.functions = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
         if formats.narrow is not None:  # the first line stands for the inputs
@@ -94,7 +90,6 @@ class NumericProgram:
         """
         block = Block(jaxpr)
         consts = len(block.consts)
-        self._arrays |= zip(block.inputs, block.consts)
         fixed = {*block.inputs} if is_fixed else {*block.inputs[:consts]}
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
@@ -123,7 +118,6 @@ class NumericProgram:
                 f"({eqn.primitive.name}): give it a function that returns new arrays."
             )
         meant = self._meant(eqn.invars, stack)
-        self._note_held(eqn, stack, meant)
         is_fixed = all(
             hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
             for var in eqn.invars
@@ -155,18 +149,6 @@ class NumericProgram:
                 if number is not None:
                     found[place] = number
         return found
-
-    def _note_held(self, eqn: Equation, stack: Stack, meant: dict[int, float]) -> None:
-        """Notes the first use of each array of the program's own that may be rounded."""
-        for place, var in enumerate(eqn.invars):
-            is_number = hasattr(var, "val")
-            array = var.val if is_number else self._arrays.pop(var, None)
-            dtype = getattr(var.aval, "dtype", None)
-            is_narrow = self.formats.narrow is None and 0 < bits(dtype) < 32
-            if array is None or place in meant or not is_narrow:
-                continue
-            if is_inexact(var.aval) and not _are_plain(array):
-                self.held.setdefault(Written(stack).origin, str(dtype))
 
     def _count(self, block: Block, number: int) -> int:
         """Numbers a block and all inside of it; the next number."""
@@ -231,10 +213,3 @@ class NumericProgram:
         """What has the dtype of a value as written."""
         dtype = self.formats.written(getattr(var.aval, "dtype", np.dtype(bool)))
         return jax.ShapeDtypeStruct((), dtype)
-
-
-def _are_plain(array: Leaf) -> bool:
-    """Whether all numbers of an array have few binary digits, or are not finite."""
-    values = np.asarray(array).astype(np.complex128)
-    parts = np.concatenate([values.real.ravel(), values.imag.ravel()])
-    return bool(np.all(has_few_digits(parts[np.isfinite(parts)])))

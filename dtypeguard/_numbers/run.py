@@ -33,6 +33,7 @@ from .nodes import (
     Interpreter,
     Node,
 )
+from .plans import WIDE, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
     Counts,
@@ -45,7 +46,6 @@ from .probes import (
     stacked,
 )
 from .program import NumericProgram
-from .propagate import WIDE, WidthPlan, solved
 
 # Of loops with more equations than these, over all turns, the bodies are compiled.
 _MOST_EAGER, _MOST_UNROLLED = 2000, 400

@@ -13,8 +13,8 @@ from .._leaves.types import Aval, Leaf
 from .._program.graph import Stack
 from . import plans
 from .nodes import CALL, Node
+from .plans import Propagation
 from .program import NumericProgram
-from .propagate import Propagation
 from .run import Counts, Probes, run
 from .subject import largest
 

@@ -18,9 +18,8 @@ from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .losses import advice_of, line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
-from .prepared import prepare, running
+from .prepared import check_progress, prepare, running, status
 from .products import ProductRuns, check_options, product_losses
-from .progress import check_progress, status
 from .report import PrecisionReport
 from .runs import unmoved
 
@@ -217,7 +216,6 @@ def audit_call(
         search=plan,
         not_examined=tuple(sorted(measures.program.unknown)),
         not_separated=measures.not_separated,
-        held=tuple(measures.program.held),
         is_of_integers=not measures.are_floats,
         is_of_gradients=runs.has_gradients and not stuck and work is not None,
         raises=measures.raises,

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,10 +20,9 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .plan_report import PlanCheck, PlanSearch
 from .planning import Candidate, Planning, PlanTrials, candidates_in
-from .prepared import Prepared, prepare, running
+from .prepared import Prepared, Show, prepare, running
 
 BUDGET = 300
-Show = Callable[[str], None]
 _NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
 # Of the lines that lose most.
 _WORST = 5
@@ -128,7 +127,7 @@ def searched(
         tolerance=tolerance,
         measured=_measured(prepared.subject.f, trials),
     )
-    found = Planning(trials, bare, show_status).search()
+    found = Planning(trials, bare, inputs.budget, show_status).search()
     updates = tuple(prepared.traced.paths[number] for number in trials.updated)
     return dataclasses.replace(found, updates=updates)
 
@@ -140,7 +139,7 @@ def trials_of(prepared: Prepared, inputs: PlannedInputs) -> PlanTrials:
         for more in (inputs.also, inputs.held_out)
     )
     also = [prepared.measures.arrays, *also]
-    return PlanTrials(prepared, also, held_out, inputs.budget)
+    return PlanTrials(prepared, also, held_out)
 
 
 def _arrays(prepared: Prepared, args: Args, kwargs: Kwargs) -> list[Leaf]:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,14 +26,13 @@ from .._numbers import plans
 from .._numbers.formats import Formats
 from .._numbers.measure import distance, errors_of, mean_of, size_of
 from .._numbers.nodes import Node
-from .._numbers.plans import WidthPlan
+from .._numbers.plans import ROUNDED, WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._numbers.propagate import ROUNDED
 from .._numbers.run import run
 from .._program.graph import Graph
 from .plan_report import PlanSearch
-from .prepared import Prepared
+from .prepared import Prepared, Show
 from .runs import updated_inputs
 from .search import Spent, choose
 
@@ -69,10 +68,9 @@ class PlanTrials:
         prepared: Prepared,
         given: Sequence[Sequence[Leaf]],
         held_out: Sequence[Sequence[Leaf]],
-        budget: int,
     ):
         self._prepared, self.program = prepared, prepared.measures.program
-        self.count, self._budget = 0, budget
+        self.count = 0
         self.updated = updated_inputs(prepared.graph)
         self._last: tuple[Plan, Jaxpr] | None = None
         self._given = [*map(self._inputs, given)]
@@ -91,22 +89,15 @@ class PlanTrials:
 
     def alone(self, rounding: WidthPlan) -> float:
         """The error where some lines alone round, on the first inputs."""
-        self._spend()
         return self._error_on(self._given[0], rounding)
 
-    def error(self, plan: Plan, is_asked: bool = False) -> float:
+    def error(self, plan: Plan) -> float:
         """The greatest error of a plan on the inputs of the search."""
-        errors = []
-        for inputs in self._given:
-            if not is_asked:
-                self._spend()
-            errors.append(self._error_of(plan, inputs))
-        return max(errors)
+        return max(self._error_of(plan, inputs) for inputs in self._given)
 
     def held_out(self, plan: Plan) -> float | None:
         """The greatest error of a plan on what is held out; None if nothing is."""
-        errors = [self._error_of(plan, inputs) for inputs in self._held_out]
-        return max(errors, default=None)
+        return max((self._error_of(plan, x) for x in self._held_out), default=None)
 
     def compiled(self, plan: Plan) -> float | None:
         """The error as XLA compiles the program here, which may leave out roundings.
@@ -127,10 +118,6 @@ class PlanTrials:
         if self._last is None or self._last[0] != plan:
             self._last = plan, narrowed(self.program.jaxpr, plan)
         return self._last[1]
-
-    def _spend(self) -> None:
-        if self.count >= self._budget:
-            raise Spent
 
     def _error_of(self, plan: Plan, inputs: Inputs) -> float:
         scale = None if plan.loss_scale is None else np.float32(plan.loss_scale)
@@ -241,8 +228,8 @@ def nodes_of(items: Collection[Candidate]) -> frozenset[int]:
 class Planning:
     """The search for a plan: all products narrow, or all of it if there are none."""
 
-    def __init__(self, trials: PlanTrials, plan: Plan, show_status: Callable[[str], None]):
-        self._trials, self._show = trials, show_status
+    def __init__(self, trials: PlanTrials, plan: Plan, budget: int, show_status: Show):
+        self._trials, self._budget, self._show = trials, budget, show_status
         self._tolerance = math.inf if plan.tolerance is None else plan.tolerance
         candidates, self._unnamed = candidates_in(trials.program)
         products = [each for each in candidates if each.work]
@@ -256,10 +243,10 @@ class Planning:
         started = time.monotonic()
         self._show(f"running it with {self._bare.default} in {self._bare.narrow}")
         items, is_minimal = (), True
-        if self._error((), is_asked=True) > self._tolerance:
+        if self._error(()) > self._tolerance:
             order = sorted(self._candidates, key=self._worth)
             self._show("looking for lines that stay wide")
-            parts = order, self._error_alone, self._error, self._tolerance
+            parts = order, self._error_alone, self._error_tried, self._tolerance
             items, is_minimal = choose(*parts)
         items = grouped(items, self._candidates)
         plan = self._measured(items)
@@ -285,10 +272,9 @@ class Planning:
             count = len(self._alone) + 1
             self._show(f"measuring line {count} of {len(self._candidates)}")
             rounding = candidate.rounding(self._trials.program)
-            try:
-                self._alone[candidate] = self._trials.alone(rounding)
-            except Spent:
+            if self._trials.count >= self._budget:
                 return math.inf
+            self._alone[candidate] = self._trials.alone(rounding)
         return self._alone[candidate]
 
     def _measured(self, items: Sequence[Candidate]) -> Plan:
@@ -296,12 +282,12 @@ class Planning:
         plan, entries = self._plan(items), list[PlanEntry]()
         for number, entry in enumerate(plan.entries):
             self._show(f"measuring without entry {number + 1} of {len(items)}")
-            error = self._error([*items[:number], *items[number + 1 :]], is_asked=True)
+            error = self._error([*items[:number], *items[number + 1 :]])
             entries.append(dataclasses.replace(entry, error=error))
         return dataclasses.replace(
             plan,
             entries=(*entries,),
-            error=self._error(items, is_asked=True),
+            error=self._error(items),
             held_out=self._trials.held_out(plan),
             share=self._trials.share(plan),
         )
@@ -311,12 +297,18 @@ class Planning:
         entries = tuple(item.entry(dtype) for item in items)
         return dataclasses.replace(self._bare, entries=entries)
 
-    def _error(self, items: Collection[Candidate], is_asked: bool = False) -> float:
+    def _error(self, items: Collection[Candidate]) -> float:
         """The error with some lines wide, on the inputs of the search."""
         key = nodes_of(items)
         if key not in self._errors:
-            self._errors[key] = self._trials.error(self._plan(items), is_asked)
+            self._errors[key] = self._trials.error(self._plan(items))
         return self._errors[key]
+
+    def _error_tried(self, items: Collection[Candidate]) -> float:
+        """The same, as long as there are runs left."""
+        if nodes_of(items) not in self._errors and self._trials.count >= self._budget:
+            raise Spent
+        return self._error(items)
 
     def _notes(self, plan: Plan, items: Sequence[Candidate]) -> Iterator[str]:
         """What a search says beside its plan."""

@@ -1,9 +1,14 @@
-"""A program that is measured: traced, checked, and run as written and in wide types."""
+"""A program that is measured: checked, and run as written and in wide types.
+
+What long work is at is shown on a terminal, in a line that is gone when it is done.
+"""
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +28,10 @@ from .._program.graph import Graph
 from .._source.origin import Origin
 from .products import ProductRuns
 from .runs import Runs
+
+Show = Callable[[str], None]
+_T = TypeVar("_T")
+_CLEAR = "\r\033[K"
 
 
 class Prepared(NamedTuple):
@@ -68,7 +77,7 @@ def prepare(
     traced: Traced,
     graph: Graph,
     formats: Formats,
-    show_status: Callable[[str], None],
+    show_status: Show,
 ) -> Prepared:
     """Runs a program as written and in wide types."""
     program, paths = traced.program, traced.paths
@@ -123,3 +132,44 @@ def _cause(birth: Birth, paths: Sequence[str]) -> str:
     if origin is None:
         return f"what {made} makes, inside JAX,"
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
+
+
+@contextlib.contextmanager
+def status(progress: bool | None = None, every: float = math.inf) -> Iterator[Show]:
+    """A function that shows on standard error what is being done.
+
+    A pipe gets lines with `progress=True`, or one after `every` seconds without one.
+    """
+    stream, last = sys.stderr, time.monotonic()
+    is_terminal = progress is not False and stream.isatty()
+
+    def show(text: str) -> None:
+        nonlocal last
+        is_due = progress or (progress is None and time.monotonic() - last >= every)
+        if is_terminal:
+            print(f"{_CLEAR}{text}", end="", file=stream, flush=True)
+        elif is_due:
+            print(text, file=stream, flush=True)
+            last = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        if is_terminal:
+            print(_CLEAR, end="", file=stream, flush=True)
+
+
+def counted(items: Iterable[_T], total: int, show: Show, what: str) -> Iterator[_T]:
+    """Yields items, and shows how many of them are done."""
+    for number, item in enumerate(items, start=1):
+        show(f"{what} {number:,}/{total:,}")
+        yield item
+
+
+def check_progress(owner: str, progress: object) -> None:
+    """Checks that it is a bool or None."""
+    if not isinstance(progress, (bool, type(None))):
+        raise TypeError(
+            f"{owner} got progress={progress!r}. Write True, False, or None for where "
+            "somebody looks: on a terminal."
+        )

@@ -75,8 +75,6 @@ class PrecisionReport:
         not_separated: the loops whose decisions each run makes by itself; what flips there
             counts as rounding. It is "the program" if wide types are finite with their own
             decisions alone.
-        held: the lines that use arrays in a dtype of 16 bits or less which were made before
-            the program was traced: what that has rounded is not counted.
         is_of_integers: whether no output is floating.
         is_of_gradients: whether gradients in a narrow dtype are among the outputs, and no
             update.
@@ -111,7 +109,6 @@ class PrecisionReport:
     search: PlanSearch | None = None
     not_examined: tuple[str, ...] = ()
     not_separated: tuple[str, ...] = ()
-    held: tuple[Origin | None, ...] = ()
     is_of_integers: bool = False
     is_of_gradients: bool = False
     raises: bool = False

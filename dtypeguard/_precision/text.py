@@ -300,10 +300,6 @@ def _named(errors: dict[str, float]) -> str:
 def _not_examined(it: Report) -> Iterable[str]:
     for what, rows in (
         (
-            "Constants that the program holds in 16 bits or less are taken as they are, on",
-            [place_of(x) if x else "inside JAX" for x in it.held],
-        ),
-        (
             "Decisions that flip count as rounding, since each run makes its own, in",
             it.not_separated,
         ),

@@ -58,6 +58,7 @@ class Graph:
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
         self.variables: dict[int, Variable] = {}
+        self.regions: dict[Any, Any] = {}  # kept for `blame`
         self._left, self._shared = _MOST, {}
         self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())

@@ -9,12 +9,10 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.rows import percent
-from .._leaves.types import Jaxpr
 from .._numbers.formats import Formats
 from .._numbers.primitives import is_inexact
-from .._numbers.products import DEVICES, Products, products_named
+from .._numbers.products import DEVICES, products_named
 from .._numbers.subject import avals_in
-from .._program.graph import jaxprs_in, open_jaxpr
 from .difference import Difference
 from .rounding import (
     EXPLAINS,
@@ -111,11 +109,9 @@ class Judge:
     def _device_of(self, n: int, off: np.ndarray, grid: np.dtype) -> str | None:
         """The device whose products would explain a difference."""
         for device in () if self._formats.products else _DEVICES:
-            products = products_named(device)
-            if _has_rounded(self._call.program, products):
-                there = self._rounding(Formats(_SINGLE, is_own=True, products=products))
-                if there.beyond(n, off, grid).times <= EXPLAINS:
-                    return device
+            there = Formats(_SINGLE, is_own=True, products=products_named(device))
+            if self._rounding(there).beyond(n, off, grid).times <= EXPLAINS:
+                return device
         return None
 
     def of_function(self, n: int, other: "Judge") -> Difference:
@@ -210,12 +206,3 @@ def _grid(array: np.ndarray) -> np.dtype:
         if np.array_equal(back, numbers, equal_nan=True):
             return dtype
     return _DOUBLE
-
-
-def _has_rounded(program: Jaxpr, products: Products) -> bool:
-    """Whether a device rounds the operands of a product of a program."""
-    return any(
-        products.rounds(eqn)
-        or any(_has_rounded(x, products) for x in jaxprs_in(eqn.params))
-        for eqn in open_jaxpr(program).eqns
-    )

@@ -63,53 +63,6 @@ def contains(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
 
 
-Span = tuple[int, int, int, int]
-
-
-def span(node: ast.AST) -> Span:
-    """Where a node stands: its first line and column, and its last ones."""
-    names = "lineno", "col_offset", "end_lineno", "end_col_offset"
-    line, column, end_line, end_column = (getattr(node, name, None) or 0 for name in names)
-    return line, column, end_line, end_column
-
-
-def encloses(outer: Span, inner: Span) -> bool:
-    """Whether one node is a part of another one, by their spans."""
-    return outer != inner and outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
-
-
-def _first_line(node: ast.FunctionDef) -> int:
-    """The first line of a function, which may be that of a decorator."""
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
-
-
-def returned(code: CodeType) -> ast.expr | None:
-    """What a function returns; None if it is not found, or is one of several."""
-    line, name = code.co_firstlineno, code.co_name
-    names = code.co_varnames[: code.co_argcount]
-    module = parsed(code.co_filename)
-    found: list[ast.expr] = []
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line:
-            is_named = [each.arg for each in node.args.args] == list(names)
-            if is_named and _has_instructions(node.body, code):
-                found = [x for x in found if not encloses(span(x), span(node.body))]
-                found.append(node.body)
-        elif isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-            found += _returns(node)
-    return found[0] if len(found) == 1 else None
-
-
-def _has_instructions(node: ast.expr, code: CodeType) -> bool:
-    """Whether all that some code evaluates stands in an expression."""
-    start, end = span(node)[:2], span(node)[2:]
-    return all(
-        start <= (line, column) and (end_line, end_column) <= end
-        for line, end_line, column, end_column in code.co_positions()
-        if line and end_line and column is not None and end_column
-    )
-
-
 def renamed_before(file: str, name: str, line: int) -> int | None:
     """The last line before another in its function from which a cast may be missing.
 
@@ -134,28 +87,8 @@ def is_cast(node: ast.AST | None) -> bool:
     return is_call and ast.unparse(node.func).rpartition(".")[2] in CASTING
 
 
-def casts_in(code: CodeType) -> list[ast.Call]:
-    """The calls of `astype` and the like that are written in a function."""
-    module = parsed(code.co_filename)
-    lines = {line for *_, line in code.co_lines()}
-    return [
-        node
-        for node in (ast.walk(module) if module else ())
-        if isinstance(node, ast.Call) and node.lineno in lines and is_cast(node)
-    ]
-
-
 # How functions that cast are written.
 CASTING = "astype", "asarray", "convert_element_type"
-
-
-def _returns(node: ast.AST) -> Iterator[ast.expr]:
-    """What a function returns, itself and not a function in it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Return) and child.value is not None:
-            yield child.value
-        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from _returns(child)
 
 
 def assigned_value(file: str, name: str, line: int) -> ast.expr | None:

@@ -6,7 +6,6 @@ and every check but `init` reads that trace or runs its own control flow over it
 check sees nothing but types, so what it says of an update holds for all of these types.
 """
 
-import functools
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -19,13 +18,9 @@ import optax
 from jax import lax, tree_util
 
 from .._carry.modules import Contents
-from .._guard.guard import policy_of
-from .._guard.policy import dtype_of_update
-from .._guard.strong import strong
-from .._leaves.dtypes import dtype_of
-from .._leaves.rows import by_path, paths, type_of
+from .._leaves.rows import paths, type_of
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Updates
-from .entry import SweepInputs
+from .inputs import UpdateInputs
 
 _T = TypeVar("_T")
 
@@ -56,7 +51,8 @@ class Training(NamedTuple):
 class OptimizerSubject(CheckedCall):
     """The training step of an optimizer, traced once for each set of argument types."""
 
-    def __init__(self, opt: Optimizer, inputs: SweepInputs):
+    def __init__(self, opt: Optimizer, inputs: UpdateInputs):
+        self.opt = opt
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):
@@ -74,7 +70,6 @@ class OptimizerSubject(CheckedCall):
         self.traces = 0
         self.init = opt.init
         self.grads, self.extra_args = inputs.updates, inputs.extra_args
-        self.updates_dtype = policy_of(opt).updates_dtype
         super().__init__(
             lambda carry: jitted(inputs.updates, carry, arrays),
             Training(inputs.params, opt.init(inputs.params)),
@@ -125,35 +120,6 @@ def compilations(subject: CheckedCall) -> None:
     same_types("", subject.carry, subject.step(subject.carry))
 
 
-def multi_steps(subject: OptimizerSubject) -> None:
-    """MultiSteps around the optimizer traces and keeps its types."""
-    params = subject.carry.params
-    if _shapes(params) != _shapes(subject.grads):
-        raise Skip("MultiSteps accumulates gradients in the shapes of the params")
-
-    def accumulate(init, update):
-        inner = optax.GradientTransformationExtraArgs(init, update)
-        outer = optax.MultiSteps(inner, 2)
-        before = outer.init(params)
-        updates, after = outer.update(subject.grads, before, params, **subject.extra_args)
-        return before, updates, after
-
-    try:
-        before, updates, after = accumulate(subject.init, subject.update)
-    except TypeError:
-        # The accumulator of Optax 0.1.9 has the dtypes of the params, and it multiplies
-        # bools of the inner state by ints. Its own branches differ then, even around an
-        # optimizer that changes nothing.
-        strong_init = lambda params: strong(subject.init(params))
-        try:
-            accumulate(strong_init, lambda updates, state, params, **_: (updates, state))
-        except TypeError:
-            raise Skip("MultiSteps itself does not take these dtypes") from None
-        raise
-    same_types("state", before, after)
-    no_promotion(subject, updates)
-
-
 def failures_of(
     checks: Mapping[str, Callable[[_T], None]], subject: _T
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -202,17 +168,6 @@ def _type_and_shape(leaf: Leaf, other: Leaf) -> str:
     return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
 
 
-def no_promotion(subject: OptimizerSubject, updates: Updates) -> None:
-    gradients = by_path(subject.grads)
-    asked = functools.partial(dtype_of_update, subject.updates_dtype)
-    raise_first(
-        f"updates{path}: {type_of(update)} for a {type_of(param)} param"
-        for path, param, update in _pairs("updates", subject.carry.params, updates)
-        if dtype_of(param + update) != dtype_of(param)
-        and dtype_of(update) != asked(dtype_of(param), dtype_of(gradients.get(path)))
-    )
-
-
 def _pairs(name: str, before: PyTree, after: PyTree) -> Iterator[tuple[str, Leaf, Leaf]]:
     old = paths(before)
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
@@ -234,8 +189,3 @@ def raise_first(faults: Iterable[str]) -> None:
     if first:
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         raise Fault(first + more)
-
-
-def _shapes(tree: PyTree) -> tuple[object, list[tuple[int, ...]]]:
-    leaves, treedef = tree_util.tree_flatten(tree)
-    return treedef, [jnp.shape(leaf) for leaf in leaves]

@@ -40,14 +40,13 @@ from .checks import (
     failures_of,
     same_types,
 )
-from .configurations import Configuration
-from .entry import SweepInputs, ones_like
+from .inputs import Configuration, UpdateInputs, ones_like
 
 
 class Trial:
     """An optimizer with its inputs, in one configuration."""
 
-    def __init__(self, opt: Optimizer, inputs: SweepInputs):
+    def __init__(self, opt: Optimizer, inputs: UpdateInputs):
         self.opt = opt
         self.inputs = inputs
 
@@ -244,7 +243,6 @@ RULES: dict[str, _Rule] = {
     "scan": _traced(checks.scan),
     "cond": _traced(checks.cond),
     "while_loop": _traced(checks.while_loop),
-    "accumulation": _traced(checks.multi_steps),
     "one_compilation": _traced(checks.compilations),
     "donation": _donation,
     "checkpoint": _checkpoint,
@@ -258,7 +256,7 @@ STEP_RULES["one_compilation"] = _step_compiles_once
 
 def broken(
     make: Callable[[], Optimizer],
-    inputs: Callable[[Configuration], SweepInputs],
+    inputs: Callable[[Configuration], UpdateInputs],
     rules: Iterable[str],
     configurations: Iterable[Configuration],
 ) -> dict[str, list[tuple[Configuration, str]]]:

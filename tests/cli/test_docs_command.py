@@ -35,7 +35,7 @@ def test_the_api_has_signatures_and_docstrings(capsys):
     assert main(["docs", "api"]) == 0
     printed = capsys.readouterr().out
     assert "\n::: " not in printed
-    assert "### dtypeguard.guard\n\n```python\nguard(inner: " in printed
+    assert "### dtypeguard.guard\n\n```python\nguard(inner" in printed
     for name in dtypeguard.__all__:
         assert f"### dtypeguard.{name}\n" in printed
         assert getattr(dtypeguard, name).__doc__.partition("\n")[0] in printed

@@ -1,6 +1,5 @@
 """What is found, in every form: printed, for programs, for GitHub, and in colors."""
 
-import html.parser
 import io
 import json
 import re
@@ -49,7 +48,7 @@ def folder(script, tmp_path, monkeypatch):
 
 
 COMMANDS = {
-    "audit": ["audit", "--step", *INPUTS],
+    "audit": ["audit", *INPUTS],
     "precision": ["precision", "train.py:rounded", *INPUTS[1:]],
     "lock": ["lock", *INPUTS, "--check", "step.lock"],
     "run": ["run", "train.py"],
@@ -87,17 +86,6 @@ def test_json_is_json_alone(run, capsys, folder, command, monkeypatch):
     keys = {"audit": "drifts", "precision": "losses", "lock": "causes"}
     assert read[keys.get(command, "compiled_again")]
     assert "train.py" in json.dumps(read)
-
-
-@every
-def test_markdown_and_html(run, capsys, folder, command):
-    markdown = told(run, capsys, command, "--format", "markdown")
-    assert re.match(r"\*\*.*\*\*\n\n", markdown)
-    page = told(run, capsys, command, "--format", "html")
-    assert page.startswith("<!doctype html>")
-    html.parser.HTMLParser().feed(page)
-    assert "train.py" in markdown
-    assert "train.py" in page
 
 
 def test_a_run_that_ends_well_has_nothing_to_note(run, script, tmp_path):

@@ -40,13 +40,9 @@ WRONG = """
  | required: command. Write for example: dtypeguard audit optax:adam
 sweep | is part of dtypeguard's own tests now. For your own optimizer write
 sweeep | invalid choice: 'sweeep'
-check optax:adam | Did you mean dtypeguard audit?
-explain train.py | Did you mean dtypeguard run?
 train.py | Did you mean dtypeguard run train.py?
-audti | Did you mean dtypeguard audit?
 demo prodigi | Write for example: dtypeguard demo prodigy
 docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
-docs explan | Did you mean dtypeguard docs explain?
 run no_such_script.py | can't open file 'no_such_script.py': No such file
 run -m no_such_module | No module named no_such_module. usage: dtypeguard run
 run -m no.such.module | No module named no.such.module
@@ -54,46 +50,38 @@ run -m | '-m' names no script. usage: dtypeguard run
 run --x64 train.py | --x64 is no option of it. usage: dtypeguard run
 run --format yaml a.py | 'yaml' is no form. Write one of text, json
 audit | required: TARGET. Write for example: dtypeguard audit
-audit optax:adam --x65 | audit: error: unrecognized arguments: --x65.
-audit optax:adam rate=1 | Write for example: dtypeguard audit optax:adam
+audit optax:adam --x65 | unrecognized arguments: --x65
 audit optax:adam --format yaml | invalid choice: 'yaml'
-audit optax.adam | or FILE.py:NAME. Did you mean optax:adam? Write
-audit optax:prodigy | Did you mean optax.contrib:prodigy? Write for
+audit optax.adam | or FILE.py:NAME. Write
 audit optax:adm | optax has no adm. Did you mean adam? Write for example
 audit no_such_module:opt | no_such_module cannot be imported: ModuleNot
 audit no_such_file.py:opt | cannot be imported: FileNotFoundError
 audit optax:adam | optax:adam needs learning_rate. If it is a step: dtypeguard audit
 audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or audit FILE
-audit :takes_some --set nesterov=1 --set rate=1 | called: AssertionError. Write: dtypeguard
+audit :takes_some --set nesterov=1 --set rate=1 | called: AssertionError. It takes rate
 audit :step | it is a step: dtypeguard audit my_script.py:step --inputs my_script
-audit optax:sgd --set 1 | Write for example: --set learning_rate=
+audit optax:sgd --set 1 | '1' is not name=value
 audit optax:sgd --set nesterov=false | Write: --set nesterov=False
 audit optax:sgd --set rate=1 | It takes learning_rate, momentum, nesterov,
-audit optax:sgd --set learning_rate=1 --set learning_rate=2 | is given twice
 audit :opt --set rate=1 | is an optimizer already and takes no --set
 audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
 audit optax:sgd --params= | '' is not a dtype
 audit optax:sgd --grads int32 | int32 is not floating or complex
-audit optax:sgd --params float64 | float64 needs --x64 as well
+audit optax:sgd --set learning_rate=1 --params float64 | float64 needs --x64 as well
 audit optax:constant_schedule --set value=1 | which is not an optimizer
 audit optax:__version__ | neither an optimizer nor a function
 audit :fails.step | my_script.py:fails.step cannot be read: ValueError: no such
 audit :three.step | my_script.py has no three.step
-audit optax:adam --html no/such/a.html | audit --html audit.html
-audit optax:adam --json --markdown | --json --markdown audit.markdown
-audit optax:adam --json --format markdown | only one form can be printed
+audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written
 audit :step --step | a step needs a function that gives its arguments
 audit :step --inputs :inputs --params bf16 | --params is for an optimizer
 audit :step --carry 1 | --carry is for a step
-audit :step --inputs inputs | Did you mean --inputs my_script.py:inputs?
+audit :step --inputs inputs | Write for example: --inputs my_script.py:inputs
 audit :step --inputs :nope | my_script.py has no nope. Write for example: --inputs
 audit :step --inputs :raises | raises cannot be called: KeyError: 'data'
-audit :step --inputs :inputs --inputs :inputs | --inputs: it is given twice
-audit :opt --inputs :inputs | is an optimizer and no step. Write: dtypeguard audit
-lock :opt --inputs :inputs | is an optimizer and no step. Write a step that calls its
+audit :opt --inputs :inputs | which is an optimizer. Write
+lock :opt --inputs :inputs | which is an optimizer. Write
 lock :step | dtypeguard lock my_script.py:step --inputs
-lock :step --inputs :inputs --check a --check b | --check: it is given twice
-lock :step --inputs :inputs --out= | argument --out: '' names no file
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
 precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
 precision :three --inputs :inputs | audit_precision got
@@ -101,14 +89,14 @@ precision :loss --inputs :x | does not run with what my_script.py:x gives
 precision :loss --inputs :raises | # data
 precision :breaks --inputs :inputs | # here
 precision :breaks --inputs :inputs | It is an error of the program itself, called with what
-precision :loss --inputs :count --narrow i8 | --narrow 'i8' is not a floating dtype
-precision :loss --inputs :inputs --wide int32 | Write --wide float32
+precision :loss --inputs :count --narrow i8 | i8 is not floating or complex
+precision :loss --inputs :inputs --wide int32 | int32 is not floating
 precision :loss --inputs :inputs --tolerance -1 | '-1' is not a relative error
 precision :loss --inputs :inputs --tolerance foo | 'foo' is not a relative error: write a
-precision :loss --inputs :inputs --max-error x | 'x' is not a relative error
 precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu"
 precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{
 precision :loss --inputs :inputs --out a.plan | a search needs --narrow. Write for example
+precision :loss --inputs :inputs --html no/such.html | 'no/such.html' cannot be written
 plan :loss --inputs :inputs --narrow bf16 | a search needs --tolerance. Write for example
 precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says
 precision :loss --inputs :inputs --check a --out b | not allowed with argument
@@ -163,7 +151,7 @@ def _options_of(name):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("audit :opt --params float32 --markdown", "--markdown is deprecated: --format"),
+        ("audit :opt --params float32 --markdown", "--markdown is deprecated: text"),
         ("audit :step --step --inputs :inputs", ""),
         ("audit :step --inputs :inputs", ""),
     ],
@@ -178,15 +166,11 @@ def test_what_was_replaced_still_works(words, sentence, script, capsys):
 
 
 def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):
-    old, new = tmp_path / "old.html", tmp_path / "new.json"
-    old.write_text("old")
-    argv = ["audit", "optax:adam", "--html", str(old), "--json", str(new)]
+    file = tmp_path / "old.json"
+    file.write_text("old")
+    argv = ["audit", "optax:adam", "--json", str(file)]
     assert main(argv) == 2
-    assert (old.read_text(), new.exists()) == ("old", False)
+    assert file.read_text() == "old"
     assert main([*argv, "--set", "learning_rate=1", "--params", "float32"]) == 0
-    assert old.read_text().startswith("<!doctype html>")
-    assert new.read_text().startswith("{")
-    assert (
-        main(["audit", "my_script.py:opt", *["--json", "/dev/null", "--html", "/dev/null"]])
-        == 0
-    )
+    assert file.read_text().startswith("{")
+    assert main(["audit", "my_script.py:opt", "--json", "/dev/null"]) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from dtypeguard._cli import demo
 from dtypeguard._cli.main import main
-from dtypeguard._demo.names import NAMES
+from dtypeguard._demo import NAMES
 from dtypeguard._demo.scene import FOLDER, PlayedHalf, Scene, play
 
 RECORDED = sys.version_info >= (3, 12)  # where lines of values are

@@ -74,9 +74,9 @@ def cond(nnx, guarded, *models):
 
 
 LOOPS = {
-    scan: ("carry", "guard_step directly above def body"),
-    fori_loop: ("carry", r"guard_step\(carry=1\) directly above def turn"),
-    while_loop: ("carry", "guard_step directly above def step"),
+    scan: ("carry", r"guard_step\(body\)"),
+    fori_loop: ("carry", r"guard_step\(turn, carry=1\)"),
+    while_loop: ("carry", r"guard_step\(step\)"),
     cond: ("models", r"guard_step\(true_fun\)"),
 }
 
@@ -116,4 +116,4 @@ def test_the_value_of_a_variable_that_a_branch_closes_over_has_the_users_own_lin
 
     model, _ = make(nnx)
     note = note_on(lambda: average(model, X))
-    assert "(seen, closed over)" in note
+    assert "(closed over)" in note

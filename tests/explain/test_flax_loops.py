@@ -85,10 +85,10 @@ def haiku_stack(guard):
 @pytest.mark.parametrize(
     ("program", "guard", "position"),
     [
-        (linen_scan, "@dtypeguard.guard_step on Block.__call__", 0),
-        (linen_remat_scan, "@dtypeguard.guard_step on Block.__call__", 0),
+        (linen_scan, "dtypeguard.guard_step(Block.__call__)", 0),
+        (linen_remat_scan, "dtypeguard.guard_step(Block.__call__)", 0),
         (linen_while_loop, "dtypeguard.guard_step(lambda ..., carry=1)", 1),
-        (nnx_scan, "@dtypeguard.guard_step(carry=1) directly above def layer", 1),
+        (nnx_scan, "dtypeguard.guard_step(layer, carry=1)", 1),
         (haiku_stack, "dtypeguard.guard_step(lambda ...)", 0),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

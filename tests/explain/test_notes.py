@@ -60,7 +60,7 @@ def noted(kind, *changes, checked=True, x64=False):
     """Registers a program with its remedy, and how the remedy is written into it."""
 
     def register(program):
-        is_checked = checked and kind == "begin"
+        is_checked = checked and kind in ("begin", "guard")
         ROWS[program.__name__] = Row(program, kind, changes, is_checked, x64)
         return program
 

@@ -28,6 +28,7 @@ CALLS = {
     "audit of an optimizer": lambda: dtypeguard.audit(optax.sgd(1), X),
     "explain": dtypeguard.explain,
     "audit_precision": lambda: dtypeguard.audit_precision(jnp.sin, X),
+    "check_lock": lambda: testing.check_lock(lambda x: x, X, path="step.lock"),
     "autocast": lambda: dtypeguard.autocast(jnp.sin, jnp.bfloat16),
 }
 

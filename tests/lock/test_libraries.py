@@ -12,13 +12,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
-from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import lock_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 BF16, F32 = jnp.bfloat16, jnp.float32
 X = jax.ShapeDtypeStruct((4, 4), BF16)
@@ -61,12 +61,12 @@ def test_equinox(tmp_path):
     assert table["compute_loss"]["products"] == ["bfloat16 @ bfloat16 -> bfloat16"]
     assert table["compute_loss"]["casts"] == ["bfloat16 -> float32"]
     assert lock.inputs["opt_state[*].mu"] == "bfloat16"
-    assert lock.carry == {"model": "bfloat16"}
+    assert lock.inputs["model"] == lock.outputs["result[0]"] == "bfloat16"
     path = tmp_path / "mlp.lock"
     updated(make_step, *arguments(2), path=path)
     check_lock(make_step, *arguments(7), path=path)
     with pytest.raises(
-        AssertionError, match=r"carry +model +locked: bfloat16 +now: float32"
+        AssertionError, match=r"inputs +model +locked: bfloat16 +now: float32"
     ):
         check_lock(make_step, *arguments(2, F32), path=path)
 
@@ -96,7 +96,7 @@ def test_a_layer_of_nnx_counts_for_the_line_that_calls_it(tmp_path):
 
     lock, table = lines(train_step, *arguments(BF16))
     assert table["__call__"]["products"] == ["bfloat16 @ bfloat16 -> bfloat16"]
-    assert lock.carry["model"] == "float32"
+    assert lock.inputs["model"] == lock.outputs["model"] == "float32"
     path = tmp_path / "net.lock"
     updated(train_step, *arguments(BF16), path=path)
     check_lock(train_step, *arguments(BF16), path=path)
@@ -113,7 +113,8 @@ def test_haiku():
 
     x = jnp.ones((2, 4))
     lock, table = lines(update, jax.eval_shape(net.init, jax.random.key(0), x), x)
-    assert lock.carry == {"params": "float32"}
+    assert lock.inputs["params"] == "float32"
+    assert lock.outputs == {"result": "float32"}
     assert table["test_haiku"]["products"] == ["float32 @ float32 -> float32"]
     assert table["update"]["arithmetic"] == ["float32", "float32"]  # and nothing folded
 
@@ -176,12 +177,16 @@ def test_what_jax_transforms():
     assert table["double"]["arithmetic"] == ["bfloat16 -> float32"]
     # The rules of `scaled` count for the line that calls it.
     assert table["layer"]["arithmetic"] == ["bfloat16", "bfloat16"]
-    assert lock.outputs == {"result[1]": "float32", "result[2]": "float32"}
+    assert lock.outputs == {
+        "result[0]": "bfloat16",
+        "result[1]": "float32",
+        "result[2]": "float32",
+    }
 
 
 def test_a_function_that_carries_nothing():
     lock, _ = lines(lambda x, y: {"a": x.astype(F32), "b": y}, X, X)
-    assert (lock.inputs, lock.carry) == ({"x": "bfloat16", "y": "bfloat16"}, {})
+    assert lock.inputs == {"x": "bfloat16", "y": "bfloat16"}
     assert lock.outputs == {"result['a']": "float32", "result['b']": "bfloat16"}
 
 
@@ -191,9 +196,10 @@ def test_items_of_other_types_stay_apart_and_numbers_fold():
 
     batch = jnp.zeros(2, jnp.uint8), jnp.zeros(2, jnp.int32)
     params = {f"layer_{n}": {"w": jnp.ones(2, BF16), "b": jnp.ones(2)} for n in range(3)}
-    lock, _ = lines(f, batch, params, carry="params")
-    assert lock.inputs == {"batch[0]": "uint8", "batch[1]": "int32"}
-    assert lock.carry == {
+    lock, _ = lines(f, batch, params)
+    assert lock.inputs == {
+        "batch[0]": "uint8",
+        "batch[1]": "int32",
         "params['layer_*']['b']": "float32",
         "params['layer_*']['w']": "bfloat16",
     }

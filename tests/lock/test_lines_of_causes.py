@@ -7,13 +7,13 @@ import textwrap
 
 import pytest
 
-from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import compared, lock_of
 from dtypeguard._lock.text import text_of
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 HEAD = """
 import jax, jax.numpy as jnp

@@ -12,14 +12,14 @@ import locked_step
 import pytest
 from helpers import set_x64
 
-from dtypeguard._leaves.compat import CAN_LOCK
+from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import compared, lock_of
 from dtypeguard._lock.text import LockError, text_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not CAN_LOCK, reason="needs JAX >= 0.7"),
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
 SOURCE = inspect.getsource(locked_step)
 HERE = pathlib.Path(__file__).parent
@@ -205,7 +205,7 @@ def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path, text)
     report = check(tmp_path, text, changed(tmp_path, *left_out)).report()
     assert re.search(r"train\.py:46: loss_fn\n +compute = params\n", report), report
     assert "casts  locked: float32 -> bfloat16   now: no longer" in report
-    assert re.search("and so: forward .*attention", report)
+    assert re.search("and so: forward, .*attention", report)
 
     def step(x, w):
         def up(x):
@@ -344,7 +344,7 @@ def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
 
 def test_one_leaf_of_many_is_named(tmp_path, text):
     found = check(tmp_path, text, changed(tmp_path, *CHANGES["an input widened"][:2]))
-    assert "carry  state[0]['norm']  locked: float32   now: bfloat16" in found.report()
+    assert "inputs  state[0]['norm']  locked: float32   now: bfloat16" in found.report()
 
 
 def test_weak_types_are_part_of_it(tmp_path):
@@ -356,20 +356,16 @@ def test_weak_types_are_part_of_it(tmp_path):
 
 
 DAMAGED = {
-    "version": (lambda text: text.replace("format = 1", "format = 7"), "format 7"),
+    "version": (lambda text: text.replace("format = 2", "format = 7"), "format 7"),
     "cut off": (lambda text: text[: len(text) // 2], "damaged|cut off"),
-    "cut off at a line": (lambda text: text.partition("[carry]")[0], "is cut off"),
+    "cut off at a line": (lambda text: text.partition("[outputs]")[0], "is cut off"),
     "a conflict": (
         lambda text: text.replace("[inputs]", "<<<<<<< HEAD\n[inputs]\n=======\n>>>>>>> b"),
-        "merge conflict in line",
+        "in a merge conflict take either side",
     ),
     "another step": (
         lambda text: text.replace("train.py:step", "train.py:other"),
         "is the lock of train.py:other, and this is train.py:step",
-    ),
-    "other inputs": (
-        lambda text: text.replace('batch = "int32"', 'tokens = "int32"'),
-        "another tree",
     ),
     "no table": (lambda text: text.replace("[inputs]", "inputs = 3\n[x]"), "damaged"),
 }
@@ -386,9 +382,3 @@ def test_a_lock_that_cannot_be_used_is_left_as_it_is(tmp_path, text, name):
     with pytest.raises(LockError, match=message):
         compared(traced(module), str(path))
     assert path.read_bytes() == before
-
-
-def test_an_older_jax_is_refused(monkeypatch):
-    monkeypatch.setattr("dtypeguard._lock.check.CAN_LOCK", False)
-    with pytest.raises(LockError, match=r"needs JAX 0\.7 or newer, and this is JAX"):
-        lock_of(scaled, (), {}, None)

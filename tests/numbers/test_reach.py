@@ -36,7 +36,7 @@ def test_what_draws_other_numbers_in_every_run_is_refused():
 
 
 def test_what_shards_compute_is_not_examined():
-    mesh = jax.make_mesh((1,), ("data",))
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("data")
     shards = lambda x: jax.shard_map(jnp.tanh, mesh=mesh, in_specs=spec, out_specs=spec)(x)
     report = audit_precision(lambda x: 1.7 * shards(x), X)
@@ -137,7 +137,6 @@ GOOD = {
         (jax.random.key(0),),
     ),
     "an infinite input": (lambda x, best: (1.3 * x, best), (X, jnp.array(jnp.inf))),
-    "pmap": (lambda x: jax.pmap(lambda x: 1.3 * x)(x[None]), (X,)),
     "a generator's list": (lambda xs: [1.3 * x for x in xs], ([X, X],)),
 }
 
@@ -271,7 +270,7 @@ def test_what_an_optimizer_makes_of_a_gradient_of_0_is_not_counted(name):
     assert all("['b']" in path for path in report.vanishing)
     assert report.error < 0.1
     off = report.vanishing["[0]['b']"]
-    assert f"[0]['b'] ({100 * off:.0f}% off)" in str(report)
+    assert f"[0]['b'] ({100 * off:.0f}%)" in str(report)
 
 
 def test_a_sum_that_cancels_exactly_is_all_that_there_is():

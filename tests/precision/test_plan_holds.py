@@ -39,7 +39,7 @@ REFACTORS = {
 EDITS = {
     "a function of the plan renamed": (
         [("norm(", "normalized(")],
-        r'"?train.py:norm"?: .*the nearest is "train.py:normalized"',
+        r'"?train.py:norm"?: .*the nearest there is "train.py:normalized"',
     ),
     "a variable in its expression renamed": (
         [("for p, g in zip", "for p, d in zip"), ("0.1 * g", "0.1 * d")],
@@ -60,7 +60,7 @@ EDITS = {
                 ),
             ),
         ],
-        r'train.py:step: p - 0.1 \* g: .*"train.py:descend"',
+        r'train.py:step: p - 0.1 \* g: .*"train.py:descend',
     ),
 }
 

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import dtypeguard
-from dtypeguard._precision.progress import counted, status
+from dtypeguard._precision.prepared import counted, status
 from dtypeguard.testing import check_contract
 
 

@@ -11,8 +11,8 @@ from optimizer_sweep.catalog import entries
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from dtypeguard._testing.configurations import CONFIGURATIONS
 from dtypeguard._testing.contract import RULES
+from dtypeguard._testing.inputs import CONFIGURATIONS
 from dtypeguard.testing import check_contract, parametrize_with_checks
 
 ENTRIES, _ = entries()
@@ -140,7 +140,7 @@ BROKEN = {
     ),
     "state changes its tree": (
         lambda: _optimizer(lambda p: (), lambda m: (jnp.zeros(()),)),
-        {"state_types", "scan", "cond", "while_loop", "accumulation"},
+        {"state_types", "scan", "cond", "while_loop"},
     ),
     "a size by the params' values": (lambda: _optimizer(_size_by_value), {"init"}),
     "wide updates": (lambda: _optimizer(out=_widen), {"update_types"}),
@@ -156,7 +156,7 @@ BROKEN = {
     ),
     "arrays only": (
         lambda: _optimizer(out=_on_arrays_only),
-        {"state_types", "scan", "cond", "while_loop", "accumulation"},
+        {"state_types", "scan", "cond", "while_loop"},
     ),
 }
 

@@ -15,10 +15,9 @@ from dtypeguard import fromage, multi_steps, prodigy
 from dtypeguard._leaves.arguments import is_transformation, parameters, required
 from dtypeguard._leaves.errors import first_line
 from dtypeguard._leaves.types import Optimizer
-from dtypeguard._testing.entry import Entry
-from dtypeguard._testing.recipes import RECIPES, Recipe
+from dtypeguard._testing.inputs import Entry, Recipe
 
-from .recipes import ALWAYS, ARGUMENTS, BUILDERS, LEFT_OUT, Factory
+from .recipes import ALWAYS, ARGUMENTS, BUILDERS, LEFT_OUT, RECIPES, Factory
 
 _OURS = fromage, multi_steps, prodigy
 

@@ -13,6 +13,7 @@ import optax
 from jax import tree_util
 
 from dtypeguard._leaves.types import Optimizer, Params, PyTree, Updates
+from dtypeguard._testing.inputs import Recipe, sample, slopes
 
 Factory = Callable[..., Optimizer]
 
@@ -201,4 +202,32 @@ NO_EXPLICIT_FLOAT64: dict[str, str] = {
     "optax.noisy_sgd": _NOISE,
     "optax.contrib.differentially_private_aggregate": _NOISE,
     "optax.contrib.dpsgd": _NOISE,
+}
+
+
+def _per_example(params: Params) -> Updates:
+    stack = lambda slope: np.stack([0.5 * slope, 1.5 * slope])
+    return tree_util.tree_map(stack, slopes(params))
+
+
+PER_EXAMPLE = Recipe(grads=_per_example)
+_AGGREGATING = "optax.experimental.aggregating"
+_OF_EXAMPLES = (
+    "optax.dpsgd",
+    "optax.differentially_private_aggregate",
+    "optax.contrib.dpsgd",
+    "optax.contrib.differentially_private_aggregate",
+    f"{_AGGREGATING}.add_mean_variance_to_opt",
+    f"{_AGGREGATING}.average_incrementally_updates",
+    f"{_AGGREGATING}.average_per_element_updates",
+    f"{_AGGREGATING}.process",
+)
+# By the name of an optimizer of Optax's that takes no plain tree, or gradients of examples.
+RECIPES: dict[str, Recipe] = {
+    "optax.lookahead": Recipe(
+        params=optax.LookaheadParams(fast=Recipe().params, slow=Recipe().params),
+        grads=lambda params: slopes(params.fast),
+    ),
+    "optax.contrib.scale_by_muon": Recipe(sample({"w": (4, 3), "v": (3, 5)})),
+    **dict.fromkeys(_OF_EXAMPLES, PER_EXAMPLE),
 }

@@ -6,7 +6,7 @@ function that is new each time. Where nothing that is looked at differs, nothing
 
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -179,15 +179,15 @@ def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str
     return f"Cast it at {why.origin.users}: {cast_text(before)}."
 
 
-def _guarding(changes: Iterable[Difference]) -> Iterator[str]:
+def _guarding(changes: Sequence[Difference]) -> Iterator[str]:
     """What to write for leaves that a guard keeps, with the arguments that hold them."""
     items = dict[str, int | None]()
     for x in changes:
-        known = items.get(parameter(x.path))
-        items[parameter(x.path)] = x.item if known is None else known
-    is_first = None in items.values() or "self" in items or [*items.values()] == [0]
-    options = f", carry={(*items,)!r}, returned={(*items.values(),)}" * (not is_first)
-    if items:
+        if x.is_returned and items.get(parameter(x.path)) is None:
+            items[parameter(x.path)] = x.item
+    is_plain = None in items.values() or "self" in items or [*items.values()] in ([], [0])
+    options = f", carry={(*items,)!r}, returned={(*items.values(),)}" * (not is_plain)
+    if changes:
         yield (
             "Where a step gives back another dtype than it was given: "
             f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an "

@@ -38,6 +38,8 @@ SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
+# A number that is lost is so in what these make of it: a mask, until a softmax has it.
+_PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
@@ -68,7 +70,7 @@ class ValueType(NamedTuple):
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
         is_held: whether it is a number that the narrow dtype has exactly.
-        is_lost: whether it is a number that is 0 or infinite in the narrow dtype.
+        is_lost: whether a number in it is 0 or infinite in the narrow dtype.
     """
 
     dtype: DType
@@ -128,14 +130,19 @@ class ByPlan(Propagation[ValueType]):
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
         dtype = dtype_of(aval)
-        if kind(dtype) != "float" or isinstance(array, Tracer) or np.size(array) != 1:
+        is_whole = getattr(array, "is_fully_addressable", True)
+        if kind(dtype) != "float" or isinstance(array, Tracer) or not is_whole:
             return ValueType(dtype)
         value = np.asarray(array, dtype)
+        if value.size != 1:  # of an array, its greatest finite number counts
+            value = np.max(abs(value), initial=0, where=np.isfinite(value))
         with np.errstate(all="ignore"):
             narrow = value.astype(self._plan.narrow)
-        is_lost = bool(narrow == 0) or bool(np.isfinite(value) > np.isfinite(narrow))
-        is_held = bool(narrow.astype(dtype) == value)
-        return ValueType(dtype, False, is_held, is_lost and not is_held)
+        is_equal = bool(narrow.astype(dtype) == value)
+        is_lost = not is_equal and bool(
+            narrow == 0 or np.isfinite(value) > np.isfinite(narrow)
+        )
+        return ValueType(dtype, False, is_equal and np.size(array) == 1, is_lost)
 
     def node(self, node: Node, values: Types) -> Sequence[ValueType]:
         self._entry(node)  # which then has matched
@@ -213,7 +220,9 @@ class ByPlan(Propagation[ValueType]):
         return [value._replace(dtype=x.dtype) for x in self._in(value.dtype, node, values)]
 
     def computed(self, node: Node, values: Types) -> Types:
-        return _rule_of(node.eqn)(self, node, values)
+        made = _rule_of(node.eqn)(self, node, values)
+        counted = values[: 1 if node.name == "div" else None]
+        return _lost(made) if node.name in _PASS_LOSSES and _is_lost(counted) else made
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)
@@ -295,14 +304,16 @@ class ByPlan(Propagation[ValueType]):
             return self._plain(node, values)
         if any(value.is_kept for value in floats):
             made = [ValueType(x.dtype, kind(x.dtype) == "float") for x in made]
-        is_lost = _is_lost(floats)
-        return [x._replace(is_lost=is_lost and kind(x.dtype) == "float") for x in made]
+        return _lost(made) if _is_lost(floats) else made
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
         pairs = zip(values, node.eqn.invars)
         narrow = (is_narrower(x.dtype, v.aval.dtype) for x, v in pairs if is_float(v.aval))
-        return (self._written if any(narrow) else self._moved)(node, values)
+        if not any(narrow):
+            return self._moved(node, values)
+        made = self._written(node, values)
+        return _lost(made) if _is_lost(values) else made
 
     def _chosen(self, node: Node, values: Types) -> Types:
         has_floats = any(is_float(var.aval) for var in node.eqn.outvars)
@@ -391,6 +402,10 @@ def _asks_for_precision(eqn: Equation) -> bool:
 
 def _is_lost(values: Sequence[ValueType]) -> bool:
     return any(value.is_lost for value in values)
+
+
+def _lost(values: Types) -> Types:
+    return [x._replace(is_lost=kind(x.dtype) == "float") for x in values]
 
 
 def dtype_of(value: Any) -> DType:

@@ -122,12 +122,8 @@ def _leaves(
             for leaf in others:
                 below.setdefault("" if is_whole else fold(group[leaf]), []).append(leaf)
             for rest, same in below.items():
-                yield (
-                    path + rest,
-                    types[path],
-                    ", ".join(sorted({x.name for x in same})),
-                    same,
-                )
+                names = ", ".join(sorted({leaf.name for leaf in same}))
+                yield path + rest, types[path], names, same
     for path, name in grouped(new).items():
         yield path, "", name, [x for x in new if covering([path], x.path)[0]]
 

@@ -40,8 +40,6 @@ class ProductRuns(Runs):
         level: the precision of the products that are to be wider.
     """
 
-    most_price = math.inf
-
     def __init__(self, measures: Measures):
         super().__init__(measures)
         products = self.program.formats.products

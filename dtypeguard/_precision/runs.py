@@ -67,10 +67,7 @@ class Runs:
         turns_differ: whether a loop turns another number of times.
         has_gradients: whether an output is a gradient in a narrow dtype.
         count: how many runs with lines wide were made.
-        most_price: the share of the products from which on it is no fix to make them wide.
     """
-
-    most_price = 0.5
 
     def __init__(self, measures: Measures):
         self._measures, self.program = measures, measures.program

@@ -10,6 +10,8 @@ Item = TypeVar("Item", bound=Hashable)
 MOST_ALONE = 8
 # The share of the squared error that a fix may leave.
 _HALF = 0.5
+# From this share of the products on it is no fix to make them wide, if there is another.
+_MOST_PRICE = 0.5
 # How many runs with lines wide are made, and how many lines may be needed together.
 _MOST_RUNS, _MOST_TOGETHER = 48, 64
 # Prices below this, and errors above, are all the same.
@@ -86,8 +88,8 @@ def find(
     nothing = Found([], runs.nothing)
     few = important[:MOST_ALONE]
     if not is_tolerance:  # to keep inputs wide is no more than to compute all so
-        lines, most_price = runs.program.lines, runs.most_price
-        is_dear = lambda n: runs.with_wide([n], keeps=True).price > most_price
+        lines = runs.program.lines
+        is_dear = lambda n: runs.with_wide([n], keeps=True).price > _MOST_PRICE
         dear = [n for n in few if lines[n].origin is None and is_dear(n)]
         few, order = ([n for n in each if n not in dear] for each in (few, order))
     if not few or runs.total <= bound:
@@ -95,7 +97,7 @@ def find(
     alone = {n: _of(runs, [n], bound) for n in few}
     tried = sorted(alone.values(), key=lambda each: each.run.price)
     # What makes most products wide is no more than to compute all so: it comes last.
-    is_dear = lambda each: each.run.price > runs.most_price
+    is_dear = lambda each: each.run.price > _MOST_PRICE
     is_enough = lambda each: each.run.error <= bound
     if not any(is_enough(x) and not is_dear(x) for x in tried):
         cheap = [n for n in order if n not in alone or not is_dear(alone[n])]

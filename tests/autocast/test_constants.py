@@ -151,3 +151,36 @@ def test_an_entry_on_the_line_of_a_mask():
     entry = PlanEntry("test_constants.py:added", "scores + bias")
     cast = dtypeguard.autocast(added, Plan("bfloat16", "all", (entry,)))
     assert jnp.isfinite(cast(_Q, _K, _V, _MASK)).all()
+
+
+def spread(w, x):
+    scale = jnp.sqrt(jnp.sum(x * x, -1, keepdims=True))
+    scale = scale + 1e-12
+    x = x / scale
+    deviation = jax.nn.softplus(x) + 1e-12
+    return (x * deviation + 1e-12) @ w
+
+
+def test_an_epsilon_stays_until_it_is_divided_by():
+    x = _Q.at[0].set(0.0)
+    cast = dtypeguard.autocast(spread, Plan("float16", "all"))
+    own, bare = cast(_K.T, x), spread(_K.T, x)
+    assert jnp.isfinite(own).all()
+    assert jnp.allclose(own, bare, atol=0.05)
+
+
+@pytest.mark.parametrize("value", [1e-20, 1e20])
+def test_captured_matrix_out_of_range(value):
+    held = np.full((8, 8), value, np.float32)
+    f = lambda x: (x @ held) / np.float32(value)
+    cast = dtypeguard.autocast(f, jnp.float16)
+    assert jnp.allclose(cast(_Q), f(_Q), rtol=1e-3)
+    assert "by a constant that float16 does not hold" in str(*cast.kept)
+
+
+def test_captured_weights_with_small_numbers_are_narrow():
+    held = np.asarray(_Q).T * 1.0
+    held[0, 0], held[1, 1] = 1e-20, np.inf
+    cast = dtypeguard.autocast(lambda x: x @ held, jnp.float16)
+    assert "preferred_element_type=float16" in str(jax.make_jaxpr(cast)(_Q))
+    assert not cast.kept

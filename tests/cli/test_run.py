@@ -386,7 +386,7 @@ def test_what_is_only_traced_is_not_listed(run, script):
     assert (code, out) == (0, "")
     (head, *_) = re.findall(r"dtypeguard run: (\S+)", err)
     assert (head, err.count("dtypeguard run:")) == ("g", 1), err
-    assert "depth  1, 2" in err
+    assert "depth  1 -> 2" in err
     assert "guard_step" not in err  # with another constant it is another program
 
 

@@ -38,7 +38,6 @@ def product(one, other):
 
 
 KEY = jax.random.PRNGKey(0)
-KERNEL = jnp.ones((1, 1, 2, 2), BF16)
 
 
 def exported():

@@ -156,7 +156,7 @@ def test_the_rooms_read_no_other_parameter():
                     read |= {name} if _is_of_parameters(of) else set()
                 case ast.Compare(ast.Constant(name), [ast.In()], [of]):
                     read |= {name} if _is_of_parameters(of) else set()
-    assert {"branches", "_prim", "manual_axes"} < read
+    assert {"branches", "_prim", "newly_manual_axes"} < read
     assert read <= known
     assert known > internals.DTYPES
 

@@ -75,10 +75,6 @@ def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
         assert drift.cause.line == 2 + 2 * n
 
 
-def decayed(leaves):
-    return [leaf * make_factor() for leaf in leaves]
-
-
 def make_factor():
     return np.float32(0.9)  # the factor
 

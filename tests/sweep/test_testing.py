@@ -73,10 +73,6 @@ def _optimizer(leaf=lambda params: jnp.zeros(()), change=_keep, out=lambda u, p:
     )
 
 
-def _cast_to_params(updates, params):
-    return jax.tree_util.tree_map(lambda u, p: u.astype(p.dtype), updates, params)
-
-
 def _widen(updates, params):
     scale = np.float32(2)
     return jax.tree_util.tree_map(lambda u: u * scale, updates)

@@ -13,4 +13,4 @@ def write(cache, key):
 
 
 write(jnp.zeros((8, 3), jnp.bfloat16), jnp.ones(3, jnp.bfloat16))
-# told: key: update = new[None]  float32[1,3]
+# told: key: update  float32[1,3]

@@ -42,7 +42,6 @@ _PARTS = re.compile(
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )
-_LEGEND = re.compile(r"^(Off: how .*\n)", flags=re.MULTILINE)
 _REMEDY = re.compile(r"(?<!`, )\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
 # What differs between machines and releases: hashes, releases and other figures, lines of
@@ -152,14 +151,7 @@ def rewritten(page: pathlib.Path) -> str:
         is_new = not text.startswith("```", end)  # no text block stands there yet
         block = f"\n\n```text\n{printed}```" if is_new else printed
         text = text[:start] + block + text[end:]
-    return legend_once(text)
-
-
-def legend_once(text: str) -> str:
-    """A page on which the first report alone has its legend."""
-    first = _LEGEND.search(text)
-    end = first.end() if first else len(text)
-    return text[:end] + _LEGEND.sub("...\n", text[end:])
+    return text
 
 
 def matches(shown: str, printed: str) -> bool:

@@ -11,7 +11,6 @@ from pages import (
     ROOT,
     blocks,
     follow,
-    legend_once,
     prose,
     run_code,
 )
@@ -95,12 +94,6 @@ def test_every_rule_of_the_contract_has_a_test():
 def test_every_page_is_linked_from_the_first_one():
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert linked == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
-
-
-def test_a_page_has_the_legend_of_reports_once():
-    """`follow_pages.py --write` leaves out the others."""
-    for page in PAGES:
-        assert legend_once(page.read_text()) == page.read_text(), page.stem
 
 
 def test_the_pages_that_messages_name_exist():

@@ -85,10 +85,12 @@ def find_result(failure: Failure, about: Complaint) -> Finding | None:
     for frame in failure.frames:
         values = variables_of(frame)
         for name in ("cond_fun", "fun" if "holomorphic" in values else ""):
-            code = code_of(values.get(name))
-            if code is not None and is_users(code.co_filename):
+            if (function := values.get(name)) is not None:
+                code = code_of(function)
                 value = jnp.zeros((), next(iter(about.types)))
-                leaf = RefusedLeaf(0, "result", (value,), Why(origin_of_return(code)))
+                leaf = RefusedLeaf(
+                    0, "result", (value,), Why(code and origin_of_return(code))
+                )
                 wanted = "a bool" if kind(about.wanted) == "bool" else "a float"
                 called = failure.sites[-1].name or "a call"
                 headline = f"{name} of {called} has to return {wanted}."

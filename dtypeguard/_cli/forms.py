@@ -177,9 +177,9 @@ def of_run(
             line = next((row.origin for row in rows if row.origin), None)
             made.append(Annotation(line, title, note))
     for function in functions:
-        for change in function.types.values():
+        for change in function.types:
             line = change.why.root or change.why.begun
-            text = f"{change.path}: {change.before} -> {change.after}"
+            text = f"{change.path}: {change.text}"
             title = f"{function.name} was compiled again"
             made.append(Annotation(line, title, text, "warning"))
     return FormedReport("", made, {**data, "compiled_again": [*lines]})

@@ -76,8 +76,9 @@ def line_costs(
             named[place_of(cause)] = each._replace(cause=cause)
         for place, each in named.items():
             cost = found.get(place, each)
-            found[place] = cost._replace(share=cost.share + count / total)
-    costs = [each for each in found.values() if each.share >= _LEAST_SHARE]
+            found[place] = cost._replace(share=cost.share + count)
+    costs = [each._replace(share=each.share / total) for each in found.values()]
+    costs = [each for each in costs if each.share >= _LEAST_SHARE]
     return tuple(sorted(costs, key=lambda each: (-each.share, _place(each))))
 
 

@@ -13,7 +13,7 @@ from .._leaves.types import Leaf
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
-from .._source.inert import variables_of
+from .._source.inert import code_of, variables_of
 from .._source.origin import Why, origin_of_return
 from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
@@ -83,12 +83,14 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 def find_result(failure: Failure, about: Complaint) -> Finding | None:
     """The result of a function of another kind than JAX wants."""
     for frame in failure.frames:
-        of_grad = "fun" if "holomorphic" in frame.f_locals else ""
-        for name in ("cond_fun", of_grad):
-            code = getattr(variables_of(frame).get(name), "__code__", None)
-            if code is not None and is_users(code.co_filename):
+        values = variables_of(frame)
+        for name in ("cond_fun", "fun" if "holomorphic" in values else ""):
+            if (function := values.get(name)) is not None:
+                code = code_of(function)
                 value = jnp.zeros((), next(iter(about.types)))
-                leaf = RefusedLeaf(0, "result", (value,), Why(origin_of_return(code)))
+                leaf = RefusedLeaf(
+                    0, "result", (value,), Why(code and origin_of_return(code))
+                )
                 wanted = "a bool" if kind(about.wanted) == "bool" else "a float"
                 called = failure.sites[-1].name or "a call"
                 headline = f"{name} of {called} has to return {wanted}."

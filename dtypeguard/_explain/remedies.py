@@ -22,6 +22,7 @@ from .._leaves.types import DType
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin
+from .._source.syntax import CASTING
 from . import trial
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
@@ -245,6 +246,10 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
             yield [Remedy("return one shape from all branches", own)]
         elif not is_installed(call.file) or any(_line(x.why.origin) for x in own):
             yield [*_returns(alike)]
+        else:
+            width = lambda dtype: (rank(dtype), dtype.itemsize)
+            narrow, wide = sorted((own[0].dtypes[0], own[1].dtypes[0]), key=width)
+            yield [*_given(finding, {narrow: wide})]
 
 
 def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
@@ -255,7 +260,10 @@ def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     dtypes = list(dict.fromkeys(x.dtypes[0] for x in first))
     if kept and made and len(dtypes) == 2:
         (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
-        if _change_of(old, new) in ("wider", "another kind") and _line(line):
+        origin = made[0].why.origin
+        is_cast = any(f"{x}(" in (origin.users.code if origin else "") for x in CASTING)
+        is_wider = _change_of(old, new) in ("wider", "another kind")
+        if is_wider and _line(line) and not is_cast:  # the user's own cast is to change
             text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
             yield Remedy(_at(line, text), own)
     meant = [x.dtypes[0] for x in kept] if kept and made else []
@@ -282,8 +290,14 @@ def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     ways = [[(leaf, call.wanted) for leaf in leaves]]
     if call.wanted is None:
         ways = _to_meet(leaves)
-    if not is_installed(site.file):  # nobody edits a package's call
-        yield from (_casts(way, site, leaves) for way in ways)
+    if is_installed(site.file):  # nobody edits its call: what the user made is cast there
+        is_made = lambda x: x.why.origin and not is_installed(x.why.origin.file)
+        made = [[pair for pair in way if is_made(pair[0])] for way in ways]
+        given = {leaf.dtypes[-1]: to for leaf, to in ways[0]}
+        if not any(made) and all(kind(old) == kind(to) for old, to in given.items()):
+            yield from _given(finding, given)
+        ways = [way for way in made if way]
+    yield from (_casts(way, site, leaves) for way in ways)
     if call.place == "compiled":
         keep = "compile a function that keeps its types: dtypeguard.guard_step(step)"
         yield Remedy(keep, leaves)
@@ -309,10 +323,12 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
         begin = f"at {made} begin {name.removesuffix('.dtype')} as {dtype}"
         return begin if made else f'at {where} ask for dtype="{dtype}"'
     is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
-    if is_of_host and made and leaf.why.cause is None:
+    if made and (is_installed(site.file) or (is_of_host and leaf.why.cause is None)):
         where = made
     if is_python_number(value):
         cast = _PYTHONS.get(kind(dtype), float)(value)
+        if type(cast) is type(value):
+            return f'at {where} give {name} as jax.numpy.asarray({value!r}, "{dtype}")'
         loss = lost(old, dtype) * (cast != value)
         return f"at {where} make {name} {_A[kind(dtype)]}: {cast!r}{loss}"
     return f"at {where} cast {name} to {dtype}: {_cast(dtype, old)}"

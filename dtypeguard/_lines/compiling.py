@@ -159,10 +159,6 @@ class Static(NamedTuple):
     is_object: bool = False
     lines: Sequence[Frame] = ()
 
-    @property
-    def is_number(self) -> bool:
-        return not self.is_object and self.known[0] in (int, float)
-
     def is_same(self, other: "Static") -> bool:
         """Whether another call had the same; no comparison of the user's runs."""
         pair = self.known, other.known

@@ -99,9 +99,9 @@ class Monitored:
         for event, callback in callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
         monitoring.set_events(self._tool, events.PY_START)
-        for code, _ in self._own.values():
+        for code, _ in list(self._own.values()):
             self._set(code, self._every)
-        for code in self._others.values():
+        for code in list(self._others.values()):
             self._set(code, self._return)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
@@ -113,7 +113,8 @@ class Monitored:
         if self._tool is None:
             return
         self._monitoring.set_events(self._tool, 0)
-        for code in (*(code for code, _ in self._own.values()), *self._others.values()):
+        own = [code for code, _ in list(self._own.values())]
+        for code in (*own, *list(self._others.values())):
             self._set(code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
@@ -133,16 +134,18 @@ class Monitored:
 
     def _again(self) -> None:
         """Switches on what was switched off, as a trace begins."""
-        for key, code in self._off.items():
+        off = dict(self._off)  # other threads go on to switch off
+        for key, code in off.items():
             if self._traces[key] < _MOST_TRACES:
                 self._traces[key] += 1
                 self._set(code, 0)
                 self._set(code, self._every if key in self._own else self._return)
                 self.recorder.forget(code)
-        for key in [key for key in self._seen if key[0] in self._off]:
-            del self._seen[key]
-        self._off.clear()
-        self._ended.clear()
+        for key in [key for key in list(self._seen) if key[0] in off]:
+            self._seen.pop(key, None)
+        for key in off:
+            self._off.pop(key, None)
+            self._ended.discard(key)
 
     def _times(self, code: CodeType, event: object) -> int:
         """How often an event was seen, with this time."""

@@ -1,7 +1,7 @@
 """Why a function was compiled again: two calls side by side, with the lines behind it.
 
 Each difference is named: types with their lines, shapes, constants, the structure, or a
-function that is new each time. Where nothing that is looked at differs, that is said.
+function that is new each time. Where nothing that is looked at differs, nothing is said.
 """
 
 import itertools
@@ -18,42 +18,39 @@ from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.origin import Why, callers, origin_of_frames, release
 from .compiling import Compiled, CompilingCall, call_of, compiled
 
-# Calls of a function that are kept; constants and functions of one code that are told what
-# to write for; values and leaves that are shown.
-_MOST, _OFTEN, _SHOWN = 50, 3, 4
+_OFTEN = 3  # functions of one code that are told to be one
+
+_GUARD = "dtypeguard.guard_step"  # stands for one sentence on all leaves
+_WEAK = (
+    "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
+    "dtypeguard.strong(state)."
+)
+_KEYS = "Make all keys alike: jax.random.key(seed), of one implementation."
+_NEW = "it is a function that is new each time. Write jax.jit once, outside of the loop."
 
 
-class TypeChange(NamedTuple):
-    """A leaf whose type changed from one call to another.
+class Difference(NamedTuple):
+    """What differs between two calls of a function.
 
     Attributes:
-        path: of the leaf.
-        before: its type.
-        after: its type.
-        why: the lines behind the type after, and behind the first.
+        path: of the leaf or the constant.
+        text: what it was and what it is: `bfloat16 -> float32`.
+        facts: what happened, the line, and its text; what is to be edited first.
+        advice: what to write.
+        why: the lines behind a type.
         is_returned: whether the function itself gave it that type.
         item: of the returned tuple that it is, if that is certain.
-        called: the line of the call.
+        is_type: whether it is that of a type alone.
     """
 
     path: str
-    before: Type
-    after: Type
-    why: Why
-    is_returned: bool
-    item: int | None
-    called: str
-
-    @property
-    def facts(self) -> list[tuple[str, str, str]]:
-        """What it begins as and becomes, each with its line; what is to be edited first."""
-        begins = f"begins as {self.before}", self.why.begun
-        becomes = f"becomes {self.after}", self.why.origin
-        cause = f"because of {self.after}", self.why.cause
-        weak_first = begins, becomes, cause
-        order = weak_first if self.before.is_weak else (becomes, cause, begins)
-        lines = {x.place: (text, x.place, x.users.code) for text, x in reversed(order) if x}
-        return [*reversed(lines.values())] or [("called", self.called, "")]
+    text: str
+    facts: list[tuple[str, str, str]]
+    advice: str
+    why: Why = Why()
+    is_returned: bool = False
+    item: int | None = None
+    is_type: bool = False
 
 
 class Recompiled:
@@ -62,90 +59,147 @@ class Recompiled:
     Attributes:
         name: with its line.
         times: how often it was compiled.
-        types: the leaves that changed their types, by path.
-        others: what else differed, by path: two shapes or constants, and the line.
-        remedies: what to write for constants.
-        unknown: what is equal where nothing differs.
+        differences: between its calls, by path.
     """
 
     def __init__(self, name: str):
-        self.name, self.times, self.unknown = name, 1, ""
-        self.types: dict[str, TypeChange] = {}
-        self.others: dict[str, tuple[str, str]] = {}
-        self.remedies: dict[str, str] = {}
+        self.name, self.times = name, 1
+        self.differences: dict[str, Difference] = {}
+
+    @property
+    def types(self) -> list[Difference]:
+        """The leaves that changed their types alone."""
+        return [x for x in self.differences.values() if x.is_type]
 
     def text(self, is_whole: bool) -> list[str]:
         """Its lines in the report."""
-        key = lambda x: (x.before, x.after, x.is_returned, *x.facts)
-        groups = grouped(self.types.values(), key)
-        most = len(groups) + len(self.others) if is_whole else CAUSES
-        lines = list[str]()
+        found = self.differences.values()
+        groups = grouped(found, lambda x: (x.text, x.is_returned, *x.facts))
+        most, lines = len(groups) if is_whole else CAUSES, list[str]()
         for group in groups[:most]:
             paths = [x.path for x in group]
             is_few = len(paths) <= FEW or is_whole
             name = ", ".join(paths) if is_few else of_holders(paths)
-            lines.append(f"  {name}  {group[0].before} -> {group[0].after}")
+            lines.append(f"  {name}  {group[0].text}")
             lines += [f"    {line}" for line in columns(group[0].facts)]
-        lines += and_more(len(groups[most:]))
-        rows = [(path, *about) for path, about in self.others.items()]
-        lines += [f"  {line}" for line in columns(rows[:most])]
-        lines += and_more(len(rows[most:]), "difference")
-        lines += [self.unknown] if self.unknown else []
-        advice = dict.fromkeys([*_advice([*self.types.values()]), *self.remedies.values()])
-        return [*lines, *advice]
+        lines += and_more(len(groups) - len(groups[:most]))
+        guarded = [x for x in found if x.advice == _GUARD]
+        advice = dict.fromkeys(x.advice for x in found if x.advice not in ("", _GUARD))
+        return [*lines, *advice, *_guarding(guarded)]
 
-    def compare(self, call: CompilingCall, before: Compiled, now: Compiled) -> None:
+    def compare(self, before: Compiled, now: Compiled) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
-        differing = [x for x in _paths(before, now) if _differ(before, now, x)]
+        paths = {**before.leaves, **now.leaves, **before.statics, **now.statics}
+        differing = [path for path in paths if _differ(before, now, path)]
         both = before.leaves.keys() & now.leaves
         retyped = [x for x in differing if x in both and before.shape(x) == now.shape(x)]
-        for change in [_change(before, now, path) for path in retyped]:
-            # With another constant it is another program, but for what came back.
-            if change.is_returned or retyped == differing:
-                self.types.setdefault(change.path, change)
-        is_object = lambda path: path in now.statics and now.statics[path].is_object
-        first, *objects = [*filter(is_object, differing), ""]
+        is_seen = False  # an object: what is in it is new as well
         for path in differing:
-            if path in self.types or path in objects:
-                continue
-            static = now.statics.get(path) or before.statics.get(path)
-            line = origin_of_frames(static.lines) if static else None
-            place = f"called at {now.caller}" if now.caller else ""
-            place = f"made at {line.users}" if line else place
-            text = f"{before.described(path)} -> {now.described(path)}"
-            if static and path == first:
-                text = f"another {static.shown} each time"
-                self.remedies[path] = f"Make {parameter(path)} once, before the calls."
-            self.others.setdefault(path, (text, place))
-            is_number = static is not None and static.is_number
-            if is_number and (self.times > _OFTEN or path in now.leaves):
-                value = self.others[path][0].partition(" -> ")[0]
-                self.remedies[path] = _array_for(path, call, value)
-        if not differing:
-            self.unknown = _unknown([*before.leaves], [*now.leaves])
+            found = _of_type(before, now, path) if path in retyped else None
+            # With another constant it is another program, but for what came back.
+            if found is None or not (found.is_returned or retyped == differing):
+                is_object = path in now.statics and now.statics[path].is_object
+                if is_object and is_seen:
+                    continue
+                is_seen |= is_object
+                found = _of_other(before, now, path)
+            self.differences.setdefault(path, found)
+        if not differing and [*before.leaves] != [*now.leaves]:
+            facts = [("called", str(now.caller or ""), "")]
+            found = Difference("leaves", "in another order", facts, "Keep one order.")
+            self.differences[""] = found
 
 
-def _some(values: Sequence[str]) -> str:
-    return ", ".join(values[:_SHOWN]) + ", ..." * (len(values) > _SHOWN)
+def _differ(before: Compiled, now: Compiled, path: str) -> bool:
+    """Whether two calls differ in a leaf or in a constant."""
+    if before.leaves.get(path) != now.leaves.get(path):
+        return True
+    old, new = before.statics.get(path), now.statics.get(path)
+    return old is not new if old is None or new is None else not old.is_same(new)
 
 
-def _unknown(old: Sequence[str], new: Sequence[str]) -> str:
-    """What is said of calls whose leaves and constants are equal."""
-    if old != new:
-        order = f"{_some(old)}, then {_some(new)}. Keep one order."
-        return f"  Leaves came in another order: {order}"
-    return (
-        "  The cause is not known: types, shapes, paths and what is seen of constants are "
-        "equal. Devices and shardings are not compared."
-    )
+def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
+    """The change of a leaf's type, with its lines."""
+    old, new = before.leaves[path][0], now.leaves[path][0]
+    back = before.returned.get(path)
+    is_returned = back is not None and back.type == new
+    why, item = (back.why, back.item) if is_returned else (now.why(path), None)
+    begun = before.why(path).root
+    if begun is None and old.is_weak and path == parameter(path):
+        begun = before.caller
+    why = why._replace(begun=begun)
+    begins = f"begins as {old}", begun
+    rest = (f"becomes {new}", why.origin), (f"because of {new}", why.cause)
+    order = (begins, *rest) if old.is_weak else (*rest, begins)
+    lines = {x.place: (text, x.place, x.users.code) for text, x in reversed(order) if x}
+    facts = [*reversed(lines.values())] or [("called", str(now.caller or ""), "")]
+    advice = _advice(path, old, new, why, is_returned)
+    text = f"{old} -> {new}"
+    return Difference(path, text, facts, advice, why, is_returned, item, True)
+
+
+def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
+    """Another shape, structure or constant, and the line that made it or called."""
+    text = f"{before.described(path)} -> {now.described(path)}"
+    static = now.statics.get(path) or before.statics.get(path)
+    line, advice = origin_of_frames(static.lines) if static else None, ""
+    facts = [("called", str(now.caller or ""), "")]
+    if line is not None:
+        facts = [("made", line.place, line.users.code)]
+    if static and static.is_object:
+        text = f"another {static.shown} each time"
+        advice = f"Make {parameter(path)} once, before the calls."
+    elif static and static.known[0] in (int, float):
+        number = f"jnp.asarray({before.described(path)})"
+        advice = (
+            f"{path} is a constant, of which each compiles anew: trace it, as {number}."
+        )
+    return Difference(path, text, facts, advice)
+
+
+def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str:
+    """What to write for a leaf that changed its type."""
+    if old.is_key or new.is_key:
+        return _KEYS
+    before, after = (jnp.dtype(x.name) for x in (old, new))
+    place = why.begun and why.begun.users
+    begin = f"At {place} begin {path} as {after}" if place else f"Begin {path} as {after}"
+    if before == after:
+        return _WEAK
+    if old.is_weak:
+        if place and new.is_weak and not is_returned and kind(before) == "int":
+            return f"At {place} give {path} as a Python float, such as 1.0 for 1."
+        return f"{begin}: jnp.asarray(x, jnp.{after})."
+    if not fits(after, before):  # which a guard refuses
+        loses = f"{lost(before, after)}, or {return_as(before, after)}."
+        return f"{begin}{loses}" * is_returned
+    if is_returned or why.origin is None:
+        return _GUARD
+    return f"Cast it at {why.origin.users}: {cast_text(before)}."
+
+
+def _guarding(changes: Sequence[Difference]) -> Iterator[str]:
+    """What to write for leaves that a guard keeps, with the arguments that hold them."""
+    items = dict[str, int | None]()
+    for x in changes:
+        if x.is_returned and items.get(parameter(x.path)) is None:
+            items[parameter(x.path)] = x.item
+    is_plain = None in items.values() or "self" in items or [*items.values()] in ([], [0])
+    options = f", carry={(*items,)!r}, returned={(*items.values(),)}" * (not is_plain)
+    if changes:
+        yield (
+            "Where a step gives back another dtype than it was given: "
+            f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an "
+            "optimizer."
+        )
 
 
 class Compilations:
     """Records what functions are compiled for."""
 
     def __init__(self):
-        self._earlier: dict[int, tuple[Any, list[Compiled]]] = {}
+        self._last: dict[int, tuple[Any, Compiled]] = {}
         self._found: dict[str, Recompiled] = {}
         self._new: dict[tuple[object, ...], list[str]] = {}
 
@@ -162,31 +216,24 @@ class Compilations:
 
     def _record(self, call: CompilingCall) -> None:
         now, name = compiled(call), call.name
-        ref, earlier = self._earlier.get(id(call.key), (None, []))
-        if ref is None or ref() is not call.key:
-            self._earlier[id(call.key)] = weakref.ref(call.key), [now]
+        ref, before = self._last.get(id(call.key), (None, None))
+        if before is not None and ref is not None and ref() is call.key:
+            self._found.setdefault(name, Recompiled(name)).compare(before, now)
+        else:
             types = hash(tuple(now.leaves.items()))
             self._new.setdefault((name, str(now.caller), types), []).append(name)
-            return
-        # Compared with the last of the calls from which it differs least.
-        differing = lambda x: sum(_differ(x, now, path) for path in _paths(x, now))
-        before = min(reversed(earlier), key=differing)
-        self._found.setdefault(name, Recompiled(name)).compare(call, before, now)
-        del earlier[: len(earlier) + 1 - _MOST]
-        earlier.append(now)
+        self._last[id(call.key)] = weakref.ref(call.key), now
 
     def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again."""
-        lines = list[str]()
+        lines, begin = list[str](), "dtypeguard run:"
         for each in self.changed():
-            lines.append(f"dtypeguard run: {each.name} was compiled {each.times} times.")
+            lines.append(f"{begin} {each.name} was compiled {each.times} times.")
             lines += each.text(is_whole)
-        for name, *others in self._new.values():
-            if len(others) >= _OFTEN:
+        for names in self._new.values():
+            if (times := len(names)) > _OFTEN:
                 lines.append(
-                    f"dtypeguard run: {name} was compiled {len(others) + 1} times, because "
-                    "it is a function that is new each time. Write jax.jit once, outside "
-                    "of the loop."
+                    f"{begin} {names[0]} was compiled {times} times, because {_NEW}"
                 )
         return lines
 
@@ -197,90 +244,7 @@ class Compilations:
         """
 
         def rank(each: Recompiled) -> int:
-            made = any(change.is_returned for change in each.types.values())
+            made = any(x.is_returned for x in each.differences.values())
             return 0 if made else 1 if each.types else 2
 
-        return sorted(self._found.values(), key=rank)
-
-
-def _paths(before: Compiled, now: Compiled) -> list[str]:
-    return [*{**before.leaves, **now.leaves, **before.statics, **now.statics}]
-
-
-def _differ(before: Compiled, now: Compiled, path: str) -> bool:
-    """Whether two calls differ in a leaf or in a constant."""
-    if before.leaves.get(path) != now.leaves.get(path):
-        return True
-    old, new = before.statics.get(path), now.statics.get(path)
-    return old is not new if old is None or new is None else not old.is_same(new)
-
-
-def _change(before: Compiled, now: Compiled, path: str) -> TypeChange:
-    """The change of a leaf's type, with its lines."""
-    old, new = before.leaves[path][0], now.leaves[path][0]
-    back = before.returned.get(path)
-    is_returned = back is not None and back.type == new
-    why, item = (back.why, back.item) if is_returned else (now.why(path), None)
-    begun = before.why(path).root
-    if begun is None and old.is_weak and path == parameter(path):
-        begun = before.caller
-    why = why._replace(begun=begun)
-    return TypeChange(path, old, new, why, is_returned, item, str(now.caller or ""))
-
-
-def _array_for(path: str, call: CompilingCall, value: str) -> str:
-    """What to do about a number that is a constant of the program."""
-    begin = f"{path} is a constant of the program: "
-    if not call.wrapper:  # an array is no static argument
-        begin += f"take {parameter(path)} out of static_argnums (or static_argnames), and "
-    elif call.wrapper == "equinox" and "." in path:  # where an array is a parameter
-        begin += f"pass it to {call.name.partition(' ')[0]} as an argument, and "
-    return f"{begin}give an array, jnp.asarray({value})."
-
-
-def _advice(changes: Sequence[TypeChange]) -> Iterator[str]:
-    """What to write; a sentence a line."""
-    if any(x.before.is_key or x.after.is_key for x in changes):
-        yield "Make all keys alike: jax.random.key(seed), of one implementation."
-    guarded = []
-    for x in changes:
-        if x.before.is_key or x.after.is_key:
-            continue
-        old, new = (jnp.dtype(each.name) for each in (x.before, x.after))
-        place = x.why.begun and x.why.begun.users
-        begin = f"At {place} begin" if place else "Begin"
-        is_of_numbers = x.before.is_weak and x.after.is_weak and not x.is_returned
-        if old == new:
-            yield (
-                "Weak types come from Python numbers: give jax.Arrays from the first call "
-                "on, such as dtypeguard.strong(state)."
-            )
-        elif is_of_numbers and place and kind(old) == "int":
-            yield f"At {place} give {x.path} as a Python float, such as 1.0 for 1."
-        elif x.before.is_weak:
-            yield f"{begin} {x.path} as {new}: jnp.asarray(x, jnp.{new})."
-        elif not fits(new, old):  # which a guard refuses
-            if x.is_returned:
-                loses = f"{lost(old, new)}, or {return_as(old, new)}."
-                yield f"{begin} {x.path} as {new}{loses}"
-        elif x.is_returned or x.why.origin is None:
-            guarded.append(x)
-        else:
-            yield f"Cast it at {x.why.origin.users}: {cast_text(old)}."
-    if guarded:
-        yield (
-            "Where a step gives back another dtype than it was given: "
-            f"dtypeguard.guard_step(step{_options(guarded)}), or dtypeguard.guard(opt) "
-            "for an optimizer."
-        )
-
-
-def _options(changes: Sequence[TypeChange]) -> str:
-    """What to tell a guard of a step, if its carry is not only its first argument."""
-    returned = [x for x in changes if x.is_returned]
-    items = {parameter(x.path): x.item for x in returned}
-    items |= {parameter(x.path): x.item for x in returned if x.item is not None}
-    names, places = tuple(items), tuple(items.values())
-    if None in places or "self" in items or places in ((), (0,)):
-        return ""
-    return f", carry={names!r}, returned={places}"
+        return sorted((x for x in self._found.values() if x.differences), key=rank)

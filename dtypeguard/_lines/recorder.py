@@ -95,7 +95,8 @@ class Recorder:
         """How a Python number came to be, by its name or if one line alone gave it."""
         text = repr(value) if is_number(value) else ""
         known = self._numbers.get((name, text))
-        alike = [made for (_, other), made in self._numbers.items() if other == text]
+        numbers = list(self._numbers.items())
+        alike = [made for (_, other), made in numbers if other == text]
         is_alone = len({made.through[0] for made in alike}) == 1
         return known or (alike[0] if is_alone and type(value) is not int else None)
 
@@ -113,8 +114,9 @@ class Recorder:
 
     def forget(self, code: CodeType) -> None:
         """Some calls of a function may not have been seen to end."""
-        kept = {key: x for key, x in self._running.items() if x.code is not code}
-        self._running = kept
+        for key, running in list(self._running.items()):  # other threads run on
+            if running.code is code:
+                self._running.pop(key, None)
 
     def pause(self) -> None:
         """No call that began before has to be seen to end."""

@@ -47,11 +47,8 @@ class Site(NamedTuple):
     @property
     def name(self) -> str:
         """The call as it is written, without its arguments."""
-        node, text = self.node, ""
-        while isinstance(node, ast.Call) and (len(text) > _LONG or node is self.node):
-            node = node.func
-            text = ast.unparse(node)
-        text = text or (ast.unparse(node) if node is not None else "")
+        node = self.node.func if isinstance(self.node, ast.Call) else self.node
+        text = ast.unparse(node) if node is not None else ""
         return text if len(text) <= _LONG else ""
 
 

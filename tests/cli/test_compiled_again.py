@@ -194,7 +194,7 @@ LISTED = {
         for n in (4, 4, 3):
             step(jnp.ones(n))  # the call
         """,
-        ["run: step", "x  float32[4] -> float32[3]  called at {the call}"],
+        ["run: step", "x  float32[4] -> float32[3]", "called {the call}"],
     ),
     "a shape and a constant at once": (
         """
@@ -227,21 +227,11 @@ LISTED = {
             rate = 0.1 * (n + 1)
             step(State(jnp.ones(3), rate))
         """,
-        ["state.rate  0.1 -> 0.2", "give an array, jnp.asarray(0.1)."],
-    ),
-    "nothing that is known": (
-        """
-        import jax, jax.numpy as jnp
-
-        @jax.jit
-        def step(x):
-            return x @ x
-
-        step(jnp.ones((3, 3)))
-        with jax.default_matmul_precision("float32"):
-            step(jnp.ones((3, 3)))
-        """,
-        ["run: step", "The cause is not known: types, shapes, paths and what"],
+        [
+            "state.rate  0.1 -> 0.2",
+            "state.rate is a constant",
+            "trace it, as jnp.asarray(0.1).",
+        ],
     ),
     "constants and new functions": (
         """
@@ -268,10 +258,10 @@ LISTED = {
         [
             "train ({the function}) was compiled 9 times",
             "config  another Config each time",
-            "|made at {the object}",
+            "|made {the object}",
             "epoch  0 -> 1",
             "Make config once",
-            "take epoch out of static_argnums",
+            "epoch is a constant",
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
         ],
     ),
@@ -299,7 +289,7 @@ LISTED = {
         total(collections.OrderedDict(a=1.0, b=2.0))
         total(collections.OrderedDict(b=2.0, a=1.0))
         """,
-        ["another order: d['a'], d['b'], then d['b'], d['a']. Keep one order."],
+        ["leaves in another order", "Keep one order."],
     ),
     "a leaf more": (
         """
@@ -366,9 +356,9 @@ LISTED = {
             "model.weight  bfloat16 -> float32",
             "becomes float32 {the sum}",
             "model.temperature  2 -> 1.9",
-            "pass it to step as an argument, and give an array",
+            "model.temperature is a constant",
             "model.forward  another PjitFunction each time",
-            "|made at {the model}",
+            "|made {the model}",
             "Make model once",
         ],
     ),
@@ -406,7 +396,7 @@ LISTED = {
             "becomes float32 {the product}",
             "run: update",
             "optimizer.tx.init  another function each time",
-            "|made at {anew}",
+            "|made {anew}",
             "Make optimizer once",
         ],
     ),
@@ -469,8 +459,8 @@ def test_what_stays_the_same_is_not_named(run, script):
     """)
     code, out, err = run(file)
     _, *lines = err.splitlines()
-    assert (code, out, len(lines)) == (0, "", 1), err
-    assert re.match(r"  x  float32\[3\] -> float32\[4\]  called at ", lines[0])
+    assert (code, out, len(lines)) == (0, "", 2), err
+    assert lines[0] == "  x  float32[3] -> float32[4]"
 
 
 def test_no_array_is_kept(run, script):

@@ -365,19 +365,6 @@ def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
     assert "dtypeguard.guard_step(" in note
 
 
-@pytest.mark.parametrize("held", [{1: 0, "a": 1.0}, {}], ids=["unsortable", "empty"])
-def test_a_condition_is_not_run_again_for_its_note(held):
-    runs = []
-
-    def cond_fun(x):
-        runs.append(held)
-        return x.sum()
-
-    error = raised(lambda: jax.lax.while_loop(cond_fun, lambda x: x, jnp.ones(3)))
-    assert "cond_fun of jax.lax.while_loop has to return a bool" in "".join(notes(error))
-    assert len(runs) == 1
-
-
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="a profiler hides calls from Watch")
 def test_the_way_of_a_leaf_comes_back_to_few_rooms(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE.parents[2] / "benchmarks"))

@@ -417,6 +417,31 @@ def test_each_thread_is_recorded(program):
     assert [values.steps(value) for value in found] == [[5]] * 3
 
 
+def test_a_trace_begins_while_another_thread_runs(program):
+    """What is switched on again changes while other threads call functions."""
+    path, errors, monitored = program(FUNCTION).path, [], Monitored()
+    source = "def f(n):\n    m = n - 1\n    return f(m) if m > 0 else m\n"
+
+    def run():
+        try:
+            for _ in range(200):
+                exec(compile(source, str(path), "exec"), names := {})
+                names["f"](9)
+        except Exception as error:
+            errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with monitored, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(run) for _ in range(4)]
+            while not all(each.done() for each in running):
+                monitored._again()
+    finally:
+        sys.setswitchinterval(before)
+    assert errors == []
+
+
 def test_where_others_have_all_places_nothing_is_recorded():
     for tool in (3, 4):
         sys.monitoring.use_tool_id(tool, "other")

@@ -100,8 +100,7 @@ def test_a_folder_named_as_a_package_is_the_users(folder, monkeypatch):
 
 SCRIPT = """
 import jax, jax.numpy as jnp, optax
-from dtypeguard import audit_precision, explain
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from dtypeguard import explain
 
 params = jnp.ones(3, jnp.bfloat16)
 opt = optax.adam(0.1)
@@ -111,13 +110,6 @@ try:
         opt.update(params.astype(jnp.float32), state, params)
 except Exception as error:
     print(*error.__notes__)
-
-def product(w, x):
-    h = jnp.dot(x, w, preferred_element_type=jnp.float32)
-    return jnp.tanh(h) @ w.astype(jnp.float32)
-
-if HAS_NUMBERS:
-    print(audit_precision(product, *2 * [jax.ShapeDtypeStruct((8, 8), jnp.bfloat16)]))
 """
 
 

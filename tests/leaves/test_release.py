@@ -10,6 +10,7 @@ import dtypeguard
 from dtypeguard import testing
 from dtypeguard._cli.main import main
 
+pytestmark = pytest.mark.third_party
 X = jnp.ones(3, jnp.bfloat16)
 NEEDS = r" needs JAX 0\.8 or later, and this is .*: write pip install -U jax"
 

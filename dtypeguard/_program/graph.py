@@ -87,10 +87,10 @@ class Graph:
 
     def _all_dependencies(self) -> dict[int, int]:
         found, changed = {value: 1 << value for value in self.inputs}, True
-        numbers = range(len(self.avals))
-        while changed:  # the results of a call have lower numbers than what is inside of it
+        order = self._sources_first()
+        while changed:  # a second pass only where a loop feeds values back
             changed = False
-            for value in (*numbers, *reversed(numbers)):
+            for value in order:
                 equation, before = self.made_by.get(value), found.get(value, 0)
                 bits = before
                 for source in equation.inputs if equation else self.same.get(value, ()):
@@ -98,6 +98,18 @@ class Graph:
                 if bits != before:
                     found[value], changed = bits, True
         return found
+
+    def _sources_first(self) -> list[int]:
+        """All values, each after those that it is made of, but for what a loop feeds back.
+
+        The results of a call have lower numbers than what is inside of it.
+        """
+        place = list(range(len(self.avals)))
+        for value in reversed(range(len(place))):
+            same = self.same.get(value, ())
+            if same and all(other > value for other in same):
+                place[value] = max(place[other] for other in same)
+        return sorted(range(len(place)), key=lambda value: (place[value], -value))
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
         self.avals.append(aval)

@@ -130,8 +130,9 @@ class ByPlan(Propagation[ValueType]):
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
         dtype = dtype_of(aval)
-        is_whole = getattr(array, "is_fully_addressable", True)
-        if kind(dtype) != "float" or isinstance(array, Tracer) or not is_whole:
+        if kind(dtype) != "float" or isinstance(array, Tracer):
+            return ValueType(dtype)
+        if not getattr(array, "is_fully_addressable", True):
             return ValueType(dtype)
         value = np.asarray(array, dtype)
         if value.size != 1:  # of an array, its greatest finite number counts

@@ -72,8 +72,8 @@ class Recompiled:
         return [x for x in self.differences.values() if x.is_type]
 
     def text(self, is_whole: bool) -> list[str]:
-        """Its lines in the report."""
-        found = self.differences.values()
+        """Its lines in the report, types first."""
+        found = sorted(self.differences.values(), key=lambda x: not x.is_type)
         groups = grouped(found, lambda x: (x.text, x.is_returned, *x.facts))
         most, lines = len(groups) if is_whole else CAUSES, list[str]()
         for group in groups[:most]:
@@ -104,7 +104,9 @@ class Recompiled:
                     continue
                 is_seen |= is_object
                 found = _of_other(before, now, path)
-            self.differences.setdefault(path, found)
+            known = self.differences.get(path)
+            if known is None or found.is_type > known.is_type:
+                self.differences[path] = found
         if not differing and [*before.leaves] != [*now.leaves]:
             facts = [("called", str(now.caller or ""), "")]
             found = Difference("leaves", "in another order", facts, "Keep one order.")

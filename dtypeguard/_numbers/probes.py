@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -140,11 +141,12 @@ def following(
 
 def stacked(rows: Sequence[Leaf]) -> Leaf:
     """Arrays of each turn of a loop as one."""
-    is_whole = not isinstance(rows[0], Tracer) and len(rows[0].sharding.device_set) == 1
-    if is_whole and not is_key(rows[0]):
+    first = rows[0]
+    is_whole = not isinstance(first, Tracer) and len(first.sharding.device_set) == 1
+    if is_whole and not is_key(first) and jax.typeof(first).sharding.mesh.empty:
         # On the host: XLA takes seconds to compile it for a thousand operands.
         return jnp.asarray(np.stack([*map(np.asarray, rows)]))
-    with of_mesh(rows[0]):
+    with of_mesh(first):
         return jnp.stack([*rows])
 
 

@@ -164,7 +164,8 @@ def test_does_not_hold(tmp_path, text, message):
 def test_unknown_function_and_scope(tmp_path):
     stacks = _program(tmp_path)
     norms = PlanEntry("model.py:norms"), PlanEntry("model.py:norm", scope="frist")
-    with pytest.raises(PlanError, match=r'nearest is "model.py:norm"\n.*scope.*\'first\''):
+    message = r'nearest there is "model.py:norm"\n.*nearest scope there is \'first\''
+    with pytest.raises(PlanError, match=message):
         matched(_entries(*norms, *_PLANNED), stacks)
 
 

@@ -45,7 +45,7 @@ ROUNDING = (
     *("{a} @ {b}", "jnp.dot({a}, {b}, preferred_element_type=F32).astype({D})"),
     *(
         "{a}.at[I].add({b}.astype({a}.dtype))",
-        "{a}.at[I].apply(lambda x: x * {c})",
+        "{a}.at[I].apply(lambda x: x * 0.75)",
         "{a}.astype({D})",
     ),
     "lax.conv({a}[None, None], {a}[None, None, :3, :3], (1, 1), 'SAME')[0, 0]",

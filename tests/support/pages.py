@@ -47,6 +47,7 @@ _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTIL
 # What differs between machines and releases: hashes, releases and other figures, lines of
 # packages, folders, how wide a column is.
 _VARYING = (
+    (re.compile(r"\(Python 3.12 and later record lines, and name more of them.\)"), ""),
     (re.compile(r"0x[0-9a-f]+"), "0x0"),
     (re.compile(r"(?<=[\s(])(?:/[^\s/]+)+/"), ""),
     (re.compile(r"(\w/[\w/]+\.py):\d+"), r"\1:0"),

@@ -19,7 +19,7 @@ def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if mesh.empty else _under(mesh)
 
 
-def _under(mesh: sharding.AbstractMesh) -> contextlib.AbstractContextManager[object]:
+def _under(mesh: "sharding.AbstractMesh") -> contextlib.AbstractContextManager[object]:
     is_it = mesh == sharding.get_abstract_mesh()
     return contextlib.nullcontext() if is_it else sharding.use_abstract_mesh(mesh)
 

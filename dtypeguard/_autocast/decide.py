@@ -214,8 +214,9 @@ class ByPlan(Propagation[ValueType]):
     def opaque(self, node: Node, values: Types) -> Types:
         """As it stands, but the `reduce_precision` of `jax.checkpoint`."""
         own = bits_of(node.eqn.invars[0].aval.dtype) if node.eqn.invars else None
-        is_repeated = node.name == "reduce_precision" and own is not None
-        if not is_repeated or not own.items() <= node.eqn.params.items():
+        if node.name != "reduce_precision" or own is None:
+            return self._written(node, values)
+        if not own.items() <= node.eqn.params.items():
             return self._written(node, values)
         (value,) = values
         return [value._replace(dtype=x.dtype) for x in self._in(value.dtype, node, values)]

@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from .._audit.audit import audit
@@ -27,7 +28,7 @@ DTypes = tuple[DType, ...]
 # Dtypes of params and gradients, as options have them, and whether --x64 is among them.
 _Inputs = tuple[DTypes, DTypes | None, bool]
 # With these an optimizer shows that it does not keep its types.
-_TELLING = (
+_TELLING: Sequence[_Inputs] = (
     (("float32",), None, False),
     (("bfloat16", "float32"), None, False),
     (("bfloat16",), ("float32",), False),

@@ -298,9 +298,9 @@ def parser() -> argparse.ArgumentParser:
 def _add(group: argparse._ActionsContainer, option: str) -> None:
     name = option.rstrip("!")
     metavar, text, how = _OPTIONS[name]
-    how = how | ({"metavar": metavar} if metavar else {})
-    required = {"required": True} if option.endswith("!") else {}
-    group.add_argument(name, help=text, **how, **required)
+    settings: dict[str, Any] = how | ({"metavar": metavar} if metavar else {})
+    action = group.add_argument(name, help=text, **settings)
+    action.required |= option.endswith("!")
 
 
 def say_what_is_replaced(words: list[str]) -> None:

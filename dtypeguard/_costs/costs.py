@@ -70,7 +70,7 @@ def line_costs(
     whole = search.whole(each.cause for _, causes in work for each in causes)
     found = dict[str, LineCost]()
     for count, causes in work:
-        named = {}
+        named = dict[str, LineCost]()
         for each in sorted(causes, key=repr):  # a set has another order in every process
             cause = whole.get(each.cause, each.cause)
             named[place_of(cause)] = each._replace(cause=cause)

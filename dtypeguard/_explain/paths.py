@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from .._carry.modules import contents, objects
 from .._carry.places import Names
@@ -58,7 +59,8 @@ def _arguments(caller: FrameType | None, carry: int) -> Iterator[tuple[str, PyTr
     functions = [each.get(name) for each in own for name in ("true_fun", "f")]
     codes = [getattr(function, "__code__", None) for function in functions]
     users = [f for f, x in zip(functions, codes) if x and not is_installed(x.co_filename)]
-    names = Names.of(next(iter(users), lambda: None))
+    user: Any = next(iter(users), lambda: None)
+    names = Names.of(user)
     given = [each.get(name) for each in own for name in ("operands", "args")]
     given = next((x for x in reversed(given) if isinstance(x, tuple) and objects(x)), ())
     yield from ((names.at(position), value) for position, value in enumerate(given))

@@ -326,11 +326,11 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     if made and (is_installed(site.file) or (is_of_host and leaf.why.cause is None)):
         where = made
     if is_python_number(value):
-        cast = _PYTHONS.get(kind(dtype), float)(value)
+        cast = _PYTHONS.get(str(kind(dtype)), float)(value)
         if type(cast) is type(value):
             return f'at {where} give {name} as jax.numpy.asarray({value!r}, "{dtype}")'
         loss = lost(old, dtype) * (cast != value)
-        return f"at {where} make {name} {_A[kind(dtype)]}: {cast!r}{loss}"
+        return f"at {where} make {name} {_A[str(kind(dtype))]}: {cast!r}{loss}"
     return f"at {where} cast {name} to {dtype}: {_cast(dtype, old)}"
 
 
@@ -374,7 +374,7 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
 def _of_result(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     (leaf,) = finding.leaves
     (old,), wanted = leaf.dtypes, call.wanted
-    text = f"let {call.name} return {_A[kind(wanted)]}: {_cast(wanted, old)}"
+    text = f"let {call.name} return {_A[str(kind(wanted))]}: {_cast(wanted, old)}"
     if kind(wanted) == "bool":
         text = f"let {call.name} return a bool: ... != 0"
     elif kind(old) != "complex":

@@ -125,8 +125,9 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     """The change of a leaf's type, with its lines."""
     old, new = before.leaves[path][0], now.leaves[path][0]
     back = before.returned.get(path)
-    is_returned = back is not None and back.type == new
-    why, item = (back.why, back.item) if is_returned else (now.why(path), None)
+    back = back if back is not None and back.type == new else None
+    is_returned = back is not None
+    why, item = (now.why(path), None) if back is None else (back.why, back.item)
     begun = before.why(path).root
     if begun is None and old.is_weak and path == parameter(path):
         begun = before.caller

@@ -224,7 +224,9 @@ class _Search:
     def _is_changed(self, call: Computation) -> bool:
         """Whether a call computes otherwise, as far as the lock tells."""
         change = self._changes.get(call.function)
-        added = {*change.added}.intersection(call.entries) if change else ()
+        if change is None:
+            return False
+        added = {*change.added}.intersection(call.entries)
         # What only moves values may have been there before as well.
         return any(not (call.is_move and x in change.before) for x in added)
 

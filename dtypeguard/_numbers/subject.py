@@ -179,11 +179,12 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
 
 
 def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
-    try:
-        if dtype is None or kind(found := jnp.dtype(dtype)) == "float":
-            return None if dtype is None else found
-    except TypeError:
-        pass
+    if dtype is None:
+        return None
+    with contextlib.suppress(TypeError):
+        found = jnp.dtype(dtype)
+        if kind(found) == "float":
+            return found
     raise TypeError(
         f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
         f"as {name}=jnp.{example}."

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax, tree_util
+from jax.core import Tracer
 
 from .._guard.attempts import without_x64
 from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
@@ -361,7 +362,7 @@ def _is_plain_zero(value: Scalar) -> bool:
 
 
 def _checked_slice(slice_p: int | np.integer) -> int:
-    if isinstance(slice_p, jax.core.Tracer) or kind(dtype_of(slice_p)) != "int":
+    if isinstance(slice_p, Tracer) or kind(dtype_of(slice_p)) != "int":
         raise TypeError(
             f"prodigy got slice_p={slice_p!r}, which decides shapes: write an int. Under "
             'inject_hyperparams write inject_hyperparams(prodigy, static_args="slice_p").'

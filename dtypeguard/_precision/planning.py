@@ -207,15 +207,16 @@ def grouped(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Can
     """Candidates as entries: a scope less, or a whole function, where all of it is in."""
     made = [*chosen]
     for key_of in (lambda x: (x.place, x.expression), lambda x: (x.place, None)):
-        numbers, parts = defaultdict(frozenset), defaultdict[object, list[Candidate]](list)
+        numbers, parts = defaultdict(frozenset), defaultdict[Any, list[Candidate]](list)
         for each in every:
             numbers[key_of(each)] |= each.nodes
         for each in made:
             parts[key_of(each)].append(each)
         made = []
-        for key, found in parts.items():
-            is_whole = numbers[key] == nodes_of(found)
-            whole = Candidate(*key, None, nodes_of(found), sum(x.work for x in found))
+        for (place, expression), found in parts.items():
+            is_whole = numbers[place, expression] == nodes_of(found)
+            work = sum(x.work for x in found)
+            whole = Candidate(place, expression, None, nodes_of(found), work)
             made += [whole] if is_whole else found
     return made
 

@@ -121,11 +121,12 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     ends = None if looks is None else (mine.last(looks), other.last(looks))
     if ends is None and bool(mine.own) != bool(other.own):  # one goes on, one returns
         pairs = ((mine.outputs[n], other.outputs[n]) for n in outputs)
-        ends = next((pair for pair in pairs if None not in pair), None)
+        ends = next(((x, y) for x, y in pairs if x is not None and y is not None), None)
     if ends is None:
         equal = [n for n, group in enumerate(mine.groups) if group in both]
         return Divergence(mine.line(reversed(equal)))
-    apart, (x, y) = math.nan, (side.nodes[n].sketch for side, n in zip((mine, other), ends))
+    first, second = ends
+    apart, x, y = math.nan, mine.nodes[first].sketch, other.nodes[second].sketch
     if x is not None and y is not None:
         apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
-    return Divergence(mine.begin(ends[0], both), other.begin(ends[1], both), apart)
+    return Divergence(mine.begin(first, both), other.begin(second, both), apart)

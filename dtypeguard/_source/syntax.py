@@ -8,7 +8,7 @@ import copy
 import functools
 import itertools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
@@ -111,7 +111,7 @@ def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
     return None
 
 
-def _functions(module: ast.Module | None, line: int) -> list[ast.FunctionDef]:
+def _functions(module: ast.Module | None, line: int) -> Sequence[ast.stmt]:
     """The functions around a line, outside in."""
     nodes = ast.walk(module) if module else ()
     found = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]

@@ -99,7 +99,8 @@ def loss(params: Params) -> jax.Array:
     leaves = tree_util.tree_leaves(params)
     leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
-    return sum(((leaf - 1) ** 2).sum().astype(dtype) for leaf in leaves) / 2
+    squares = [((leaf - 1) ** 2).sum().astype(dtype) for leaf in leaves]
+    return sum(squares, jnp.zeros((), dtype)) / 2
 
 
 class Recipe(NamedTuple):

@@ -1,7 +1,8 @@
 """Why a function was compiled again: two calls side by side, with the lines behind it.
 
 Each difference is named: types with their lines, shapes, constants, the structure, or a
-function that is new each time. Where nothing that is looked at differs, nothing is said.
+function that is new each time. Where nothing that is looked at differs, that is said of
+the user's own functions.
 """
 
 import itertools
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from .._leaves.dtypes import fits, kind
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
+from .._source.files import is_installed
 from .._source.origin import Why, callers, origin_of_frames, release
 from .compiling import Compiled, CompilingCall, call_of, compiled
 
@@ -26,6 +28,10 @@ _WEAK = (
     "dtypeguard.strong(state)."
 )
 _KEYS = "Make all keys alike: jax.random.key(seed), of one implementation."
+_UNKNOWN = (
+    "  The cause is not known: types, shapes, paths and what is seen of constants are "
+    "equal. Devices and shardings are not compared."
+)
 _NEW = "it is a function that is new each time. Write jax.jit once, outside of the loop."
 
 
@@ -58,12 +64,13 @@ class Recompiled:
 
     Attributes:
         name: with its line.
+        is_packages: whether it is a package's.
         times: how often it was compiled.
         differences: between its calls, by path.
     """
 
-    def __init__(self, name: str):
-        self.name, self.times = name, 1
+    def __init__(self, name: str, is_packages: bool):
+        self.name, self.is_packages, self.times = name, is_packages, 1
         self.differences: dict[str, Difference] = {}
 
     @property
@@ -85,7 +92,7 @@ class Recompiled:
         lines += and_more(len(groups) - len(groups[:most]))
         guarded = [x for x in found if x.advice == _GUARD]
         advice = dict.fromkeys(x.advice for x in found if x.advice not in ("", _GUARD))
-        return [*lines, *advice, *_guarding(guarded)]
+        return [*lines, *advice, *_guarding(guarded)] if found else [_UNKNOWN]
 
     def compare(self, before: Compiled, now: Compiled) -> None:
         """Adds what differs between two of its calls."""
@@ -221,7 +228,8 @@ class Compilations:
         now, name = compiled(call), call.name
         ref, before = self._last.get(id(call.key), (None, None))
         if before is not None and ref is not None and ref() is call.key:
-            self._found.setdefault(name, Recompiled(name)).compare(before, now)
+            new = Recompiled(name, is_installed(call.code.co_filename))
+            self._found.setdefault(name, new).compare(before, now)
         else:
             types = hash(tuple(now.leaves.items()))
             self._new.setdefault((name, str(now.caller), types), []).append(name)
@@ -250,4 +258,6 @@ class Compilations:
             made = any(x.is_returned for x in each.differences.values())
             return 0 if made else 1 if each.types else 2
 
-        return sorted((x for x in self._found.values() if x.differences), key=rank)
+        found = self._found.values()
+        told = (x for x in found if x.differences or not x.is_packages)
+        return sorted(told, key=rank)

@@ -278,6 +278,20 @@ LISTED = {
         """,
         ["key  key<fry> -> key<rbg>", "Make all keys alike: jax.random.key(seed)"],
     ),
+    "nothing that is known": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(x):
+            return x @ x
+
+        step(jnp.ones((3, 3)))
+        with jax.default_matmul_precision("float32"):
+            step(jnp.ones((3, 3)))
+        """,
+        ["run: step", "The cause is not known: types, shapes, paths and what"],
+    ),
     "leaves in another order": (
         """
         import collections, jax

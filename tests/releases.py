@@ -199,12 +199,13 @@ def main() -> int:
         folders = *TESTS, *(NEW_TESTS if is_new else ()), *(LONG_TESTS if args.all else ())
         tests = [f"tests/{name}" for name in folders]
         tests += ["-m", "exhaustive or not exhaustive"] if args.all else []
-        failures = run(python, "-m", "pytest", "-n", "2", *tests).returncode
-        # It says that it is skipped where nothing is recorded.
-        failures |= run(python, "tests/programs/notes.py").returncode
+        # The table says that it is skipped where nothing is recorded.
+        parts = [("-m", "pytest", "-n", "2", *tests), ("tests/programs/notes.py",)]
         if "Python" in label:  # what the pages show is that of the newest
-            failures |= run(python, "tests/follow_pages.py", *NOTES).returncode
-        if failures:
+            parts.append(("tests/follow_pages.py", *NOTES))
+        with futures.ThreadPoolExecutor(2) as pool:
+            ended = [pool.submit(run, python, *part) for part in parts]
+        if any(each.result().returncode for each in ended):
             failed.append(label)
         print(f"{label}: tests in {time.monotonic() - start:.0f} s", flush=True)
     if failed:

@@ -16,8 +16,6 @@ from .forms import FormedReport, check_files, deliver, of_lock
 from .output import UsageError, write
 from .targets import Reader
 
-HOLDS, CHANGED = 0, 1
-
 
 def locked(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock."""
@@ -49,7 +47,7 @@ def locked(options: argparse.Namespace) -> int:
             deliver(FormedReport(text, (), tomllib.loads(text)), options)
     except LockError as error:
         raise UsageError(str(error)) from error
-    return HOLDS
+    return 0
 
 
 def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar, overload
 
@@ -22,8 +22,6 @@ from .remedies import Choice, choose
 from .text import noted, text_of
 from .unfiltered import UNFILTERED
 
-# What was before an error, and what to write in place of what is chosen, sentences each.
-Mending = Callable[[BaseException], tuple[Sequence[str], Sequence[str]]]
 _F = TypeVar("_F", bound=Function)
 # To begin to record takes a millisecond, and `explain` may decorate what runs often.
 _MOST_RECORDED = 1000
@@ -125,16 +123,12 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(
-    error: BaseException, is_whole: bool = False, other: Mending = lambda _: ((), ())
-) -> None:
+def explain_error(error: BaseException, is_whole: bool = False) -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
-        other: what was before it, and what to write in place of what is chosen, where
-            that is known.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
@@ -142,10 +136,6 @@ def explain_error(
         if isinstance(part, _ERRORS) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (choice := _choice(part)) is not None:
-                    before, instead = other(part)
-                    if instead:
-                        choice = choice._replace(remedies=instead, is_checked=False, to=())
-                    choice = choice._replace(before=before)
                     part.add_note(text_of(choice, is_whole))
                     part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 

@@ -65,7 +65,6 @@ class Choice(NamedTuple):
         remedies: what to write, a sentence each.
         is_checked: whether something was tried with success.
         to: the dtypes to which what is wider is cast.
-        before: what was before the error, a sentence each.
     """
 
     headline: str
@@ -73,7 +72,6 @@ class Choice(NamedTuple):
     remedies: Sequence[str] = ()
     is_checked: bool = False
     to: Sequence[str] = ()
-    before: Sequence[str] = ()
 
 
 def choose(finding: Finding) -> Choice:

@@ -68,7 +68,6 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
     )
     hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
     after = [
-        *choice.before,
         *choice.remedies,
         "Checked: with this change the types agree." * choice.is_checked,
         loses * bool(narrow),

@@ -8,7 +8,7 @@ loop or branch is in it. What shards compute is not examined.
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -98,10 +98,7 @@ class _Run(Interpreter):
         given = of.as_wide if self.plan.is_wide_given else of.as_written
         arrays = [*map(jnp.asarray, arrays)]
         made = self.block(block, [given(x, x.dtype) for x in arrays])
-        return [
-            self.boundary(block.number, n, value, var.aval, None)
-            for n, (value, var) in enumerate(zip(made, block.outputs))
-        ]
+        return self.crossed(block.number, made, block.outputs, itertools.repeat(None))
 
     # What enters and leaves
 
@@ -120,6 +117,19 @@ class _Run(Interpreter):
             return self.arithmetic.as_wide(value, aval.dtype, is_rounded)
         return self.arithmetic.as_written(value, aval.dtype)
 
+    def crossed(
+        self,
+        number: int,
+        values: Sequence[Value],
+        variables: Sequence[Leaf],
+        entries: Iterable[int | None],
+    ) -> list[Leaf]:
+        """All values that enter or leave a block together."""
+        return [
+            self.boundary(number, place, value, var.aval, entry)
+            for place, (value, var, entry) in enumerate(zip(values, variables, entries))
+        ]
+
     def _carried(self, node: Node) -> Sequence[int]:
         """What the results of an equation leave in."""
         default = (int(self.plan.is_wide),) * len(node.eqn.outvars)
@@ -131,11 +141,7 @@ class _Run(Interpreter):
         """The operands of a loop, of branches or shards; what is carried has its dtype."""
         entries: list[int | None] = [None] * len(values)
         entries[first : first + count] = self._carried(node)[:count]
-        triples = zip(values, node.eqn.invars, entries)
-        return [
-            self.boundary(node.number, n, value, var.aval, entry)
-            for n, (value, var, entry) in enumerate(triples)
-        ]
+        return self.crossed(node.number, values, node.eqn.invars, entries)
 
     def _inside(
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes
@@ -147,11 +153,8 @@ class _Run(Interpreter):
         return made, probes.decisions, probes.finite
 
     def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
-        triples = zip(self.block(block, given), node.eqn.outvars, self._carried(node))
-        return [
-            self.boundary(block.number, n, value, var.aval, entry)
-            for n, (value, var, entry) in enumerate(triples)
-        ]
+        made, entries = self.block(block, given), self._carried(node)
+        return self.crossed(block.number, made, node.eqn.outvars, entries)
 
     def entered_block(self, block: Block, given: Sequence[Value]) -> list[Value]:
         return [*map(self.arithmetic.constant, block.consts), *given]
@@ -330,11 +333,7 @@ class _Run(Interpreter):
         entries = self.plan.carried.get(node.number)
         if entries is None:
             return made
-        triples = zip(made, node.eqn.outvars, entries)
-        return [
-            self.boundary(node.number, n, value, var.aval, entry)
-            for n, (value, var, entry) in enumerate(triples)
-        ]
+        return self.crossed(node.number, made, node.eqn.outvars, entries)
 
     def skipped(self, node: Node, values: list[Value]) -> list[Value]:
         return []

@@ -56,7 +56,6 @@ class OptimizerSubject(CheckedCall):
         arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
 
         def update(updates, state, params, arrays):
-            self.traces += 1
             return opt.update(updates, state, params, **eqx.combine(arrays, functions))
 
         def step(updates, carry, arrays):
@@ -67,7 +66,6 @@ class OptimizerSubject(CheckedCall):
         # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
         # own, and so are their traces. The step asks for that of the update.
         self._update, jitted = jax.jit(update), jax.jit(step)
-        self.traces = 0
         self.init = opt.init
         self.grads, self.extra_args = inputs.updates, inputs.extra_args
         super().__init__(

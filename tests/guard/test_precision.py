@@ -492,6 +492,14 @@ def test_a_donated_step_copies_nothing_with_the_option_that_the_docs_name():
     assert_same(compiled(*args), expected)
 
 
+def test_a_pattern_for_all_leaves_may_match_none():
+    policy = Policy(state_dtype={"*": BF16})
+    opt = guard(optax.sgd(0.1), policy=policy)
+    assert types(opt.init(params_of())) == types(optax.sgd(0.1).init(params_of()))
+    with pytest.raises(ValueError, match="match no leaf"):
+        guard(optax.sgd(0.1), policy=Policy(state_dtype={"*mu": BF16})).init(params_of())
+
+
 # In all of Optax, bare programs, and x64 -------------------------------------------------
 
 EVERY_POLICY = [

@@ -139,12 +139,6 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     return None
 
 
-def text_of(node: ast.expr, file: str) -> str:
-    """An expression as it is written, on one line."""
-    written = ast.get_source_segment(source_text(file), node)
-    return written if written and "\n" not in written else ast.unparse(node)
-
-
 def source_text(file: str) -> str:
     """The text of a file; empty if it cannot be read."""
     linecache.checkcache(file)

@@ -33,14 +33,14 @@ from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
 from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._testing.contract import (
+from ._sweep.contract import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
     StepTrial,
     broken,
     broken_by_step,
 )
-from ._testing.inputs import CONFIGURATIONS, Entry, Recipe
+from ._sweep.inputs import CONFIGURATIONS, Entry, Recipe
 
 __all__ = [
     "check_contract",

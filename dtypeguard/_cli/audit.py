@@ -18,7 +18,7 @@ from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import Args, DType, Kwargs, Optimizer
 from .._lines.monitored import RECORD
 from .._program.trace import TraceFailed
-from .._testing.inputs import Entry
+from .._sweep.inputs import Entry
 from .forms import check_files, deliver
 from .options import right
 from .output import UsageError

@@ -11,7 +11,7 @@ from jax import tree_util
 from optimizer_sweep import catalog
 
 import dtypeguard
-from dtypeguard._testing.inputs import loss
+from dtypeguard._sweep.inputs import loss
 
 ENTRIES, UNBUILT = catalog.entries()
 

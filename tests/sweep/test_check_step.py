@@ -14,7 +14,7 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard import audit, guard_step, strong
-from dtypeguard._testing.contract import STEP_RULES
+from dtypeguard._sweep.contract import STEP_RULES
 from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party

@@ -22,9 +22,9 @@ from dtypeguard._guard.policy import dtype_of_update
 from dtypeguard._leaves.dtypes import dtype_of
 from dtypeguard._leaves.rows import by_path, type_of
 from dtypeguard._leaves.types import Optimizer, PyTree, State, Updates
-from dtypeguard._testing import checks
-from dtypeguard._testing.checks import Check, OptimizerSubject, one_line
-from dtypeguard._testing.inputs import (
+from dtypeguard._sweep import checks
+from dtypeguard._sweep.checks import Check, OptimizerSubject, one_line
+from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
     DTypes,

@@ -32,7 +32,7 @@ from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
 from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._sweep.contract import (
+from ._sweep.checks import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
     StepTrial,

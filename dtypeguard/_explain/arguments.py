@@ -44,7 +44,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
-    if failure.is_of_jax:
+    if about.wanted is None and failure.is_of_jax:
         return None
     for site in users_sites(failure.sites):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]

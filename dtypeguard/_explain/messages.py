@@ -108,7 +108,10 @@ _ROLES = (
         "float32",
     ),
     Role("does not accept dtype .* are (?:subtypes of )?.*(integer|number)", "int32"),
-    Role("Input type must be an integer", "int32", of="checked"),
+    Role(
+        "Input type must be an integer|only accepts integer dtypes", "int32", of="checked"
+    ),
+    Role("dtype argument to `.*` must be a float", "float32", of="checked"),
 )
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
@@ -148,7 +151,7 @@ def complaint(message: str) -> Complaint | None:
         types = [x for x in re.findall(_TYPE, message) if "int" not in x]
     if "wanted" not in named and given in _IN_64_BITS.values():
         wanted = _IN_64_BITS.get(wanted, wanted)
-    refused = _FLOATS if role.of == "checked" else frozenset(types[:1])
+    refused = frozenset(types[:1] or (_FLOATS if role.of == "checked" else ()))
     return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 
 

@@ -84,6 +84,9 @@ RAISING = {
     "holomorphic": lambda: jax.grad(jnp.sum, holomorphic=True)(WIDE),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
     "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),
+    "normal": lambda: jax.random.normal(KEY, (3,), WHOLE.dtype),
+    "uniform": lambda: jax.random.uniform(KEY, (3,), WHOLE.dtype),
+    "randint": lambda: jax.random.randint(KEY, (3,), 0, 3, WIDE.dtype),
     "bernoulli": lambda: jax.random.bernoulli(KEY, WHOLE),
 }
 

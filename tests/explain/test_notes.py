@@ -380,6 +380,12 @@ def an_int_that_is_differentiated():
     return descended(0)  # first
 
 
+@noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"), checked=False)
+def a_dtype_that_came_in_with_an_array():
+    start = jnp.zeros(2, int)  # first
+    return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
+
+
 @noted(
     "argument",
     ("run(state)", 'run({**state, "n": state["n"].astype(BF16)})'),

@@ -285,7 +285,7 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
     key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in of_path)
     for alike in grouped(by_path, key):
         own = [leaf for of_path in alike for leaf in of_path]
-        if not own[0].path.startswith("result"):  # they return nothing and work in place
+        if call.is_of_nnx and own[0].path.startswith("result[0]"):  # objects given to it
             names = dict.fromkeys(leaf.branch for leaf in own if not leaf.kept)
             guarded = " and ".join(f"dtypeguard.guard_step({name})" for name in names)
             yield [Remedy(f"guard what you give to {package(call.file)}: {guarded}", own)]

@@ -321,7 +321,7 @@ def _returns(
             yield Remedy(_at(line, f"let {names} return {name} as {to}: {cast}"), own)
 
 
-# Arguments and results
+# Arguments
 
 _Casts = Sequence[tuple[RefusedLeaf, DType]]
 
@@ -329,9 +329,7 @@ _Casts = Sequence[tuple[RefusedLeaf, DType]]
 def _of_call(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     """To cast arguments: of one call all, or those after which they have one dtype."""
     leaves, wanted = finding.leaves, call.wanted
-    if call.is_result:
-        yield _of_result(call, leaves[0])
-    if call.is_result or call.keeps:
+    if call.keeps:
         return
     ways = _to_meet(leaves) if wanted is None else [[(leaf, wanted) for leaf in leaves]]
     if is_installed(call.site.file):  # nobody edits its call: what the user made is cast
@@ -408,12 +406,3 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
         text = f"at {line_text(site.file, site.line)} give {site.name or 'the call'}"
         text += f' {arrays}: .astype("{next(iter(pairs.values()))}")'
         yield Remedy(text, finding.leaves)
-
-
-def _of_result(call: RefusedCall, leaf: RefusedLeaf) -> Remedy:
-    (old,), wanted = leaf.dtypes, call.wanted
-    text = f"let {call.name} return a bool: ... != 0"
-    if kind(wanted) != "bool":
-        text = f"let {call.name} return a float: {_cast(wanted, old)}"
-        text += "; its gradient is zero" * (kind(old) != "complex")
-    return Remedy(_at(leaf.why.origin, text), [leaf])

@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._audit.audit import name_of
+from ._audit.audit import guarding, name_of
 from ._audit.examine import check_x64
-from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
@@ -33,14 +32,14 @@ from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
 from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._testing.contract import (
+from ._sweep.checks import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
     StepTrial,
     broken,
     broken_by_step,
 )
-from ._testing.inputs import CONFIGURATIONS, Entry, Recipe
+from ._sweep.inputs import CONFIGURATIONS, Entry, Recipe
 
 __all__ = [
     "check_contract",

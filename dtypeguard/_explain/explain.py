@@ -154,7 +154,6 @@ def _choice(error: BaseException) -> Choice | None:
 
 _FINDERS = {
     "argument": find_arguments,
-    "compiled": find_arguments,
     "result": find_result,
     "checked": find_checked,
 }

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from .._leaves.dtypes import is_python_number
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import columns, type_text
@@ -81,7 +79,7 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
         *(f"  {x}" for x in lines),
         *filter(None, after),
     ]
-    return "\n".join(note).replace("[('float0', 'V')]", "float0")
+    return "\n".join(note)
 
 
 def _key(unit: _Unit) -> Hashable:
@@ -138,6 +136,4 @@ def _fact(text: str, line: Origin | None, leaf: RefusedLeaf) -> _Fact | None:
 
 
 def _type(value: Leaf) -> str:
-    if isinstance(value, np.dtype):
-        return str(value)
     return type(value).__name__ if is_python_number(value) else type_text(value)

@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._audit.audit import name_of
+from ._audit.audit import guarding, name_of
 from ._audit.examine import check_x64
-from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step

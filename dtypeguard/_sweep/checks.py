@@ -22,10 +22,9 @@ from jax import lax, tree_util
 
 from .._audit.audit import audit_optimizer
 from .._audit.report import AuditReport
-from .._carry.call import Call, SplitTree
-from .._carry.carry import Carry
+from .._carry.carry import Call, Carry
 from .._carry.modules import Contents
-from .._carry.split import changed_constants
+from .._carry.split import SplitTree, changed_constants
 from .._guard.guard import policy_of
 from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore

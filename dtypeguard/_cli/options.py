@@ -9,10 +9,22 @@ import sys
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
-from .._demo import NAMES
 from .run import HELP
 
 FORMS = "text", "json", "github"
+# Of the demo; each is a file in `scenes/`.
+SCENES = (
+    "prodigy",
+    "schedule_free",
+    "lbfgs",
+    "fromage",
+    "zero_nans",
+    "failing_scan",
+    "compiles_again",
+    "stalled_loss",
+    "as_on_a_tpu",
+    "lost_cast",
+)
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -282,7 +294,7 @@ def parser() -> argparse.ArgumentParser:
         if command.target:
             made.add_argument("target", metavar="TARGET", help=command.target)
         else:
-            choices: dict[str, Any] = {"choices": NAMES} if name == "demo" else {}
+            choices: dict[str, Any] = {"choices": SCENES} if name == "demo" else {}
             made.add_argument("name", metavar="NAME", nargs="?", help="of one", **choices)
         for option in command.options.split():
             _add(made, option)

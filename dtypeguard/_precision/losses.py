@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.casts import shown as shown_casts
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import kind, shown_casts
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures

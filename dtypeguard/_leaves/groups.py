@@ -35,11 +35,6 @@ def parameter(path: str) -> str:
     return next(iter(keys(path)), "")
 
 
-def indices(path: str) -> list[str]:
-    """The keys and numbers in the brackets of a path, as source: `1`, `'w'`."""
-    return [part[1:-1] for part in parts(path) if part[0] == "["]
-
-
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
     """The items with equal keys together, in the order of the first of each."""
     groups: dict[Hashable, list[_T]] = {}

@@ -21,7 +21,7 @@ from .output import UsageError
 from .targets import NamedCall, Reader
 
 
-def measured(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
     is_search = bool(options.out or options.is_plan) and not options.check
     missing = [x for x in ("narrow", "tolerance") if vars(options)[x] is None]

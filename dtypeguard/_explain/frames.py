@@ -27,8 +27,7 @@ from .._program.trace import strong_type
 from .._source.files import is_installed, is_users, short_path
 from .._source.inert import variables_of
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-
-JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+from .unfiltered import JAX
 
 
 class Kind(NamedTuple):

@@ -1,7 +1,6 @@
 """Programs that are run by plans: their inputs, and what each plan gives."""
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from .._leaves.dtypes import bits
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
-from .._numbers.measure import errors_of, mean_of
 from .._numbers.nodes import Node
 from .._numbers.plans import WidthPlan
 from .._numbers.run import run
@@ -118,9 +116,7 @@ class Trials:
         self._given = every[: 1 + len(inputs.also)]
         self._held_out = every[1 + len(inputs.also) :]
         self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
-        of, sizes = every[0].exact, every[0].sizes
-        apart = [mean_of(errors_of(x.exact, of, sizes), sizes) for x in every[1:]]
-        self.apart = min(apart, default=None)
+        self.apart = min((every[0].off(x.exact) for x in every[1:]), default=None)
         nodes = [*self.program.block.all_nodes()]
         work = {x.number: operations(x.eqn) * repetitions(x.stack) for x in nodes}
         self.has_products = any(work.values())
@@ -152,9 +148,10 @@ class Trials:
     def _worst(
         self, function: Callable[..., Sequence[Leaf]], inputs: Sequence[Inputs]
     ) -> float | None:
+        # A check in the program may raise as late as its results are read.
+        made = lambda arrays: jax.block_until_ready(function(*arrays))
         error_of = self._runs.error_of
-        errors = (error_of(functools.partial(function, *x.arrays), x) for x in inputs)
-        return max(errors, default=None)
+        return max((error_of(lambda x=x: made(x.arrays), x) for x in inputs), default=None)
 
     def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
         """What runs the program by a plan, equation by equation."""

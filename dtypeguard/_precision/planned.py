@@ -172,7 +172,7 @@ class Trials:
             function = self.eager(plan)
         widths = by_plan(self.program, plan)
         nodes = (x for x in self.program.block.all_nodes() if x.number in self.work)
-        narrow = (self.work[x.number] for x in nodes if self.is_narrow(x, widths))
+        narrow = (self.work[x.number] for x in nodes if self._is_narrow(x, widths))
         return dataclasses.replace(
             plan,
             error=self.error(function),
@@ -180,11 +180,17 @@ class Trials:
             share=sum(narrow),
         )
 
-    def is_narrow(self, node: Node, widths: WidthPlan) -> bool:
-        """Whether an equation computes in 16 bits."""
+    def narrows(self, node: Node, widths: WidthPlan) -> bool:
+        """Whether a plan has an equation compute in 16 bits."""
         computes = widths.computes(int(widths.entries[node.number]))
+        return computes is not None and bits(computes.dtype) <= 16
+
+    def _is_narrow(self, node: Node, widths: WidthPlan) -> bool:
+        """Whether an equation computes in 16 bits, by the plan or as it is written."""
+        if widths.entries[node.number]:
+            return self.narrows(node, widths)
         dtypes = [x.aval.dtype for x in node.eqn.invars if hasattr(x.aval, "dtype")]
-        return max(map(bits, [computes.dtype] if computes else dtypes), default=0) <= 16
+        return max(map(bits, dtypes), default=0) <= 16
 
     @property
     def name(self) -> str:

@@ -89,32 +89,29 @@ class Ranking:
         self._show, self.count, self.is_spent = show_status, 0, False
         self._errors: dict[frozenset[int], float] = {}
         program, widths = trials.program, by_plan(trials.program, plan)
-        nodes = {
-            node.number: node
-            for node in program.block.all_nodes()
-            if node.rounds and trials.is_narrow(node, widths)
-        }
         by_line = defaultdict[MatchedLine, list[int]](list)
-        for number, node in nodes.items():
-            if number in trials.work:
-                by_line[key_of_line(node.stack)].append(number)
+        for node in program.block.all_nodes():
+            if node.rounds and trials.narrows(node, widths):
+                by_line[key_of_line(node.stack)].append(node.number)
         self.parts = [
             Part(
                 line.place,
                 line.expression,
                 line.scope or None,
                 frozenset(numbers),
-                sum(map(trials.work.__getitem__, numbers)),
+                sum(trials.work.get(number, 0.0) for number in numbers),
             )
             for line, numbers in by_line.items()
             if line.place
         ]
         self._function = None
         if program.size <= MOST_EQUATIONS and plan.loss_scale is None:
-            # What cannot be named always rounds.
-            flags = dict.fromkeys(nodes, len(self.parts))
-            for number, part in enumerate(self.parts):
-                flags |= dict.fromkeys(part.nodes, number)
+            # What cannot be named always rounds: its flag is the last one.
+            places = {part.nodes: number for number, part in enumerate(self.parts)}
+            flags = dict[int, int]()
+            for numbers in by_line.values():
+                place = places.get(frozenset(numbers), len(self.parts))
+                flags |= dict.fromkeys(numbers, place)
             flagged = _Flagged(program, widths, flags)
             self._function = jax.jit(flagged.outputs)
 
@@ -144,7 +141,7 @@ class Ranking:
 
     def order(self) -> list[int]:
         """The parts, those first of which a wide one leaves most for its price."""
-        worth = lambda n: min(self.alone(n), 1e18) ** 2 / self.parts[n].work
+        worth = lambda n: min(self.alone(n), 1e18) ** 2 / (self.parts[n].work or 1.0)
         return sorted(range(len(self.parts)), key=worth, reverse=True)
 
     def whole(self, wide: Collection[int]) -> frozenset[int]:
@@ -212,19 +209,16 @@ class _Flagged(Interpreter):
         return bind(node.eqn, values, node.eqn.params)
 
     def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        if node.number not in self._places:
-            return self.written(node, values)
         computes = self._widths.computes(int(self._widths.entries[node.number]))
+        if computes is None or node.number not in self._places:
+            return self.written(node, values)
         is_on = self._flags[self._places[node.number]]
 
         def rounded(x: Leaf, dtype: DType) -> Leaf:
-            bits = bits_of(dtype)
-            if x.dtype != np.float32 or bits is None or computes is None:
-                return x
-            return jnp.where(is_on, lax.reduce_precision(x, **bits), x)
+            bits = bits_of(dtype) or {}
+            is_wide = getattr(x, "dtype", None) == np.float32
+            return jnp.where(is_on, lax.reduce_precision(x, **bits), x) if is_wide else x
 
-        if computes is None:
-            return self.written(node, values)
         made = self.written(node, [rounded(x, computes.dtype) for x in values])
         return [rounded(x, computes.result) for x in made]
 

@@ -26,8 +26,7 @@ from ._leaves.arguments import (
 )
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, lock_of
-from ._lock.text import text_of, write
+from ._lock.check import compared, lock_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
 from ._precision.prepared import check_progress, counted, status
@@ -353,7 +352,7 @@ def check_lock(
         raise failed.__cause__ or failed from None
     locked = compared(now, file) if os.path.exists(file) else None
     if is_update:
-        write(file, text_of(now.lock))
+        write(file, now.lock)
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 

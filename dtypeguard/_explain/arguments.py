@@ -1,4 +1,4 @@
-"""Finds the arguments of a call, or the result of a function, that are refused."""
+"""Finds the arguments of a call that are refused."""
 
 import ast
 from collections.abc import Sequence
@@ -11,8 +11,6 @@ from .._leaves.types import Leaf
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
-from .._source.inert import code_of, variables_of
-from .._source.origin import Why, origin_of_return
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
 from .messages import CHOICES, INDICES, SIZES, Complaint
 
@@ -44,7 +42,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
-    if failure.is_of_jax:
+    if about.wanted is None and failure.is_of_jax:
         return None
     for site in users_sites(failure.sites):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
@@ -70,22 +68,6 @@ def _found(
         for n, (text, x) in enumerate(named)
     ]
     return Finding(headline, leaves, call) if leaves else None
-
-
-def find_result(failure: Failure, about: Complaint) -> Finding | None:
-    """The result of a function of another kind than JAX wants."""
-    for frame in failure.frames:
-        values = variables_of(frame)
-        for name in ("cond_fun", "fun" if "holomorphic" in values else ""):
-            if (function := values.get(name)) is not None:
-                code, site = code_of(function), failure.sites[-1]
-                value = jnp.zeros((), next(iter(about.types)))
-                why = Why(code and origin_of_return(code))
-                wanted = "a bool" if kind(about.wanted) == "bool" else "a float"
-                headline = f"{name} of {site.name or 'a call'} has to return {wanted}."
-                call = RefusedCall(about.wanted, name, site, is_result=True)
-                return Finding(headline, [RefusedLeaf(0, "result", (value,), why)], call)
-    return None
 
 
 def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:

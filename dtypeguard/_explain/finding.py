@@ -88,15 +88,14 @@ class RefusedLeaf(NamedTuple):
 
 
 class RefusedCall(NamedTuple):
-    """A call whose arguments are refused, or a function whose result is.
+    """A call whose arguments are refused.
 
     Attributes:
         wanted: the dtype that is taken; None if the arguments are to be alike.
-        name: of the call, or of the function.
+        name: of the call.
         site: the line of the call.
         is_update: whether the `update` of an Optax optimizer made the call.
         keeps: whether floats stand where JAX wants ints, and are no index and no size.
-        is_result: whether the result of the function is refused.
     """
 
     wanted: DType | None
@@ -104,7 +103,6 @@ class RefusedCall(NamedTuple):
     site: Site
     is_update: bool = False
     keeps: bool = False
-    is_result: bool = False
 
 
 class Finding(NamedTuple):

@@ -9,7 +9,6 @@ from .._leaves.types import DType
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
 _GIVEN, _WANTED = rf"(?P<given>{_TYPE})", rf"(?P<wanted>{_TYPE})"
-_KIND = r"(?P<given>(?:bool|u?int|bfloat|float|complex)\w*)"
 
 # Arguments that say where or which: their types have nothing to do with the others'.
 INDICES = {"index", "indices", "idx", "item", "start_index", "start_indices"}
@@ -29,29 +28,18 @@ class Role(NamedTuple):
         wanted: the dtype that JAX takes; "alike" if it wants arguments of one type.
         names: of the parameters of which it speaks; empty if it may be any.
         is_only: whether no other is meant where a parameter of such a name is there.
-        of: "argument"; "result", what a function returns; "checked", what another library
-            refuses.
+        is_checked: whether another library refuses what the user's call has.
     """
 
     pattern: str
     wanted: str = ""
     names: frozenset[str] = frozenset()
     is_only: bool = False
-    of: str = "argument"
+    is_checked: bool = False
 
 
 # The first that fits an error is its role.
 _ROLES = (
-    Role(
-        rf"cond_fun must return a boolean scalar, but got .*?\b{_KIND}\[\]",
-        "bool",
-        of="result",
-    ),
-    Role(
-        rf"requires real-(?:valued| or complex-valued) outputs.* but got {_KIND}",
-        "float32",
-        of="result",
-    ),
     Role(
         rf"Argument '(?P<parameter>.*?)' compiled with {_WANTED}\[\S*\] and called with "
         rf"(?!(?P=wanted)\W){_GIVEN}\[",
@@ -108,7 +96,12 @@ _ROLES = (
         "float32",
     ),
     Role("does not accept dtype .* are (?:subtypes of )?.*(integer|number)", "int32"),
-    Role("Input type must be an integer", "int32", of="checked"),
+    Role(
+        "Input type must be an integer|only accepts integer dtypes",
+        "int32",
+        is_checked=True,
+    ),
+    Role("dtype argument to `.*` must be a float", "float32", is_checked=True),
 )
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
@@ -116,7 +109,7 @@ _IN_64_BITS = {"float32": "float64", "complex64": "complex128"}
 
 
 class Complaint(NamedTuple):
-    """What a message says of the arguments of a call, or of a result.
+    """What a message says of the arguments of a call.
 
     Attributes:
         types: those that it names. Python's numbers have the names of their types.
@@ -148,7 +141,7 @@ def complaint(message: str) -> Complaint | None:
         types = [x for x in re.findall(_TYPE, message) if "int" not in x]
     if "wanted" not in named and given in _IN_64_BITS.values():
         wanted = _IN_64_BITS.get(wanted, wanted)
-    refused = _FLOATS if role.of == "checked" else frozenset(types[:1])
+    refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
     return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 
 
@@ -159,4 +152,6 @@ def checked(message: str) -> Complaint | None:
     """
     types = frozenset(re.findall(rf"\b{_TYPE}", message))
     is_of_types = len(types) > 1 or re.search("<class '(int|float|complex)'>", message)
-    return Complaint(types, None, Role("", of="checked")) if types and is_of_types else None
+    return (
+        Complaint(types, None, Role("", is_checked=True)) if types and is_of_types else None
+    )

@@ -285,7 +285,7 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
     key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in of_path)
     for alike in grouped(by_path, key):
         own = [leaf for of_path in alike for leaf in of_path]
-        if not own[0].path.startswith("result"):  # they return nothing and work in place
+        if call.is_of_nnx and own[0].path.startswith("result[0]"):  # objects given to it
             names = dict.fromkeys(leaf.branch for leaf in own if not leaf.kept)
             guarded = " and ".join(f"dtypeguard.guard_step({name})" for name in names)
             yield [Remedy(f"guard what you give to {package(call.file)}: {guarded}", own)]
@@ -321,7 +321,7 @@ def _returns(
             yield Remedy(_at(line, f"let {names} return {name} as {to}: {cast}"), own)
 
 
-# Arguments and results
+# Arguments
 
 _Casts = Sequence[tuple[RefusedLeaf, DType]]
 
@@ -329,9 +329,7 @@ _Casts = Sequence[tuple[RefusedLeaf, DType]]
 def _of_call(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
     """To cast arguments: of one call all, or those after which they have one dtype."""
     leaves, wanted = finding.leaves, call.wanted
-    if call.is_result:
-        yield _of_result(call, leaves[0])
-    if call.is_result or call.keeps:
+    if call.keeps:
         return
     ways = _to_meet(leaves) if wanted is None else [[(leaf, wanted) for leaf in leaves]]
     if is_installed(call.site.file):  # nobody edits its call: what the user made is cast
@@ -408,12 +406,3 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
         text = f"at {line_text(site.file, site.line)} give {site.name or 'the call'}"
         text += f' {arrays}: .astype("{next(iter(pairs.values()))}")'
         yield Remedy(text, finding.leaves)
-
-
-def _of_result(call: RefusedCall, leaf: RefusedLeaf) -> Remedy:
-    (old,), wanted = leaf.dtypes, call.wanted
-    text = f"let {call.name} return a bool: ... != 0"
-    if kind(wanted) != "bool":
-        text = f"let {call.name} return a float: {_cast(wanted, old)}"
-        text += "; its gradient is zero" * (kind(old) != "complex")
-    return Remedy(_at(leaf.why.origin, text), [leaf])

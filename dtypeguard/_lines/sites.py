@@ -139,7 +139,7 @@ def _looked_up(site: Site) -> Iterator[Argument]:
         is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
         if isinstance(source, _WRITTEN_OUT) or is_place:
             queue += ast.iter_child_nodes(source)
-        elif isinstance(source, ast.Attribute) and source.attr == "at":
+        elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue += [source.value]
         elif isinstance(source, ast.expr):
             for path, leaf in _leaves(evaluated(source, frame)):

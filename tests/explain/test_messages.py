@@ -60,7 +60,6 @@ RAISING = {
     "fori_loop": lambda: lax.fori_loop(0, 3, lambda i, x: body(x), NARROW),
     "cond": lambda: lax.cond(True, update, skip, NARROW),
     "switch": lambda: lax.switch(1, [skip, update], NARROW),
-    "cond_fun": lambda: lax.while_loop(jnp.sum, skip, WIDE),
     "associative_scan": lambda: lax.associative_scan(product, NARROW),
     "slice": lambda: lax.dynamic_update_slice(NARROW, WIDE, (0,)),
     "select": lambda: lax.select(NARROW > 0, WIDE, NARROW),
@@ -78,12 +77,13 @@ RAISING = {
     "and": lambda: lax.bitwise_and(WIDE, WIDE),
     "narrow FFT": lambda: jnp.fft.rfft(WIDE.astype(jnp.float16)),
     "grad of ints": lambda: jax.grad(lambda x: (x * 2.0).sum())(WHOLE),
-    "grad to int": lambda: jax.grad(lambda x: (x > 0).sum())(WIDE),
-    "grad to complex": lambda: jax.grad(lambda x: lax.complex(x, x).sum())(WIDE),
     "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
     "holomorphic": lambda: jax.grad(jnp.sum, holomorphic=True)(WIDE),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
     "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),
+    "normal": lambda: jax.random.normal(KEY, (3,), WHOLE.dtype),
+    "uniform": lambda: jax.random.uniform(KEY, (3,), WHOLE.dtype),
+    "randint": lambda: jax.random.randint(KEY, (3,), 0, 3, WIDE.dtype),
     "bernoulli": lambda: jax.random.bernoulli(KEY, WHOLE),
 }
 

@@ -215,7 +215,7 @@ def a_line_in_a_helper():
 
     def body(carry, x):
         count, value = carry
-        rate = schedule(count)  # named
+        rate = schedule(count)
         return (count + 1, value * rate), None  # named
 
     return lax.scan(body, (jnp.int32(0), jnp.ones(3, BF16)), XS)
@@ -380,6 +380,12 @@ def an_int_that_is_differentiated():
     return descended(0)  # first
 
 
+@noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"), checked=False)
+def a_dtype_that_came_in_with_an_array():
+    start = jnp.zeros(2, int)  # first
+    return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
+
+
 @noted(
     "argument",
     ("run(state)", 'run({**state, "n": state["n"].astype(BF16)})'),
@@ -391,26 +397,6 @@ def a_compiled_function_that_is_given_another_type():
     run = jax.jit(step).lower(state).compile()
     state = {"n": jnp.ones(2)}  # first
     return run(state)
-
-
-# Results and rules ------------------------------------------------------------------------
-
-
-@noted("return", ("return rest", "return rest != 0"))
-def a_condition_that_is_a_float():
-    def condition(x):
-        rest = x - 1
-        return rest  # first
-
-    return lax.while_loop(condition, lambda x: x - 1, jnp.float32(3))
-
-
-@noted("return", ("jnp.vdot(w, w)", 'jnp.vdot(w, w).real.astype("float64")'), x64=True)
-def a_complex_loss_keeps_its_bits():
-    def loss(w):
-        return jnp.vdot(w, w)  # first
-
-    return jax.grad(loss)(jnp.ones(3, jnp.complex128))
 
 
 # Packages and what JAX wrote --------------------------------------------------------------

@@ -11,14 +11,17 @@ from jax import tree_util
 from .._leaves.arguments import is_transformation, runs_later, shown
 from .._leaves.types import Args, Function, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
 from .modules import gathered, is_in_place, objects, spread
-from .places import Names, Place, name_of_step, places_of
-from .returned import (
+from .places import (
     Items,
+    Names,
+    Place,
     ReturnedCarry,
     has_other_dtypes,
     has_same_leaves,
     is_alike,
     is_unregistered,
+    name_of_step,
+    places_of,
     structure,
 )
 from .split import HeldTree, SplitTree

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._carry.modules import closed, objects, opened
-from .._carry.returned import ReturnedCarry
+from .._carry.places import ReturnedCarry
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide

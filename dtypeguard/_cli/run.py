@@ -155,7 +155,8 @@ def _explain(error: BaseException, is_whole: bool) -> None:
     error.with_traceback(trace)
     if "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
-            from .._explain.explain import explain_error, hide_jax
+            from .._explain.explain import explain_error
+            from .._explain.unfiltered import hide_jax
 
             explain_error(error, is_whole)
             hide_jax(error)

@@ -60,8 +60,8 @@ from jax import tree_util
 from dtypeguard import guard
 from dtypeguard._leaves.arguments import is_transformation
 from dtypeguard._leaves.compat import set_x64
-from dtypeguard._testing.checks import Fault, one_line, same_types
-from dtypeguard._testing.inputs import (
+from dtypeguard._sweep.checks import Fault, one_line, same_types
+from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
     Entry,

@@ -9,13 +9,14 @@ import pytest
 
 # With JAX_DISABLE_MOST_OPTIMIZATIONS=false they are compiled as for users.
 _IS_QUICK = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true") != "false"
+_DEVICES = "--xla_force_host_platform_device_count=8"
 _QUICK = "--xla_cpu_use_fusion_emitters=false"
 # XLA aborts on a flag that it does not know, as that of JAX 0.12.
 _KNOWS_QUICK = (0, 10) <= jax.__version_info__ < (0, 11)
 
 
 def pytest_configure(config):
-    """Programs are compiled in half the time: most run for a few steps.
+    """There are eight devices, and programs, most of a few steps, compile in half the time.
 
     Those that are compiled are kept, for the other worker, children and the next run,
     in pytest's cache, which `--cache-clear` empties. JAX tells apart programs, flags and
@@ -23,8 +24,9 @@ def pytest_configure(config):
     """
     os.environ.pop("GITHUB_ACTIONS", None)  # where commands print annotations as well
     jax.config.update("jax_disable_most_optimizations", _IS_QUICK)
-    if _IS_QUICK and _KNOWS_QUICK and _QUICK not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"
+    flags = [_DEVICES, *([_QUICK] if _IS_QUICK and _KNOWS_QUICK else [])]
+    for flag in (flag for flag in flags if flag not in os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     if hasattr(config, "cache"):
         folder = pathlib.Path(config.cache.mkdir("compiled")) / f"jax-{jax.__version__}"
         options = {

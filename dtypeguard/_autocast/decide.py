@@ -31,7 +31,6 @@ FLOAT32 = np.dtype("float32")
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
 _CONSTANT = "by a constant that {} does not hold"
-_RULE = "by its own rule of derivatives"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -51,6 +50,9 @@ CALLS: dict[str, str] = {
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
     ),
 }
+
+# Functions with rules of derivatives of their own.
+OWN_RULES = "custom_jvp_call", "custom_vjp_call"
 
 
 class Kept(NamedTuple):
@@ -100,6 +102,7 @@ class ByPlan(Propagation[ValueType]):
 
     Attributes:
         products: the numbers of the products.
+        given: what is known of the operands of calls, by their numbers.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class ByPlan(Propagation[ValueType]):
         self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
+        self.given: dict[int, Types] = {}
 
     def of(self, given: Types) -> Types:
         """What is known of the results of the program, of that of its inputs."""
@@ -122,8 +126,7 @@ class ByPlan(Propagation[ValueType]):
     @property
     def made(self) -> WidthPlan:
         """What each equation computes in."""
-        rounded = frozenset(use for use, is_rounded in self.rounded.items() if is_rounded)
-        plan = WidthPlan(self.entries, False, False, self.carried, rounded)
+        plan = WidthPlan(self.entries, False, False, self.carried)
         return plan._replace(dtypes=(*self._dtypes,))
 
     # What holds other equations
@@ -153,8 +156,9 @@ class ByPlan(Propagation[ValueType]):
         return super().node(node, values)
 
     def called(self, node: Node, values: Types) -> Sequence[ValueType]:
-        if node.name not in CALLS:
-            return self._with_own_rules(node, values)
+        if node.name not in CALLS and node.name not in OWN_RULES:
+            return self._written(node, values)
+        self.given[node.number] = values
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
@@ -163,15 +167,6 @@ class ByPlan(Propagation[ValueType]):
         self.leave(node, made)
         return made
 
-    def _with_own_rules(self, node: Node, values: Types) -> Types:
-        """As it stands: run as its primal, a function would lose its own derivative."""
-        for each in node.inner[0].all_nodes():
-            self._entry(each)
-            if each.name in OF_PRODUCTS:
-                self.products.add(each.number)
-                self._keep(node, _RULE)
-        return self._written(node, values)
-
     def solve(self, node: Node, values: Types) -> Sequence[ValueType]:
         return self._written(node, values)
 
@@ -179,22 +174,16 @@ class ByPlan(Propagation[ValueType]):
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
-        shared, made = loop_parts(node.eqn).consts, []
-        for place, (value, var) in enumerate(zip(values, node.eqn.invars)):
-            dtype = dtype_of(var.aval)
-            is_rounded = place < shared and is_narrower(value.dtype, dtype)
-            self.rounded[node.number, place] = is_rounded
-            made.append(value._replace(dtype=dtype) if is_rounded else value)
-        return made
+        shared = loop_parts(node.eqn).consts
+        pairs = zip(values[:shared], node.eqn.invars)
+        return [*(widest(x, v.aval) for x, v in pairs), *values[shared:]]
 
     def leaving(self, block: Block, values: Types) -> Types:
         pairs = zip(values, block.outputs)
         return [self.crossing(value, var.aval) for value, var in pairs]
 
     def crossing(self, value: ValueType, aval: Aval) -> ValueType:
-        if self._plan.default != ALL and is_narrower(value.dtype, dtype_of(aval)):
-            return value._replace(dtype=dtype_of(aval))
-        return value
+        return value if self._plan.default == ALL else widest(value, aval)
 
     def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
         dtypes = [value.dtype for value in values]
@@ -400,6 +389,12 @@ def _asks_for_precision(eqn: Equation) -> bool:
     precision = eqn.params.get("precision")
     each = precision if isinstance(precision, tuple) else (precision,)
     return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+
+
+def widest(value: ValueType, aval: Aval) -> ValueType:
+    """A value that is no narrower than the program has it."""
+    dtype = dtype_of(aval)
+    return value._replace(dtype=dtype) if is_narrower(value.dtype, dtype) else value
 
 
 def _is_lost(values: Sequence[ValueType]) -> bool:

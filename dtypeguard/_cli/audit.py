@@ -10,15 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._audit.audit import audit
+from .._audit.audit import audit, audit_made_step
 from .._audit.report import AuditReport
-from .._audit.step import audit_made_step
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import Args, DType, Kwargs, Optimizer
 from .._lines.monitored import RECORD
 from .._program.trace import TraceFailed
-from .._testing.inputs import Entry
+from .._sweep.inputs import Entry
 from .forms import check_files, deliver
 from .options import right
 from .output import UsageError
@@ -40,7 +39,7 @@ _OF_A_STEP = (
 )
 
 
-def audited(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options)
     is_step = options.step or options.inputs is not None

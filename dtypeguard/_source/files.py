@@ -20,7 +20,7 @@ def _folder(path: str) -> str:
 
 
 _OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_SCENES = _folder(os.path.join(_OURS, "_demo", "scenes"))  # written as a user's
+_SCENES = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
 _INSTALLED = (*map(_folder, (*site.getsitepackages(), site.getusersitepackages())),)
 _PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
 _NOBODYS = tuple(

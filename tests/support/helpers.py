@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import os
 import pathlib
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -68,28 +67,15 @@ def need(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def child_variables(devices: int = 1) -> dict[str, str]:
-    """The environment of a process that has this checkout and so many CPU devices."""
+def child_variables() -> dict[str, str]:
+    """The environment of a process that has this checkout and one CPU device."""
     checkout = str(SUPPORT.parents[1])
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = "--xla_force_host_platform_device_count=1"
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")]),
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
     }
-
-
-def output_on_eight_devices(script: pathlib.Path, *arguments: str) -> str:
-    """What a script prints in a process with eight simulated devices."""
-    run = subprocess.run(
-        [sys.executable, *WARNINGS_ARE_ERRORS, str(script), *arguments],
-        env=child_variables(devices=8),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
-    return run.stdout
 
 
 def types(tree: Any) -> Any:

@@ -11,7 +11,7 @@ from jax import tree_util
 from optimizer_sweep import catalog
 
 import dtypeguard
-from dtypeguard._testing.inputs import loss
+from dtypeguard._sweep.inputs import loss
 
 ENTRIES, UNBUILT = catalog.entries()
 
@@ -78,4 +78,4 @@ def test_extra_args_are_those_needed():
     assert names["optax.contrib.sam[opaque]"] == ("grad_fn",)
     if "optax.lbfgs" in names:
         assert names["optax.lbfgs"] == ("value", "grad", "value_fn")
-        assert names["optax.contrib.sophia"] == ("obj_fn",)
+        assert "obj_fn" in names["optax.contrib.sophia"]

@@ -11,7 +11,7 @@ from optimizer_sweep import catalog
 from optimizer_sweep.report import Report
 from optimizer_sweep.sweep import CHECKS, examine, sweep
 
-from dtypeguard._testing.inputs import CONFIGURATIONS, Entry
+from dtypeguard._sweep.inputs import CONFIGURATIONS, Entry
 
 BF16 = CONFIGURATIONS[0]
 BY_NAME = {(c.name, c.x64): c for c in CONFIGURATIONS}

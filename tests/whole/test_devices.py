@@ -1,67 +1,221 @@
-"""Eight simulated devices, in a process that starts with them (see eight_devices.py)."""
+"""On the eight simulated devices of the tests: layouts, collectives and bits stay.
 
+No sharding of an output is asked for, but where rounding is compared with that of one
+device: it is what XLA gives state and updates, bare and guarded.
+"""
+
+import collections
 import functools
-import json
+import re
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
-from eight_devices import FAIL_BARE
-from helpers import SUPPORT, output_on_eight_devices
+from helpers import types
+from jax import lax, tree_util
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-pytestmark = pytest.mark.exhaustive
+from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.third_party]
+BF16, F32 = jnp.bfloat16, jnp.float32
+COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
+SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
+ADAM = optax.adamw(1e-2)
+# Moments and a counter, one that contracts over sharded axes, and dtypeguard's own two.
+OPTIMIZERS = {
+    "adamw": ADAM,
+    "muon": optax.contrib.muon(1e-2),
+    "multi_steps": multi_steps(optax.adam(1e-2), 2),
+    "prodigy": prodigy(),
+}
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
-@functools.cache
-def told():
-    """What the script tells of each case."""
-    output = output_on_eight_devices(SUPPORT / "eight_devices.py")
-    return [json.loads(line) for line in output.splitlines()]
+def make_mesh(*sizes, names=("data", "model")):
+    return Mesh(np.array(jax.devices()).reshape(sizes), names[: len(sizes)])
 
 
-def pairs(case):
-    """What a case tells of each optimizer and dtype, bare and guarded."""
-    found = {}
-    for one in (one for one in told() if one["case"] == case):
-        if one["name"] in FAIL_BARE.get(case, ()):
-            assert "error" in one["bare"], f"{one['name']} runs bare by now"
+def loss(params, batch):
+    hidden = jnp.tanh(batch @ params["w"])
+    return jnp.mean((hidden @ params["v"] + params["b"]) ** 2)
+
+
+def make_params(dtype):
+    rng = np.random.default_rng(0)
+    shapes = {"w": (16, 32), "v": (32, 8), "b": (8,)}
+    return {k: jnp.asarray(rng.normal(size=shape), dtype) for k, shape in shapes.items()}
+
+
+def make_batch():
+    return jnp.asarray(np.random.default_rng(1).normal(size=(64, 16)), F32)
+
+
+def wide(tree):
+    return tree_util.tree_map(lambda leaf: leaf.astype(F32), tree)
+
+
+def shardings(tree):
+    return [
+        f"{tree_util.keystr(path)}: {getattr(leaf.sharding, 'spec', 'one device')}"
+        for path, leaf in tree_util.tree_flatten_with_path(tree)[0]
+    ]
+
+
+def bits(tree):
+    return [np.asarray(leaf).tobytes() for leaf in tree_util.tree_leaves(tree)]
+
+
+def dtypes(tree):
+    return {str(leaf.dtype) for leaf in tree_util.tree_leaves(tree)}
+
+
+def collectives(compiled):
+    found = re.findall(rf" ({COLLECTIVES})(?:-start)?\(", compiled.as_text())
+    return collections.Counter(found)
+
+
+def donated(opt, dtype):
+    """Three donated steps on a mesh of 4 by 2: facts, what was donated, the state."""
+    mesh = make_mesh(4, 2)
+    place = lambda spec: NamedSharding(mesh, spec)
+    params = jax.device_put(make_params(dtype), {k: place(s) for k, s in SPECS.items()})
+    batch = jax.device_put(make_batch(), place(P("data")))
+
+    def step(params, state, batch):
+        grads = jax.grad(loss)(wide(params), batch)
+        updates, state = opt.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, updates
+
+    state, updates, deleted = opt.init(params), None, []
+    facts = {"init": shardings(state)}
+    jitted = jax.jit(step, donate_argnums=(0, 1))
+    facts["collectives"] = collectives(jitted.lower(params, state, batch).compile())
+    for _ in range(3):
+        given = tree_util.tree_leaves((params, state))
+        params, state, updates = jitted(params, state, batch)
+        deleted.append([leaf.is_deleted() for leaf in given])
+    facts["carry"] = shardings((params, state, updates))
+    return facts, (deleted, jitted._cache_size(), bits((params, state, updates))), state
+
+
+@every_optimizer
+def test_sharded_and_donated(name):
+    """The guard leaves layouts and collectives alone, and what is donated."""
+    opt = OPTIMIZERS[name]
+    for dtype in (F32, BF16) if opt is ADAM else (F32,):
+        bare, ours = donated(opt, dtype), donated(guard(opt), dtype)
+        assert bare[0] == ours[0]
+        assert "all-gather" in ours[0]["collectives"]
+        assert any("'data', 'model'" in leaf for leaf in ours[0]["carry"])
+        assert sum(ours[1][0][-1]) >= sum(bare[1][0][-1]) > 6
+        if dtype == F32:
+            assert bare[1] == ours[1]
         else:
-            found[one["name"], one["dtype"]] = one["bare"], one["guarded"]
-    assert len(found) > 2
-    return found
+            assert "float32" in dtypes(bare[2])
+            assert dtypes(ours[2]) == {"int32", "bfloat16"}
 
 
-def test_sharded_and_donated():
-    """On a mesh of 4 by 2; the guard leaves layouts and collectives alone."""
-    found = pairs("fully_sharded")
-    for (name, dtype), (bare, guarded) in found.items():
-        for fact in ("collectives", "init", "params", "state", "updates"):
-            assert guarded[fact] == bare[fact], (name, dtype, fact)
-        assert "all-gather" in bare["collectives"]
-        assert any("'data', 'model'" in leaf for leaf in guarded["state"])
-        if dtype == "float32":
-            assert guarded == bare, name  # bits, what was donated, programs
-        assert sum(guarded["deleted"][-1]) >= sum(bare["deleted"][-1]) > 6
-    assert "float32" in found["adamw", "bfloat16"][0]["dtypes"]
-    assert set(found["adamw", "bfloat16"][1]["dtypes"]) == {"int32", "bfloat16"}
+def in_shard_map(opt, dtype):
+    """State kept in shards of rows: gradients scattered, updates gathered, in a scan."""
+    mesh = make_mesh(8)
+
+    def train(params, batch):
+        number = lax.axis_index("data")
+        rows = {name: len(leaf) // 8 for name, leaf in params.items()}
+        mine = {
+            name: lax.dynamic_slice_in_dim(leaf, number * rows[name], rows[name])
+            for name, leaf in params.items()
+        }
+
+        def step(carry, _):
+            mine, state = carry
+            gather = lambda leaf: lax.all_gather(leaf, "data", tiled=True)
+            grads = jax.grad(loss)(wide(tree_util.tree_map(gather, mine)), batch)
+            scatter = lambda leaf: lax.psum_scatter(leaf, "data", tiled=True) / 8
+            grads = tree_util.tree_map(scatter, grads)
+            updates, state = opt.update(grads, state, mine)
+            return (optax.apply_updates(mine, updates), state), None
+
+        (mine, state), _ = lax.scan(step, (mine, opt.init(mine)), None, length=3)
+        return mine, [leaf for leaf in tree_util.tree_leaves(state) if leaf.ndim]
+
+    mapped = jax.shard_map(train, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    args = make_params(dtype), make_batch()
+    compiled = jax.jit(mapped).lower(*args).compile()
+    places = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    out = compiled(*jax.device_put(args, places))
+    return collectives(compiled), shardings(out), bits(out), dtypes(out)
 
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="needs JAX >= 0.7")
-def test_in_shard_map():
+@every_optimizer
+def test_in_shard_map(name):
     """Sharded state in a scan: no collective more, the same bits."""
-    found = pairs("in_shard_map")
-    for (name, dtype), (bare, guarded) in found.items():
-        if dtype == "float32":
-            assert guarded == bare, name
-        assert guarded["collectives"] == {"all-gather": 3, "reduce-scatter": 3}
-    bare, guarded = found["adamw", "bfloat16"]
-    assert "dtypes do not match" in bare["error"]
-    assert set(guarded["dtypes"]) == {"bfloat16"}
+    opt = OPTIMIZERS[name]
+    if name == "prodigy":  # it starts from one estimate that varies over no axis
+        with pytest.raises(TypeError, match="carry"):
+            in_shard_map(opt, F32)
+        return
+    ours = in_shard_map(guard(opt), F32)
+    assert ours == in_shard_map(opt, F32)
+    assert ours[0] == {"all-gather": 3, "reduce-scatter": 3}
+    if opt is ADAM:
+        with pytest.raises(TypeError, match="dtypes do not match"):
+            in_shard_map(opt, BF16)
+        assert in_shard_map(guard(opt), BF16)[-1] == {"bfloat16"}
+
+
+def trained(opt, dtype, apply, place):
+    """Final params and state, and a step's collectives.
+
+    The loss is linear, so that gradients are sums of a few bits: exact, in whatever order.
+    """
+    params = {"w": jnp.linspace(-1, 1, 48 * 24).reshape(48, 24), "b": jnp.ones(24)}
+    params = place(tree_util.tree_map(lambda p: p.astype(dtype), params))
+    carry = params, place(opt.init(params))
+
+    def linear(params, batch):
+        inputs, targets = batch
+        outputs = inputs @ params["w"] + params["b"]
+        return jnp.mean(jnp.sum(outputs * targets, axis=1))
+
+    def step(carry, batch, number):
+        params, state = carry
+        updates, state = opt.update(jax.grad(linear)(wide(params), batch), state, params)
+        return apply(params, updates, number), state
+
+    layout = tree_util.tree_map(lambda leaf: leaf.sharding, carry)
+    step = jax.jit(step, donate_argnums=0, out_shardings=layout)
+    rng, compiled = np.random.default_rng(0), None
+    for number in range(5):
+        signs = [rng.integers(-1, 2, (64, n)).astype(np.float32) for n in (48, 24)]
+        args = carry, place(signs), number
+        compiled = compiled or step.lower(*args).compile()
+        carry = step(*args)
+    return carry, collectives(compiled)
+
+
+def by_rows(tree):
+    mesh = make_mesh(8)
+    spec = lambda x: P("data") if x.ndim and x.shape[0] % 8 == 0 else P()
+    place = lambda x: jax.device_put(x, NamedSharding(mesh, spec(x)))
+    return tree_util.tree_map(place, tree)
 
 
 def test_stochastic_rounding_is_that_of_one_device():
-    """The same bits and no other collectives."""
-    (found,) = (one for one in told() if one["case"] == "rounded")
-    assert found["rows"] == [6] * 8
-    assert found["same"] == [True] * 9  # of w and b params and moments; count, seed, step
-    ours, bare = found["collectives"]
-    assert ours == bare != {}
+    """All in bfloat16: the bits of one device, the collectives of bare float32."""
+    policy = Policy(
+        compute_dtype=F32, state_dtype=BF16, updates_dtype=F32, rounding="stochastic"
+    )
+    noise = lambda n: jax.random.fold_in(jax.random.key(3), n)
+    add = lambda params, updates, n: apply_updates(params, updates, key=noise(n))
+    noisy = functools.partial(trained, guard(ADAM, policy=policy), BF16, add)
+    on_one, _ = noisy(lambda tree: jax.device_put(tree, jax.devices()[0]))
+    ours, found = noisy(by_rows)
+    _, bare = trained(ADAM, F32, lambda p, u, _: optax.apply_updates(p, u), by_rows)
+    assert [x.data.shape[0] for x in ours[0]["w"].addressable_shards] == [6] * 8
+    assert (types(ours), bits(ours)) == (types(on_one), bits(on_one))
+    assert found == bare != {}

@@ -24,7 +24,7 @@ AUDITS = {
     "_precision",
     "_program",
 }
-AUDITS |= {"_testing", "_cli"}
+AUDITS |= {"_sweep", "_cli"}
 
 
 def _run(code, *options):
@@ -80,7 +80,7 @@ def test_an_audit_imports_no_terminal_and_no_plots(bare):
     code = "dtypeguard.audit(optax.sgd(1.0), jnp.ones(3))"
     packages, rooms = _loaded(f"{JAX}, dtypeguard\n{code}")
     assert "_audit" in rooms
-    assert not rooms & {"_explain", "_precision", "_testing", "_cli"}
+    assert not rooms & {"_explain", "_precision", "_sweep", "_cli"}
     assert packages & OTHERS == bare & OTHERS
 
 

@@ -13,7 +13,7 @@ import optax
 from jax import tree_util
 
 from dtypeguard._leaves.types import Optimizer, Params, PyTree, Updates
-from dtypeguard._testing.inputs import Recipe, sample, slopes
+from dtypeguard._sweep.inputs import Recipe, sample, slopes
 
 Factory = Callable[..., Optimizer]
 

@@ -20,7 +20,8 @@ def audit(opt):
 
 
 def bare():
-    return audit(optax.lbfgs())
+    report = audit(optax.lbfgs())
+    return f"{len(report.wide_operations)} operations in 64 bits", report
 
 
 def guarded():

@@ -1,26 +1,30 @@
 """The rules that optimizers and steps with stable types keep, each as a check.
 
-Most are checks of the sweep. A rule is broken if its check raises anything.
+A check raises where a user's program would. The types are those of one abstract evaluation:
+an optimizer is traced once for each set of argument types, as `jax.jit` caches its traces,
+and what runs its control flow over it sees nothing but types, so what it says of an update
+holds for all of these types.
 """
 
 import copy
 import functools
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
+import optax
+from jax import lax, tree_util
 
 from .._audit.audit import audit_optimizer
 from .._audit.report import AuditReport
-from .._carry.call import Call, SplitTree
-from .._carry.carry import Carry
+from .._carry.carry import Call, Carry
 from .._carry.modules import Contents
-from .._carry.split import changed_constants
+from .._carry.split import SplitTree, changed_constants
 from .._guard.guard import policy_of
 from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
@@ -28,19 +32,150 @@ from .._guard.strong import strong
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import cast, dtype_of, is_array, is_weak, promoted_weakly
-from .._leaves.rows import by_path, tree_rows
-from .._leaves.types import Leaf, Optimizer, Step
-from . import checks
-from .checks import (
-    CheckedCall,
-    Fault,
-    OptimizerSubject,
-    Skip,
-    Training,
-    failures_of,
-    same_types,
-)
+from .._leaves.rows import by_path, tree_rows, type_of
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step, Updates
 from .inputs import Configuration, UpdateInputs, ones_like
+
+_T = TypeVar("_T")
+
+
+class Fault(Exception):
+    """A check failed; the message says where and how, in one line."""
+
+
+class CheckedCall:
+    """A step and its first carry, while they are traced."""
+
+    def __init__(self, step: Callable[[PyTree], PyTree], carry: PyTree):
+        self.step = step
+        self.carry = carry
+
+
+class Training(NamedTuple):
+    """What a training step carries."""
+
+    params: Params
+    state: State
+
+
+class OptimizerSubject(CheckedCall):
+    """The training step of an optimizer, traced once for each set of argument types."""
+
+    def __init__(self, opt: Optimizer, inputs: UpdateInputs):
+        self.opt = opt
+        arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
+
+        def update(updates, state, params, arrays):
+            return opt.update(updates, state, params, **eqx.combine(arrays, functions))
+
+        def step(updates, carry, arrays):
+            updates, state = self._update(updates, carry.state, carry.params, arrays)
+            return Training(optax.apply_updates(carry.params, updates), state)
+
+        # `jit` compiles nothing here. Its cache of traces distinguishes what tracing can
+        # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
+        # own, and so are their traces. The step asks for that of the update.
+        self._update, jitted = jax.jit(update), jax.jit(step)
+        self.init = opt.init
+        self.grads, self.extra_args = inputs.updates, inputs.extra_args
+        super().__init__(
+            lambda carry: jitted(inputs.updates, carry, arrays),
+            Training(inputs.params, opt.init(inputs.params)),
+        )
+
+    def update(
+        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
+    ) -> tuple[Updates, State]:
+        """The optimizer's own update."""
+        return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
+
+
+def init(eager: State, traced: State) -> None:
+    """The first state is the same if `init` runs, on `some_zeros`, and if it is traced.
+
+    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
+    """
+    same_types("state", eager, traced, where=" where init is traced")
+
+
+def some_zeros(params: Params) -> Params:
+    """Params whose every other leaf is zero: an `init` that runs may look at values."""
+    leaves, treedef = tree_util.tree_flatten(params)
+    leaves[::2] = [jnp.asarray(np.zeros_like(leaf), leaf.dtype) for leaf in leaves[::2]]
+    return tree_util.tree_unflatten(treedef, leaves)
+
+
+def scan(subject: CheckedCall) -> None:
+    """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
+    lax.scan(lambda carry, _: (subject.step(carry), None), subject.carry, None, length=2)
+
+
+def cond(subject: CheckedCall) -> None:
+    """A step and no step are two branches of a cond."""
+    lax.cond(jnp.asarray(True), subject.step, lambda carry: carry, subject.carry)
+
+
+def while_loop(subject: CheckedCall) -> None:
+    """A step is the body of a while_loop."""
+    lax.while_loop(lambda _: jnp.asarray(False), subject.step, subject.carry)
+
+
+def compilations(subject: CheckedCall) -> None:
+    """The carry keeps its types in one jitted step, which else compiles more than once."""
+    same_types("", subject.carry, subject.step(subject.carry))
+
+
+def failures_of(checks: Mapping[str, Callable[[_T], None]], subject: _T) -> dict[str, str]:
+    """Why checks fail on a subject, by name."""
+    failures = {}
+    for name, check in checks.items():
+        try:
+            check(subject)
+        except Exception as error:
+            failures[name] = one_line(error)
+    return failures
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error and the first leaf that it names."""
+    if isinstance(error, Fault):
+        return str(error)
+    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    leaf = next((line for line in others if " has type " in line or "->" in line), "")
+    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
+    return textwrap.shorten(line, 400, placeholder=" ...")
+
+
+def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
+    """Raises a `Fault` that names the first leaf whose type or shape changed.
+
+    `jit` compiles anew for a type, a shape or another implementation of random keys.
+    """
+    if tree_util.tree_structure(before) != tree_util.tree_structure(after):
+        how = after.structure if isinstance(after, Contents) else None
+        path, old, new, *_ = how or tree_rows(name, before, after, "")[0]
+        raise Fault(f"another tree, {path.lstrip('.')}: {old} -> {new}")
+    raise_first(
+        f"{(name + path).lstrip('.')}: {_told(old, new)} -> {_told(new, old)}{where}"
+        for (path, old), new in zip(by_path(before).items(), by_path(after).values())
+        if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
+    )
+
+
+def _type(leaf: Leaf) -> str:
+    return str(type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__))
+
+
+def _told(leaf: Leaf, other: Leaf) -> str:
+    """The type of a leaf, with its shape if that of the other differs."""
+    is_same = jnp.shape(leaf) == jnp.shape(other)
+    return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
+
+
+def raise_first(faults: Iterable[str]) -> None:
+    """Raises a `Fault` with the first of some faults and their number, if there are any."""
+    if found := [*faults]:
+        raise Fault(found[0] + f" (and {len(found) - 1} more)" * (len(found) > 1))
 
 
 class Trial:
@@ -112,20 +247,16 @@ class StepTrial:
         left = iter(carried.values.values())
         arrays = [[next(left) for _ in tree.arrays] for tree in self._call.carried]
         before, after = self._call.carried, self._call.run(arrays, others)
-        triples = [*zip(self._call.names, before, after)]
+        triples = [*zip(self.names, before, after)]
         self.constants = [
             f"{name}{path}: {shown(old)} -> {shown(new)}, a constant of the program"
             for name, *trees in triples
             for path, old, new in changed_constants(*trees)
         ]
-        made = self._by_path(after)
-        of_other_tree = (
-            f"{row.path}: {row.before} -> {row.after}"
-            for name, old, new in triples
-            if old.treedef != new.treedef
-            for row in tree_rows(name, old.tree, new.tree, "")
-        )
-        return Contents(None, made.values, next(of_other_tree, None))
+        # What has the same paths may still be another tree.
+        other = [x for x in triples if x[1].treedef != x[2].treedef]
+        how = [tree_rows(name, old.tree, new.tree, "")[0] for name, old, new in other]
+        return Contents(None, self._by_path(after).values, *how[:1])
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
         leaves = {
@@ -137,8 +268,8 @@ class StepTrial:
 
 
 def _init(trial: Trial) -> None:
-    eager = trial.opt.init(checks.some_zeros(trial.inputs.params))
-    trial.trace(lambda subject: checks.init(eager, subject.carry.state))
+    eager = trial.opt.init(some_zeros(trial.inputs.params))
+    trial.trace(lambda subject: init(eager, subject.carry.state))
 
 
 def _audited(where: str) -> Callable[[Trial], None]:
@@ -149,7 +280,7 @@ def _audited(where: str) -> Callable[[Trial], None]:
         if report.error is not None:
             raise Fault(": ".join(line.strip(" :") for line in report.lines()))
         pairs = zip(report.drifts, report.lines())
-        checks.raise_first(line for drift, line in pairs if drift.where == where)
+        raise_first(line for drift, line in pairs if drift.where == where)
 
     return check
 
@@ -159,7 +290,7 @@ def _donation(trial: Trial | StepTrial) -> None:
     donated, others = trial.buffers
     if isinstance(trial, Trial):
         again, _ = trial.buffers
-        checks.raise_first(
+        raise_first(
             f"{path.lstrip('.')} is one array in two first states: init keeps it"
             for path, leaf in donated.items()
             if isinstance(leaf, jax.Array) and leaf is again.get(path)
@@ -189,7 +320,7 @@ def _checkpoint(trial: Trial) -> None:
     if not all(map(is_array, unsaved)):
         raise Fault(f"the state holds {unsaved[0]!r}, which is not an array")
     if unsaved:
-        raise Skip("PRNG keys are saved in ways of their own")
+        return  # random keys are saved in ways of their own
     loaded = tree_util.tree_unflatten(structure, [np.asarray(leaf) for leaf in leaves])
     restored = restore(loaded, record(trial.opt, params))
     same_types("state", state, restored)
@@ -198,11 +329,9 @@ def _checkpoint(trial: Trial) -> None:
 
 
 def _blind_to_x64(trial: Trial) -> None:
-    if not HAS_X64_SCOPE:
-        raise Skip("the guard cannot hide the flag before JAX 0.7")
-    if any(map(callable, trial.inputs.extra_args.values())):
-        raise Skip("a function of the caller's runs under the caller's flag")
-    if trial.report.wide_operations:
+    # A function of the caller's runs under the caller's flag.
+    has_functions = any(map(callable, trial.inputs.extra_args.values()))
+    if HAS_X64_SCOPE and not has_functions and trial.report.wide_operations:
         raise Fault(trial.report.wide_summary)
 
 
@@ -217,8 +346,8 @@ def _types(subject: CheckedCall) -> None:
 
 
 def _step_compiles_once(trial: StepTrial) -> None:
-    trial.trace(checks.compilations)
-    checks.raise_first(trial.constants)
+    trial.trace(compilations)
+    raise_first(trial.constants)
 
 
 def _promoted(before: Leaf, after: Leaf) -> Leaf:
@@ -240,10 +369,10 @@ RULES: dict[str, _Rule] = {
     "init": _init,
     "state_types": _audited("state"),
     "update_types": _audited("updates"),
-    "scan": _traced(checks.scan),
-    "cond": _traced(checks.cond),
-    "while_loop": _traced(checks.while_loop),
-    "one_compilation": _traced(checks.compilations),
+    "scan": _traced(scan),
+    "cond": _traced(cond),
+    "while_loop": _traced(while_loop),
+    "one_compilation": _traced(compilations),
     "donation": _donation,
     "checkpoint": _checkpoint,
     "blind_to_x64": _blind_to_x64,
@@ -270,7 +399,7 @@ def broken(
             warnings.simplefilter("ignore")
             trial = Trial(make(), inputs(configuration))
             is_refused = trial.is_refused
-            failures, _ = failures_of(chosen, trial)
+            failures = failures_of(chosen, trial)
         runs |= not is_refused
         for rule, reason in failures.items():
             where = refused if is_refused else found
@@ -281,5 +410,5 @@ def broken(
 def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, str]:
     """The rules that a step breaks, each with how; "traces" alone if the step raises."""
     runs = _traced(lambda subject: subject.step(subject.carry))
-    raised, _ = failures_of({"traces": runs}, trial)
-    return raised or failures_of({rule: STEP_RULES[rule] for rule in rules}, trial)[0]
+    chosen = {rule: STEP_RULES[rule] for rule in rules}
+    return failures_of({"traces": runs}, trial) or failures_of(chosen, trial)

@@ -19,7 +19,8 @@ def audit(opt):
 
 
 def bare():
-    return audit(optimizer())
+    report = audit(optimizer())
+    return f"{len(report.wide_operations)} operations in 64 bits", report
 
 
 def guarded():

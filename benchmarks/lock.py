@@ -18,8 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import locked_step as program  # noqa: E402 # pyright: ignore[reportMissingImports]: in tests/support
 
-from dtypeguard._lock.check import lock_of  # noqa: E402
-from dtypeguard._lock.text import text_of  # noqa: E402
+from dtypeguard._lock.check import lock_of, text_of  # noqa: E402
 
 _TIMES = 5
 

@@ -75,8 +75,7 @@ from dtypeguard._carry.carry import Carry, carry_of
 from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._sweep import checks
-from dtypeguard._sweep.checks import one_line
-from dtypeguard._sweep.contract import StepTrial
+from dtypeguard._sweep.checks import StepTrial, one_line
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 

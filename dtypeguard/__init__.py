@@ -65,7 +65,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     # Names of 0.1 that go with a later minor version: the file, "" if it is gone already,
     # and what serves in its place.
     _DEPRECATED = {
-        "audit_step": ("_audit.step", "dtypeguard.audit(step, *args)"),
+        "audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)"),
         "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
         "Work": ("_costs.work", "PrecisionReport.work"),
         "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),

@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._audit.audit import name_of
+from ._audit.audit import guarding, name_of
 from ._audit.examine import check_x64
-from ._audit.step import guarding
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
@@ -27,13 +26,12 @@ from ._leaves.arguments import (
 )
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, lock_of
-from ._lock.text import text_of, write
+from ._lock.check import compared, lock_of, write
 from ._precision.audit import audit_precision
 from ._precision.planned import check_call, inputs_of
 from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
-from ._sweep.contract import (
+from ._sweep.checks import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
     StepTrial,
@@ -354,7 +352,7 @@ def check_lock(
         raise failed.__cause__ or failed from None
     locked = compared(now, file) if os.path.exists(file) else None
     if is_update:
-        write(file, text_of(now.lock))
+        write(file, now.lock)
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 

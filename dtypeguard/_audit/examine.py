@@ -1,14 +1,18 @@
 """One audit of a program: what is found in it, and what fixes it."""
 
 import contextlib
+import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .._carry.split import changed_constants
+from .._guard import guard
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_python_number, is_weak, is_wide
+from .._leaves.errors import DtypeDriftError
 from .._leaves.rows import type_text
 from .._leaves.types import Aval
 from .._lines import drift
@@ -17,15 +21,16 @@ from .._lines.monitored import RECORD
 from .._lines.why import ProgramLines, line_of
 from .._program.graph import Equation
 from .._program.trace import Program, TraceFailed
+from .._source.origin import origin_of_error
 from .report import (
     AuditReport,
     ChangedConstant,
     Kind,
+    TraceError,
     WideOperation,
     constants_summary,
     wide_summary,
 )
-from .trace_error import reduce_error
 
 
 class Advice(NamedTuple):
@@ -114,3 +119,34 @@ def check_x64(owner: str, x64: object) -> None:
     """Rejects an `x64` that is neither a bool nor None."""
     if not (x64 is None or isinstance(x64, bool)):
         raise TypeError(f"{owner} got x64={shown(x64)}. Write True, False or None.")
+
+
+_GUARD = guard.__file__
+# How JAX names two types: for loops and branches, for older ones, for operations.
+_TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
+_PAIRS = tuple(
+    re.compile(pattern.replace("TYPE", _TYPE), re.DOTALL)
+    for pattern in (
+        r"has type TYPE.{1,80}? has type TYPE",
+        r"DIFFERENT TYPE.{1,20}? vs\. TYPE",
+        r"dtypes \('TYPE', '(?!')TYPE'\)",
+        r"(?:got|broadcasting:) TYPE, TYPE",
+    )
+)
+
+
+def reduce_error(error: BaseException | None, function: str) -> TraceError:
+    """The part of an error that is worth a report."""
+    message = str(error).strip()
+    found = filter(None, (pair.search(message) for pair in _PAIRS))
+    types = next((match.groups() for match in found), ())
+    if not isinstance(error, DtypeDriftError):
+        message = message.partition("\n")[0]
+    first = f"{type(error).__name__}: {message}"
+    origin = None if error is None else origin_of_error(error)
+    return TraceError(function, first, types, origin, _is_guarded(error))
+
+
+def _is_guarded(error: BaseException | None) -> bool:
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error and error.__traceback__))
+    return any(code.co_filename == _GUARD for code in codes)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -11,7 +12,6 @@ from .._leaves.rows import arrows, columns, rounding, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
-from .trace_error import TraceError
 
 Kind = Literal["optimizer", "step"]
 Cells = tuple[str, ...]
@@ -49,6 +49,55 @@ class ChangedConstant:
             f"{self.path} is {self.before}, then {self.after}: a constant of the program, "
             f"which compiles anew for each value{remedy}"
         )
+
+
+_FLOAT = re.compile(r"b?float\d")
+# The messages of scan, while_loop and fori_loop, in newer and older releases of JAX.
+_CARRY = re.compile(
+    r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceError:
+    """Why `init`, `update` or a step does not trace."""
+
+    function: str  # "init", "update" or "step"
+    message: str  # the first line of the error; all of a `DtypeDriftError`
+    types: tuple[str, ...]  # the two that disagree; empty if the error names none
+    origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
+    is_guarded: bool = dataclasses.field(default=False, repr=False)
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether floats disagree in the `update` of an optimizer that nothing guards."""
+        is_inside = self.origin is not None and self.origin.is_of_optimizer
+        are_floats = all(map(_FLOAT.match, self.types))
+        return is_inside and are_floats and bool(self.types) and not self.is_guarded
+
+    @property
+    def is_of_dtypes(self) -> bool:
+        """Whether two types disagree, and not two shapes such as `(3,)` and `(4,)`."""
+        return bool(self.types) and not self.types[0].startswith("(")
+
+    @property
+    def is_of_a_loop(self) -> bool:
+        """Whether the carry of a loop came back in other types."""
+        return bool(_CARRY.search(self.message))
+
+    @property
+    def is_of_call(self) -> bool:
+        """Whether it is a `TypeError` outside of the user's own functions."""
+        is_inside = self.origin is not None and self.origin.outermost is not None
+        return self.message.startswith("TypeError") and not is_inside
+
+    def lines(self) -> list[str]:
+        """The two types, the user's line and the message."""
+        types = " and ".join(self.types)
+        origin = self.origin
+        where = f"{origin.place}  {origin.users.code}" if origin else ""
+        head = filter(None, [types and f"{types} disagree", where])
+        return [*head, *self.message.splitlines()]
 
 
 def wide_summary(found: Sequence[WideOperation]) -> str:

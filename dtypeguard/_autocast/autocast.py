@@ -47,7 +47,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
       a product, integers, random draws, the operands of callbacks and of Pallas kernels.
       The attribute `kept` lists the lines that stay as written for such a reason, once the
       function was called. So does a line with a constant that the narrow dtype makes
-      infinite or 0, and so does a function with a rule of derivatives of its own.
+      infinite or 0.
     - The program keeps its form: `jit`, `jax.checkpoint` with its policy, loops, branches,
       `shard_map`, rules of derivatives, shardings, named scopes and lines of source. Where
       nothing is in another dtype, it compiles to the same HLO.
@@ -148,7 +148,7 @@ class _Autocast:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = call.traced()
-            made = self._emitter.emit(jaxpr, call.arrays)
+            made, _ = self._emitter.emit(jaxpr, call.arrays)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
         return call.returned(returned, settled)

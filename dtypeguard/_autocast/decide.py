@@ -31,7 +31,6 @@ FLOAT32 = np.dtype("float32")
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _RESULT = "the dtype of its result, by preferred_element_type"
 _CONSTANT = "by a constant that {} does not hold"
-_RULE = "by its own rule of derivatives"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -51,6 +50,9 @@ CALLS: dict[str, str] = {
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
     ),
 }
+
+# Functions with rules of derivatives of their own.
+OWN_RULES = "custom_jvp_call", "custom_vjp_call"
 
 
 class Kept(NamedTuple):
@@ -100,6 +102,7 @@ class ByPlan(Propagation[ValueType]):
 
     Attributes:
         products: the numbers of the products.
+        given: what is known of the operands of calls, by their numbers.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class ByPlan(Propagation[ValueType]):
         self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
+        self.given: dict[int, Types] = {}
 
     def of(self, given: Types) -> Types:
         """What is known of the results of the program, of that of its inputs."""
@@ -153,8 +157,9 @@ class ByPlan(Propagation[ValueType]):
         return super().node(node, values)
 
     def called(self, node: Node, values: Types) -> Sequence[ValueType]:
-        if node.name not in CALLS:
-            return self._with_own_rules(node, values)
+        if node.name not in CALLS and node.name not in OWN_RULES:
+            return self._written(node, values)
+        self.given[node.number] = values
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
@@ -162,15 +167,6 @@ class ByPlan(Propagation[ValueType]):
             made = [x._replace(dtype=dtype_of(v.aval)) for x, v in zip(made, outs)]
         self.leave(node, made)
         return made
-
-    def _with_own_rules(self, node: Node, values: Types) -> Types:
-        """As it stands: run as its primal, a function would lose its own derivative."""
-        for each in node.inner[0].all_nodes():
-            self._entry(each)
-            if each.name in OF_PRODUCTS:
-                self.products.add(each.number)
-                self._keep(node, _RULE)
-        return self._written(node, values)
 
     def solve(self, node: Node, values: Types) -> Sequence[ValueType]:
         return self._written(node, values)

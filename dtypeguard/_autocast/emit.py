@@ -41,13 +41,16 @@ from .decide import (
     CALLS,
     CHOOSES,
     FLOAT32,
+    OWN_RULES,
     ByPlan,
     Kept,
+    Types,
     ValueType,
     dtype_of,
     is_float,
     is_narrower,
 )
+from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
 from .plan import Plan
 from .products import is_bilinear, product, rounded
@@ -74,13 +77,22 @@ class Emitter:
         self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
         self.products = 0
 
-    def emit(self, jaxpr: Jaxpr, arrays: Sequence[Leaf]) -> list[Leaf]:
-        """The results of a closed jaxpr, of its arguments."""
+    def emit(
+        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], known: Types = ()
+    ) -> tuple[list[Leaf], Types]:
+        """The results of a closed jaxpr, of its arguments, and what is known of them.
+
+        Args:
+            jaxpr: the jaxpr.
+            arrays: its arguments.
+            known: what is known of the first ones.
+        """
         program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept)
-        rules.of([ValueType(dtype_of(x)) for x in arrays])
+        others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
+        made = rules.of([*known, *others])
         self.products += len(rules.products)
-        return Emission(program, rules, self).block(program.block, arrays)
+        return Emission(program, rules, self).block(program.block, arrays), made
 
 
 class Emission(Interpreter):
@@ -93,6 +105,7 @@ class Emission(Interpreter):
     def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
         self.program, self.emitter = program, emitter
         self.plan: WidthPlan = rules.made
+        self.given = rules.given
         self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
 
     # Values
@@ -187,7 +200,14 @@ class Emission(Interpreter):
         return bind(node.eqn, values, params)
 
     def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        return (self.held if node.name in CALLS else self.written)(node, values)
+        if node.name in CALLS:
+            return self.held(node, values)
+        may_differ = node.name == "custom_vjp_call" or self.is_changed(node, values)
+        if node.name not in OWN_RULES or not may_differ:
+            return self.written(node, values)
+        settled = lambda results: self._settled(node, results)
+        rule = OwnRule(node.eqn, self.emitter.emit, self.given[node.number], settled)
+        return rule.results(self.inner(node, node.inner[0], values), values)
 
     def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
         if not self.is_changed(node, values):
@@ -237,10 +257,12 @@ class Emission(Interpreter):
     ) -> list[Leaf]:
         """The results of a block as they leave it."""
         made = self.block(block, arrays)
-        if node is None:
-            return made
+        return made if node is None else self._settled(node, made)
+
+    def _settled(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """What an equation leaves, in the dtypes that it leaves in."""
         entries = self.plan.carried[node.number]
-        return [self._left(*each) for each in zip(made, block.outputs, entries)]
+        return [self._left(*each) for each in zip(values, node.eqn.outvars, entries)]
 
     def _left(self, value: Leaf, var: Any, entry: int) -> Leaf:
         if not is_float(var.aval):
@@ -282,21 +304,13 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made = emitter.emit(jaxpr, arrays)
+        made, _ = emitter.emit(jaxpr, arrays)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)
     emitter.matcher.check()
     return made
-
-
-def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
-    """The results of an equation with these parameters."""
-    bound = eqn.primitive.get_bind_params(params)
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    made = eqn.primitive.bind(*functions, *operands, **params)
-    return [*made] if eqn.primitive.multiple_results else [made]
 
 
 @contextlib.contextmanager

@@ -1,25 +1,30 @@
-"""Takes the carry of a step out of a call and out of its result, and puts it back."""
+"""Takes the carry of a step out of a call and its result, and repeats the call."""
 
+import functools
 import inspect
-from collections.abc import Sequence
+import types
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from jax import tree_util
 
 from .._leaves.arguments import is_transformation, runs_later, shown
-from .._leaves.types import Args, Key, Kwargs, PyTree, PyTreeDef, Step
-from .modules import is_in_place, objects
-from .places import Names, Place, name_of_step, places_of
-from .returned import (
+from .._leaves.types import Args, Function, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
+from .modules import gathered, is_in_place, objects, spread
+from .places import (
     Items,
+    Names,
+    Place,
     ReturnedCarry,
     has_other_dtypes,
     has_same_leaves,
     is_alike,
     is_unregistered,
+    name_of_step,
+    places_of,
     structure,
 )
-from .split import HeldTree
+from .split import HeldTree, SplitTree
 
 
 class Carry(NamedTuple):
@@ -92,39 +97,23 @@ class Carry(NamedTuple):
         if it changes any, its first argument. If no item has the tree of the carry, it is
         the likelier one, for a message about the tree that changed.
         """
-        remedy = self.self_remedy(args, result)
-        if remedy and "returned=" not in remedy:
-            nodes = [result, *(result if type(result) in (tuple, list) else ())]
-            if not any(is_alike(values[0], node) for node in nodes):
-                raise TypeError(
-                    f"{self.step} returned self and nothing like {self.labels[0]}, which "
-                    f"{self.owner} carries. Write {remedy}."
-                )
         try:
             found = self._find(result, values, in_place)
         except TypeError as error:
-            if remedy:
+            if remedy := self.self_remedy(args):
                 error = TypeError(f"{error} If it is self that comes back: {remedy}.")
             raise error from None
         self._check_registered("returned", found.values)
         return found
 
-    def self_remedy(self, args: Args, result: PyTree) -> str:
-        """What to write if the `self` of a method is what comes back; "" if it is not."""
+    def self_remedy(self, args: Args) -> str:
+        """What to write if the `self` of a method comes back; "" of another function."""
         first = self.names.by_position
         is_method = self.is_default and args and first and first[0].name == "self"
         if not is_method or self.places[0].name == "self":  # the only one
             return ""
-        if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
-            return ""
-        which, is_self = "", lambda value: type(value) is type(args[0])
-        if not is_self(result):
-            items = Items(result)
-            keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
-            if not keys:
-                return ""
-            which = f", returned={keys[0]!r}" * (keys[0] != 0)
-        return f'{self.owner}(..., carry="self"{which})'
+        is_tree = not (is_in_place(args[0]) or tree_util.all_leaves([args[0]]))
+        return f'{self.owner}(..., carry="self")' * is_tree
 
     def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
         """What to ask about an item of another dtype than its carry; "" if nothing."""
@@ -282,3 +271,87 @@ def carry_of(
         names=names,
         bound=getattr(step, "__self__", None) if inspect.ismethod(step) else None,
     )
+
+
+class _Hole:
+    """A placeholder for one carry in the arguments of a call."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+# Outside the carry, such a number may decide what is traced. A constant promotes like an
+# argument.
+_NUMBERS = (bool, int, float, complex)
+
+
+class Call:
+    """A call of a step that can be repeated with other arrays.
+
+    It carries the arguments that come back and the Flax NNX objects among all arguments, of
+    which a repeated call gets copies.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        carry: Carry,
+        args: Args,
+        kwargs: Kwargs,
+        *,
+        static: Collection[type] = _NUMBERS,
+        in_place: bool = True,
+    ):
+        self._step = step
+        self._carry = carry
+        self._values = carry.take(args, kwargs)
+        self._args = args
+        self._spread = spread if in_place else lambda tree: tree
+        inside = carry.held(self._values, {}) if in_place else []
+        known = {id(each.node) for each in inside}
+        held = carry.held(args, kwargs) if in_place else []
+        held = [each for each in held if id(each.node) not in known]
+        self._is_in_place = bool(inside or held)
+        self._objects = {id(x.node): len(self._values) + n for n, x in enumerate(held)}
+        self.names = (*carry.labels, *(each.label for each in held))
+        given = (*self._values, *(each.node for each in held))
+        self.carried = [SplitTree(self._spread(value)) for value in given]
+        holes = tuple(map(_Hole, range(len(self._values))))
+        rest = carry.put(args, kwargs, holes)
+        is_held = lambda node: id(node) in self._objects
+        if held:
+            make_hole = lambda x: _Hole(self._objects[id(x)]) if is_held(x) else x
+            rest = tree_util.tree_map(make_hole, rest, is_leaf=is_held)
+        self.rest = SplitTree(rest, static)
+
+    def bind(
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
+    ) -> tuple[Function, list[PyTree]]:
+        """The call with other arrays."""
+        trees = [parts.merged(arrays) for parts, arrays in zip(self.carried, carried)]
+        given, rest = gathered((trees, self.rest.merged(others)))
+        fill = lambda leaf: given[leaf.number] if isinstance(leaf, _Hole) else leaf
+        args, kwargs = tree_util.tree_map(fill, rest)
+        step = self._step
+        if id(self._carry.bound) in self._objects:
+            owner = given[self._objects[id(self._carry.bound)]]
+            step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
+        return functools.partial(step, *args, **kwargs), given
+
+    def returned(
+        self, result: PyTree, given: Sequence[PyTree]
+    ) -> tuple[list[SplitTree], SplitTree]:
+        """What comes back for each carry, and the other results."""
+        found = self._carry.find(result, self._values, self._is_in_place, self._args)
+        after = list(given)
+        for number, value in zip(found.carried, found.values):
+            after[number] = value
+        returned = [SplitTree(self._spread(value)) for value in after]
+        return returned, SplitTree(self._spread(found.others))
+
+    def run(
+        self, carried: Sequence[Sequence[Leaf]], others: Sequence[Leaf]
+    ) -> list[SplitTree]:
+        """Makes the call with these arrays; returns what comes back for each carry."""
+        call, given = self.bind(carried, others)
+        return self.returned(call(), given)[0]

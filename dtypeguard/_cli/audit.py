@@ -10,9 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._audit.audit import audit
+from .._audit.audit import audit, audit_made_step
 from .._audit.report import AuditReport
-from .._audit.step import audit_made_step
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import Args, DType, Kwargs, Optimizer

@@ -8,9 +8,8 @@ import tomllib
 
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import compared, lock_of
+from .._lock.check import LockError, compared, lock_of, text_of, write as write_lock
 from .._lock.step import TracedStep
-from .._lock.text import LockError, text_of, write as write_lock
 from .._program.trace import TraceFailed
 from .forms import FormedReport, check_files, deliver, of_lock
 from .output import UsageError, write
@@ -19,7 +18,7 @@ from .targets import Reader
 
 def locked(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock."""
-    check_files(options)
+    check_files(options, options.out)
     path = options.out or options.check or options.update
     if options.out and os.path.exists(options.out):
         raise UsageError(
@@ -35,12 +34,12 @@ def locked(options: argparse.Namespace) -> int:
             return deliver(formed, options, found.holds)
         if options.update and os.path.exists(path):
             found = compared(now, path)
-            write_lock(path, text_of(now.lock))
+            write_lock(path, now.lock)
             said = "up to date" if found.holds else "updated"
             changes = [] if found.holds else [found.report()]
             write("-", "\n".join([*changes, f"{path} is {said}."]))
         elif path:
-            write_lock(path, text_of(now.lock))
+            write_lock(path, now.lock)
             write("-", f"{path} is written.")
         else:
             text = text_of(now.lock)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from .._carry.call import SplitTree
 from .._carry.modules import spread
 from .._carry.places import Names
+from .._carry.split import SplitTree
 from .._leaves.types import Args, Kwargs
 from .._source.files import package
 from .._source.origin import origin_of_error

@@ -1,11 +1,9 @@
-"""Finds the arguments of a call, or the result of a function, that are refused."""
+"""Finds the arguments of a call that are refused."""
 
 import ast
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-import numpy as np
-from jax.dtypes import float0
 
 from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
 from .._leaves.groups import parameter
@@ -13,14 +11,11 @@ from .._leaves.types import Leaf
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_users
-from .._source.inert import code_of, variables_of
-from .._source.origin import Why, origin_of_return
-from .._source.syntax import evaluated
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
 from .messages import CHOICES, INDICES, SIZES, Complaint
 
 # What may be cast to an int and lose no more than an index or a size does.
-_WHOLE = INDICES | SIZES | {"seed", "lower", "upper", "dtype"}
+_WHOLE = INDICES | SIZES | {"seed", "lower", "upper"}
 
 
 def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
@@ -28,74 +23,51 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     names = [frame.f_code.co_name for frame in failure.frames]
     if not failure.is_of_jax or any(x.startswith("backward_pass") for x in names):
         return None  # or the rule of a derivative has returned what cannot be added
-    site, wanted = failure.sites[-1], about.wanted
-    refused = _different if wanted is None else _refused
-    named = (refused(given, about, site) for given in arguments(site))
-    some = list(next(filter(None, named), ()))
-    leaves = []
-    for number, argument in enumerate(some):
-        argument = argument.with_text(site.file)
-        why = of_argument(_model(argument, site), site)
-        about_it = number, _label(argument, site), (argument.value,), why
-        leaves.append(RefusedLeaf(*about_it, argument=argument))
+    site = failure.sites[-1]
+    find = _different if about.wanted is None else _refused
+    refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     name = site.name or "a call"
     headline = f"{name} has an argument of a type that it does not accept."
-    if len(leaves) > 1:
+    if len(refused) > 1:
         headline = f"{name} has arguments of a type that it does not accept."
-    if wanted is None:
+    if about.wanted is None:
         headline = f"the arguments of {name} have different types."
-    keeps = any(getattr(x.value, "dtype", None) == float0 for x in some)
-    keeps |= kind(wanted) == "int" and any(
-        kind(dtype_of(x.value)) == "float" and x.base not in _WHOLE | about.names
-        for x in some
+    is_float = lambda x: kind(dtype_of(x.value)) == "float"
+    keeps = kind(about.wanted) == "int" and any(
+        is_float(x) and x.base not in _WHOLE | about.names for x in refused
     )
-    call = RefusedCall(wanted, about.role.of, name, failure.is_update, keeps)
-    return Finding(headline, leaves, call) if leaves else None
+    call = RefusedCall(about.wanted, name, site, failure.is_update, keeps)
+    return _found(headline, call, [(_label(x, site), x) for x in refused])
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
-    if failure.is_of_jax:
+    if about.wanted is None and failure.is_of_jax:
         return None
     for site in users_sites(failure.sites):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
         if about.wanted is None and not all(map(is_users, inner)):
             return None  # it was raised in a function that JAX calls
-        named = [x for x in written_in(site) if x.source]
-        named = [x for x in named if str(dtype_of(x.value)) in about.types]
+        named = [x for x in written_in(site) if str(dtype_of(x.value)) in about.types]
         if named:
             name, wanted = site.name or "a call", about.wanted
             others = {*about.types} - {str(dtype_of(x.value)) for x in named}
-            is_pair = len(about.types) == 2 and len(others) == 1
-            if is_pair and "assert" not in name:
+            if len(about.types) == 2 and len(others) == 1 and "assert" not in name:
                 wanted = jnp.dtype(others.pop())
-            if about.wanted and len(named) > 1:
-                wanted = None
-            leaves = [
-                RefusedLeaf(n, x.text, (x.value,), of_argument(x, site), argument=x)
-                for n, x in enumerate(named)
-            ]
-            call = RefusedCall(wanted, "checked", name)
-            return Finding(f"{name} refuses the type of what it is given.", leaves, call)
+            call = RefusedCall(None if about.wanted and named[1:] else wanted, name, site)
+            headline = f"{name} refuses the type of what it is given."
+            return _found(headline, call, [(x.text, x) for x in named])
     return None
 
 
-def find_result(failure: Failure, about: Complaint) -> Finding | None:
-    """The result of a function of another kind than JAX wants."""
-    for frame in failure.frames:
-        values = variables_of(frame)
-        for name in ("cond_fun", "fun" if "holomorphic" in values else ""):
-            if (function := values.get(name)) is not None:
-                code = code_of(function)
-                value = jnp.zeros((), next(iter(about.types)))
-                leaf = RefusedLeaf(
-                    0, "result", (value,), Why(code and origin_of_return(code))
-                )
-                wanted = "a bool" if kind(about.wanted) == "bool" else "a float"
-                called = failure.sites[-1].name or "a call"
-                headline = f"{name} of {called} has to return {wanted}."
-                return Finding(headline, [leaf], RefusedCall(about.wanted, "result", name))
-    return None
+def _found(
+    headline: str, call: RefusedCall, named: Sequence[tuple[str, Argument]]
+) -> Finding | None:
+    leaves = [
+        RefusedLeaf(n, text, (x.value,), of_argument(x, call.site), argument=x)
+        for n, (text, x) in enumerate(named)
+    ]
+    return Finding(headline, leaves, call) if leaves else None
 
 
 def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
@@ -114,19 +86,13 @@ def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[
 
 def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
     """The arguments of a type that JAX refuses."""
-    names = about.names
     named = [x for x in given if type(x.value) is not bool and _is_refused(x, about)]
-    if about.role.of == "compiled":  # the paths of what was compiled
-        inside = tuple(x[len(parameter(x)) :] for x in names)
-        return [x for x in named if x.name.endswith(inside)]
-    if about.role.is_only or any(x.base in names for x in given):
-        named = [x for x in named if not names or x.base in names]
-    if dtypes := [x for x in named if isinstance(x.value, np.dtype)]:
-        return dtypes  # and not the numbers of a shape
-    if about.wanted == float0:
-        primals = {x.name: x.value for x in given if x.base == "primals"}
-        of = lambda x: primals.get(x.name.replace("tangents", "primals", 1))
-        return [x for x in named if kind(dtype_of(of(x))) in ("int", "bool")]
+    bases = {parameter(x) for x in about.names}
+    paths = tuple(x[len(parameter(x)) :] for x in about.names if x not in bases)
+    if paths:  # in what was compiled, which has no names
+        return [x for x in named if x.name.endswith(paths)]
+    if about.role.is_only or any(x.base in bases for x in given):
+        named = [x for x in named if not bases or x.base in bases]
     for frame in site.inside:  # a function is differentiated in some of its arguments
         numbers, values = map(frame.f_locals.get, ("argnums", "args"))
         if numbers is not None and values:
@@ -138,27 +104,14 @@ def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Ar
     return named
 
 
-def _model(argument: Argument, site: Site) -> Argument:
-    """The array `x` of an argument `x.dtype`; any other argument itself."""
-    source = argument.source
-    if isinstance(argument.value, np.dtype) and isinstance(source, ast.Attribute):
-        array = evaluated(source.value, site.frame)
-        if source.attr == "dtype" and is_array(array):
-            return argument._replace(value=array, source=source.value)
-    return argument
-
-
 def _is_refused(argument: Argument, about: Complaint) -> bool:
-    if isinstance(argument.value, np.dtype):
-        return str(argument.value) in about.types
     dtype = dtype_of(argument.value)
     is_number = not about.types or is_python_number(argument.value)
     if kind(about.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
         return kind(dtype) == "float"
     # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
     own = getattr(argument.value, "dtype", dtype)
-    named = {str(dtype), "float0" if own == float0 else str(own)}
-    return not named.isdisjoint(about.types)
+    return not {str(dtype), str(own)}.isdisjoint(about.types)
 
 
 def _label(argument: Argument, site: Site) -> str:

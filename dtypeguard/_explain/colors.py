@@ -6,7 +6,6 @@ terminals. Nothing here imports JAX.
 
 import contextlib
 import importlib.util
-import io
 import os
 import re
 import sys
@@ -52,16 +51,10 @@ def ansi(text: str, stream: TextIO) -> str:
         return text
     from rich.console import Console
 
-    out = io.StringIO()
-    terminal = Console(file=stream)
-    console = Console(
-        file=out,
-        force_terminal=True,
-        no_color=terminal.no_color,
-        color_system=terminal.color_system and "auto",  # pyright: ignore[reportArgumentType]: None for none
-    )
-    console.print(marked(text), soft_wrap=True, end="")
-    return out.getvalue()
+    console = Console(file=stream)
+    with console.capture() as captured:
+        console.print(marked(text), soft_wrap=True, end="")
+    return captured.get()
 
 
 @contextlib.contextmanager
@@ -70,18 +63,13 @@ def colored_notes(error: BaseException | None) -> Iterator[None]:
     before: list[tuple[list[object], list[object]]] = []
     while error is not None and len(before) < _MOST and is_colored(sys.stderr):
         notes = getattr(error, "__notes__", None)
-        if isinstance(notes, list):
+        if type(notes) is list:
             before.append((notes, [*notes]))
-            notes[:] = map(_colored, notes)
+            is_own = lambda note: type(note) is str and note.startswith("dtypeguard: ")
+            notes[:] = [ansi(x, sys.stderr) if is_own(x) else x for x in notes]
         error = error.__cause__ or error.__context__
     try:
         yield
     finally:
         for notes, values in reversed(before):
             notes[:] = values
-
-
-def _colored(note: object) -> object:
-    if isinstance(note, str) and note.startswith("dtypeguard: "):
-        return ansi(note, sys.stderr)
-    return note

@@ -57,7 +57,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
             begun = None if is_shared else _begun(drift, arrays)
             leaf = RefusedLeaf(
                 len(found),
-                call.users_path(drift.path),
+                call.path(drift.path),
                 drift.avals,
                 Why(origin, drift.cause, begun),
                 place,
@@ -142,7 +142,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
             differing.append(path)
             for (name, results, what), aval in zip(items, avals):
                 why, kept = _lines(results, number, what)
-                about = len(found), call.users_path(f"result{path}"), (aval,), why, number
+                about = len(found), call.path(f"result{path}"), (aval,), why, number
                 found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
     return f"the branches of {call.kind.name} give {some}", found

@@ -13,7 +13,7 @@ from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
-from .arguments import find_arguments, find_checked, find_result
+from .arguments import find_arguments, find_checked
 from .control_flow import find_in_control_flow
 from .finding import Failure
 from .frames import JAX
@@ -144,20 +144,13 @@ def _choice(error: BaseException) -> Choice | None:
     """What to say of an error; None if no leaf is found that is at fault."""
     failure = Failure(error)
     if about := complaint(failure.message):
-        finding = _FINDERS[about.role.of](failure, about)
+        find = find_checked if about.role.is_checked else find_arguments
+        finding = find(failure, about)
     else:
         finding = find_in_control_flow(failure)
         if finding is None and (about := checked(failure.message)):
             finding = find_checked(failure, about)
     return choose(finding._replace(sites=failure.sites)) if finding else None
-
-
-_FINDERS = {
-    "argument": find_arguments,
-    "compiled": find_arguments,
-    "result": find_result,
-    "checked": find_checked,
-}
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:

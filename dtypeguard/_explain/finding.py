@@ -79,10 +79,7 @@ class RefusedLeaf(NamedTuple):
     @property
     def dtypes(self) -> list[DType]:
         """Those of the values."""
-        return [
-            x if isinstance(x, np.dtype) else getattr(x, "dtype", None) or dtype_of(x)
-            for x in self.values
-        ]
+        return [getattr(x, "dtype", None) or dtype_of(x) for x in self.values]
 
     @property
     def is_reshaped(self) -> bool:
@@ -91,19 +88,19 @@ class RefusedLeaf(NamedTuple):
 
 
 class RefusedCall(NamedTuple):
-    """A call whose arguments JAX refuses, or a function whose result.
+    """A call whose arguments are refused.
 
     Attributes:
-        wanted: the dtype that JAX takes; None if it wants the arguments alike.
-        place: as `Role.of` has it.
-        name: of the function, or of the call.
+        wanted: the dtype that is taken; None if the arguments are to be alike.
+        name: of the call.
+        site: the line of the call.
         is_update: whether the `update` of an Optax optimizer made the call.
         keeps: whether floats stand where JAX wants ints, and are no index and no size.
     """
 
     wanted: DType | None
-    place: str
     name: str
+    site: Site
     is_update: bool = False
     keeps: bool = False
 

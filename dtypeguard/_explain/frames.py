@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
@@ -23,10 +24,9 @@ from .._carry.split import SplitTree
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._lines.body import Body
 from .._program.trace import strong_type
-from .._source.files import is_installed, is_users
+from .._source.files import is_installed, is_users, short_path
 from .._source.inert import variables_of
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-from .paths import users_path
 
 JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 
@@ -109,9 +109,8 @@ class ControlFlow(NamedTuple):
 
     Attributes:
         kind: of control flow: its function.
-        file: of the caller, the innermost frame outside JAX and Equinox that led to it.
-        line: of the caller; None if there is none.
-        users_path: translates a path in Flax's own carry to the user's objects.
+        line: of the caller, the innermost frame outside JAX and Equinox that led to it;
+            None if there is none.
         is_update: whether the `update` of an Optax optimizer made the call.
         carry: the position of the carry in what the user gives to a package.
         bodies: of a loop its body; the branches, by the names of their parameters.
@@ -121,15 +120,29 @@ class ControlFlow(NamedTuple):
     """
 
     kind: Kind
-    file: str
     line: Origin | None
-    users_path: Callable[[str], str]
     is_update: bool
     carry: int
     bodies: Mapping[str, Body] = {}
     first: Sequence[Leaf] = ()
     compared: Sequence[PyTree] = ()
     trees: Sequence[PyTreeDef] = ()
+
+    @property
+    def file(self) -> str:
+        """The file of the caller."""
+        return self.line.file if self.line else ""
+
+    @property
+    def is_of_nnx(self) -> bool:
+        """Whether Flax NNX made it, whose carry are the parts of objects."""
+        folder = os.path.join("flax", "nnx", "")
+        return is_installed(self.file) and short_path(self.file).startswith(folder)
+
+    def path(self, path: str) -> str:
+        """A path in its carry or result, without the nodes that Flax NNX puts in."""
+        plain = re.sub(r"\.states\[\d+\]", "", path).removesuffix(".value")
+        return plain if self.is_of_nnx else path
 
     @property
     def is_loop(self) -> bool:
@@ -169,9 +182,7 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             chosen = getattr(arguments.get("f"), "input_carry_argnum", 0)
             call = ControlFlow(
                 kind,
-                caller.f_code.co_filename if caller else "",
                 origin_of_frame(caller) if caller else None,
-                users_path(caller, kind.carry),
                 of_optimizer,
                 chosen if chosen and type(chosen) is int else kind.carry,
             )

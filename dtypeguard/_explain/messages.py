@@ -4,13 +4,11 @@ import re
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import dtypes
 
 from .._leaves.types import DType
 
-_TYPE = r"(?:bool|u?int\d+|bfloat16|float\d\w*|complex\d+)\b"
+_TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
 _GIVEN, _WANTED = rf"(?P<given>{_TYPE})", rf"(?P<wanted>{_TYPE})"
-_KIND = r"(?P<given>(?:bool|u?int|bfloat|float|complex)\w*)"
 
 # Arguments that say where or which: their types have nothing to do with the others'.
 INDICES = {"index", "indices", "idx", "item", "start_index", "start_indices"}
@@ -25,45 +23,32 @@ class Role(NamedTuple):
     """What a message says.
 
     Attributes:
-        pattern: that the message has, with the type that was given and the one wanted.
+        pattern: that the message has, with the type that was given, the one wanted, and
+            the parameter.
         wanted: the dtype that JAX takes; "alike" if it wants arguments of one type.
         names: of the parameters of which it speaks; empty if it may be any.
         is_only: whether no other is meant where a parameter of such a name is there.
-        of: "argument", also of a "compiled" function; "result", what a function returns;
-            "checked", what another library refuses.
+        is_checked: whether another library refuses what the user's call has.
     """
 
     pattern: str
     wanted: str = ""
     names: frozenset[str] = frozenset()
     is_only: bool = False
-    of: str = "argument"
+    is_checked: bool = False
 
 
 # The first that fits an error is its role.
 _ROLES = (
     Role(
-        rf"cond_fun must return a boolean scalar, but got .*?\b{_KIND}\[\]",
-        "bool",
-        of="result",
-    ),
-    Role(
-        rf"requires real-(?:valued| or complex-valued) outputs.* but got {_KIND}",
-        "float32",
-        of="result",
-    ),
-    Role(
-        rf"Argument '.*?' compiled with {_WANTED}\[\S*\] and called with "
+        rf"Argument '(?P<parameter>.*?)' compiled with {_WANTED}\[\S*\] and called with "
         rf"(?!(?P=wanted)\W){_GIVEN}\[",
-        of="compiled",
     ),
     Role(
-        rf"Got primal dtype (?:bool|u?int)\d* and .*'float0'.* got tangent dtype {_GIVEN}",
-        "float0",
-        frozenset(["tangents"]),
+        rf"expected tangent dtype {_WANTED}, but got tangent dtype {_GIVEN}",
+        names=frozenset(["tangents"]),
         is_only=True,
     ),
-    Role("Called .* with a (?P<given>float0) array", "float32"),
     Role(rf"Invalid dtype for `swap`. Ref dtype: {_WANTED}. Value dtype: {_GIVEN}"),
     Role(rf"Dtype mismatch for .*: expected {_WANTED} and called with {_GIVEN}"),
     Role(
@@ -83,7 +68,6 @@ _ROLES = (
     Role(
         "arguments to have the same dtypes|must be same dtype|"
         "two inexact dtypes must match|no available implicit dtype promotion path|"
-        "arguments to jax.jvp do not match|"
         f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got",
         "alike",
     ),
@@ -102,69 +86,63 @@ _ROLES = (
     Role(r"^(?P<parameter>\w+) argument to \w+ must have an integer type", "int32"),
     Role(
         "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
-        "Index type must be an integer|must have an integer type|seed must be an integer|"
-        "only accepts integer dtypes",
+        "Index type must be an integer|must have an integer type|seed must be an integer",
         "int32",
-        _WHERE | {"seed", "dtype"},
+        _WHERE | {"seed"},
     ),
     Role(
-        "requires real-(valued| or complex-valued) inputs|a floating dtype|"
-        "must be a float or complex dtype|must be a float dtype|FFT input must be|"
-        "only real valued inputs|does not accept dtype .* are (?:subtypes of )?.*float",
+        "requires real-(valued| or complex-valued) inputs|must have a floating dtype|"
+        "FFT input must be|does not accept dtype .* are (?:subtypes of )?.*float",
         "float32",
     ),
     Role("does not accept dtype .* are (?:subtypes of )?.*(integer|number)", "int32"),
-    Role("Input type must be an integer", "int32", of="checked"),
+    Role(
+        "Input type must be an integer|only accepts integer dtypes",
+        "int32",
+        is_checked=True,
+    ),
+    Role("dtype argument to `.*` must be a float", "float32", is_checked=True),
 )
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
-_COMPILED = re.compile("Argument '(.*?)' compiled with")
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
+_IN_64_BITS = {"float32": "float64", "complex64": "complex128"}
 
 
 class Complaint(NamedTuple):
-    """What a message says of the arguments of a call, or of a result.
+    """What a message says of the arguments of a call.
 
     Attributes:
         types: those that it names. Python's numbers have the names of their types.
         wanted: the dtype that is taken; None if arguments are to be alike.
         role: the row of the table.
-        names: of the parameters of which it speaks; paths in those of what is compiled.
+        names: of the parameters of which it speaks, or the path of an argument.
     """
 
     types: frozenset[str]
     wanted: DType | None
     role: Role
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
 
 
 def complaint(message: str) -> Complaint | None:
     """What a message says; None if it is about something else."""
-    for role in _ROLES:
-        found = re.search(role.pattern, message)
-        if found is None:
-            continue
-        named = found.groupdict()
-        given, wanted = named.get("given"), named.get("wanted") or role.wanted
-        names = role.names | {*filter(None, [named.get("parameter")])}
-        types = frozenset([given] if given else _refused(message, wanted))
-        if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
-            types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
-            return Complaint(types, None, role, names)
-        if "only real valued inputs" in message:  # which names no type
-            types = frozenset(["complex64", "complex128"])
-        if role.of == "compiled":
-            names = frozenset(_COMPILED.findall(message))
-        if role.of == "checked":
-            types = _FLOATS
-        if wanted == given:
-            return None
-        if "wanted" not in named and given in ("float64", "complex128"):
-            wanted = {"float32": "float64", "complex64": "complex128"}.get(wanted, wanted)
-        dtype = dtypes.float0 if wanted == "float0" else jnp.dtype(wanted)
-        if dtype == dtypes.float0 and "wanted" in named:
-            dtype = jnp.dtype("float32")  # only a float has a tangent
-        return Complaint(types, dtype, role, names)
-    return None
+    matches = ((role, re.search(role.pattern, message)) for role in _ROLES)
+    role, found = next((pair for pair in matches if pair[1]), (None, None))
+    if role is None or found is None:
+        return None
+    named = found.groupdict()
+    given, wanted = named.get("given"), named.get("wanted") or role.wanted
+    names = role.names | {*filter(None, [named.get("parameter")])}
+    if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
+        types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
+        return Complaint(types, None, role, names)
+    types = [given] if given else _REFUSED.findall(message)
+    if wanted == "int32":  # the first that is none is refused
+        types = [x for x in re.findall(_TYPE, message) if "int" not in x]
+    if "wanted" not in named and given in _IN_64_BITS.values():
+        wanted = _IN_64_BITS.get(wanted, wanted)
+    refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
+    return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 
 
 def checked(message: str) -> Complaint | None:
@@ -174,12 +152,6 @@ def checked(message: str) -> Complaint | None:
     """
     types = frozenset(re.findall(rf"\b{_TYPE}", message))
     is_of_types = len(types) > 1 or re.search("<class '(int|float|complex)'>", message)
-    role = Role("", of="checked")
-    return Complaint(types, None, role, role.names) if types and is_of_types else None
-
-
-def _refused(message: str, wanted: str) -> list[str]:
-    """The type that a message refuses: where it wants ints, the first that is none."""
-    others = [x for x in re.findall(_TYPE, message) if "int" not in x]
-    is_of_ints = wanted == "int32" and "does not accept" not in message
-    return others[:1] if is_of_ints and others else _REFUSED.findall(message)[:1]
+    return (
+        Complaint(types, None, Role("", is_checked=True)) if types and is_of_types else None
+    )

@@ -5,28 +5,31 @@ the line that changed the type; cast the argument; let this branch return anothe
 That a leaf of a loop begins so is tried, and not said where that fails.
 """
 
+import contextlib
+import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.dtypes import float0
 
-from .._leaves.dtypes import dtype_of, fits, is_python_number, kind, rank
+from .._carry.split import SplitTree
+from .._leaves.dtypes import dtype_of, fits, is_python_number, is_weak, kind, rank
 from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
-from .._leaves.types import DType
+from .._leaves.types import Aval, DType, Leaf
+from .._lines.body import Body, difference
+from .._lines.monitored import RECORD
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin
-from .._source.syntax import CASTING
-from . import trial
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
-from .trial import Outcome
 
 # What is to be written for a leaf of a carry, the best first, by what becomes of it.
 _OF_A_CARRY = {
@@ -38,6 +41,8 @@ _OF_A_CARRY = {
     "another shape": ("begin",),
 }
 _WAYS = 2  # of mending a leaf that are said
+# Whether the types then agree; None if that is not known.
+Outcome = bool | None
 
 
 class Remedy(NamedTuple):
@@ -101,7 +106,7 @@ def _remedies(finding: Finding) -> Iterator[Sequence[Remedy]]:
     if _is_of_optimizer(finding):
         yield [Remedy("wrap the optimizer: dtypeguard.guard(opt)", finding.leaves)]
     elif isinstance(finding.of, RefusedCall):
-        yield [*_OF_CALLS[finding.of.place](finding.of, finding)]
+        yield [*_of_call(finding.of, finding)]
     elif finding.of.is_loop:
         yield [*_of_loop(finding.of, finding)]
     else:
@@ -187,7 +192,7 @@ def _forms(leaf: RefusedLeaf) -> tuple[str, ...]:
     origin = leaf.why.origin
     if leaf.is_reshaped:
         return _OF_A_CARRY["another shape"]
-    if getattr(leaf.values[0], "weak_type", False):
+    if is_weak(leaf.values[0]):
         return _OF_A_CARRY["weak"]
     if origin and (origin.is_of_optimizer or origin.is_of_apply_updates):
         return ("guard",)
@@ -203,9 +208,53 @@ def _begin(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy:
         return f"begin {name} as {to}{lost(old, new) * (kind(new) != kind(old))}"
 
     places = {x.place: x.values[1] for x in leaves if x.place is not None}
-    tried = partial(trial.begins, call.bodies["body"], places)
-    text_ = _each(leaves, lambda x: x.why.begun, text)
-    return Remedy(text_, leaves, tried if len(places) == len(leaves) else lambda: None)
+    tried = partial(_agree, call.bodies["body"], places)
+    is_tried = len(places) == len(leaves)
+    told = _each(leaves, lambda x: x.why.begun, text)
+    return Remedy(told, leaves, tried if is_tried else lambda: None)
+
+
+def _agree(body: Body, first: Mapping[int, Aval]) -> Outcome:
+    """Whether leaves of a carry, by their places, come back as they are to begin.
+
+    The body is traced again, on types alone. What raises over values tells nothing.
+    """
+    types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
+    begun = [first.get(number, leaf) for number, leaf in enumerate(types)]
+    try:
+        was, now = _returned(body, types), _returned(body, begun)
+    except Exception as error:
+        of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+        return None if isinstance(error, of_values) else False
+    # What else differs is as it was, and another remedy mends it.
+    return all(
+        not difference(old, new)
+        or (is_weak(old) if number in first else not difference(new, was[number]))
+        for number, (old, new) in enumerate(zip(begun, now))
+    )
+
+
+def _returned(body: Body, first: Sequence[Aval]) -> Sequence[Aval]:
+    """The types of the carry that a body returns for another first one."""
+    inputs, position = list(body.inputs), body.carry or 0
+    inputs[position] = SplitTree(inputs[position]).merged(first)
+    parts = SplitTree(tuple(inputs))
+
+    def run(arrays: Sequence[Leaf]) -> Sequence[Leaf]:
+        returned = body.function(*parts.merged(arrays))
+        return SplitTree(returned[0] if body.is_pair else returned).arrays
+
+    silent = contextlib.redirect_stdout(io.StringIO())
+    with RECORD.unseen(), silent, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has printed and warned before
+        return jax.eval_shape(run, [*map(_type, parts.arrays)])
+
+
+def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """The type of an array or a number, weak if it is."""
+    dtype = dtype_of(leaf)
+    dtype = leaf.dtype if kind(dtype) is None else jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))
 
 
 def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
@@ -236,32 +285,29 @@ def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remed
     key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in of_path)
     for alike in grouped(by_path, key):
         own = [leaf for of_path in alike for leaf in of_path]
-        if not own[0].path.startswith("result"):  # they return nothing and work in place
+        if call.is_of_nnx and own[0].path.startswith("result[0]"):  # objects given to it
             names = dict.fromkeys(leaf.branch for leaf in own if not leaf.kept)
             guarded = " and ".join(f"dtypeguard.guard_step({name})" for name in names)
             yield [Remedy(f"guard what you give to {package(call.file)}: {guarded}", own)]
         elif len({leaf.values[0].shape for leaf in alike[0]}) > 1:
             yield [Remedy("return one shape from all branches", own)]
         elif not is_installed(call.file) or any(_line(x.why.origin) for x in own):
-            yield [*_returns(alike)]
+            yield [*_returns(alike[0], _name([of_path[0] for of_path in alike]), own)]
         else:
             width = lambda dtype: (rank(dtype), dtype.itemsize)
             narrow, wide = sorted((own[0].dtypes[0], own[1].dtypes[0]), key=width)
             yield [*_given(finding, {narrow: wide})]
 
 
-def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
+def _returns(
+    first: Sequence[RefusedLeaf], name: str, own: Sequence[RefusedLeaf]
+) -> Iterator[Remedy]:
     """To begin what was there in the other dtype, or to return one dtype."""
-    own, first = [x for of_path in alike for x in of_path], alike[0]
-    name = _name([of_path[0] for of_path in alike])
     kept, made = ([x for x in first if bool(x.kept) == y] for y in (True, False))
     dtypes = list(dict.fromkeys(x.dtypes[0] for x in first))
     if kept and made and len(dtypes) == 2:
         (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
-        origin = made[0].why.origin
-        is_cast = any(f"{x}(" in (origin.users.code if origin else "") for x in CASTING)
-        is_wider = _change_of(old, new) in ("wider", "another kind")
-        if is_wider and _line(line) and not is_cast:  # the user's own cast is to change
+        if _change_of(old, new) in ("wider", "another kind") and _line(line):
             text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
             yield Remedy(_at(line, text), own)
     meant = [x.dtypes[0] for x in kept] if kept and made else []
@@ -269,80 +315,73 @@ def _returns(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     for to in dict.fromkeys([*meant, *sorted(dtypes, key=losses)]):
         others = [x for x in first if x.dtypes[0] != to]
         if all(fits(x.dtypes[0], to) or rank(to) > rank(x.dtypes[0]) for x in others):
-            old = others[0].dtypes[0]
             names = " and ".join(dict.fromkeys(x.branch for x in others))
-            text = f"let {names} return {name} as {to}: {_cast(to, old)}"
+            cast = _cast(to, others[0].dtypes[0])
             line = others[0].why.origin if len(others) == 1 else None
-            yield Remedy(_at(line, text), own)
+            yield Remedy(_at(line, f"let {names} return {name} as {to}: {cast}"), own)
 
 
-# Arguments and results
+# Arguments
 
 _Casts = Sequence[tuple[RefusedLeaf, DType]]
 
 
-def _of_arguments(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    site, leaves = finding.sites[-1], finding.leaves
+def _of_call(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
+    """To cast arguments: of one call all, or those after which they have one dtype."""
+    leaves, wanted = finding.leaves, call.wanted
     if call.keeps:
         return
-    ways = [[(leaf, call.wanted) for leaf in leaves]]
-    if call.wanted is None:
-        ways = _to_meet(leaves)
-    if is_installed(site.file):  # nobody edits its call: what the user made is cast there
-        is_made = lambda x: x.why.origin and not is_installed(x.why.origin.file)
-        made = [[pair for pair in way if is_made(pair[0])] for way in ways]
+    ways = _to_meet(leaves) if wanted is None else [[(leaf, wanted) for leaf in leaves]]
+    if is_installed(call.site.file):  # nobody edits its call: what the user made is cast
+        made = [[pair for pair in way if _line(pair[0].why.origin)] for way in ways]
         given = {leaf.dtypes[-1]: to for leaf, to in ways[0]}
         if not any(made) and all(kind(old) == kind(to) for old, to in given.items()):
             yield from _given(finding, given)
         ways = [way for way in made if way]
-    yield from (_casts(way, site, leaves) for way in ways)
-    if call.place == "compiled":
-        keep = "compile a function that keeps its types: dtypeguard.guard_step(step)"
-        yield Remedy(keep, leaves)
-
-
-def _casts(casts: _Casts, site: Site, leaves: Sequence[RefusedLeaf]) -> Remedy:
-    """To cast some arguments, each at its line."""
-    sentences = [_of_argument(leaf, dtype, site) for leaf, dtype in casts]
-    text = ".\nAnd ".join(dict.fromkeys(sentences))
-    numbers = frozenset(leaf.number for leaf, _ in casts)
-    return Remedy(text, leaves, changes=numbers)
+    for way in ways:
+        sentences = dict.fromkeys(_of_argument(*pair, call.site) for pair in way)
+        numbers = frozenset(leaf.number for leaf, _ in way)
+        yield Remedy(".\nAnd ".join(sentences), leaves, changes=numbers)
 
 
 def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
-    """What to write for one argument: the source of a number, else the argument."""
-    argument, value, old = leaf.argument, leaf.values[-1], leaf.dtypes[-1]
+    """What to write for one argument: at its source, else in the call."""
+    argument, value, why, old = leaf.argument, leaf.values[-1], leaf.why, leaf.dtypes[-1]
     name = (argument and argument.is_whole and argument.text) or leaf.path
     number = getattr(argument and argument.source, "lineno", None) or site.line
-    where, made = line_text(site.file, number), _line(leaf.why.origin)
-    if dtype == float0:
-        return f"at {where} give {name} as np.zeros({np.shape(value)}, jax.dtypes.float0)"
-    if isinstance(value, np.dtype):
-        begin = f"at {made} begin {name.removesuffix('.dtype')} as {dtype}"
-        return begin if made else f'at {where} ask for dtype="{dtype}"'
-    is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
-    if made and (is_installed(site.file) or (is_of_host and leaf.why.cause is None)):
-        where = made
-    if is_python_number(value):
-        cast = _PYTHONS.get(str(kind(dtype)), float)(value)
-        if type(cast) is type(value):
+    is_number, is_other_kind = is_python_number(value), kind(dtype) != kind(old)
+    is_of_host = is_number or isinstance(value, (np.ndarray, np.generic))
+    is_from_there = why.cause is None and (is_of_host or is_other_kind)
+    made = _line(why.origin) * (is_installed(site.file) or is_from_there)
+    where = made or line_text(site.file, number)
+    if is_number:
+        word, make = _PYTHONS[str(kind(dtype))]
+        if type(cast := make(value)) is type(value):
             return f'at {where} give {name} as jax.numpy.asarray({value!r}, "{dtype}")'
         loss = lost(old, dtype) * (cast != value)
-        return f"at {where} make {name} {_A[str(kind(dtype))]}: {cast!r}{loss}"
+        return f"at {where} make {name} {word}: {cast!r}{loss}"
+    if made and is_from_there:
+        return f"at {made} begin {name} as {dtype}{lost(old, dtype)}"
     return f"at {where} cast {name} to {dtype}: {_cast(dtype, old)}"
 
 
-_A = {"int": "an int", "float": "a float", "complex": "a complex number", "bool": "a bool"}
-_PYTHONS = {"int": int, "complex": complex, "bool": bool}
+_PYTHONS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "int": ("an int", int),
+    "float": ("a float", float),
+    "complex": ("a complex number", complex),
+    "bool": ("a bool", bool),
+}
 
 
-def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
+def _to_meet(leaves: Sequence[RefusedLeaf]) -> Sequence[_Casts]:
     """The casts after which some arguments have one dtype: the best way and another."""
     of = lambda leaf: dtype_of(leaf.values[-1])
     base = lambda leaf: leaf.argument.base if leaf.argument else ""
     width = lambda dtype: (rank(dtype), dtype.itemsize)
-    narrow, *_, wide = sorted(dict.fromkeys(map(of, leaves)), key=width)
-    names = set(map(base, leaves))
+    dtypes, names = sorted({*map(of, leaves)}, key=width), {*map(base, leaves)}
+    if len(dtypes) < 2 or not all(map(kind, dtypes)):
+        return []
+    narrow, wide = dtypes[0], dtypes[-1]
     written = ("operand", "array", "primals", *("x" if names & {"min", "max"} else ()))
     if kept := [leaf for leaf in leaves if base(leaf) in written]:
         targets = [of(kept[0])]  # it is written to, or clamped
@@ -355,7 +394,7 @@ def _to_meet(leaves: Sequence[RefusedLeaf]) -> list[_Casts]:
         is_float = kind(wide) != "int"  # a narrower int wraps
         is_narrow_first = wide.itemsize == 8 or (is_forced and is_float)
         targets = [narrow, wide] if is_narrow_first else [wide, narrow]
-    ways: list[_Casts] = [[(x, to) for x in leaves if of(x) != to] for to in targets]
+    ways = [[(x, to) for x in leaves if of(x) != to] for to in targets]
     is_written = lambda way: all(x.argument and x.argument.source for x, _ in way)
     return [way for way in ways if is_written(way)] or ways[:1]
 
@@ -367,31 +406,3 @@ def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
         text = f"at {line_text(site.file, site.line)} give {site.name or 'the call'}"
         text += f' {arrays}: .astype("{next(iter(pairs.values()))}")'
         yield Remedy(text, finding.leaves)
-
-
-def _of_result(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    (leaf,) = finding.leaves
-    (old,), wanted = leaf.dtypes, call.wanted
-    text = f"let {call.name} return {_A[str(kind(wanted))]}: {_cast(wanted, old)}"
-    if kind(wanted) == "bool":
-        text = f"let {call.name} return a bool: ... != 0"
-    elif kind(old) != "complex":
-        text += "; its gradient is zero"
-    yield Remedy(_at(leaf.why.origin, text), finding.leaves)
-
-
-def _of_checked(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    leaves = finding.leaves
-    site = next(site for site in users_sites(finding.sites) if site.inside)
-    if call.wanted is not None:
-        yield _casts([(leaf, call.wanted) for leaf in leaves], site, leaves)
-    elif len({x.dtypes[0] for x in leaves}) == 2 and all(kind(x.dtypes[0]) for x in leaves):
-        yield from (_casts(way, site, leaves) for way in _to_meet(leaves))
-
-
-_OF_CALLS: dict[str, Callable[[RefusedCall, Finding], Iterator[Remedy]]] = {
-    "argument": _of_arguments,
-    "compiled": _of_arguments,
-    "result": _of_result,
-    "checked": _of_checked,
-}

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from .._leaves.dtypes import is_python_number
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import columns, type_text
@@ -81,7 +79,7 @@ def text_of(choice: Choice, is_whole: bool = False) -> str:
         *(f"  {x}" for x in lines),
         *filter(None, after),
     ]
-    return "\n".join(note).replace("[('float0', 'V')]", "float0")
+    return "\n".join(note)
 
 
 def _key(unit: _Unit) -> Hashable:
@@ -117,11 +115,11 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
         if leaf.branch:
             type_ = str(old) if is_one_of_many else _type(next(iter(leaf.values)))
             gives = f"{leaf.branch} gives {type_}{f' ({leaf.kept})' * bool(leaf.kept)}"
-        begins = [_fact(f"begins as {old}", why.begun, leaf)]
+        begins = [_fact(f"begins as {old}", why.begun)]
         becomes = [
-            _fact(gives, why.origin, leaf)
+            _fact(gives, why.origin)
             or (gives, _EARLIER * why.is_earlier, "") * bool(leaf.branch or why.is_earlier),
-            _fact(f"{'  ' * bool(leaf.branch)}because of {new}", why.cause, leaf),
+            _fact(f"{'  ' * bool(leaf.branch)}because of {new}", why.cause),
         ]
         facts = begins + becomes if leaf.is_of_first else becomes + begins
         yield from filter(None, facts)
@@ -130,14 +128,9 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
 _EARLIER = "made before lines were recorded"
 
 
-def _fact(text: str, line: Origin | None, leaf: RefusedLeaf) -> _Fact | None:
-    if line is None:
-        return None
-    place = leaf.why.place(line) if line is leaf.why.cause else line.place
-    return text, place, line.users.code
+def _fact(text: str, line: Origin | None) -> _Fact | None:
+    return (text, line.place, line.users.code) if line else None
 
 
 def _type(value: Leaf) -> str:
-    if isinstance(value, np.dtype):
-        return str(value)
     return type(value).__name__ if is_python_number(value) else type_text(value)

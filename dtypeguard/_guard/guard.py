@@ -107,9 +107,8 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
             give another here.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs`, of the type of `inner` if that is a
-        subclass that its `init` and `update` alone make, such as Optax's `Aggregator`. For
-        a function, a function with the same signature that returns one.
+        An `optax.GradientTransformationExtraArgs`. For a function, a function with the same
+        signature that returns one.
 
     Raises:
         TypeError: if `inner` is none of these.
@@ -233,25 +232,8 @@ def _guard_transformation(
     if changes_precision(policy):
         init, update = in_precision(init, run, policy)
     guarded = optax.GradientTransformationExtraArgs(init, update)
-    guarded = _of_type_of(inner, guarded)
     setattr(guarded.update, _PARTS, (guarded.init, inner, policy))
     return guarded
-
-
-def _of_type_of(
-    inner: Optimizer, guarded: optax.GradientTransformationExtraArgs
-) -> optax.GradientTransformationExtraArgs:
-    """The guarded transformation in the inner one's type, if two functions make that."""
-    own, plain = type(inner), optax.GradientTransformationExtraArgs
-    if own is plain or not isinstance(inner, plain):
-        return guarded
-    held = lambda opt: (opt.init, opt.update, getattr(opt, "__dict__", {}))
-    try:
-        made = own(guarded.init, guarded.update)
-        of_inner = getattr(inner, "__dict__", {})
-        return made if held(made) == (guarded.init, guarded.update, of_inner) else guarded
-    except Exception:  # it takes other arguments, or holds arrays
-        return guarded
 
 
 def _taking_extra_args(inner: Optimizer) -> Function:

@@ -11,9 +11,8 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.split import Snapshot
-from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
-from .._leaves.dtypes import cast, dtype_of, is_wide_scalar, kind
+from .._leaves.dtypes import Casts, cast, dtype_of, is_wide_scalar, kind
 from .._leaves.rows import by_path, describe, paths
 from .._leaves.types import Convert, DType, Function, Leaf, State, public
 from .._rounding.rounding import round_with

@@ -11,9 +11,9 @@ from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import DICTS, HeldTree, Snapshot
-from .._leaves.casts import Casts
 from .._leaves.compat import Ref
 from .._leaves.dtypes import (
+    Casts,
     broadcasts,
     cast,
     dtype_of,

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._carry.modules import closed, objects, opened
-from .._carry.returned import ReturnedCarry
+from .._carry.places import ReturnedCarry
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
@@ -147,7 +147,7 @@ class GuardedCall:
         try:
             return self._settled(result)
         except DtypeDriftError as error:
-            remedy = self.carry.self_remedy(self.args, result)
+            remedy = self.carry.self_remedy(self.args)
             is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
             is_default = self.carry.is_default
             if not (is_default and (is_reshaped or remedy)):

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -147,16 +147,14 @@ def required(function: Function) -> list[str]:
     return [name for name, p in parameters(function).items() if p.default is p.empty]
 
 
-def copy_of(
-    function: FunctionType, without: str = "", closure: tuple[CellType, ...] | None = None
-) -> FunctionType:
+def copy_of(function: FunctionType, without: str = "") -> FunctionType:
     """A function with the code and the attributes of another, one of these left out."""
     made = FunctionType(
         function.__code__,
         function.__globals__,
         function.__name__,
         function.__defaults__,
-        function.__closure__ if closure is None else closure,
+        function.__closure__,
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)

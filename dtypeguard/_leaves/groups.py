@@ -1,5 +1,6 @@
 """Paths of leaves, and leaves that share a cause as one row."""
 
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -34,11 +35,6 @@ def parameter(path: str) -> str:
     return next(iter(keys(path)), "")
 
 
-def indices(path: str) -> list[str]:
-    """The keys and numbers in the brackets of a path, as source: `1`, `'w'`."""
-    return [part[1:-1] for part in parts(path) if part[0] == "["]
-
-
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
     """The items with equal keys together, in the order of the first of each."""
     groups: dict[Hashable, list[_T]] = {}
@@ -56,10 +52,10 @@ def pattern(path: str) -> str:
 def of_holders(paths: Sequence[str]) -> str:
     """How many leaves there are, and what holds them: `120 leaves of [0].mu and [0].nu`."""
     split = [parts(path) for path in paths]
-    common = _common(split)
-    inside = grouped(split, lambda path: tuple(path[common : common + 1]))
-    is_few = 1 < len(inside) <= FEW and min(map(len, inside)) > 1
-    held = ["".join(x[0][: _common(x)]) for x in (inside if is_few else [split])]
+    is_one = lambda level: len({*level}) == 1
+    common = len([*itertools.takewhile(is_one, zip(*split))])
+    held = list(dict.fromkeys("".join(path[: common + 1]) for path in split))
+    held = held if len(held) <= FEW else ["".join(split[0][:common])]
     names = f"{', '.join(held[:-1])} and {held[-1]}" if held[1:] else held[0]
     return f"{len(paths)} leaves{names and f' of {names}'}"
 
@@ -90,15 +86,6 @@ def _row_of(rows: Sequence[Row]) -> Row:
         return first._replace(path=path)
     before, after = _dtype(first.before), _dtype(first.after)
     return first._replace(path=path, before=before, after=after)
-
-
-def _common(paths: Sequence[Sequence[str]]) -> int:
-    """How many parts some paths have in common, at the beginning."""
-    if len(paths) == 1:
-        return len(paths[0])
-    shortest = min(map(len, paths))
-    same = (len({path[n] for path in paths}) == 1 for n in range(shortest))
-    return next((n for n, is_same in enumerate(same) if not is_same), shortest)
 
 
 def _dtype(described: str) -> str:

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import tree_util
 
-from .._carry.call import SplitTree
 from .._carry.places import Names
+from .._carry.split import SplitTree
 from .._leaves.dtypes import is_weak
 from .._leaves.groups import parts
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from .._leaves.casts import Cast
-from .._leaves.dtypes import bits
+from .._leaves.dtypes import Cast, bits
 from .._leaves.internals import (
     CASTS,
     COMMON_DTYPE,

@@ -5,21 +5,19 @@ for the argument that is the same object.
 """
 
 import ast
-import contextlib
 import inspect
 import itertools
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
 from .._leaves.groups import parameter
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
-from .._source.syntax import evaluated, expression, statement, text_of
+from .._source.syntax import evaluated, expression, statement
 
 _LONG = 40  # an expression with more characters is not shown
 
@@ -71,12 +69,11 @@ class Argument(NamedTuple):
 
     Attributes:
         name: of the parameter, and the path in it.
-        value: the leaf; of an argument that names a dtype, such as `x.dtype`, the dtype.
+        value: the leaf.
         source: the expression of the leaf, or of the container that holds it; None if it
             is not known.
         is_whole: whether it is the expression of the leaf itself.
         position: of the parameter.
-        text: the expression as it is written.
     """
 
     name: str
@@ -84,16 +81,16 @@ class Argument(NamedTuple):
     source: ast.expr | None = None
     is_whole: bool = True
     position: int = 0
-    text: str = ""
 
     @property
     def base(self) -> str:
         """The name of the parameter."""
         return parameter(self.name)
 
-    def with_text(self, file: str) -> "Argument":
-        """The argument with the text of its expression, which a file has."""
-        return self._replace(text=text_of(self.source, file)) if self.source else self
+    @property
+    def text(self) -> str:
+        """The expression; empty if it is not known."""
+        return ast.unparse(self.source) if self.source else ""
 
 
 def arguments(site: Site) -> Iterator[list[Argument]]:
@@ -108,7 +105,7 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
         named = _named(frame)
         found = list[Argument]()
         for position, (name, value) in enumerate(named.items()):
-            for path, leaf in _leaves(name, value):
+            for path, leaf in _leaves(value):
                 known = written.get(id(leaf)) or Argument("", leaf)
                 about = known.source, known.is_whole, position
                 found.append(Argument(name + path, leaf, *about))
@@ -125,7 +122,7 @@ def written_in(site: Site) -> Iterator[Argument]:
     """The arrays in a call, as far as its source looks them up."""
     for known in _looked_up(site) if isinstance(site.node, ast.Call) else ():
         if is_array(known.value) and kind(dtype_of(known.value)):
-            yield known.with_text(site.file)
+            yield known
 
 
 def _looked_up(site: Site) -> Iterator[Argument]:
@@ -144,11 +141,8 @@ def _looked_up(site: Site) -> Iterator[Argument]:
             queue += ast.iter_child_nodes(source)
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue += [source.value]
-            owner = evaluated(owner, frame)
-            if source.attr == "dtype" and is_array(owner):
-                yield Argument("", np.dtype(owner.dtype), source)
         elif isinstance(source, ast.expr):
-            for path, leaf in _leaves("", evaluated(source, frame)):
+            for path, leaf in _leaves(evaluated(source, frame)):
                 known = Argument(path, leaf, source, not path)
                 if path:
                     inside.append(known)
@@ -188,14 +182,11 @@ def _bound(
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _leaves(name: str, value: PyTree) -> Iterator[tuple[str, Leaf]]:
+def _leaves(value: PyTree) -> Iterator[tuple[str, Leaf]]:
     """The leaves of an argument by their paths, the ends of a slice among them."""
     if type(value) is slice:
         value = {end: getattr(value, end) for end in ("start", "stop", "step")}
         yield from ((f".{end}", x) for end, x in value.items() if x is not None)
         return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
-        if name == "dtype" and leaf is not None and not is_array(leaf):
-            with contextlib.suppress(TypeError):  # of another library
-                leaf = np.dtype(leaf)
         yield tree_util.keystr(path), leaf

@@ -1,8 +1,12 @@
-"""Locks a step, compares it with a lock in a file, and says what changed on which lines."""
+"""A lock in a file: written, read, and compared with a step; what changed, line by line."""
 
 import contextlib
+import json
 import os
+import re
+import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,100 +15,103 @@ from .._leaves.compat import check_release, set_x64
 from .._leaves.rows import columns
 from .._leaves.types import Step
 from .compare import Causes, Differences, LeafChange, LockCause, causes, differences
-from .computations import Function, code_of
-from .step import LockedCall, TracedStep, name_of_file, traced_step
-from .text import LockError, read
+from .computations import KINDS, LockEntry, code_of
+from .step import Lock, LockedCall, TracedStep, name_of_file, traced_step
 
+_FORMAT = 2
+_END = "# End of the lock."
+_COUNT = re.compile(r"(.*) \((\d+)\)")
+_TABLES = "inputs", "outputs"
 _MOST = 8  # functions that follow, or leaves of a line
 
-Row = tuple[str, str, str]  # what it is, as locked, and now; "" where there is none
+
+class LockError(ValueError):
+    """A lock that cannot be used; the message says what to do."""
 
 
-class Locked(NamedTuple):
-    """A step as it is now, beside the lock in a file."""
-
-    now: TracedStep
-    path: str
-    found: Differences
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.found.functions or self.found.leaves)
-
-    def report(self, update: str = "") -> str:
-        """What differs, cause by cause; ends with how to accept it."""
-        found, functions, leaves = self.causes()
-        count = "1 cause" if len(found) == 1 else f"{len(found)} causes"
-        count = count if found else "functions moved"
-        text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
-        for cause in found:
-            text += text_of_cause(cause)
-        for change in self.found.functions:
-            if change.moved_from:
-                text.append(
-                    f"  {_name(change.moved_from)} moved to {_name(change.function)}"
-                )
-        if functions:
-            shown = ", ".join(name for _, name in functions[:_MOST])
-            left = len(functions) - _MOST
-            text.append(f"  and so: {shown}{f' and {left} more' * (left > 0)}")
-        if leaves:
-            text += ["  and so:", *(f"    {x}" for x in _columns(_of_leaves(leaves)))]
-        return "\n".join([*text, *[f"If it should be so: {update}"] * bool(update)])
-
-    def causes(self) -> Causes:
-        """The causes of what is more than a function that moved."""
-        rest = [x for x in self.found.functions if x.added or x.removed]
-        return causes(self.found._replace(functions=rest), self.now)
-
-
-def text_of_cause(cause: LockCause) -> list[str]:
-    """A cause in lines of text: where it is, its source, and what changed there."""
-    places = ", ".join(map(str, cause.lines))
-    function = f" {cause.change.function[1]}" if cause.change else ""
-    head = f"  {places}{':' * bool(places)}{function}".rstrip()
-    code = [f"      {line.code}" for line in cause.lines if line.code]
-    return [*filter(None, [head]), *code, *(f"    {x}" for x in _columns(_rows(cause)))]
-
-
-def data_of_cause(cause: LockCause) -> dict[str, Any]:
-    """A cause for JSON."""
-    return {
-        "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
-        "function": _name(cause.change.function) if cause.change else "",
-        "changes": [
-            {"what": what.replace("  ", " "), "locked": locked, "now": now}
-            for what, locked, now in _rows(cause)
-        ],
-    }
-
-
-def _name(function: Function) -> str:
-    return ":".join(function)
-
-
-def _rows(cause: LockCause) -> list[Row]:
-    """What a function computes otherwise, by kind; leaves."""
-    added, removed = cause.change[1:3] if cause.change else ((), ())
-    kinds = dict.fromkeys(entry.kind for entry in (*added, *removed))
-    # What changes in a backward pass follows from the forward one, if that changes.
-    forward = [kind for kind in kinds if not kind.startswith("backward")]
-    text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
-    rows = [(x, text(removed, x), text(added, x)) for x in forward or kinds]
-    return rows + _of_leaves(cause.leaves)
-
-
-def _of_leaves(changes: Iterable[LeafChange]) -> list[Row]:
-    return [(f"{x.table}  {x.path}", x.before, x.after) for x in changes]
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    shown = [
-        (what, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
-        for what, before, after in rows[:_MOST]
+def text_of(lock: Lock) -> str:
+    """The lock as TOML."""
+    lines = [
+        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock`.",
+        "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
+        "one type: both.",
+        f"format = {_FORMAT}",
+        f"step = {_quoted(lock.step)}",
     ]
-    return columns(shown) + [f"and {len(rows) - _MOST} more of these"] * (len(rows) > _MOST)
+    for (file, function), entries in lock.functions.items():
+        lines += ["", f"[{_quoted(file)}.{_key(function)}]"]
+        for kind in KINDS:
+            counts = Counter(sorted(x.text for x in entries if x.kind == kind))
+            items = [_quoted(f"{x} ({n})" if n > 1 else x) for x, n in counts.items()]
+            lines += [f"{kind} = [{', '.join(items)}]"] * bool(items)
+    for table in _TABLES:
+        if types := getattr(lock, table):
+            lines += ["", f"[{table}]"]
+            lines += [f"{_key(path)} = {_quoted(name)}" for path, name in types.items()]
+    return "\n".join([*lines, "", _END, ""])
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def read(path: str) -> Lock:
+    """Reads the lock in a file."""
+    again = (
+        f"Restore {path}, with `git checkout` for example, or remove it and write anew; in "
+        "a merge conflict take either side and update."
+    )
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        data = tomllib.loads(text)
+        lock = _lock(data) if data.get("format") == _FORMAT else None
+    except OSError as error:
+        reason = f"{path} cannot be read: {error.strerror}."
+        raise LockError(f"{reason} Write it with --out {path}.") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
+        reason = f"{type(error).__name__}: {error}"
+        raise LockError(f"{path} is damaged: {reason}. {again}") from None
+    if lock is None:
+        raise LockError(
+            f"{path} has format {data.get('format')}; this dtypeguard reads format "
+            f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
+        )
+    if not text.rstrip().endswith(_END):
+        raise LockError(f"{path} is cut off: its last line is missing. {again}")
+    return lock
+
+
+def _lock(data: dict[str, Any]) -> Lock:
+    tables = {name: dict(data.get(name, {})) for name in _TABLES}
+    functions = {
+        # Other keys are for what later versions say of a function.
+        (file, function): [
+            LockEntry(kind, text)
+            for kind in KINDS
+            for item in kinds.get(kind, ())
+            for text in _repeated(item)
+        ]
+        for file, inside in data.items()
+        if file not in (*_TABLES, "format", "step")
+        for function, kinds in inside.items()
+    }
+    return Lock(str(data["step"]), functions, **tables)
+
+
+def _repeated(item: str) -> list[str]:
+    counted = _COUNT.fullmatch(item)
+    return [counted[1]] * int(counted[2]) if counted else [item]
+
+
+def write(path: str, lock: Lock) -> None:
+    """Writes a lock into a file."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text_of(lock))
 
 
 def lock_of(
@@ -130,6 +137,42 @@ def lock_of(
         return traced_step(call, step, name, folder)
 
 
+class Locked(NamedTuple):
+    """A step as it is now, beside the lock in a file."""
+
+    now: TracedStep
+    path: str
+    found: Differences
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.found.functions or self.found.leaves)
+
+    def causes(self) -> Causes:
+        """The causes of what is more than a function that moved."""
+        rest = [x for x in self.found.functions if x.added or x.removed]
+        return causes(self.found._replace(functions=rest), self.now)
+
+    def report(self, update: str = "") -> str:
+        """What differs, cause by cause; ends with how to accept it."""
+        found, functions, leaves = self.causes()
+        count = "1 cause" if len(found) == 1 else f"{len(found)} causes"
+        count = count if found else "functions moved"
+        text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
+        for cause in found:
+            text += text_of_cause(cause)
+        moved = [x for x in self.found.functions if x.moved_from]
+        text += [f"  {':'.join(x.moved_from)} moved to {x.name}" for x in moved]
+        if functions:
+            shown = ", ".join(name for _, name in functions[:_MOST])
+            left = len(functions) - _MOST
+            text.append(f"  and so: {shown}{f' and {left} more' * (left > 0)}")
+        if leaves:
+            text += ["  and so:", *(f"    {x}" for x in _columns(_of_leaves(leaves)))]
+        return "\n".join([*text, *[f"If it should be so: {update}"] * bool(update)])
+
+
 def compared(now: TracedStep, path: str) -> Locked:
     """A step beside the lock in a file."""
     lock = read(path)
@@ -141,3 +184,50 @@ def compared(now: TracedStep, path: str) -> Locked:
             f"file, or remove {path} if {lock.step} is gone."
         )
     return Locked(now, path, found)
+
+
+_Row = tuple[str, str, str]  # what it is, as locked, and now; "" where there is none
+
+
+def text_of_cause(cause: LockCause) -> list[str]:
+    """A cause in lines of text: where it is, its source, and what changed there."""
+    places = ", ".join(map(str, cause.lines))
+    function = f" {cause.change.function[1]}" if cause.change else ""
+    head = f"  {places}{':' * bool(places)}{function}".rstrip()
+    code = [f"      {line.code}" for line in cause.lines if line.code]
+    return [*filter(None, [head]), *code, *(f"    {x}" for x in _columns(_rows(cause)))]
+
+
+def data_of_cause(cause: LockCause) -> dict[str, Any]:
+    """A cause for JSON."""
+    return {
+        "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
+        "function": cause.change.name if cause.change else "",
+        "changes": [
+            {"what": what, "locked": locked, "now": now}
+            for what, locked, now in _rows(cause)
+        ],
+    }
+
+
+def _rows(cause: LockCause) -> list[_Row]:
+    """What a function computes otherwise, by kind; leaves."""
+    added, removed = cause.change[1:3] if cause.change else ((), ())
+    kinds = dict.fromkeys(entry.kind for entry in (*added, *removed))
+    # What changes in a backward pass follows from the forward one, if that changes.
+    forward = [kind for kind in kinds if not kind.startswith("backward")]
+    text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
+    rows = [(x, text(removed, x), text(added, x)) for x in forward or kinds]
+    return rows + _of_leaves(cause.leaves)
+
+
+def _of_leaves(changes: Iterable[LeafChange]) -> list[_Row]:
+    return [(f"{x.table} {x.path}", x.before, x.after) for x in changes]
+
+
+def _columns(rows: Sequence[_Row]) -> list[str]:
+    shown = [
+        (what, f"locked: {before or 'none such'}   now: {after or 'no longer'}")
+        for what, before, after in rows[:_MOST]
+    ]
+    return columns(shown) + [f"and {len(rows) - _MOST} more of these"] * (len(rows) > _MOST)

@@ -30,6 +30,11 @@ class FunctionChange(NamedTuple):
     before: Sequence[LockEntry]  # all that it computed
     moved_from: Function | None = None  # what it was, under another name or in another file
 
+    @property
+    def name(self) -> str:
+        """The file and the function."""
+        return ":".join(self.function)
+
 
 class LeafChange(NamedTuple):
     """Leaves of a table that changed their type; "" where there is no such leaf."""
@@ -54,29 +59,31 @@ def differences(locked: Lock, now: TracedStep) -> Differences:
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    missing = dict(locked.functions)
-    new = [x for x in now.lock.functions.items() if x[0] not in missing]
+    functions = now.lock.functions
+    gone = {x: was for x, was in locked.functions.items() if x not in functions}
     changes: list[FunctionChange] = []
-    for function, entries in now.lock.functions.items():
-        if (was := missing.pop(function, None)) is not None and any(
-            pair := _compared(was, entries)
-        ):
-            changes.append(FunctionChange(function, *pair, was))
-    for function, entries in new:
-        same = [x for x, was in missing.items() if not any(_compared(was, entries))]
-        same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
-        same += [x for x in missing if x[1] == function[1]]
-        was = missing.pop(same[0]) if same else []
-        pair = _compared(was, entries) if same else ([*dict.fromkeys(entries)], [])
-        changes.append(FunctionChange(function, *pair, was, *same[:1]))
-    for function, was in missing.items():
-        changes.append(FunctionChange(function, (), [*dict.fromkeys(was)], was))
+    for function, entries in functions.items():
+        is_known = function in locked.functions
+        moved = [] if is_known else _moved_from(function, entries, gone)
+        was = gone.pop(moved[0]) if moved else locked.functions.get(function, [])
+        if any(pair := _compared(was, entries)) or moved:
+            changes.append(FunctionChange(function, *pair, was, *moved))
+    changes += [FunctionChange(x, *_compared(was, ()), was) for x, was in gone.items()]
     leaves = [
         LeafChange(table, *change)
         for table in (INPUTS, OUTPUTS)
         for change in _leaves(getattr(locked, table), now.leaves[table])
     ]
     return Differences(changes, leaves)
+
+
+def _moved_from(
+    function: Function, entries: Sequence[LockEntry], gone: dict[Function, list[LockEntry]]
+) -> list[Function]:
+    """The function of those that are gone that computes the same, or has the same name."""
+    same = [x for x, was in gone.items() if not any(_compared(was, entries))]
+    same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
+    return [*same, *(x for x in gone if x[1] == function[1])][:1]
 
 
 def _compared(before: Iterable[LockEntry], after: Iterable[LockEntry]) -> _Pair:
@@ -146,71 +153,76 @@ class Causes(NamedTuple):
 
 def causes(found: Differences, now: TracedStep) -> Causes:
     """Finds the lines behind differences."""
-    return _Search(found, now).run()
+    search = _Search(found, now.computations)
+    blamed = search.blamed()
+    lines = [
+        LockCause([*dict.fromkeys(lines)], search.changes[function])
+        for function, lines in blamed.items()
+    ]
+    lines += search.of_inputs()
+    functions = [function for function in search.changes if function not in blamed]
+    told = {id(change) for cause in lines for change in cause.leaves}
+    leaves = [x for x in found.leaves if id(x) not in told]
+    if lines or not leaves:
+        return Causes(lines, functions, leaves)
+    makers = [search.maker.get(y.value) for x in leaves for y in x.leaves[:1]]
+    return Causes([LockCause([_line(x) for x in makers if x], None, leaves)], [], [])
 
 
 class _Search:
-    def __init__(self, found: Differences, now: TracedStep):
-        self._found, self._all = found, now.computations
-        self._changes = {x.function: x for x in found.functions}
-        self._maker = {value: x for x in self._all for value in x.gives}
+    """The calls of a step, by what they take and give, and what changed of them."""
+
+    def __init__(self, found: Differences, calls: Sequence[Computation]):
+        self._all = calls
+        self.changes = {x.function: x for x in found.functions}
+        self.maker = {value: x for x in calls for value in x.gives}
+        self._takers: dict[int, list[Computation]] = {}
+        for call in calls:
+            for value in call.takes:
+                self._takers.setdefault(value, []).append(call)
         self._inputs = {
             leaf.value: change
             for change in found.leaves
             if change.table == INPUTS and change.before
             for leaf in change.leaves
         }
-        self._changed = dict.fromkeys(filter(self._is_changed, self._all))
-        # Those that no call of their function was like before, and what they take.
-        before = {x.function: {*x.before} for x in found.functions}
-        self._new = [x for x in self._changed if {*x.entries} - before[x.function]]
-        self._gives = {value for x in self._new for value in x.takes}
-        self._takers: dict[int, list[Computation]] = {}
-        for each in self._all:
-            for value in each.takes:
-                self._takers.setdefault(value, []).append(each)
         self._reached: set[Computation] = set()
 
-    def run(self) -> Causes:
+    def blamed(self) -> dict[Function, list[Origin]]:
+        """The lines that changed, by the function whose types they changed."""
+        changed = [*filter(self._is_changed, self._all)]
+        # Those that no call of their function was like before, and what they take.
+        is_new = lambda x: not {*self.changes[x.function].before}.issuperset(x.entries)
+        new = {*filter(is_new, changed)}
+        given = {value for x in new for value in x.takes}
         blamed: dict[Function, list[Origin]] = {}
         alike: dict[Function, list[Origin]] = {}  # lines that the lock does not tell apart
         for value in self._inputs:
             self._reach(self._takers.get(value, ()))
         # A backward pass follows from the forward one, if that changes.
-        for call in sorted(self._changed, key=lambda x: x.is_backward):
+        for call in sorted(changed, key=lambda x: x.is_backward):
             if call.is_backward and blamed:
                 break
             if self._is_own(call):
-                is_sure = call in self._new or not self._gives.isdisjoint(call.gives)
+                is_sure = call in new or not given.isdisjoint(call.gives)
                 lines = blamed if is_sure else alike
                 if is_sure or call not in self._reached:
                     lines.setdefault(call.function, []).append(_line(call))
                 self._reach([call] * is_sure)
             elif call not in self._reached:
                 line = self._line_behind(call)
-                left_out = (x for x in self._changes if x[1] == line.function)
+                left_out = (x for x in self.changes if x[1] == line.function)
                 blamed.setdefault(next(left_out, call.function), []).append(line)
                 self._reach([call])
         blamed = alike | blamed
-        for function in [x for x in self._changes if x not in blamed]:
+        for function in [x for x in self.changes if x not in blamed]:
             # It may only compute less: no call of it tells more.
             calls = [x for x in self._all if x.function == function]
-            if not any(x in self._changed or x in self._reached for x in calls):
+            if self._reached.isdisjoint(calls) and not {*changed}.intersection(calls):
                 blamed[function] = [*map(_line, calls[-1:])]
-        found = [
-            LockCause([*dict.fromkeys(lines)], self._changes[function])
-            for function, lines in blamed.items()
-        ]
-        found += self._of_inputs()
-        functions = [function for function in self._changes if function not in blamed]
-        told = {id(change) for cause in found for change in cause.leaves}
-        leaves = [x for x in self._found.leaves if id(x) not in told]
-        if found or not leaves:
-            return Causes(found, functions, leaves)
-        makers = [self._maker.get(y.value) for x in leaves for y in x.leaves[:1]]
-        return Causes([LockCause([_line(x) for x in makers if x], None, leaves)], [], [])
+        return blamed
 
-    def _of_inputs(self) -> list[LockCause]:
+    def of_inputs(self) -> list[LockCause]:
         """The inputs that changed, by the first line that takes them."""
         given: dict[Origin, list[LeafChange]] = {}
         told: list[LeafChange] = []
@@ -223,10 +235,8 @@ class _Search:
 
     def _is_changed(self, call: Computation) -> bool:
         """Whether a call computes otherwise, as far as the lock tells."""
-        change = self._changes.get(call.function)
-        if change is None:
-            return False
-        added = {*change.added}.intersection(call.entries)
+        change = self.changes.get(call.function)
+        added = {*change.added}.intersection(call.entries) if change else ()
         # What only moves values may have been there before as well.
         return any(not (call.is_move and x in change.before) for x in added)
 
@@ -241,7 +251,7 @@ class _Search:
 
     def _is_own(self, call: Computation) -> bool:
         """Whether a call takes what calls of its function took, and computes otherwise."""
-        change = self._changes[call.function]
+        change = self.changes[call.function]
         taken = {(x.kind, x.operands) for x in change.removed}
         # A cast is new where nothing else of its function took such values.
         taken |= {(CAST, x.operands) for x in change.before if x.kind != CAST}
@@ -250,36 +260,33 @@ class _Search:
 
     def _line_behind(self, call: Computation) -> Origin:
         """The line without the cast of an operand: `h = x`, a call, or what made it."""
-        change, types = self._changes[call.function], set[str]()
+        change, types = self.changes[call.function], set[str]()
         for entry in {*change.added}.intersection(call.entries):
             before = [x.operands for x in change.removed if x.kind == entry.kind]
             types |= entry.operands - frozenset.intersection(*before or [frozenset()])
         starts = tuple(f"{name} -> " for name in types)
         without = {
             function
-            for function, other in self._changes.items()
+            for function, other in self.changes.items()
             if any(x.kind == CAST and x.text.startswith(starts) for x in other.removed)
         }
         function_of = {x.chain[0][0]: x.function for x in self._all}
-        used: Origin | None = None
         for code, instruction in call.chain:
             node = expression(code, instruction)
             if node is None or function_of.get(code) not in without:
                 continue
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
             before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
-            line = next(filter(None, before), None)
-            used = used or _origin(code, line or node.lineno)
-            if line is not None:
+            if line := next(filter(None, before), None):
                 return _origin(code, line)
             if code.co_name != "<lambda>":  # which is given its operands
-                return used
+                return _origin(code, node.lineno)
         for value, aval in call.takes.items():
-            maker = self._maker.get(value) if str(aval.dtype) in types else None
+            maker = self.maker.get(value) if str(aval.dtype) in types else None
             for inner in maker.chain if maker else ():
                 if function_of.get(inner[0]) in without:
                     return _origin(inner[0], _number(*inner))
-        return used or _line(call)
+        return _line(call)
 
 
 def _line(call: Computation) -> Origin:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .._carry.call import Call, SplitTree
+from .._carry.carry import Call
+from .._carry.split import SplitTree
 from .._leaves.arguments import parameters
 from .._leaves.dtypes import is_weak
 from .._leaves.groups import parts

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Hashable, Sequence
 
-from .._leaves.casts import Cast
+from .._leaves.dtypes import Cast
 from .._lines.equations import Written
 from .._program.graph import Stack
 from .._source.origin import Origin

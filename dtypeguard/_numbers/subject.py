@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._carry.call import SplitTree
 from .._carry.modules import gathered, spread
+from .._carry.split import SplitTree
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind

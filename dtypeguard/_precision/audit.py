@@ -21,7 +21,6 @@ from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_aske
 from .prepared import check_progress, prepare, running, status
 from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport
-from .runs import unmoved
 
 
 @public
@@ -185,7 +184,7 @@ def audit_call(
             remedy = functools.partial(advice_of, formats, traced.has_float64)
             lines = plan and plan.lines
             found = line_losses(measures, runs, tolerance, show_status, remedy, lines)
-        stuck = unmoved(graph, measures.arrays, runs.written, runs.exact) if work else {}
+        stuck = runs.unmoved() if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
         flipped, words = runs.flipped(measures.total), runs.words
@@ -209,7 +208,6 @@ def audit_call(
         compiled=compiled,
         flipped=flipped,
         decisions=runs.decisions,
-        turns_differ=runs.turns_differ,
         scaling=found.scaling,
         work=work,
         costs=costs,

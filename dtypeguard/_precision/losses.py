@@ -1,20 +1,18 @@
 """What a report says of losses: which lines lose precision, and which to compute wider."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.casts import shown as shown_casts
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import kind, shown_casts
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._source.files import package
 from .rows import STOCHASTICALLY, LineLoss, Scaled
 from .runs import Runs, WideRun
-from .search import MOST_ALONE, Found, find
 
 Remedy = Callable[[Line, bool], str]
 
@@ -23,8 +21,20 @@ _LEAST_SHARE = 0.01
 _MOSTLY = 0.5
 # The error that is small enough where that as written is infinite.
 _FINITE = 0.1
-# How much of the squared error the lines of the fix may leave.
-_LEFT = 0.1
+# How much of the squared error the lines of the fix may leave; if none leave so little,
+# those that leave half are of use as well.
+_LEFT, _HALF = 0.1, 0.5
+# How many lines are wide in runs of their own, or together; how many runs are made.
+_MOST_ALONE, _MOST_TOGETHER, _MOST_RUNS = 8, 64, 48
+# From this share of the products on it is no fix to make them wide, if there is another.
+_MOST_PRICE = 0.5
+
+
+class Found(NamedTuple):
+    """Lines that are worth computing wider: their numbers, and the run with them wide."""
+
+    lines: list[int]
+    run: WideRun
 
 
 class Losses(NamedTuple):
@@ -67,9 +77,8 @@ def line_losses(
         tried = [*important]
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
             tried += [number for number in order if number not in important]
-        alone = {n: runs.with_wide([n], keeps=True) for n in tried[:MOST_ALONE]}
-        is_asked = tolerance is not None
-        found = find(runs, order, tried, bound, is_asked, measures.about)
+        alone = {n: runs.with_wide([n], keeps=True) for n in tried[:_MOST_ALONE]}
+        found = _fix(runs, order, [*alone], bound, tolerance is not None)
     losses = {}
     for number in order:
         if number in important or number in found.lines:
@@ -89,6 +98,65 @@ def line_losses(
             )
     fix = tuple(losses[number] for number in found.lines)
     return Losses(tuple(losses.values()), fix, found.run, scaling)
+
+
+def _fix(
+    runs: Runs, order: Sequence[int], few: Sequence[int], bound: float, is_asked: bool
+) -> Found:
+    """The cheapest line that is enough; else some lines, each of which is needed.
+
+    If none are enough and no tolerance was asked for, what leaves half is of use as well.
+    """
+    nothing, lines = Found([], runs.nothing), runs.program.lines
+    alone = {n: _better(runs, [n], bound) for n in few}
+    dear = {n for n, each in alone.items() if each.run.price > _MOST_PRICE}
+    if not is_asked:  # to keep inputs wide is no more than to compute all so
+        inputs = {n for n in dear if lines[n].origin is None}
+        order = [n for n in order if n not in inputs]
+        alone = {n: each for n, each in alone.items() if n not in inputs}
+    if not alone or runs.total <= bound:
+        return nothing
+    is_enough = lambda each: each.run.error <= bound
+    enough = sorted(filter(is_enough, alone.values()), key=lambda each: each.run.price)
+    if enough and enough[0].lines[0] not in dear:
+        return enough[0]
+    left = lambda n: alone[n].run.left if n in alone else 1.0
+    # What makes most products wide comes last, and is dropped first.
+    ranked = sorted(order, key=lambda n: (n in dear, left(n)))[:_MOST_TOGETHER]
+    count, begun = 1, runs.count
+    together = _better(runs, ranked[:1], bound)
+    while count < len(ranked) and not is_enough(together):
+        count *= 2
+        together = _better(runs, ranked[:count], bound)
+    for number in [*reversed(together.lines)] if is_enough(together) else ():
+        others = [n for n in together.lines if n != number]
+        if others and runs.count - begun < 2 * _MOST_RUNS:
+            fewer = _better(runs, others, bound)
+            together = fewer if is_enough(fewer) else together
+    is_dear = together.run.price > _MOST_PRICE
+    if is_enough(together):
+        return enough[0] if enough and is_dear else together
+    if is_asked:  # which no lines reach
+        return together
+    tried = [*alone.values(), together]
+    helps = [each for each in tried if each.run.error <= _HALF**0.5 * runs.total]
+    few_first = lambda x: (round(4 * x.run.left), len(x.lines), x.run.left)
+    return min(helps, key=few_first, default=nothing)
+
+
+def _better(runs: Runs, lines: Sequence[int], bound: float) -> Found:
+    """The better run with some lines wide: what they make stays wide, or is cast back."""
+    kept = runs.with_wide(lines, keeps=True)
+    # Inputs are not cast back, and what makes no product wide costs nothing.
+    is_line = all(runs.program.lines[number].origin is not None for number in lines)
+    if not is_line or (kept.error <= bound and not kept.price):
+        return Found([*lines], kept)
+    cast = runs.with_wide(lines, keeps=False)
+    if kept.error <= bound:
+        is_better = cast.error <= bound and cast.price < kept.price
+    else:
+        is_better = cast.error < kept.error
+    return Found([*lines], cast if is_better else kept)
 
 
 def allowed(runs: Runs, tolerance: float | None) -> float:

@@ -24,31 +24,14 @@ from .._leaves.rows import percent
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import Formats
-from .._numbers.measure import distance, errors_of, mean_of, size_of
 from .._numbers.nodes import Node
 from .._numbers.plans import ROUNDED, WidthPlan
-from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._numbers.run import run
 from .._program.graph import Graph
 from .plan_report import PlanSearch
 from .prepared import Prepared, Show
-from .runs import updated_inputs
+from .runs import Inputs
 from .search import Spent, choose
-
-
-class Inputs(NamedTuple):
-    """Arrays that a program is run on.
-
-    Attributes:
-        arrays: its inputs.
-        exact: its floating outputs in wide types.
-        sizes: what the error of each is relative to; infinity where it does not count.
-    """
-
-    arrays: list[Leaf]
-    exact: list[Leaf]
-    sizes: list[float]
 
 
 class PlanTrials:
@@ -71,21 +54,10 @@ class PlanTrials:
     ):
         self._prepared, self.program = prepared, prepared.measures.program
         self.count = 0
-        self.updated = updated_inputs(prepared.graph)
+        self.updated = prepared.runs.updated
         self._last: tuple[Plan, Jaxpr] | None = None
-        self._given = [*map(self._inputs, given)]
-        self._held_out = [*map(self._inputs, held_out)]
-
-    def _inputs(self, arrays: Sequence[Leaf]) -> Inputs:
-        measures = self._prepared.measures
-        exact = measures.run(plans.wide(self.program), arrays=arrays)
-        sizes = [size_of(x) or 1.0 for x in exact]
-        for number, place in self.updated.items():
-            change = distance(arrays[place].astype(exact[number].dtype), exact[number])
-            sizes[number] = min(change or math.inf, sizes[number])
-        for number in self._prepared.left_out:
-            sizes[number] = math.inf
-        return Inputs([*arrays], exact, sizes)
+        self._given = [*map(prepared.runs.inputs, given)]
+        self._held_out = [*map(prepared.runs.inputs, held_out)]
 
     def alone(self, rounding: WidthPlan) -> float:
         """The error where some lines alone round, on the first inputs."""
@@ -107,7 +79,10 @@ class PlanTrials:
         if plan.loss_scale is not None:
             return None
         function = jax.jit(as_function(self._by_plan(plan)))
-        return max(self._off(lambda x=x: function(*x.arrays), x) for x in self._given)
+        return max(
+            self._prepared.runs.error_of(lambda x=x: function(*x.arrays), x)
+            for x in self._given
+        )
 
     def share(self, plan: Plan) -> float:
         """The share of the multiply-adds that is narrow by a plan."""
@@ -127,18 +102,7 @@ class PlanTrials:
 
     def _error_on(self, inputs: Inputs, plan: WidthPlan, **options: Any) -> float:
         self.count += 1
-        return self._off(lambda: run(self.program, plan, inputs.arrays, **options), inputs)
-
-    def _off(self, function: Any, inputs: Inputs) -> float:
-        """How far off a run is; infinity if a check in the program raises."""
-        try:
-            made = function()
-        except jax.errors.JaxRuntimeError:
-            return math.inf
-        outputs = zip(made, self.program.jaxpr.out_avals)
-        floats = [x for x, aval in outputs if is_inexact(aval)]
-        sizes = inputs.sizes
-        return mean_of(errors_of(floats, inputs.exact, sizes), sizes)
+        return self._prepared.runs.error(plan, inputs, **options)
 
 
 class Candidate(NamedTuple):

@@ -87,7 +87,7 @@ def prepare(
     measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
     first_bad = _checked(subject.f, measures, subject.given.paths, paths)
     show_status("running it plainly")
-    runs = (Runs if formats.products is None else ProductRuns)(measures)
+    runs = (Runs if formats.products is None else ProductRuns)(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
     left_out = [*vanishing] if len(vanishing) < len(paths) else []
     if left_out:

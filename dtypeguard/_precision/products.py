@@ -13,6 +13,7 @@ from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._numbers.products import Level, Products
+from .._program.graph import Graph
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
 from .rows import ReportWords
@@ -40,8 +41,8 @@ class ProductRuns(Runs):
         level: the precision of the products that are to be wider.
     """
 
-    def __init__(self, measures: Measures):
-        super().__init__(measures)
+    def __init__(self, measures: Measures, graph: Graph):
+        super().__init__(measures, graph)
         products = self.program.formats.products
         assert products is not None
         self.products, self.level = products, products.levels[0]
@@ -115,7 +116,7 @@ class ProductRuns(Runs):
         return self.products.rounds(eqn)
 
     def _exact_otherwise(self) -> list[Leaf]:
-        arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self._arrays]
+        arrays = [rounded_otherwise(x, _ROUNDINGS).astype(x.dtype) for x in self.own.arrays]
         return self._measures.run(plans.wide(self.program), arrays=arrays)
 
 

@@ -61,8 +61,8 @@ class PrecisionReport:
         flipped: the share of the squared error that other decisions cause than those in
             wide types: masks, orders, branches, indices. Negative if they undo what
             rounding causes.
-        decisions: the lines that decide otherwise, those that do most often first.
-        turns_differ: whether a loop turns another number of times than in wide types.
+        decisions: the lines that decide otherwise, those that do most often first, and the
+            loops that turn another number of times.
         scaling: what scaling the loss does, if the range of a dtype is too small for a
             backward pass, and it helps.
         work: what the program computes, by dtype.
@@ -100,7 +100,6 @@ class PrecisionReport:
     compiled: float = math.nan
     flipped: float = 0.0
     decisions: tuple[LineDecision, ...] = ()
-    turns_differ: bool = False
     scaling: Scaled | None = None
     work: Work | None = None
     costs: tuple[LineCost, ...] = ()

@@ -1,12 +1,12 @@
-"""Plain runs of a program: as written, in wide types, with some lines wide, loss scaled.
+"""Runs a program: as written, by plans, in wide types, with lines wide, the loss scaled.
 
 Each makes its own decisions, so their distances are those that a user measures.
 """
 
 import collections
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,46 +39,65 @@ _LEAST_LOST, _LEFT_AT_MOST = 0.001, 0.5
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
 
 
-class WideRun(NamedTuple):
-    """A run with some lines wide: its error, what it leaves of that squared, its price.
+class Inputs(NamedTuple):
+    """Inputs that a program runs on.
 
-    The price is the share of the operations of matrix products that it makes wide. What
-    the lines make stays wide if `keeps`, and is cast back after each of them otherwise.
+    Attributes:
+        arrays: the inputs.
+        exact: the measured outputs in wide types.
+        sizes: what the error of each is relative to; infinity where it does not count.
+    """
+
+    arrays: list[Leaf]
+    exact: list[Leaf]
+    sizes: list[float]
+
+    def off(self, made: Sequence[Leaf]) -> float:
+        """How far off outputs are: the root mean square over those that count."""
+        return mean_of(errors_of(made, self.exact, self.sizes), self.sizes)
+
+
+class WideRun(NamedTuple):
+    """A run with some lines wide.
+
+    Attributes:
+        error: of its outputs.
+        left: the share of the squared error that it leaves.
+        price: the share of the operations of matrix products that it makes wide.
+        keeps: whether what the lines make stays wide; else it is cast back after each.
     """
 
     error: float
     left: float
     price: float
-    plan: WidthPlan | None = None
     keeps: bool = True
 
 
 class Runs:
-    """A program as written, in wide types, and with some lines wide.
+    """Runs a program by plans, and compares it with itself in wide types.
 
     Attributes:
-        by_output: the error of each output that is measured, relative to its norm in wide
-            types.
+        own: the inputs of the call.
+        written: the measured outputs of the call as written.
+        by_output: the error of each.
         total: the root mean square of these.
         once: the same if the wide outputs are rounded once to the dtypes as written.
-        written: these outputs as written.
-        exact: those in wide types.
         decisions: the lines whose decisions differ, those that differ most first.
-        turns_differ: whether a loop turns another number of times.
         has_gradients: whether an output is a gradient in a narrow dtype.
-        count: how many runs with lines wide were made.
+        updated: the outputs that are an input with an update, with the number of that.
+        count: how many runs by plans were made.
     """
 
-    def __init__(self, measures: Measures):
-        self._measures, self.program = measures, measures.program
-        self._arrays, self.written, self.count = measures.arrays, measures.written, 0
-        self._wide = plans.wide(self.program)
-        others: Noted = {}
-        self.exact = measures.run(self._wide, Probes(decisions=others))
-        self._sizes = [size_of(x) or 1.0 for x in self.exact]
+    def __init__(self, measures: Measures, graph: Graph):
+        self._measures, self.program, self._graph = measures, measures.program, graph
+        self.written, self.count = measures.written, 0
+        self._wide, others = plans.wide(self.program), Noted()
+        exact = measures.run(self._wide, Probes(decisions=others))
+        self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
-        compared = _compared(self.program, measures.decisions, others)
-        self.turns_differ, self.decisions = compared
+        self.decisions = _compared(self.program, measures.decisions, others)
+        self._places = _all_updated(graph)
+        self.updated = {number: places[0] for number, places in self._places.items()}
         inside = open_jaxpr(self.program.jaxpr)
         outputs = [inside.outvars[n] for n in measures.outputs]
         self._are_gradients = [_is_backward(inside, var) for var in outputs]
@@ -90,14 +109,40 @@ class Runs:
     def leave_out(self, numbers: Collection[int]) -> None:
         """Counts no error of these outputs from now on."""
         for number in numbers:
-            self._sizes[number] = math.inf
-        self.by_output = errors_of(self.written, self.exact, self._sizes)
-        self.total = mean_of(self.by_output, self._sizes)
-        rounded = [e.astype(x.dtype) for x, e in zip(self.written, self.exact)]
-        self.once = self._error(rounded)
+            self.own.sizes[number] = math.inf
+        self.by_output = errors_of(self.written, *self.own[1:])
+        self.total = self.own.off(self.written)
+        pairs = zip(self.written, self.own.exact)
+        self.once = self.own.off([exact.astype(x.dtype) for x, exact in pairs])
 
-    def _error(self, made: Sequence[Leaf]) -> float:
-        return mean_of(errors_of(made, self.exact, self._sizes), self._sizes)
+    def inputs(self, arrays: Sequence[Leaf]) -> Inputs:
+        """Other inputs; the error of an input with an update is relative to the update.
+
+        Rounded to bfloat16, new params are nearly right, and the update is gone.
+        """
+        exact = self._measures.run(self._wide, arrays=arrays)
+        sizes = [size_of(x) or 1.0 for x in exact]
+        for number, place in self.updated.items():
+            change = distance(arrays[place].astype(exact[number].dtype), exact[number])
+            sizes[number] = min(change or math.inf, sizes[number])
+        pairs = zip(sizes, self.own.sizes)
+        return Inputs(
+            [*arrays], exact, [max(x, y) if y == math.inf else x for x, y in pairs]
+        )
+
+    def error(self, plan: WidthPlan, inputs: Inputs | None = None, **options: Any) -> float:
+        """How far off a run by a plan is."""
+        inputs = inputs or self.own
+        self.count += 1
+        return inputs.off(self._measures.run(plan, arrays=inputs.arrays, **options))
+
+    def error_of(self, function: Callable[[], Sequence[Leaf]], inputs: Inputs) -> float:
+        """How far off all outputs are that a function makes; infinity if a check raises."""
+        try:
+            made = function()
+        except jax.errors.JaxRuntimeError:
+            return math.inf
+        return inputs.off([made[n] for n in self._measures.outputs])
 
     def left(self, error: float) -> float:
         """The share of the squared error that an error is."""
@@ -111,15 +156,14 @@ class Runs:
         Negative if they undo what rounding causes.
         """
         is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
-        decides = bool(self.decisions) or self.turns_differ
-        return 1 - (rounding / self.total) ** 2 if decides and is_known else 0.0
+        return 1 - (rounding / self.total) ** 2 if self.decisions and is_known else 0.0
 
     def compiled(self) -> float:
         """The error where XLA may leave out roundings, as it does by default."""
         if self.program.formats.narrow is not None:  # there is no such program
             return self.total
-        made = jax.jit(as_function(self.program.jaxpr))(*self._arrays)
-        return self._error([made[n] for n in self._measures.outputs])
+        function = jax.jit(as_function(self.program.jaxpr))
+        return self.error_of(lambda: function(*self.own.arrays), self.own)
 
     def vanishing(self) -> list[int]:
         """The outputs that rounding alone decides, on the wide side as well.
@@ -129,19 +173,36 @@ class Runs:
         written, but wide types agree on it.
         """
         far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
-        if not far:
-            return []
-        others = self._exact_otherwise()
-        found = [(n, others[n], self.exact[n].astype(others[n].dtype)) for n in far]
-        differ = [(n, distance(x, e), min(size_of(x), size_of(e))) for n, x, e in found]
-        is_much = lambda n, off, size: off > _LEAST_PART * min(self.by_output[n], 1) * size
-        return [n for n, off, size in differ if is_much(n, off, size)]
+        others, found = self._exact_otherwise() if far else [], []
+        for n in far:
+            exact = self.own.exact[n].astype(others[n].dtype)
+            size = min(size_of(others[n]), size_of(exact))
+            least = _LEAST_PART * min(self.by_output[n], 1) * size
+            found += [n] * (distance(others[n], exact) > least)
+        return found
 
     def _exact_otherwise(self) -> list[Leaf]:
         """The floating outputs in wide types, of inputs that differ by a few roundings."""
         part = 4 * float(jnp.finfo(self.program.formats.wide).eps)
-        arrays = [rounded_otherwise(x, part) for x in self._arrays]
+        arrays = [rounded_otherwise(x, part) for x in self.own.arrays]
         return self._measures.run(self._wide, arrays=arrays)
+
+    def unmoved(self) -> dict[int, float]:
+        """The share of the elements of each update that do not move, by output.
+
+        An element does not that is the input again as written, and another number in wide
+        types.
+        """
+        shares = dict[int, float]()
+        for number, places in self._places.items():
+            new, true = self.written[number], self.own.exact[number]
+            for place in places:
+                old = self.own.arrays[place]
+                moves = true != jnp.asarray(old, true.dtype)
+                stays = moves & (new == jnp.asarray(old, new.dtype))
+                share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
+                shares[number] = max(share, shares.get(number, 0.0))
+        return shares
 
     # With lines wide
 
@@ -164,19 +225,14 @@ class Runs:
         key = chosen, _ = given_wide.union(lines), keeps
         if key not in self._known:
             plan = plans.wide_lines(self.program, chosen, keeps)
-            error = self._error(self._made_with(plan))
+            made = self._measures.run(plan, formats=self._formats_of_lines())
+            # A gradient comes back in the dtype of its argument.
+            triples = zip(made, self.written, self._are_gradients)
+            error = self.own.off([x.astype(w.dtype) if g else x for x, w, g in triples])
             price = self._widened_work(plan) / self._work
-            self._known[key] = WideRun(error, self.left(error), price, plan, keeps)
+            self._known[key] = WideRun(error, self.left(error), price, keeps)
             self.count += 1
         return self._known[key]
-
-    def _made_with(
-        self, plan: WidthPlan, arrays: Sequence[Leaf] | None = None
-    ) -> list[Leaf]:
-        """The outputs of a plan; a gradient comes back in the dtype of its argument."""
-        made = self._measures.run(plan, arrays=arrays, formats=self._formats_of_lines())
-        triples = zip(made, self.written, self._are_gradients)
-        return [x.astype(w.dtype) if g else x for x, w, g in triples]
 
     def _formats_of_lines(self) -> Formats:
         """The dtypes in which lines are wide."""
@@ -210,7 +266,7 @@ class Runs:
             made = self._measures.run(plan, scale=np.float32(2.0**power))
             triples = zip(made, self.written, self._are_gradients)
             made = [x if g else x.astype(w.dtype) for x, w, g in triples]
-            tried.append((self._error(made), power))
+            tried.append((self.own.off(made), power))
         least = min(tried)[0]
         error, power = min(
             (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
@@ -220,9 +276,9 @@ class Runs:
 
     def _lost(self) -> float:
         """The share of the numbers in the outputs that are 0 as written, and not wide."""
-        pairs = zip(self.written, self.exact, self._sizes)
-        counted = [(x, e) for x, e, size in pairs if size < math.inf]
-        lost = sum(int(jnp.sum((x == 0) & (e != 0))) for x, e in counted)
+        triples = zip(self.written, *self.own[1:])
+        counted = [(x, exact) for x, exact, size in triples if size < math.inf]
+        lost = sum(int(jnp.sum((x == 0) & (exact != 0))) for x, exact in counted)
         return lost / (sum(x.size for x, _ in counted) or 1) * self._measures.are_floats
 
     @property
@@ -259,56 +315,26 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
 
 def _compared(
     program: NumericProgram, decisions: Noted, others: Noted
-) -> tuple[bool, tuple[LineDecision, ...]]:
-    """Whether turns of loops differ, and the lines whose decisions do."""
+) -> tuple[LineDecision, ...]:
+    """The lines whose decisions differ, and loops that turn another number of times."""
     flipped, counts = collections.Counter[Origin | None](), collections.Counter()
-    turns_differ = False
     for node in program.block.all_nodes():
         if node.number not in decisions or node.number not in others:
             continue
         choice, other = decisions[node.number], others[node.number]
-        if choice.shape != other.shape:  # other turns of a loop
-            continue
-        if node.rule == "while":
-            turns_differ |= bool(jnp.any(choice != other))
-            continue
-        if node.name in SELECTS:  # it is a value by which others are chosen
+        # In other turns of a loop; or a value by which others are chosen.
+        if choice.shape != other.shape or node.name in SELECTS:
             continue
         origin = Written(node.stack).origin
         flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
         counts[origin] += choice.size
-    lines = (LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
-    return turns_differ, tuple(lines)
+    return tuple(LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
 
 
 # Which outputs are an input with an update, and where rounding takes the update away.
 
 _SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])
 _ADDS = frozenset(["add", "add_any", "sub"])
-
-
-def unmoved(
-    graph: Graph, arrays: Sequence[Leaf], written: Sequence[Leaf], exact: Sequence[Leaf]
-) -> dict[int, float]:
-    """The share of the elements of each update that do not move, by number of the output.
-
-    An element does not that is the input again as written, and another number in wide
-    types.
-    """
-    shares = dict[int, float]()
-    for number, places in _all_updated(graph).items():
-        new, true = written[number], exact[number]
-        for place in places:
-            moves = true != jnp.asarray(arrays[place], true.dtype)
-            stays = moves & (new == jnp.asarray(arrays[place], new.dtype))
-            share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
-            shares[number] = max(share, shares.get(number, 0.0))
-    return shares
-
-
-def updated_inputs(graph: Graph) -> dict[int, int]:
-    """The input to which each floating output adds, by the numbers of both."""
-    return {number: places[0] for number, places in _all_updated(graph).items()}
 
 
 def _all_updated(graph: Graph) -> dict[int, list[int]]:

@@ -174,11 +174,10 @@ def _shown(it: Report) -> Sequence[LineLoss]:
 
 def decided(it: Report) -> list[str]:
     """What decisions that flipped cause, and where."""
-    if not it.decisions and not it.turns_differ:
+    if not it.decisions:
         return []
     how = "cancels" if it.flipped < 0 else percent(it.flipped)
     text = "decisions that flipped" + f": {how}" * (not it.is_of_integers)
-    text += "; a loop turns another number of times" * it.turns_differ
     rows = [
         (
             percent(each.flipped / each.count),

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from .._carry.call import Call, SplitTree
+from .._carry.carry import Call
+from .._carry.split import SplitTree
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf, PyTree
 from .graph import Graph

@@ -25,8 +25,7 @@ import numpy as np
 from jax import lax, tree_util
 
 from .._leaves.arguments import is_subtree, shown
-from .._leaves.casts import Casts
-from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
+from .._leaves.dtypes import Casts, broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.groups import short_table
 from .._leaves.rows import Row, describe, tree_rows
 from .._leaves.types import DType, Function, Leaf, Updates, public

@@ -89,25 +89,9 @@ class Why(NamedTuple):
 
     def places(self) -> tuple[str, str, str]:
         """The lines as they are printed."""
-        told = ("forced by", self.cause), ("begins at", self.begun)
-        forced, first = (f"{word} {self.place(x)}" if x else "" for word, x in told)
-        return self.origin.place if self.origin else "", forced, first
-
-    def place(self, line: Origin) -> str:
-        """One of the lines as it is printed, with the call of its function in the other."""
-        return f"{line.place}{_call_of(line, self.origin)}"
-
-
-def _call_of(line: Origin, user: Origin | None) -> str:
-    """The call of a line's function in the function that uses the value."""
-    own = [x for x in line._through if is_users(x.file) and not is_installed(x.file)]
-    where = user and (user.users.file, user.users.function)
-    if user is None or not own or where == (own[0].file, own[0].function):
-        return ""
-    calls = (line_text(*x[:2]) for x in own[1:] if where == (x.file, x.function))
-    caller = next(calls, "")
-    is_told = caller in ("", str(user.users), str(line.users))
-    return "" if is_told else f", called from {caller}"
+        told = ("", self.origin), ("forced by ", self.cause), ("begins at ", self.begun)
+        made, forced, first = (word + x.place if x else "" for word, x in told)
+        return made, forced, first
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:

@@ -21,11 +21,6 @@ def line_at(file: str, line: int) -> str:
     return linecache.getline(file, line).strip()
 
 
-def parsed(file: str) -> ast.Module | None:
-    """The source of a file; None if it cannot be parsed."""
-    return _parsed(source_text(file))
-
-
 def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | None:
     """The expression that an instruction evaluates; the outermost of several."""
     positions = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
@@ -34,7 +29,8 @@ def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | N
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line, without the statements inside of it."""
-    found = [node for node in _statements(source_text(file)) if contains(node, line)]
+    every = (x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt))
+    found = [node for node in every if contains(node, line)]
     if not found:
         return None
     node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
@@ -68,21 +64,13 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
 
     That is `h = x`, or a line that casts, in a branch that did not run.
     """
-    module = parsed(file)
-    inner = next(reversed(_functions(module, line)), module)
-    lines = [
-        node.lineno
-        for node in (ast.walk(inner) if inner else ())
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno < line
-        if isinstance(node.value, (ast.Name, ast.Subscript)) or is_cast(node.value)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name) and target.id == name
-    ]
-    return max(lines, default=None)
+    bound = [pair for x in _scopes(file, line)[:1] for pair in _bound(x, name)]
+    is_name = lambda value: isinstance(value, (ast.Name, ast.Subscript))
+    renamed = [n for n, x in bound if n < line and (is_name(x) or _casts(x))]
+    return max(renamed, default=None)
 
 
-def is_cast(node: ast.AST | None) -> bool:
-    """Whether an expression is a call of `astype` or the like."""
+def _casts(node: ast.AST | None) -> bool:
     is_call = isinstance(node, ast.Call)
     return is_call and ast.unparse(node.func).rpartition(".")[2] in CASTING
 
@@ -99,42 +87,35 @@ def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
         name: of the variable.
         line: that uses it.
     """
-    module = parsed(file)
-    for scope in reversed([module, *_functions(module, line)] if module else []):
-        nodes = ast.walk(getattr(scope, "args", ast.Tuple([])))
-        given = [node for node in nodes if isinstance(node, ast.arg) and node.arg == name]
-        stores = [*given, *_stores(scope, name)]
-        if stores:
-            (node, *others) = stores
-            is_one = isinstance(node, (ast.Assign, ast.AnnAssign)) and not others
-            return node.value if is_one else None
+    for scope in _scopes(file, line):
+        if values := [value for _, value in _bound(scope, name)]:
+            return values[0] if len(values) == 1 else None
     return None
 
 
-def _functions(module: ast.Module | None, line: int) -> Sequence[ast.stmt]:
-    """The functions around a line, outside in."""
-    nodes = ast.walk(module) if module else ()
-    found = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]
-    return sorted(found, key=lambda scope: scope.lineno)
+def _scopes(file: str, line: int) -> Sequence[ast.AST]:
+    """The functions around a line, inside out, and their module."""
+    nodes = _nodes(source_text(file))
+    around = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]
+    return [*reversed(around), *nodes[:1]]
 
 
 _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
-_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 
-def _stores(scope: ast.AST, name: str) -> Iterator[ast.AST]:
-    """The nodes of a scope, and of no other in it, that bind a name."""
-    for node in ast.iter_child_nodes(scope):
-        targets = getattr(node, "targets", [getattr(node, "target", None)])
-        names = [x.id for x in targets if isinstance(x, ast.Name)]
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in names:
-            yield node
-        elif isinstance(node, _SCOPES):
-            yield from [node] if getattr(node, "name", "") == name else []
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield from [node] if node.id == name else []
-        else:
-            yield from _stores(node, name)
+def _bound(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:
+    """The lines that bind a name, each with what is assigned; None where another way."""
+    values: dict[ast.expr, ast.expr | None] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign):
+            values.update(dict.fromkeys(node.targets, node.value))
+        elif isinstance(node, ast.AnnAssign):
+            values[node.target] = node.value
+        elif isinstance(node, ast.Name) and node.id == name:
+            if isinstance(node.ctx, ast.Store):
+                yield node.lineno, values.get(node)
+        elif isinstance(node, ast.arg) and node.arg == name:
+            yield node.lineno, None
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
@@ -158,12 +139,6 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     return None
 
 
-def text_of(node: ast.expr, file: str) -> str:
-    """An expression as it is written, on one line."""
-    written = ast.get_source_segment(source_text(file), node)
-    return written if written and "\n" not in written else ast.unparse(node)
-
-
 def source_text(file: str) -> str:
     """The text of a file; empty if it cannot be read."""
     linecache.checkcache(file)
@@ -178,27 +153,20 @@ def source_text(file: str) -> str:
 _texts: dict[str, tuple[list[str], str]] = {}
 
 
-@functools.lru_cache
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except SyntaxError:  # a notebook's magic command
-        return None
-
-
 @functools.lru_cache(8)
-def _statements(text: str) -> list[ast.stmt]:
-    module = _parsed(text)
-    found = ast.walk(module) if module else ()
-    return [node for node in found if isinstance(node, ast.stmt)]
+def _nodes(text: str) -> Sequence[ast.AST]:
+    """All nodes of a source, outer ones first; none of what cannot be parsed."""
+    try:
+        return [*ast.walk(ast.parse(text))]
+    except SyntaxError:  # a notebook's magic command
+        return []
 
 
 @functools.lru_cache(8)
 def _expressions(text: str) -> dict[tuple[int | None, ...], ast.expr | ast.AugAssign]:
     """The expressions of a file by their place, as `co_positions` gives it."""
     found: dict[tuple[int | None, ...], ast.expr | ast.AugAssign] = {}
-    module = _parsed(text)
-    for node in ast.walk(module) if module else ():
+    for node in _nodes(text):
         if isinstance(node, (ast.expr, ast.AugAssign)):
             place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
             found.setdefault(place, node)

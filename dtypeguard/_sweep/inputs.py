@@ -148,14 +148,13 @@ class Entry:
             run = lambda params, updates, extra_args: opt.update(
                 updates, opt.init(params), params, **extra_args
             )
-            parameters = inspect.signature(opt.update).parameters
-            takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-            for names in (*_USUAL_EXTRA_ARGS, tuple(_EXTRA_ARGS)):
-                taken = tuple(n for n in names if takes_all or n in parameters)
+            takes = inspect.signature(opt.update).parameters
+            takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+            for names in _USUAL_EXTRA_ARGS:
+                taken = tuple(name for name in names if takes_all or name in takes)
+                inputs = self._inputs(jnp.float32, jnp.float32, taken)
                 try:
-                    eqx.filter_eval_shape(
-                        run, *self._inputs(jnp.float32, jnp.float32, taken)
-                    )
+                    eqx.filter_eval_shape(run, *inputs)
                     return taken
                 except Exception as error:
                     errors.append(error)
@@ -213,16 +212,6 @@ def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
     )
 
 
-# The extra args that optimizers need together.
-_USUAL_EXTRA_ARGS = (
-    (),
-    ("value",),
-    ("loss",),
-    ("value", "grad", "value_fn"),
-    ("obj_fn",),
-    ("grad_fn",),
-    ("sum_sq_diff_grads", "sample_size"),
-)
 # Those of Optax's own optimizers, each made of the params and the gradients.
 _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "value": _value,
@@ -234,3 +223,10 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": lambda params, updates: updates,
     "sample_size": lambda params, updates: jnp.asarray(8, jnp.int32),
 }
+# Those that optimizers need together; at last all.
+_USUAL_EXTRA_ARGS = (
+    (),
+    ("value", "loss", "sum_sq_diff_grads", "sample_size"),
+    ("value", "grad", "value_fn"),
+    tuple(_EXTRA_ARGS),
+)

@@ -95,37 +95,3 @@ def test_inject_hyperparams_is_read_and_set():
     if in_optax("tree_utils.tree_get"):
         assert optax.tree_utils.tree_get(state, "learning_rate") == 0.25
     assert isinstance(state.hyperparams["learning_rate"], jax.Array)
-
-
-class Two(optax.GradientTransformationExtraArgs):
-    """A subclass for users to ask for."""
-
-
-class Named(Two):
-    """With an attribute that a constructor of its own takes."""
-
-    def __new__(cls, init, update, name="sgd"):
-        made = super().__new__(cls, init, update)
-        made.name = name
-        return made
-
-
-@pytest.mark.parametrize("kind", [Two, Named])
-@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
-def test_a_subclass_of_init_and_update_keeps_its_type(kind, policy):
-    guarded = guard(kind(*optax.with_extra_args_support(optax.sgd(0.1))), policy=policy)
-    assert type(guarded) is kind
-    assert guard(guarded) is guarded
-    params = jnp.ones(3, BF16)
-    updates, _ = guarded.update(jnp.ones(3, F32), guarded.init(params), params)
-    assert updates.dtype == BF16
-
-
-def test_a_subclass_that_needs_more_becomes_a_plain_transformation():
-    class NeedsMore(Named):
-        def __new__(cls, init, update, name):
-            return super().__new__(cls, init, update, name)
-
-    plain = optax.with_extra_args_support(optax.sgd(0.1))
-    for inner in (NeedsMore(*plain, "sgd"), Named(*plain, "adam")):
-        assert type(guard(inner)) is optax.GradientTransformationExtraArgs

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 import dtypeguard
 from dtypeguard import apply_updates, explain
 from dtypeguard._leaves import internals
-from dtypeguard._leaves.casts import Cast
+from dtypeguard._leaves.dtypes import Cast
 from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._lines.equations import Written
 from dtypeguard._numbers import primitives

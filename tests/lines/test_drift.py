@@ -11,7 +11,7 @@ import pytest
 from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit
-from dtypeguard._carry.call import SplitTree
+from dtypeguard._carry.split import SplitTree
 from dtypeguard._lines.blame import Region
 from dtypeguard._lines.drift import find
 from dtypeguard._program.graph import Graph

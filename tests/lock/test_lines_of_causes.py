@@ -8,8 +8,7 @@ import textwrap
 import pytest
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._lock.check import compared, lock_of
-from dtypeguard._lock.text import text_of
+from dtypeguard._lock.check import compared, lock_of, text_of
 
 pytestmark = [
     pytest.mark.third_party,

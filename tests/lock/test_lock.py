@@ -13,8 +13,7 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._lock.check import compared, lock_of
-from dtypeguard._lock.text import LockError, text_of
+from dtypeguard._lock.check import LockError, compared, lock_of, text_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [
@@ -344,7 +343,7 @@ def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
 
 def test_one_leaf_of_many_is_named(tmp_path, text):
     found = check(tmp_path, text, changed(tmp_path, *CHANGES["an input widened"][:2]))
-    assert "inputs  state[0]['norm']  locked: float32   now: bfloat16" in found.report()
+    assert "inputs state[0]['norm']  locked: float32   now: bfloat16" in found.report()
 
 
 def test_weak_types_are_part_of_it(tmp_path):

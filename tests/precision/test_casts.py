@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
-from dtypeguard._leaves.casts import Cast, Casts, shown
 from dtypeguard._leaves.compat import HAS_NUMBERS
+from dtypeguard._leaves.dtypes import Cast, Casts, shown_casts
 
 pytestmark = [
     pytest.mark.third_party,
@@ -154,9 +154,9 @@ def test_names_of_casts():
     assert part("params['w'][0]") == "params['w']"
     assert part("x") == "x"
     casts = [Cast("guard", f"x[{n}]") for n in range(5)]
-    assert shown(casts[:1]) == "guard's cast of x[0]"
-    assert shown(casts[:3]) == "guard's cast of x[0], x[1] and x[2]"
-    assert shown(casts) == "guard's cast of x[0], x[1] and 3 more"
+    assert shown_casts(casts[:1]) == "guard's cast of x[0]"
+    assert shown_casts(casts[:3]) == "guard's cast of x[0], x[1] and x[2]"
+    assert shown_casts(casts) == "guard's cast of x[0], x[1] and 3 more"
 
 
 def test_what_is_not_traced_has_no_name():

@@ -20,7 +20,6 @@ from dtypeguard._source.syntax import assigned_value
         ("w = one\ndef f():\n    use(w)\n", "one"),
         ("w = one\ndef f():\n    w = two\n    use(w)\n", "two"),
         ("w = one\ndef f(w):\n    use(w)\n", None),
-        ("def f():\n    w = one\nuse(w)\n", None),
         ("def w(): ...\nuse(w)\n", None),
     ],
 )

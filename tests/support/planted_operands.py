@@ -192,20 +192,6 @@ def shape_of_zeros(jit):
     return jit(lambda: jnp.zeros((rows, 3)))()
 
 
-@refused("result", "float32[]")
-def condition_that_is_a_float(jit):
-    def going_on(carry):
-        _, error = carry
-        rest = error - jnp.float32(1)
-        return rest  # made: condition_that_is_a_float
-
-    @jit
-    def solve(x):
-        return lax.while_loop(going_on, lambda c: (c[0], c[1] * 0 + 1), (x, x[0]))
-
-    return solve(jnp.full(3, 2, F32))
-
-
 @refused("x = three", "int32[]")
 def gradient_in_an_int(jit):
     square = lambda x: x**2.0

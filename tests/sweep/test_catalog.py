@@ -78,4 +78,4 @@ def test_extra_args_are_those_needed():
     assert names["optax.contrib.sam[opaque]"] == ("grad_fn",)
     if "optax.lbfgs" in names:
         assert names["optax.lbfgs"] == ("value", "grad", "value_fn")
-        assert names["optax.contrib.sophia"] == ("obj_fn",)
+        assert "obj_fn" in names["optax.contrib.sophia"]

@@ -14,7 +14,7 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard import audit, guard_step, strong
-from dtypeguard._sweep.contract import STEP_RULES
+from dtypeguard._sweep.checks import STEP_RULES
 from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party
@@ -111,7 +111,7 @@ def test_a_report_says_what_a_guard_does_not_mend():
 
 def test_a_leaf_that_only_one_side_has():
     with pytest.raises(
-        AssertionError, match=r"another tree, 2 -> 1 leaves; only one has state\['b'\]"
+        AssertionError, match=r"another tree, state\['b'\]: float32\[3\] -> \(absent\)"
     ):
         check_step(lambda state: {"a": state["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)})
 
@@ -176,7 +176,7 @@ def test_another_tree_with_the_same_paths_breaks_a_rule(step, carry, named):
     """`lax.scan` refuses it, and so does the rule."""
     with pytest.raises(TypeError, match="same pytree structure"):
         jax.lax.scan(lambda c, _: (step(c), None), carry, None, length=2)
-    with pytest.raises(AssertionError, match=f"another tree.*; c: .* -> .*{named}") as e:
+    with pytest.raises(AssertionError, match=f"another tree, c.* -> .*{named}") as e:
         check_step(step, carry)
     broken = re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE)
     assert broken == ["types", "scan", "cond", "while_loop", "one_compilation"]
@@ -236,5 +236,5 @@ def test_a_constant_that_becomes_an_array_is_named():
     (drift,) = audit(step, Model(jnp.ones(3), 2.0)).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")
     assert (drift.before, drift.after) == ("(a constant)", "float32[]")
-    with pytest.raises(AssertionError, match=r"only one has model\.temperature"):
+    with pytest.raises(AssertionError, match=r"another tree, model\.temperature: "):
         check_step(step, Model(jnp.ones(3), 2.0))

@@ -11,7 +11,7 @@ from optimizer_sweep.catalog import entries
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from dtypeguard._sweep.contract import RULES
+from dtypeguard._sweep.checks import RULES
 from dtypeguard._sweep.inputs import CONFIGURATIONS
 from dtypeguard.testing import check_contract, parametrize_with_checks
 

@@ -23,7 +23,7 @@ from dtypeguard._leaves.dtypes import dtype_of
 from dtypeguard._leaves.rows import by_path, type_of
 from dtypeguard._leaves.types import Optimizer, PyTree, State, Updates
 from dtypeguard._sweep import checks
-from dtypeguard._sweep.checks import Check, OptimizerSubject, one_line
+from dtypeguard._sweep.checks import OptimizerSubject, one_line
 from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
@@ -35,6 +35,13 @@ from dtypeguard._sweep.inputs import (
 
 from . import catalog
 from .recipes import NO_EXPLICIT_FLOAT64
+
+
+class Skip(Exception):
+    """A check does not apply; the message says why."""
+
+
+Check = Callable[[OptimizerSubject], None]
 
 
 def eval_shape(subject: OptimizerSubject) -> None:
@@ -53,7 +60,7 @@ def multi_steps(subject: OptimizerSubject) -> None:
     """MultiSteps around the optimizer traces and keeps its types."""
     params = subject.carry.params
     if _shapes(params) != _shapes(subject.grads):
-        raise checks.Skip("MultiSteps accumulates gradients in the shapes of the params")
+        raise Skip("MultiSteps accumulates gradients in the shapes of the params")
 
     inner = optax.GradientTransformationExtraArgs(subject.init, subject.update)
     outer = optax.MultiSteps(inner, 2)
@@ -163,9 +170,10 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
             except Exception as error:
                 failures.update(dict.fromkeys(NAMES, f"init: {one_line(error)}"))
                 return
-            chosen = before | checks_of(configuration)
-            for found, new in zip((failures, skipped), checks.failures_of(chosen, subject)):
-                found.update(new)
+            failures.update(checks.failures_of(before | checks_of(configuration), subject))
+            for name, reason in [*failures.items()]:
+                if reason.startswith("Skip: "):
+                    skipped[name] = failures.pop(name).removeprefix("Skip: ")
 
         # As `eqx.filter_eval_shape`, in half the time.
         arrays, functions = eqx.partition(inputs, eqx.is_array)

@@ -1,0 +1,127 @@
+"""Functions with rules of derivatives of their own: both sides are narrow, and right."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from dots import dots
+from jax import lax
+
+import dtypeguard
+from dtypeguard import Plan
+
+_W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
+_COUNTS = jnp.arange(4)
+
+
+@jax.custom_vjp
+def rounded(x):
+    return jnp.round(x)
+
+
+rounded.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+
+
+def _column(counts):
+    return counts[:, None].astype(jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def counted(activation, w, x, counts):
+    """Takes integers and a function, and returns what no derivative is of."""
+    return activation(x @ w) * _column(counts), counts
+
+
+def _forward(activation, w, x, counts):
+    y, back = jax.vjp(activation, x @ w)
+    return (y * _column(counts), counts), (w, x, counts, back)
+
+
+def _backward(activation, kept, cotangents):
+    w, x, counts, back = kept
+    (g,) = back(cotangents[0] * _column(counts))
+    return x.T @ g, g @ w.T, None
+
+
+counted.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def powered(w, x, power):
+    return (x @ w) ** power
+
+
+@powered.defjvp
+def _powered(power, primals, tangents):
+    (w, x), (dw, dx) = primals, tangents
+    y = x @ w
+    return y**power, power * y ** (power - 1) * (dx @ w + x @ dw)
+
+
+def straight(w, x):
+    return jnp.sum(rounded(x @ w) * (x @ w))
+
+
+def of_integers(w, x):
+    y, counts = counted(jnp.tanh, w, x, _COUNTS)
+    return jnp.sum((y @ w) ** 2 / (1 + _column(counts)))
+
+
+def in_a_loop(w, x):
+    layer = jax.checkpoint(
+        lambda x, _: (x / 2 + counted(jnp.tanh, w, x, _COUNTS)[0] / 9, None)
+    )
+    return jnp.sum(lax.scan(layer, x, None, 3)[0] ** 2)
+
+
+def of_tangents(w, x):
+    return jnp.sum(jax.jit(lambda x: powered(w, x, 3))(x) @ w.T)
+
+
+def mapped(w, x):
+    ones = jnp.ones(1, int)
+    return jnp.sum(jax.vmap(lambda x: counted(jnp.tanh, w, x[None], ones)[0])(x) ** 2)
+
+
+_LOSSES = straight, of_integers, in_a_loop, of_tangents, mapped
+
+
+def _is_near(own, bare):
+    return jnp.linalg.norm(own - bare) < 0.03 * jnp.linalg.norm(bare)
+
+
+@pytest.mark.parametrize("default", ["products", "all"])
+@pytest.mark.parametrize("loss", _LOSSES)
+def test_both_sides_are_narrow(loss, default):
+    cast = dtypeguard.autocast(loss, Plan("bfloat16", default))
+    of_cast, bare = (jax.grad(f, (0, 1)) for f in (cast, loss))
+    cast_gradient = dtypeguard.autocast(bare, Plan("bfloat16", default))
+    for each in (cast, of_cast, cast_gradient):
+        assert {x for dot in dots(each, _W, _X) for x in dot[:2]} == {"bfloat16"}
+    assert _is_near(cast(_W, _X), loss(_W, _X))
+    for each in (of_cast, jax.jit(of_cast), cast_gradient):
+        assert all(map(_is_near, each(_W, _X), bare(_W, _X)))
+
+
+def test_a_straight_through_gradient():
+    """Run as its primal, `round` has no gradient: 0 in place of 2."""
+    one = jnp.ones((2, 1))
+    loss = lambda w: jnp.sum(rounded(one * 2 @ w[None]))
+    for cast in (
+        jax.grad(dtypeguard.autocast(loss, jnp.bfloat16)),
+        dtypeguard.autocast(jax.grad(loss), jnp.bfloat16),
+        jax.jit(jax.grad(dtypeguard.autocast(jax.jit(loss), jnp.bfloat16))),
+        jax.grad(lambda w: lax.map(dtypeguard.autocast(loss, jnp.bfloat16), w[None])[0]),
+    ):
+        assert cast(jnp.array([1.0, 1.0])).tolist() == [4, 4]
+
+
+def test_own_casts_stay_on_both_sides():
+    def loss(w, x):
+        return jnp.sum(powered(w.astype(jnp.float32), x.astype(jnp.float32), 2))
+
+    narrow = _W.astype(jnp.bfloat16), _X.astype(jnp.bfloat16)
+    cast = dtypeguard.autocast(loss, jnp.bfloat16)
+    for f, g in ((cast, loss), (jax.grad(cast), jax.grad(loss))):
+        assert dots(f, *narrow) == dots(g, *narrow)

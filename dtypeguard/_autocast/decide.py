@@ -126,8 +126,7 @@ class ByPlan(Propagation[ValueType]):
     @property
     def made(self) -> WidthPlan:
         """What each equation computes in."""
-        rounded = frozenset(use for use, is_rounded in self.rounded.items() if is_rounded)
-        plan = WidthPlan(self.entries, False, False, self.carried, rounded)
+        plan = WidthPlan(self.entries, False, False, self.carried)
         return plan._replace(dtypes=(*self._dtypes,))
 
     # What holds other equations
@@ -175,22 +174,16 @@ class ByPlan(Propagation[ValueType]):
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
-        shared, made = loop_parts(node.eqn).consts, []
-        for place, (value, var) in enumerate(zip(values, node.eqn.invars)):
-            dtype = dtype_of(var.aval)
-            is_rounded = place < shared and is_narrower(value.dtype, dtype)
-            self.rounded[node.number, place] = is_rounded
-            made.append(value._replace(dtype=dtype) if is_rounded else value)
-        return made
+        shared = loop_parts(node.eqn).consts
+        pairs = zip(values[:shared], node.eqn.invars)
+        return [*(widest(x, v.aval) for x, v in pairs), *values[shared:]]
 
     def leaving(self, block: Block, values: Types) -> Types:
         pairs = zip(values, block.outputs)
         return [self.crossing(value, var.aval) for value, var in pairs]
 
     def crossing(self, value: ValueType, aval: Aval) -> ValueType:
-        if self._plan.default != ALL and is_narrower(value.dtype, dtype_of(aval)):
-            return value._replace(dtype=dtype_of(aval))
-        return value
+        return value if self._plan.default == ALL else widest(value, aval)
 
     def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
         dtypes = [value.dtype for value in values]
@@ -396,6 +389,12 @@ def _asks_for_precision(eqn: Equation) -> bool:
     precision = eqn.params.get("precision")
     each = precision if isinstance(precision, tuple) else (precision,)
     return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+
+
+def widest(value: ValueType, aval: Aval) -> ValueType:
+    """A value that is no narrower than the program has it."""
+    dtype = dtype_of(aval)
+    return value._replace(dtype=dtype) if is_narrower(value.dtype, dtype) else value
 
 
 def _is_lost(values: Sequence[ValueType]) -> bool:

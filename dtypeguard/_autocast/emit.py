@@ -277,12 +277,14 @@ class Emission(Interpreter):
         entries = self.plan.carried[node.number][:count]
         outs = node.eqn.outvars
         carry = values[first : first + count]
-        made = [
-            cast(x, v.aval.dtype) if (node.number, n) in self.plan.rounded else x
-            for n, (x, v) in enumerate(zip(values, node.eqn.invars))
-        ]
-        made[first : first + count] = map(self._left, carry, outs, entries)
-        return made
+        shared = [*values[:first]]
+        if node.rule == "scan":  # their cotangents are added up
+            dtypes = [dtype_of(v.aval) for v in node.eqn.invars]
+            shared = [
+                cast(x, dtype) if is_narrower(dtype_of(x), dtype) else x
+                for x, dtype in zip(shared, dtypes)
+            ]
+        return [*shared, *map(self._left, carry, outs, entries), *values[first + count :]]
 
 
 Emission.rules = {

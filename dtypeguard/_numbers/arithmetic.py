@@ -121,14 +121,11 @@ class Arithmetic:
         narrow = as_dtype(array, self._formats.written(dtype))
         return narrow if narrow is array else self._kept(narrow)
 
-    def as_wide(self, value: Value, dtype: DType, is_rounded: bool = False) -> Leaf:
+    def as_wide(self, value: Value, dtype: DType) -> Leaf:
         """A value as a wide equation takes it."""
-        is_own = is_rounded or self._scale is not None
-        array = own_form(value) if is_own else wide_form(value)
+        array = wide_form(value) if self._scale is None else own_form(value)
         if kind(dtype) not in ("float", "complex"):
             return array
-        if is_rounded:
-            array = self._kept(as_dtype(array, self._formats.written(dtype)))
         return as_dtype(array, self._formats.widened(dtype))
 
     # Equations
@@ -144,8 +141,7 @@ class Arithmetic:
         node: Node,
         values: Sequence[Value],
         entry: int,
-        is_rounded: Sequence[bool],
-        rounds_constant: bool,
+        rounds_constant: bool = False,
     ) -> tuple[list[Leaf], list[Leaf]]:
         """The operands and the results of an equation without others inside it."""
         entry = ROUNDED if rounds_constant and node.constant is not None else entry
@@ -154,7 +150,7 @@ class Arithmetic:
             values = [v.own if is_number(v) else v for v in values]
         dtypes = [var.aval.dtype for var in node.eqn.invars]
         if entry in (WIDE, ROUNDED):
-            operands = [*map(self.as_wide, values, dtypes, is_rounded)]
+            operands = [*map(self.as_wide, values, dtypes)]
         else:
             operands = [*map(self.as_written, values, dtypes)]
         try:
@@ -184,7 +180,7 @@ class Arithmetic:
         own = [*map(own_form, values)]
         dtype, result = computes
         if node.is_backward and self._scale is not None:
-            operands, made = self.computed(node, own, WRITTEN, [False] * len(own), False)
+            operands, made = self.computed(node, own, WRITTEN)
             return operands, self._as_if_scaled(made, [result] * len(made))
         compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
         try:

@@ -5,7 +5,6 @@ is a rule of its own: `WideLines` here has lines of the source wide, and `ByPlan
 `_autocast` what a file names.
 """
 
-import collections
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -48,8 +47,6 @@ class WidthPlan(NamedTuple):
             where nothing else is said.
         carried: what the results of a loop, of branches, of shards or of a call leave in,
             as entries, by its number.
-        rounded: the uses of values that are as written first, by the number of the equation
-            or the block and the place among its operands or outputs.
         constants: the lines and Python numbers that are rounded though the line is wide.
         dtypes: what entries from `FIRST_DTYPE` on stand for.
     """
@@ -58,7 +55,6 @@ class WidthPlan(NamedTuple):
     is_wide_given: bool
     is_wide: bool
     carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
-    rounded: frozenset[tuple[int, int]] = frozenset()
     constants: frozenset[tuple[int, float]] = frozenset()
     dtypes: tuple[Computes, ...] = ()
 
@@ -71,10 +67,9 @@ class WidthPlan(NamedTuple):
         carried = [
             (n - first, x) for n, x in self.carried.items() if first <= n <= last and any(x)
         ]
-        rounded = sorted((n - first, x) for n, x in self.rounded if first <= n <= last)
         entries = self.entries[first : last + 1].tobytes()
         named = self.is_wide, self.constants, self.dtypes
-        return entries, (*carried,), (*rounded,), *named
+        return entries, (*carried,), *named
 
 
 State = TypeVar("State")
@@ -87,14 +82,12 @@ class Propagation(Generic[State]):
         program: the program.
         entries: what each equation computes in, so far.
         carried: see `WidthPlan`.
-        rounded: which uses are as written.
     """
 
     def __init__(self, program: NumericProgram):
         self.program = program
         self.entries = np.zeros(program.size, np.int8)
         self.carried = dict[int, tuple[int, ...]]()
-        self.rounded = collections.defaultdict[tuple[int, int], bool](bool)
 
     # What a plan says
 
@@ -206,87 +199,48 @@ _JOINING: dict[str, Callable[..., list[Any]]] = {
 }
 
 
-class Width(NamedTuple):
-    """What is known of a value where lines are wide.
+class WideLines(Propagation[bool]):
+    """Equations that a rule makes wide, and what must be wide between them.
 
-    Attributes:
-        is_wide: whether it, or what it is made of, is wider than the program has it.
-        line: the line that made it, if that is wide.
+    Of a value it is known whether it is wider than the program has it.
     """
-
-    is_wide: bool = False
-    line: int | None = None
-
-
-class WideLines(Propagation[Width]):
-    """Equations that a rule makes wide, and what must be wide between them."""
 
     def __init__(
         self,
         program: NumericProgram,
         is_wide: Callable[[Node, bool], bool],
         is_given_wide: bool = False,
-        casts_back: bool = False,
     ):
         super().__init__(program)
-        self._is_wide, self._casts_back = is_wide, casts_back
-        self._is_given_wide = is_given_wide
+        self._is_wide, self._is_given_wide = is_wide, is_given_wide
 
     def plan(self) -> WidthPlan:
-        block, is_wide = self.program.block, self._is_given_wide
-        given = [Width(is_wide and is_inexact(x)) for x in self.program.jaxpr.in_avals]
-        self._used(block.number, self.block(block, given))
-        rounded = frozenset(use for use, is_due in self.rounded.items() if is_due)
-        return WidthPlan(self.entries, is_wide, is_wide, self.carried, rounded)
+        is_wide = self._is_given_wide
+        given = [is_wide and is_inexact(x) for x in self.program.jaxpr.in_avals]
+        self.block(self.program.block, given)
+        return WidthPlan(self.entries, is_wide, is_wide, self.carried)
 
-    def constant(self, array: Leaf, aval: Aval) -> Width:
-        return Width()
+    def constant(self, array: Leaf, aval: Aval) -> bool:
+        return False
 
-    def entering(self, node: Node, values: list[Width]) -> list[Width]:
-        return self._used(node.number, values)
+    def joined(self, values: Sequence[bool], attempt: int) -> bool:
+        return any(values)
 
-    def leaving(self, block: Block, values: list[Width]) -> list[Width]:
-        return self._used(block.number, values)
+    def entry_of(self, value: bool, aval: Aval) -> int:
+        return WIDE if value else WRITTEN
 
-    def crossing(self, value: Width, aval: Aval) -> Width:
-        return Width(value.is_wide)
-
-    def joined(self, values: Sequence[Width], attempt: int) -> Width:
-        return Width(any(value.is_wide for value in values))
-
-    def entry_of(self, value: Width, aval: Aval) -> int:
-        return WIDE if value.is_wide else WRITTEN
-
-    def opaque(self, node: Node, values: list[Width]) -> list[Width]:
+    def opaque(self, node: Node, values: list[bool]) -> list[bool]:
         is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
-        may_be_wide = is_rounding and not self.program.formats.is_own
-        return self._made(node, may_be_wide and self._wants_wide(node, values))
+        if is_rounding and not self.program.formats.is_own:
+            return self.computed(node, values)
+        return [False] * len(node.eqn.outvars)
 
-    def computed(self, node: Node, values: list[Width]) -> list[Width]:
-        if node.name != "add_any":  # of parts of a gradient
-            values = self._used(node.number, values, node.line)
-        return self._made(node, self._wants_wide(node, values))
-
-    def _made(self, node: Node, is_wide: bool) -> list[Width]:
-        self.entries[node.number] = WIDE if is_wide else WRITTEN
-        avals = [var.aval for var in node.eqn.outvars]
-        return [Width(is_wide and is_inexact(aval), node.line) for aval in avals]
-
-    def _wants_wide(self, node: Node, values: Sequence[Width]) -> bool:
+    def computed(self, node: Node, values: list[bool]) -> list[bool]:
         # `x.at[0].set(y)` has the dtype of `x`.
         counted = values[:1] if node.name in IN_PLACE else values
-        return self._is_wide(node, any(value.is_wide for value in counted))
-
-    def _used(
-        self, number: int, values: Sequence[Width], line: int | None = None
-    ) -> list[Width]:
-        """Values as a line uses them in an equation or a block, if others cast back."""
-        made = []
-        for place, value in enumerate(values):
-            is_back = self._casts_back and value.is_wide and value.line != line
-            self.rounded[number, place] |= is_back
-            made.append(Width() if is_back else value)
-        return made
+        is_wide = self._is_wide(node, any(counted))
+        self.entries[node.number] = WIDE if is_wide else WRITTEN
+        return [is_wide and is_inexact(var.aval) for var in node.eqn.outvars]
 
 
 def solved(node: Node, values: Sequence[Any]) -> list[Any]:
@@ -339,8 +293,8 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
     Args:
         program: the program.
         lines: their numbers.
-        keeps: whether what they make stays wide, up to an explicit cast; otherwise it is
-            cast back where another line uses it.
+        keeps: whether what is made of what they make is wide as well, up to an explicit
+            cast; otherwise other lines are as written.
     """
     are_wide = {*lines}
 
@@ -359,9 +313,7 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         return is_kept
 
     is_given = program.formats.narrow is not None and 0 in lines
-    # As if all were narrow, lines stay wide, and what is narrow rounds what it is given.
-    casts_back = not keeps and program.formats.narrow is None
-    return WideLines(program, is_wide, is_given, casts_back).plan()
+    return WideLines(program, is_wide, is_given).plan()
 
 
 def is_narrowed(formats: Formats, node: Node) -> bool:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._leaves.types import Aval, Equation, Leaf
+from .._leaves.types import Equation, Leaf
 from .._program.graph import loop_parts
 from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value, own_form
@@ -98,37 +98,29 @@ class _Run(Interpreter):
         given = of.as_wide if self.plan.is_wide_given else of.as_written
         arrays = [*map(jnp.asarray, arrays)]
         made = self.block(block, [given(x, x.dtype) for x in arrays])
-        return self.crossed(block.number, made, block.outputs, itertools.repeat(None))
+        return self.crossed(made, block.outputs, itertools.repeat(None))
 
     # What enters and leaves
 
-    def boundary(
-        self, number: int, place: int, value: Value, aval: Aval, entry: int | None
-    ) -> Leaf:
+    def boundary(self, value: Value, var: Leaf, entry: int | None) -> Leaf:
         """A value that enters or leaves a block, in the dtype that it has there."""
-        is_rounded = (number, place) in self.plan.rounded
         if entry is None and isinstance(value, Either):
             entry = int(self.plan.is_wide)
-        if not is_inexact(aval) or (entry is None and not is_rounded):
+        if not is_inexact(var.aval) or entry is None:
             return value
-        if entry and (computes := self.plan.computes(entry)):
+        if computes := self.plan.computes(entry):
             return as_dtype(own_form(value), computes.result)
-        if entry:
-            return self.arithmetic.as_wide(value, aval.dtype, is_rounded)
-        return self.arithmetic.as_written(value, aval.dtype)
+        settle = self.arithmetic.as_wide if entry else self.arithmetic.as_written
+        return settle(value, var.aval.dtype)
 
     def crossed(
         self,
-        number: int,
         values: Sequence[Value],
         variables: Sequence[Leaf],
         entries: Iterable[int | None],
     ) -> list[Leaf]:
         """All values that enter or leave a block together."""
-        return [
-            self.boundary(number, place, value, var.aval, entry)
-            for place, (value, var, entry) in enumerate(zip(values, variables, entries))
-        ]
+        return [*map(self.boundary, values, variables, entries)]
 
     def _carried(self, node: Node) -> Sequence[int]:
         """What the results of an equation leave in."""
@@ -141,7 +133,7 @@ class _Run(Interpreter):
         """The operands of a loop, of branches or shards; what is carried has its dtype."""
         entries: list[int | None] = [None] * len(values)
         entries[first : first + count] = self._carried(node)[:count]
-        return self.crossed(node.number, values, node.eqn.invars, entries)
+        return self.crossed(values, node.eqn.invars, entries)
 
     def _inside(
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes
@@ -154,7 +146,7 @@ class _Run(Interpreter):
 
     def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
         made, entries = self.block(block, given), self._carried(node)
-        return self.crossed(block.number, made, node.eqn.outvars, entries)
+        return self.crossed(made, node.eqn.outvars, entries)
 
     def entered_block(self, block: Block, given: Sequence[Value]) -> list[Value]:
         return [*map(self.arithmetic.constant, block.consts), *given]
@@ -186,12 +178,9 @@ class _Run(Interpreter):
         outside, carry, xs = split(values, consts, count)
         turns = node.eqn.params["length"]
         if not turns:
-            triples = zip(node.eqn.outvars, self._carried(node))
-            made = [
-                self.boundary(-1, 0, jnp.zeros(v.aval.shape, v.aval.dtype), v.aval, entry)
-                for v, entry in triples
-            ]
-            return [*carry, *made[count:]]
+            outs = node.eqn.outvars
+            made = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in outs]
+            return [*carry, *self.crossed(made, outs, self._carried(node))[count:]]
         given, order = self.probes.given_inside(node), [*range(turns)]
         call = self._caller(node, _Run.scan_turn, turns * size_of(node) > _MOST_EAGER)
         rows, notes = ([None] * turns for _ in range(2))
@@ -308,12 +297,9 @@ class _Run(Interpreter):
         if computes := plan.computes(entry):
             operands, made = self.arithmetic.named(node, values, computes)
         else:
-            is_rounded = [(number, n) in plan.rounded for n in range(len(values))]
             numbers = *node.meant.values(), node.constant
             is_constant = any((node.line, x) in plan.constants for x in numbers)
-            operands, made = self.arithmetic.computed(
-                node, values, entry, is_rounded, is_constant
-            )
+            operands, made = self.arithmetic.computed(node, values, entry, is_constant)
         if given is not None:
             made = following(node, operands, made, given)
         if is_watched and probes.decisions is not None:
@@ -333,7 +319,7 @@ class _Run(Interpreter):
         entries = self.plan.carried.get(node.number)
         if entries is None:
             return made
-        return self.crossed(node.number, made, node.eqn.outvars, entries)
+        return self.crossed(made, node.eqn.outvars, entries)
 
     def skipped(self, node: Node, values: list[Value]) -> list[Value]:
         return []

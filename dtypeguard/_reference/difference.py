@@ -26,8 +26,7 @@ class Difference(NamedTuple):
             is.
         reason: what tells, where `error` and `rounding` alone do not; else empty.
         shows_in: the dtype in which the program would tell, if this is undecidable or seen
-            only there; None if it is not.
-        hidden: a relative difference that rounding may hide, where nothing wider tells.
+            only there, or rounding may hide as much; None if it is not.
         at: the place of the element that differs most; of complex numbers, with 0 or 1 more
             for the real or the imaginary part. None if none differs.
         program: what the program has there, as written.
@@ -40,7 +39,6 @@ class Difference(NamedTuple):
     verdict: str
     reason: str = ""
     shows_in: str | None = None
-    hidden: float = 0.0
     at: tuple[int, ...] | None = None
     program: float = math.nan
     reference: float = math.nan
@@ -95,24 +93,10 @@ def _line(origin: Origin | None) -> str:
     return f"{origin.place} (`{code}`)" if code else origin.place
 
 
-# By verdict: of one output, and of several.
 _SAYS = {
-    "rounding": (
-        "the reference differs by {error}; rounding explains it.",
-        "the reference differs by {error} in {path}, and by less elsewhere; rounding "
-        "explains it in all {count} outputs.",
-    ),
-    "undecidable": (
-        "the reference differs by {error}; rounding explains {most}, which hides whether "
-        "it is another computation.",
-        "in {alike} of {count} outputs rounding hides whether the reference is another "
-        "computation: it differs by {error} in {path}, and rounding explains {most}.",
-    ),
-    "differs": (
-        "the reference differs by {error}; rounding explains {most}: another computation.",
-        "the reference is another computation in {alike} of {count} outputs: it differs by "
-        "{error} in {path}, of which rounding explains {most}.",
-    ),
+    "rounding": "rounding explains it",
+    "undecidable": "rounding explains {most}, and hides whether it is another computation",
+    "differs": "rounding explains {most}: another computation",
 }
 _NEXT = (
     "To find where, return activations as well and give those of the reference, or give it "
@@ -123,17 +107,13 @@ _NEXT = (
 def headline_of(differences: Sequence[Difference]) -> str:
     """One sentence that says whether rounding explains the differences."""
     worst, alike = _worst(differences)
-    count = len(differences)
     if not worst.error:
-        many = f" in all {count} outputs" * (count > 1)
-        return f"the reference has the same numbers{many}."
-    return _SAYS[worst.verdict][count > 1].format(
-        error=percent(worst.error),
-        most=percent(worst.rounding),
-        path=worst.name,
-        alike=alike,
-        count=count,
-    )
+        return "the reference has the same numbers."
+    several = len(differences) > 1
+    where = f" in {worst.name}" * several
+    of = f" in {alike} of {len(differences)} outputs" * several
+    says = _SAYS[worst.verdict].format(most=percent(worst.rounding))
+    return f"the reference differs by {percent(worst.error)}{where}; {says}{of}."
 
 
 def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
@@ -150,20 +130,22 @@ def details_of(
     if not differences:
         return []
     worst, _ = _worst(differences)
-    told = [each for each in differences if each.verdict != "rounding"]
-    said = [(worst, worst.place)] * (worst in told and worst.at is not None)
-    for each in sorted(told, key=lambda each: (each.verdict, -each.error)):
-        shows = "" if each.verdict == "differs" else f"; in {each.shows_in} it would show"
+    said = [(worst, worst.place)] * (worst.verdict != "rounding" and worst.at is not None)
+    for each in sorted(differences, key=lambda each: (each.verdict, -each.error)):
+        shows = f"; in {each.shows_in} it would show" * (each.verdict != "differs")
         said += [(each, f"{each.reason}{shows}")] * bool(each.reason)
-    said = said[:_MOST_LINES]
-    # A float32 program is seldom run in float64 to know.
-    hiding = [x for x in differences if x.hidden and x.shows_in == "float32"]
+    # What a report of a low precision does not see. A float32 program is seldom run in
+    # float64 to know.
+    hiding = [x for x in differences if x.verdict == "rounding" and x.shows_in == "float32"]
     if hiding:
-        most = max(hiding, key=lambda each: each.hidden)
-        hides = f"rounding would hide a difference of up to {percent(most.hidden)}"
-        said.append((most, f"{hides}; in {most.shows_in} it would show"))
+        most = max(hiding, key=lambda each: each.rounding)
+        up_to = percent(most.rounding)
+        hides = (
+            f"rounding would hide a difference of up to {up_to}; in float32 it would show"
+        )
+        said = [*said[: _MOST_LINES - 1], (most, hides)]
     begin = lambda each: f"in {each.output}, " if len(differences) > 1 else ""
-    lines = [f"{begin(each)}{text}." for each, text in said]
+    lines = [f"{begin(each)}{text}." for each, text in said[:_MOST_LINES]]
     lines = [line[:1].upper() + line[1:] for line in lines]
     if divergence is not None:
         return [*lines, str(divergence)]

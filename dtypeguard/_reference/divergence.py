@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from .._leaves.compat import set_x64
 from .._lines.equations import Written
-from .._numbers.sketches import SketchNode
+from .._numbers.program import NumericProgram
+from .._numbers.sketches import SketchNode, sketches
 from .._source.origin import Origin
 from .difference import Divergence
-from .rounding import RunCall, sketched
+from .judge import WIDE, RunCall
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
@@ -60,7 +62,9 @@ class _Side:
     """
 
     def __init__(self, call: RunCall, known: _Groups):
-        self.nodes, self.outputs = sketched(call.in_float32 or call)
+        with set_x64(True):
+            program = NumericProgram(call.program, WIDE, call.numbers)
+            self.nodes, self.outputs = sketches(program, call.arrays)
         self.groups = [known.of(n, node) for n, node in enumerate(self.nodes)]
         self.own = dict[int, frozenset[int]]()
 

@@ -44,7 +44,7 @@ def test_the_verdict_is_that_of_what_was_planted(case):
     assert found == {x: "differs" if x in case.wrong else "rounding" for x in found}
 
 
-def test_a_gelu_within_rounding_is_undecidable_beside_float32_alone():
+def test_a_gelu_within_rounding_hides_and_a_function_tells():
     x = jax.random.normal(jax.random.key(1), (16, 8), BF16)
     ws = [jax.random.normal(jax.random.key(n), (8, 8), BF16) / 3 for n in (2, 3)]
 
@@ -52,15 +52,9 @@ def test_a_gelu_within_rounding_is_undecidable_beside_float32_alone():
         return lambda x, ws: jnp.tanh(act(x @ ws[0]) @ ws[1])
 
     tanh, erf = net(jax.nn.gelu), net(references.exactly)
-    (found,) = compared(tanh, (x, ws), references.run(erf, (x, ws), F32))["differences"]
-    assert found.verdict == "undecidable"
-    assert found.shows_in == "float32"
-    assert "float32" in found.reason
-    # In bfloat16 alone it does not show, and the report says so.
     (found,) = compared(tanh, (x, ws), references.run(erf, (x, ws)))["differences"]
     assert (found.verdict, found.shows_in) == ("rounding", "float32")
-    assert found.hidden > 1e-4
-    # A function runs in float32 as well.
+    assert found.rounding > 1e-4
     (found,) = compared(tanh, (x, ws), erf)["differences"]
     assert (found.verdict, found.shows_in) == ("differs", "float32")
 
@@ -103,7 +97,7 @@ def test_what_is_not_finite_differs():
     wrong = [each for each in found if each.verdict == "differs"]
     assert [each.output for each in wrong] == ["['exact']"]
     assert wrong[0].error == np.inf
-    assert wrong[0].reason == "the reference has NaN in 8 of 128 elements"
+    assert np.isnan(wrong[0].reference)
 
 
 def test_decisions_that_flip_are_rounding_and_are_named():
@@ -140,9 +134,7 @@ def test_the_only_output_takes_what_numpy_takes(given):
 WRONG = {
     "missing": ({"a": X}, ["other outputs", "['b']  missing", "reference={"]),
     "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
-    "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "Write reference['a'].T"]),
-    "flat": ({"a": X.ravel(), "b": X}, ["Write reference['a'].reshape((8, 16))"]),
-    "other": ({"a": X[1:], "b": X}, ["the same inputs"]),
+    "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "function has (8, 16)"]),
     "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
     "void": (
         {"a": np.zeros((8, 16), "V2"), "b": X},
@@ -178,7 +170,8 @@ def test_the_check_names_outputs_and_needs_no_tolerance():
     with pytest.raises(AssertionError, match=r"reference in \['b'\]\.") as error:
         check_precision(f, X, reference=right | {"b": np.cos(X) * 1.01})
     text = str(error.value)
-    assert "is another computation in 1 of 2 outputs: it differs by 0.99% in ['b']" in text
+    assert "the reference differs by 0.99% in ['b']; rounding explains " in text
+    assert "another computation in 1 of 2 outputs" in text
 
 
 def test_modules_that_change_in_place_are_outputs():
@@ -258,16 +251,3 @@ def test_an_error_of_the_reference_says_whose_it_is():
     with pytest.raises(TypeError) as raised:
         compared(jnp.sin, (X,), lambda x, y: x)
     assert "That is reference=" in raised.value.__notes__[-1]
-
-
-def test_a_function_without_arguments_gives_the_reference():
-    for factor, verdict in ((1, "rounding"), (1.01, "differs")):
-        report = audit_precision(jnp.sin, X, reference=_given(factor))
-        assert report.differences[0].verdict == verdict
-
-
-def _given(factor):
-    def reference():
-        return factor * np.sin(X)
-
-    return reference

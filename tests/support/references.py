@@ -16,7 +16,7 @@ from dtypeguard._leaves.compat import set_x64
 from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
 from dtypeguard._reference.divergence import divergence
-from dtypeguard._reference.rounding import RunCall
+from dtypeguard._reference.judge import RunCall
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from dtypeguard._testing.inputs import CONFIGURATIONS
+from dtypeguard._sweep.inputs import CONFIGURATIONS
 
 from . import catalog
 from .report import Report

@@ -70,7 +70,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "Work": ("_costs.work", "PrecisionReport.work"),
         "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),
         "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
-        "PlanSearch": ("_precision.plan_report", "PrecisionReport.search"),
+        "PlanSearch": ("_precision.curve", "PrecisionReport.search"),
         "ProductsReport": ("", "PrecisionReport"),
         "Difference": ("_reference.difference", "a row of PrecisionReport.differences"),
         "Divergence": ("_reference.difference", "PrecisionReport.divergence"),

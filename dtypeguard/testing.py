@@ -28,7 +28,8 @@ from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, lock_of, write
 from ._precision.audit import audit_precision
-from ._precision.planned import check_call, inputs_of
+from ._precision.curve import check_call
+from ._precision.planned import inputs_of
 from ._precision.prepared import check_progress, counted, status
 from ._program.trace import TraceFailed
 from ._sweep.checks import (

@@ -13,7 +13,8 @@ from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
-from .._precision.planned import PlannedInputs, check_call, plan_call
+from .._precision.curve import check_call, plan_call
+from .._precision.planned import BUDGET, PlannedInputs
 from .._precision.prepared import Show, status
 from . import output
 from .forms import Annotation, FormedReport, check_files, deliver
@@ -21,15 +22,11 @@ from .output import UsageError
 from .targets import NamedCall, Reader
 
 
-def measured(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
     is_search = bool(options.out or options.is_plan) and not options.check
-    missing = [x for x in ("narrow", "tolerance") if vars(options)[x] is None]
-    if is_search and missing:
-        raise UsageError(
-            f"a search needs --{missing[0]}. Write for example: --narrow bfloat16 "
-            "--tolerance 0.02"
-        )
+    if is_search and options.narrow is None:
+        raise UsageError("a search needs --narrow. Write for example: --narrow bfloat16")
     if options.check and options.narrow is not None:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
@@ -48,7 +45,6 @@ def measured(options: argparse.Namespace) -> int:
     return deliver(found, options, is_ok, style)
 
 
-_BUDGET = 300  # runs of a search
 _Found = tuple[Any, bool, str]  # a report, whether it is fine, and its style then
 
 
@@ -120,7 +116,7 @@ def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
         [reader.call(name)[3:] for name in names]
         for names in (options.also, options.held_out)
     )
-    return PlannedInputs(also, held_out, _BUDGET)
+    return PlannedInputs(also, held_out, BUDGET)
 
 
 def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:

@@ -27,8 +27,7 @@ from .._program.trace import strong_type
 from .._source.files import is_installed, is_users, short_path
 from .._source.inert import variables_of
 from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-
-JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+from .unfiltered import JAX
 
 
 class Kind(NamedTuple):
@@ -239,16 +238,11 @@ def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     # All functions of one wrapper share its code. Their variables hold what they wrap.
     if inner is not None and not any(value is inner for value in values.values()):
         return None
-    positional = code.co_argcount + code.co_kwonlyargcount
-    names = code.co_varnames
-    named = {name: values[name] for name in names[:positional] if name in values}
-    if not code.co_flags & inspect.CO_VARARGS:
-        return named
-    given, keywords = values.get(names[positional], ()), {}
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        keywords = values.get(names[positional + 1], {})
-    if inner is None:
-        return named | {names[positional]: given} | keywords
+    names, positional, keyword = inspect.getargs(code)
+    named = {name: values[name] for name in names if name in values}
+    given, keywords = values.get(positional, ()), values.get(keyword, {})
+    if inner is None or positional is None:
+        return named | ({positional: given} if positional else {}) | keywords
     try:
         return inspect.signature(function).bind_partial(*given, **keywords).arguments
     except TypeError:

@@ -16,8 +16,9 @@ from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
+from .curve import search_if_asked
 from .losses import advice_of, line_losses
-from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of, search_if_asked
+from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of
 from .prepared import check_progress, prepare, running, status
 from .products import ProductRuns, check_options, product_losses
 from .report import PrecisionReport

@@ -1,31 +1,34 @@
-"""Plans of a function: searched, and checked against what they promise."""
+"""Programs that are run by plans: their inputs, and what each plan gives."""
 
 import dataclasses
 import inspect
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._autocast.entries import PRODUCTS
-from .._autocast.matching import Matcher
+from .._autocast.decide import by_plan
+from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
+from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
+from .._leaves.compat import as_function
+from .._leaves.dtypes import bits
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
+from .._numbers.nodes import Node
+from .._numbers.plans import WidthPlan
+from .._numbers.run import run
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
-from .plan_report import PlanCheck, PlanSearch
-from .planning import Candidate, Planning, PlanTrials, candidates_in
 from .prepared import Prepared, Show, prepare, running
+from .runs import Inputs
 
 BUDGET = 300
 _NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
-# Of the lines that lose most.
-_WORST = 5
 
 
 class PlannedInputs(NamedTuple):
@@ -65,19 +68,9 @@ def inputs_of(
     return PlannedInputs(named(also), named(held_out), budget)
 
 
-def plan_call(
-    f: Function,
-    args: Args,
-    kwargs: Mapping[str, PyTree] | None,
-    narrow: DType,
-    tolerance: float,
-    inputs: PlannedInputs,
-    show_status: Show,
-) -> PlanSearch:
-    """Searches the plan of a call."""
-    prepared = plannable(f, args, kwargs, narrow, show_status)
-    with running(prepared.traced, prepared.formats):
-        return searched(prepared, tolerance, inputs, show_status)
+def has_plan(formats: Formats) -> bool:
+    """Whether there are plans in these dtypes."""
+    return formats.narrow in _NARROW and formats.wide == np.float32
 
 
 def plannable(
@@ -93,7 +86,7 @@ def plannable(
     show_status("tracing")
     traced = subject.traced()
     formats = formats_of(list(traced.avals), None, narrow)
-    if not _has_plan(formats):
+    if not has_plan(formats):
         raise TypeError(
             f"audit_precision got narrow={shown(narrow)}. Write narrow=jnp.bfloat16 or "
             "narrow=jnp.float16: a plan has no other."
@@ -102,119 +95,114 @@ def plannable(
         return prepare(subject, traced, Graph(traced.program), formats, show_status)
 
 
-def search_if_asked(
-    prepared: Prepared, tolerance: float | None, inputs: PlannedInputs, show_status: Show
-) -> PlanSearch | None:
-    """The plan of a program that was run; None without a tolerance, or in other dtypes."""
-    if tolerance is None or not inputs.budget or not _has_plan(prepared.formats):
-        return None
-    return searched(prepared, tolerance, inputs, show_status)
+class Trials:
+    """Runs of a program by plans.
 
+    Attributes:
+        program: the program.
+        has_products: whether there are products in it.
+        work: the share of each equation in the multiply-adds, or in all that rounds if
+            there are no products.
+        updated: the paths of the outputs of which the error is that of an update.
+        apart: how far the outputs for two inputs are apart; None of one input.
+    """
 
-def _has_plan(formats: Formats) -> bool:
-    """Whether there are plans in these dtypes."""
-    return formats.narrow in _NARROW and formats.wide == np.float32
+    def __init__(self, prepared: Prepared, inputs: PlannedInputs):
+        self._prepared, self._runs = prepared, prepared.runs
+        self.program = prepared.measures.program
+        first = prepared.measures.arrays
+        more = [self._arrays(*each) for each in (*inputs.also, *inputs.held_out)]
+        every = [*map(self._runs.inputs, (first, *more))]
+        self._given = every[: 1 + len(inputs.also)]
+        self._held_out = every[1 + len(inputs.also) :]
+        self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
+        self.apart = min((every[0].off(x.exact) for x in every[1:]), default=None)
+        nodes = [*self.program.block.all_nodes()]
+        work = {x.number: operations(x.eqn) * repetitions(x.stack) for x in nodes}
+        self.has_products = any(work.values())
+        if not self.has_products:
+            work = {x.number: float(x.rounds) for x in nodes}
+        total = sum(work.values())
+        self.work = {number: part / total for number, part in work.items() if part}
 
+    def _arrays(self, args: Args, kwargs: Kwargs) -> list[Leaf]:
+        """Other arguments as the arrays of the program."""
+        prepared = self._prepared
+        given, first = prepared.subject.other(args, kwargs), prepared.subject.given
+        avals = prepared.traced.program.in_avals
+        rows = zip(first.paths, given.paths, given.arrays, avals)
+        for path, other, array, aval in rows:
+            is_same = path == other and jnp.shape(array) == aval.shape
+            if not is_same or jnp.asarray(array).dtype != aval.dtype:
+                raise TypeError(
+                    f"audit_precision got other inputs with {other}: {describe(array)}, "
+                    f"and the arguments have {path}: {describe(aval)}. Give a plan inputs "
+                    "of the same types and shapes, in the same order."
+                )
+        return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
 
-def searched(
-    prepared: Prepared, tolerance: float, inputs: PlannedInputs, show_status: Show
-) -> PlanSearch:
-    """Searches the plan of a program that was run."""
-    trials, scaled = trials_of(prepared, inputs), prepared.runs.scaled()
-    bare = Plan(
-        np.dtype(trials.program.formats.narrow),
-        loss_scale=None if scaled is None else scaled.scale,
-        tolerance=tolerance,
-        measured=_measured(prepared.subject.f, trials),
-    )
-    found = Planning(trials, bare, inputs.budget, show_status).search()
-    updates = tuple(prepared.traced.paths[number] for number in trials.updated)
-    return dataclasses.replace(found, updates=updates)
+    def error(self, function: Callable[..., Sequence[Leaf]]) -> float:
+        """The greatest error of what computes the program, on the inputs of the search."""
+        return self._worst(function, self._given) or 0.0
 
+    def _worst(
+        self, function: Callable[..., Sequence[Leaf]], inputs: Sequence[Inputs]
+    ) -> float | None:
+        # A check in the program may raise as late as its results are read.
+        made = lambda arrays: jax.block_until_ready(function(*arrays))
+        error_of = self._runs.error_of
+        return max((error_of(lambda x=x: made(x.arrays), x) for x in inputs), default=None)
 
-def trials_of(prepared: Prepared, inputs: PlannedInputs) -> PlanTrials:
-    """What runs a program by plans."""
-    also, held_out = (
-        [_arrays(prepared, *each) for each in more]
-        for more in (inputs.also, inputs.held_out)
-    )
-    also = [prepared.measures.arrays, *also]
-    return PlanTrials(prepared, also, held_out)
-
-
-def _arrays(prepared: Prepared, args: Args, kwargs: Kwargs) -> list[Leaf]:
-    """Other arguments as the arrays of a program."""
-    given, first = prepared.subject.other(args, kwargs), prepared.subject.given
-    avals = prepared.traced.program.in_avals
-    rows = zip(first.paths, given.paths, given.arrays, avals)
-    for path, other, array, aval in rows:
-        is_same = path == other and jnp.shape(array) == aval.shape
-        if not is_same or jnp.asarray(array).dtype != aval.dtype:
-            raise TypeError(
-                f"audit_precision got other inputs with {other}: {describe(array)}, and "
-                f"the arguments have {path}: {describe(aval)}. Give a plan inputs of the "
-                "same types and shapes, in the same order."
-            )
-    return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
-
-
-def _measured(f: Any, trials: PlanTrials) -> str:
-    """What is measured, for a reader of the plan."""
-    while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
-        f = f.__wrapped__
-    inner = inspect.unwrap(f)
-    name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
-    name = name if name.isidentifier() else "f"
-    # Functions such as `jax.grad(loss)` bear the name of the one that they call.
-    if inner is not f:
-        name = f"a function around {name}"
-    is_gradient = any(node.is_backward for node in trials.program.block.all_nodes())
-    return f"autocast({name}){', with the gradient inside' * is_gradient}"
-
-
-def check_call(
-    f: Function,
-    args: Args,
-    kwargs: Mapping[str, PyTree] | None,
-    path: str | os.PathLike[str],
-    tolerance: float | None,
-    inputs: PlannedInputs,
-    show_status: Show,
-) -> PlanCheck:
-    """Measures a function by the plan of a file."""
-    plan = Plan.load(path)
-    prepared = plannable(f, args, kwargs, plan.narrow, show_status)
-    with running(prepared.traced, prepared.formats):
-        trials = trials_of(prepared, inputs)
-        show_status("running it by the plan")
-        now = dataclasses.replace(
-            plan,
-            tolerance=plan.tolerance if tolerance is None else tolerance,
-            error=trials.error(plan),
-            held_out=trials.held_out(plan),
-            share=trials.share(plan),
+    def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
+        """What runs the program by a plan, equation by equation."""
+        widths, formats = by_plan(self.program, plan), Formats(self.program.formats.wide)
+        scale = None if plan.loss_scale is None else np.float32(plan.loss_scale)
+        return lambda *arrays: run(
+            self.program, widths, arrays, formats=formats, scale=scale
         )
-        found = PlanCheck(os.fspath(path), plan, now, trials.compiled(plan))
-        if found.is_within:
-            return found
-        return dataclasses.replace(found, worst=_worst(trials, plan, show_status))
 
+    def measured(self, plan: Plan) -> Plan:
+        """A plan with the figures of the program that `autocast` makes, as XLA compiles it.
 
-def _worst(
-    trials: PlanTrials, plan: Plan, show_status: Show
-) -> tuple[tuple[str, float], ...]:
-    """The lines that the plan has narrow, with the error that each causes alone."""
-    stacks = {node.number: node.stack for node in trials.program.block.all_nodes()}
-    found = list[tuple[str, float]]()
+        With a loss scale, which is no part of the program, it runs equation by equation.
+        """
+        if plan.loss_scale is None:
+            function = jax.jit(as_function(narrowed(self.program.jaxpr, plan)))
+        else:
+            function = self.eager(plan)
+        widths = by_plan(self.program, plan)
+        nodes = (x for x in self.program.block.all_nodes() if x.number in self.work)
+        narrow = (self.work[x.number] for x in nodes if self._is_narrow(x, widths))
+        return dataclasses.replace(
+            plan,
+            error=self.error(function),
+            held_out=self._worst(function, self._held_out),
+            share=sum(narrow),
+        )
 
-    def is_narrow(candidate: Candidate) -> bool:
-        entry = Matcher(plan).entry(stacks[min(candidate.nodes)])
-        if entry is not None:
-            return entry.dtype == plan.narrow
-        return plan.default != PRODUCTS or candidate.work > 0
+    def narrows(self, node: Node, widths: WidthPlan) -> bool:
+        """Whether a plan has an equation compute in 16 bits."""
+        computes = widths.computes(int(widths.entries[node.number]))
+        return computes is not None and bits(computes.dtype) <= 16
 
-    for candidate in filter(is_narrow, candidates_in(trials.program)[0]):
-        show_status(f"measuring line {len(found) + 1}")
-        error = trials.alone(candidate.rounding(trials.program))
-        found.append((str(candidate.entry(plan.narrow)), error))
-    return tuple(sorted(found, key=lambda each: -each[1])[:_WORST])
+    def _is_narrow(self, node: Node, widths: WidthPlan) -> bool:
+        """Whether an equation computes in 16 bits, by the plan or as it is written."""
+        if widths.entries[node.number]:
+            return self.narrows(node, widths)
+        dtypes = [x.aval.dtype for x in node.eqn.invars if hasattr(x.aval, "dtype")]
+        return max(map(bits, dtypes), default=0) <= 16
+
+    @property
+    def name(self) -> str:
+        """What is measured, for a reader of the plan."""
+        f: Any = self._prepared.subject.f
+        while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
+            f = f.__wrapped__
+        inner = inspect.unwrap(f)
+        name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
+        name = name if name.isidentifier() else "f"
+        # Functions such as `jax.grad(loss)` bear the name of the one that they call.
+        if inner is not f:
+            name = f"a function around {name}"
+        is_gradient = any(node.is_backward for node in self.program.block.all_nodes())
+        return f"autocast({name}){', with the gradient inside' * is_gradient}"

@@ -13,7 +13,7 @@ from .._leaves.types import public
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import html, text
-from .plan_report import PlanSearch
+from .curve import PlanSearch
 from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
 
 _NO_WORDS = ReportWords("", "", "", "")

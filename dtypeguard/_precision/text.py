@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 from .._leaves.rows import columns, percent
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
-from .plan_report import table_of
 from .rows import STOCHASTICALLY, LineLoss
 
 # A `PrecisionReport`, which is made of these texts.
@@ -201,8 +200,8 @@ def advice(it: Report) -> list[str]:
             f"{percent(it.scaled)} off. Or keep the params in {it.wide}."
         )
     if it.search is not None:
-        entries = (f"  {row}" for row in table_of(it.search.plan.entries))
-        return [*told, f"For dtypeguard.autocast, a {it.search.headline}", *entries]
+        curve = (f"  {row}" for row in it.search.rows())
+        return [*told, f"For dtypeguard.autocast, a {it.search.headline}", *curve]
     if it.is_spread or makes_all_wide(it):
         return told
     return [*told, *dict.fromkeys(loss.remedy for loss in it.fix)]

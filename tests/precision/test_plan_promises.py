@@ -8,7 +8,8 @@ from helpers import need
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._precision.planned import check_call, inputs_of, plan_call
+from dtypeguard._precision.curve import check_call, plan_call
+from dtypeguard._precision.planned import inputs_of
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32

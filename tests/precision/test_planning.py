@@ -1,4 +1,4 @@
-"""The search for a plan: within the tolerance, nothing to drop, figures from runs."""
+"""The search for a plan: a curve whose figures are from runs, and the row that it marks."""
 
 import dataclasses
 import pickle
@@ -10,8 +10,9 @@ from trained import written
 
 from dtypeguard import Plan, audit_precision, autocast
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._precision.plan_report import PlanCheck
-from dtypeguard._precision.planned import inputs_of, plan_call
+from dtypeguard._precision import ranking
+from dtypeguard._precision.curve import plan_call
+from dtypeguard._precision.planned import inputs_of
 from dtypeguard.testing import check_precision
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
@@ -29,7 +30,7 @@ def searched(f, args, tolerance, narrow=BF16, **more):
 
 def error_of(module, plan, args):
     """By hand: the step by the plan beside the step; of params, the update counts."""
-    made = jax.tree.leaves(autocast(module.step, plan)(*args))
+    made = jax.tree.leaves(jax.jit(autocast(module.step, plan))(*args))
     exact = jax.tree.leaves(module.step(*args))
     before = [*jax.tree.leaves(args[0]), 0.0]
     norm = lambda x: float(jnp.linalg.norm(jnp.ravel(x)))
@@ -45,18 +46,31 @@ def module(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(module):
     args = module.inputs()
-    return searched(module.step, args, 0.002, held_out=[module.unseen()])
+    return searched(module.step, args, 0.003, held_out=[module.unseen()])
 
 
-def test_the_plan_is_within_the_tolerance_by_hand_as_well(found, module):
+def test_each_row_of_the_curve_is_what_it_says_by_hand_as_well(found, module):
+    assert len(found.curve) == len(found.rows()) - 1 <= 8
+    for plan in found.curve:
+        by_hand = error_of(module, plan, module.inputs())
+        assert by_hand == pytest.approx(plan.error, rel=0.05, abs=1e-5)
+    all_narrow, bare, *_, all_wide = found.curve
+    assert (all_narrow.default, all_narrow.entries) == ("all", ())
+    assert (bare.default, bare.entries, bare.share) == ("products", (), 1)
+    assert all_wide.share == 0
+    assert all_wide.error < 1e-5 < bare.error < all_narrow.error
+
+
+def test_the_plan_is_the_row_with_most_narrow_within_the_tolerance(found, module):
     plan = found.plan
+    assert any(each is plan for each in found.curve)
     assert found.is_within
-    assert found.is_minimal
-    assert plan.error <= plan.tolerance == 0.002
-    # XLA leaves out roundings, so compiled it is less off than op by op.
-    assert error_of(module, plan, module.inputs()) <= 1.1 * plan.tolerance
-    assert error_of(module, plan, module.unseen()) <= 1.5 * plan.tolerance
+    assert plan.error <= plan.tolerance == 0.003
+    assert not any(x.error <= 0.003 and x.share > plan.share for x in found.curve)
     assert plan.held_out == pytest.approx(plan.error, rel=0.5)
+    held_out = error_of(module, plan, module.unseen())
+    assert held_out == pytest.approx(plan.held_out, rel=0.05)
+    assert sum(x.share for x in plan.entries) == pytest.approx(1 - plan.share)
 
 
 def test_no_entry_can_be_dropped(found, module, tmp_path):
@@ -66,14 +80,38 @@ def test_no_entry_can_be_dropped(found, module, tmp_path):
         rest = tuple(each for each in plan.entries if each is not entry)
         assert entry.error > plan.tolerance
         dataclasses.replace(plan, entries=rest).save(tmp_path / "less.plan")
-        with pytest.raises(AssertionError, match=r"not within 0\.2%") as failed:
+        with pytest.raises(AssertionError, match=r"not within 0\.3%") as failed:
             check_precision(module.step, *module.inputs(), plan=tmp_path / "less.plan")
-        assert str(entry) in str(failed.value) or entry.expression is None
+        assert str(entry) in str(failed.value)
+
+
+def routed(w, x):
+    """Experts of one layer, of which a small product chooses one."""
+    chosen = jnp.argmax(route(w["route"], x), -1)
+    made = jnp.stack([jnp.tanh(x @ each) for each in w["experts"]])
+    return made[chosen, jnp.arange(len(x))]
+
+
+def route(w, x):
+    return x @ w
+
+
+def test_without_a_tolerance_the_best_cheap_row_is_the_plan():
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (16, 8), (8, 16, 32), (512, 16)
+    first, experts, x = map(jax.random.normal, keys, shapes)
+    found = searched(routed, ({"route": first, "experts": experts}, x), None)
+    (entry,) = found.plan.entries
+    assert entry.place.endswith("test_planning.py:route")
+    assert entry.expression is None
+    assert 0.95 < found.plan.share < 1
+    bare = next(x for x in found.curve if x.default == "products" and not x.entries)
+    assert found.plan.error < bare.error / 2
 
 
 def test_an_update_that_rounding_takes_away_is_no_plan(found):
     """New params are nearly right in bfloat16, but their updates are not."""
-    assert {*found.updates} == {"[0][0]", "[0][1]", "[0][2]"}
+    assert "For [0][0], [0][1] and 1 more, the error is that of the update" in str(found)
     assert found.plan.default == "products"  # the updates are as written
 
 
@@ -93,26 +131,44 @@ def test_the_report_has_the_plan_and_survives_pickling(module, tmp_path):
 
 def test_a_plan_is_right_for_all_of_several_inputs(module):
     params, x, y = module.inputs()
-    hard = (params, 30 * x, y)
+    hard = (params, x + 30, y)
     one = searched(module.step, (params, x, y), 0.01)
     both = searched(module.step, (params, x, y), 0.01, also=[hard])
     assert both.plan.error <= 0.01
-    assert both.runs > one.runs
+    assert one.curve[0].error < both.curve[0].error
+    assert any(note.startswith("In float32, the outputs") for note in both.notes)
 
 
 def test_the_runs_are_at_most_as_many_as_allowed(module):
-    found = searched(module.step, module.inputs(), 0.001, budget=3)
-    assert not found.is_minimal
+    found = searched(module.step, module.inputs(), 0.001, budget=2)
     assert "runs were spent" in str(found)
-    assert found.runs <= 3 + 2 * len(found.plan.entries) + 4
+    assert found.runs <= 2 + len(found.curve)
 
 
-def test_where_products_are_too_far_off_it_says_so(module):
-    found = searched(module.step, module.inputs(), 0.001)
-    assert found.is_within
-    assert any(note.startswith("With products alone in bfloat16") for note in found.notes)
-    assert found.plan.share < 1
-    assert sum(x.share for x in found.plan.entries) == pytest.approx(1 - found.plan.share)
+def test_trials_of_a_large_program_are_eager(module, monkeypatch):
+    args = module.inputs()
+    flagged = searched(module.step, args, 0.003)
+    monkeypatch.setattr(ranking, "MOST_EQUATIONS", 0)
+    eager = searched(module.step, args, 0.003)
+    assert eager.plan == flagged.plan
+
+
+def test_loops_and_branches_are_ranked_as_they_run(monkeypatch):
+    def f(w, x):
+        def step(x, w):
+            x = jax.lax.cond(jnp.sum(x) > 0, lambda x: jnp.tanh(x @ w), jnp.tanh, x)
+            return jax.lax.fori_loop(0, 2, lambda _, x: 0.5 * x + x @ w, x), x
+
+        return jax.lax.scan(step, x, w)
+
+    keys = jax.random.split(jax.random.key(0))
+    w, x = (jax.random.normal(key, (3, 8, 8)) / 3 for key in keys)
+    flagged = searched(f, (w, x[0]), 1e-4)
+    monkeypatch.setattr(ranking, "MOST_EQUATIONS", 0)
+    eager = searched(f, (w, x[0]), 1e-4)
+    assert len(flagged.plan.entries) == 1  # the whole function
+    without, by_hand = flagged.plan.entries[0].error, eager.plan.entries[0].error
+    assert without == pytest.approx(by_hand, rel=0.1)
 
 
 def test_float16_whose_gradients_leave_its_range_has_the_loss_scale(module):
@@ -163,10 +219,6 @@ def test_what_xla_leaves_out_counts_as_well():
         return max(jnp.linalg.norm(a - b) / n for a, b, n in zip(made, exact, sizes))
 
     assert found.is_within
-    assert found.compiled < 0.025
     assert off(found.plan) < 0.025
     if off(dataclasses.replace(found.plan, default="all")) > 0.1:  # before JAX 0.12
         assert found.plan.default != "all"
-    check = PlanCheck("p", found.plan, dataclasses.replace(found.plan, error=0.005), 0.3)
-    assert not check.is_within
-    assert "0.5% off (30% as XLA compiles it here), not within 2%" in str(check)

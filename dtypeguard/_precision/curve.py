@@ -1,0 +1,342 @@
+"""The search for a plan: a curve from all narrow to all wide, of which each row was run."""
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from .._autocast.entries import ALL, PRODUCTS
+from .._autocast.plan import Plan
+from .._leaves.rows import columns, percent, shown_fields
+from .._leaves.types import Args, DType, Function, PyTree
+from .planned import PlannedInputs, Trials, has_plan, plannable
+from .prepared import Prepared, Show, running
+from .ranking import Ranking
+from .rows import plain
+
+# Without a tolerance, the plan keeps this part of what can be narrow.
+_MOST_SHARE = 0.95
+# Rows of the curve have at most these parts of the error of `autocast(f, dtype)`.
+_PARTS = 1 / 2, 1 / 4
+# How often a plan is searched that is within the tolerance as it runs.
+_ATTEMPTS = 3
+# Of the narrow lines that lose most, in a check.
+_WORST = 5
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PlanSearch:
+    """How a plan was found; `print` it.
+
+    Attributes:
+        plan: the plan.
+        curve: plans from all narrow to all wide, with their figures; it is one of them.
+        runs: how many runs of the program were made.
+        seconds: how long that took.
+        notes: what a reader of the figures has to know.
+        lines: the numbers of the program's lines that its entries name.
+    """
+
+    plan: Plan
+    curve: tuple[Plan, ...]
+    runs: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    lines: frozenset[int] = frozenset()
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the plan is within its tolerance, on what is held out as well."""
+        return is_within(self.plan)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the plan is within its tolerance, and anything is narrow by it."""
+        return self.is_within and self.plan.share != 0
+
+    @property
+    def headline(self) -> str:
+        """The plan in a sentence."""
+        plan = self.plan
+        if plan.share == 0 and self.is_within:
+            bound = percent(plan.tolerance or 0.0)
+            return f"plan: nothing to gain: within {bound}, no product is narrow."
+        share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
+        count = len(plan.entries)
+        wide = "1 line" if count == 1 else f"{count or 'no'} lines"
+        return f"plan: {share}, {wide} wide, {_off(plan)}."
+
+    def rows(self) -> list[str]:
+        """The curve as a table; the plan has a star."""
+        rows = [("", "off", "held out", "narrow", "in float32")]
+        for plan in self.curve:
+            out = "" if plan.held_out is None else percent(plan.held_out)
+            figures = percent(plan.error or 0.0), out, percent(plan.share or 0.0)
+            rows.append(("*" if plan is self.plan else " ", *figures, _wide(plan)))
+        return columns(rows)
+
+    def __str__(self) -> str:
+        lines = [self.headline, *self.rows(), "", *self.notes]
+        return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        found = shown_fields(self) | shown_fields(self.plan)
+        del found["plan"]
+        found["curve"] = [shown_fields(plan) for plan in self.curve]
+        return plain(found) | {"seconds": round(self.seconds, 3), "ok": self.is_of_use}
+
+    def __repr__(self) -> str:
+        return f"PlanSearch({self.headline})"
+
+
+def _wide(plan: Plan) -> str:
+    """What a plan has in float32, in few words."""
+    if not plan.entries:
+        return "all but products" if plan.default == PRODUCTS else "nothing"
+    few = ", ".join(map(str, plan.entries[:2]))
+    return few + f", {len(plan.entries) - 2} more" * (len(plan.entries) > 2)
+
+
+def is_within(plan: Plan) -> bool:
+    """Whether the figures of a plan are within its tolerance, finite without one."""
+    errors = [x for x in (plan.error, plan.held_out) if x is not None]
+    bound = 1e30 if plan.tolerance is None else plan.tolerance
+    return bool(errors) and max(errors) <= bound
+
+
+def _off(plan: Plan) -> str:
+    """How far off a plan is, and whether that is within its tolerance."""
+    off = f"{percent(plan.error or 0.0)} off"
+    off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
+    if plan.tolerance is None:
+        return off
+    return f"{off}, {'' if is_within(plan) else 'not '}within {percent(plan.tolerance)}"
+
+
+# The search
+
+
+def plan_call(
+    f: Function,
+    args: Args,
+    kwargs: Mapping[str, PyTree] | None,
+    narrow: DType,
+    tolerance: float | None,
+    inputs: PlannedInputs,
+    show_status: Show,
+) -> PlanSearch:
+    """Searches the plan of a call."""
+    prepared = plannable(f, args, kwargs, narrow, show_status)
+    with running(prepared.traced, prepared.formats):
+        return searched(prepared, tolerance, inputs, show_status)
+
+
+def search_if_asked(
+    prepared: Prepared, tolerance: float | None, inputs: PlannedInputs, show_status: Show
+) -> PlanSearch | None:
+    """The plan of a program that was run; None without a tolerance, or in other dtypes."""
+    if tolerance is None or not inputs.budget or not has_plan(prepared.formats):
+        return None
+    return searched(prepared, tolerance, inputs, show_status)
+
+
+def searched(
+    prepared: Prepared,
+    tolerance: float | None,
+    inputs: PlannedInputs,
+    show_status: Show,
+) -> PlanSearch:
+    """Searches the plan of a program that was run.
+
+    Lines are ranked by one compiled program; each row of the curve is then run as
+    `autocast` has it, on all inputs.
+    """
+    started, trials = time.monotonic(), Trials(prepared, inputs)
+    scaled = prepared.runs.scaled()
+    bare = Plan(
+        trials.program.formats.narrow,
+        default=PRODUCTS if trials.has_products else ALL,
+        loss_scale=None if scaled is None else scaled.scale,
+        tolerance=tolerance,
+        measured=trials.name,
+    )
+    ranking = Ranking(trials, bare, inputs.budget, show_status)
+    rows = dict[frozenset[int], Plan]()
+
+    def row(wide: Collection[int]) -> Plan:
+        if wide not in rows:
+            show_status(f"running it with {len(wide)} lines wide")
+            plan = dataclasses.replace(bare, entries=ranking.entries(wide))
+            rows[frozenset(wide)] = trials.measured(plan)
+        return rows[frozenset(wide)]
+
+    bare_error, order = ranking.error(()), ranking.order()
+    choose = lambda bound: ranking.whole(_choose(order, ranking, bound))
+    wanted = [frozenset(), ranking.whole(order[:1]), _cheap(order, ranking)]
+    if tolerance is None:
+        wanted += [choose(part * bare_error) for part in _PARTS]
+    for wide in (*wanted, frozenset(order)):
+        row(wide)
+    wide = frozenset[int]()
+    for _ in range(_ATTEMPTS):
+        error = row(wide).error or 0.0
+        if tolerance is None or error <= tolerance:
+            break
+        # Compiled, a program may leave out roundings, and have others.
+        ratio = ranking.error(wide) / error if 0 < error < math.inf else 1.0
+        wide = choose(tolerance * min(ratio, 1e18))
+    every = {**rows}
+    if bare.default != ALL:
+        show_status(f"running it with all in {bare.narrow}")
+        every[None] = trials.measured(dataclasses.replace(bare, default=ALL))
+    key = _marked(every, tolerance)
+    if key:
+        entries = ranking.entries(key, has_errors=True)
+        every[key] = dataclasses.replace(every[key], entries=entries)
+    by_share = lambda plan: (plan.default != ALL, -plan.share, -plan.error)
+    return PlanSearch(
+        plan=every[key],
+        curve=(*sorted(every.values(), key=by_share),),
+        runs=ranking.count + len(every),
+        seconds=time.monotonic() - started,
+        notes=(*_notes(trials, ranking, every[key]),),
+        lines=ranking.lines(key or ()),
+    )
+
+
+def _choose(order: Sequence[int], ranking: Ranking, bound: float) -> list[int]:
+    """What is enough for a bound, with nothing that is not needed, and least work.
+
+    The best ones for their price are taken first, or the cheapest ones.
+    """
+    work = lambda number: ranking.parts[number].work
+    found = list[list[int]]()
+    for tried in (order, sorted(order, key=work)):
+        least, most = 0, len(tried)
+        while least < most:
+            middle = (least + most) // 2
+            is_enough = ranking.error(tried[:middle]) <= bound
+            least, most = (least, middle) if is_enough else (middle + 1, most)
+        left = [*tried[:most]]
+        for item in reversed(left):
+            others = [other for other in left if other != item]
+            left = others if ranking.error(others) <= bound else left
+        found.append(left)
+    return min(found, key=lambda left: sum(map(work, left)))
+
+
+def _cheap(order: Sequence[int], ranking: Ranking) -> frozenset[int]:
+    """The best ones that leave most of the work narrow."""
+    room = (1 - _MOST_SHARE) * sum(part.work for part in ranking.parts)
+    made = list[int]()
+    for number in order:
+        if ranking.parts[number].work <= room:
+            room -= ranking.parts[number].work
+            made.append(number)
+    return frozenset(made)
+
+
+_Key = frozenset[int] | None
+
+
+def _marked(rows: Mapping[_Key, Plan], tolerance: float | None) -> _Key:
+    """The row with most narrow of those within a tolerance, or the best cheap one."""
+    error, share = ({k: getattr(x, n) or 0.0 for k, x in rows.items()} for n in _FIGURES)
+    if tolerance is None:
+        cheap = [k for k in rows if share[k] >= _MOST_SHARE * max(share.values())]
+        return min(cheap, key=error.__getitem__)
+    within = [k for k in rows if error[k] <= tolerance]
+    worth = lambda k: (share[k], -len(rows[k].entries), -error[k])
+    return max(within, key=worth) if within else min(rows, key=error.__getitem__)
+
+
+_FIGURES = "error", "share"
+
+
+def _notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
+    """What a search says beside its curve."""
+    if trials.apart is not None:
+        yield f"In float32, the outputs for two inputs are {percent(trials.apart)} apart."
+    if trials.updated:
+        more = f" and {len(trials.updated) - 2} more" * (len(trials.updated) > 2)
+        few = ", ".join(path or "the output" for path in trials.updated[:2])
+        yield f"For {few}{more}, the error is that of the update."
+    if plan.loss_scale is not None:
+        yield f"Measured with the loss multiplied by {plan.loss_scale:g}."
+    if ranking.is_spent:
+        yield "The runs were spent before all lines were tried."
+
+
+# The check
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanCheck:
+    """What a program by a plan was measured to be.
+
+    Attributes:
+        path: of the plan.
+        plan: the plan.
+        now: the plan with the tolerance and the figures of the check.
+        worst: the narrow lines that cause most alone, with that error; none if within.
+    """
+
+    path: str
+    plan: Plan
+    now: Plan
+    worst: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it is within the tolerance; without one, whether it is finite."""
+        return is_within(self.now)
+
+    def __str__(self) -> str:
+        plan, now = self.plan, self.now
+        lines = [f"{self.path}: {_off(now)}."]
+        lines.append(
+            f"Now {percent(now.share or 0.0)} of the multiply-adds are {plan.narrow}; in "
+            f"the plan {percent(plan.share or 0.0)}, {percent(plan.error or 0.0)} off."
+        )
+        if self.worst:
+            worst = columns([(percent(x), name) for name, x in self.worst])
+            lines += [f"Of what is {plan.narrow}, these lines lose most alone:"]
+            lines += [*(f"  {x}" for x in worst)]
+            lines.append("Search a plan anew, or give one of them an entry.")
+        return "\n".join(lines)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        own = {"path": self.path, "worst": self.worst, "ok": self.is_within}
+        return plain(shown_fields(self.now) | own)
+
+
+def check_call(
+    f: Function,
+    args: Args,
+    kwargs: Mapping[str, PyTree] | None,
+    path: str | os.PathLike[str],
+    tolerance: float | None,
+    inputs: PlannedInputs,
+    show_status: Show,
+) -> PlanCheck:
+    """Measures a function by the plan of a file."""
+    plan = Plan.load(path)
+    prepared = plannable(f, args, kwargs, plan.narrow, show_status)
+    with running(prepared.traced, prepared.formats):
+        trials = Trials(prepared, inputs)
+        show_status("running it by the plan")
+        bound = plan.tolerance if tolerance is None else tolerance
+        now = trials.measured(dataclasses.replace(plan, tolerance=bound))
+        found = PlanCheck(os.fspath(path), plan, now)
+        if not found.is_within:
+            ranking = Ranking(trials, plan, inputs.budget, show_status)
+            alone = {str(x): ranking.alone(n) for n, x in enumerate(ranking.parts)}
+            worst = sorted(alone.items(), key=lambda each: -each[1])
+            found = dataclasses.replace(found, worst=(*worst[:_WORST],))
+        return found

@@ -39,7 +39,7 @@ _OF_A_STEP = (
 )
 
 
-def audited(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options)
     is_step = options.step or options.inputs is not None

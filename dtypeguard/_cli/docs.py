@@ -35,7 +35,7 @@ _MOVED = {
 }
 
 
-def docs(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
     pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
     files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}

@@ -16,7 +16,7 @@ from .output import UsageError, write
 from .targets import Reader
 
 
-def locked(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock."""
     check_files(options, options.out)
     path = options.out or options.check or options.update

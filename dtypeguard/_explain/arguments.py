@@ -36,7 +36,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     keeps = kind(about.wanted) == "int" and any(
         is_float(x) and x.base not in _WHOLE | about.names for x in refused
     )
-    call = RefusedCall(about.wanted, name, site, failure.is_update, keeps)
+    call = RefusedCall(about.wanted, name, site, keeps)
     return _found(headline, call, [(_label(x, site), x) for x in refused])
 
 

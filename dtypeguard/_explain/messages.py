@@ -109,19 +109,12 @@ _IN_64_BITS = {"float32": "float64", "complex64": "complex128"}
 
 
 class Complaint(NamedTuple):
-    """What a message says of the arguments of a call.
+    """What a message says of the arguments of a call, by a row of the table."""
 
-    Attributes:
-        types: those that it names. Python's numbers have the names of their types.
-        wanted: the dtype that is taken; None if arguments are to be alike.
-        role: the row of the table.
-        names: of the parameters of which it speaks, or the path of an argument.
-    """
-
-    types: frozenset[str]
-    wanted: DType | None
+    types: frozenset[str]  # those that it names; of Python's numbers their types
+    wanted: DType | None  # None if arguments are to be alike
     role: Role
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()  # of parameters, or the path of an argument
 
 
 def complaint(message: str) -> Complaint | None:

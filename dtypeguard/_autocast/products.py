@@ -33,20 +33,13 @@ TANGENT = Primitive("autocast_tangent")
 
 
 class Product(NamedTuple):
-    """A product of JAX, in certain dtypes.
-
-    Attributes:
-        name: of JAX's primitive.
-        params: those of the primitive.
-        dtype: of its operands.
-        result: of what it returns.
-        axes: those of its operands over which it is mapped, the inner ones first.
-    """
+    """A product of JAX, in certain dtypes."""
 
     name: str
     params: tuple[tuple[str, Any], ...]
     dtype: DType
     result: DType
+    # Those of its operands over which it is mapped, the inner ones first.
     axes: tuple[tuple[int | None, ...], ...] = ()
 
     def __repr__(self) -> str:

@@ -21,8 +21,6 @@ class Line:
     Attributes:
         origin: where it is; None for the inputs of the program, which `narrow` rounds, and
             without a file for what JAX computes with no line of the user's around it.
-        dtypes: the dtypes in which it computes.
-        primitives: what it computes.
         constants: the numbers that were rounded when the program was traced, with what
             became of them.
         casts: the casts of dtypeguard that it stands for, if it is none of the user's.

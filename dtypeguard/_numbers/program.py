@@ -34,9 +34,6 @@ class NumericProgram:
     """A traced program, of which each equation has a number.
 
     Attributes:
-        jaxpr: closed.
-        block: the same as nodes.
-        formats: its dtypes.
         lines: those at which it rounds.
         constants: the lines and the Python numbers that are rounded there.
         size: how many numbers there are.

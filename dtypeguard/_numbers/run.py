@@ -61,16 +61,7 @@ def run(
     formats: Formats | None = None,
     scale: float | None = None,
 ) -> list[Leaf]:
-    """The results of a program by a plan.
-
-    Args:
-        program: the program.
-        plan: what each equation computes in.
-        arrays: its inputs.
-        probes: what is noted beside.
-        formats: the dtypes; those of the program by default.
-        scale: see `Arithmetic`.
-    """
+    """The results of a program by a plan, in the dtypes of the program by default."""
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
         return _Run(program, plan, probes or Probes(), formats, scale).outputs(arrays)
 

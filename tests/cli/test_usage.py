@@ -96,7 +96,7 @@ precision :loss --inputs :inputs --tolerance foo | 'foo' is not a relative error
 precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu"
 precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{
 precision :loss --inputs :inputs --out a.plan | a search needs --narrow. Write for example
-precision :loss --inputs :inputs --html no/such.html | 'no/such.html' cannot be written
+precision :loss --inputs :inputs --json no/such.json | 'no/such.json' cannot be written
 precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says
 precision :loss --inputs :inputs --check a --out b | not allowed with argument
 precision :loss --inputs :inputs --check none.plan | none.plan does not exist

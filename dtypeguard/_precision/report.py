@@ -1,4 +1,4 @@
-"""What an audit of precision found: its figures and its rows, as text, JSON and HTML."""
+"""What an audit of precision found: its figures and its rows, as text and JSON."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from .._leaves.rows import shown_fields
 from .._leaves.types import public
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
-from . import html, text
+from . import text
 from .curve import PlanSearch
 from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
 
@@ -167,10 +167,6 @@ class PrecisionReport:
         if self.search is not None:
             fields["search"] = {**self.search.data, "seconds": None}  # which differ
         return json.dumps(plain(fields), indent=1)
-
-    def to_html(self) -> str:
-        """One page that needs no network: the source, with what each line loses."""
-        return html.document("dtypeguard precision", html.body(self))
 
     def __repr__(self) -> str:
         return f"<PrecisionReport: {self.headline}>"

@@ -110,8 +110,6 @@ def test_masks_that_flip_are_a_row_of_their_own():
     assert line.count == 3 * 128 * 64
     assert 0 < line.flipped < line.count / 100
     assert f"{line.count:,}" in str(report)
-    page = report.to_html()
-    assert f"of {line.count:,} decisions are others in float32" in page
 
 
 def test_a_loop_that_turns_another_number_of_times():
@@ -175,7 +173,6 @@ def test_the_second_sentence_is_the_answer():
     first = str(report).splitlines()[0]
     assert f"With {report.fix[0].place} in float32 it is 0" in first
     assert first.endswith("within your 0.001%.")
-    assert first.removeprefix("precision: ") in report.to_html()
 
 
 @pytest.mark.parametrize("loop", ["scan", "while", "cond"])

@@ -110,7 +110,7 @@ def _first(text: str) -> str:
     return _FOLDERS.sub("", text.partition("\n")[0].partition(". ")[0].rstrip("."))
 
 
-def demo(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Runs all scenes, or shows one in full."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small

@@ -35,7 +35,7 @@ _MOVED = {
 }
 
 
-def docs(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
     pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
     files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
@@ -90,8 +90,6 @@ def _documented(name: re.Match[str]) -> str:
     import dtypeguard.testing
 
     found = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
-    if not callable(found):
-        return f"### {name[1]}\n\n{found!r}"
     signature = ""
     with contextlib.suppress(ValueError):  # an error or a warning has none
         last = name[1].rpartition(".")[2]

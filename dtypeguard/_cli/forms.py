@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._audit.report import AuditReport
-from .._explain.explain import printed
+from .._explain.unfiltered import printed
 from .._leaves.rows import columns, shown_fields
 from .._lines.recompiled import Recompiled
 from .._lock.check import Locked, data_of_cause, text_of_cause

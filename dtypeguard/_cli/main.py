@@ -15,14 +15,6 @@ from typing import NoReturn
 from .output import UsageError, to_reader
 
 USAGE = 2
-# The file and the function of each.
-_COMMANDS = {
-    "audit": ("audit", "audited"),
-    "precision": ("precision", "measured"),
-    "lock": ("lock", "locked"),
-    "docs": ("docs", "docs"),
-    "demo": ("demo", "demo"),
-}
 _PLAN = "dtypeguard plan is deprecated: write dtypeguard precision, with the same options."
 _SWEEP = (
     "the sweep over Optax's optimizers is part of dtypeguard's own tests now. For your own "
@@ -53,10 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command in ("run", "audit", "precision", "lock"):
             _check_jax()
-        if command == "run":  # the rest belongs to the script
-            from .run import run
-
-            return run(argv[1:])
         if command == "sweep":
             raise UsageError(_SWEEP)
         if command == "plan":
@@ -64,14 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             argv[0] = "precision"
         from .options import parser, say_what_is_replaced
 
-        arguments = parser().parse_args(argv)
-        say_what_is_replaced(argv)
+        try:
+            arguments = parser().parse_args(argv)
+        except SystemExit as stop:  # argparse has printed why
+            return int(stop.code or 0)
+        say_what_is_replaced(arguments.command, argv)
         arguments.is_plan = command == "plan"
-        return _status(arguments)
-    except SystemExit as stop:  # argparse has printed why
-        if command == "run":
-            raise
-        return stop.code if isinstance(stop.code, int) else USAGE
+        run = importlib.import_module(f".{arguments.command}", __package__).run
+        return run(arguments) if command == "run" else _status(run, arguments)
     except UsageError as error:
         print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
@@ -85,14 +73,12 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    """Runs a command other than `run`."""
+def _status(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Runs a command other than `run`, whatever a target does to end the process."""
     own = os._exit  # which nothing catches; here it raises as `sys.exit` does
     _replace_exit(lambda status, end: sys.exit(status))
     try:
-        file, name = _COMMANDS[arguments.command]
-        module = importlib.import_module(f".{file}", __package__)
-        return getattr(module, name)(arguments)
+        return run(arguments)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check

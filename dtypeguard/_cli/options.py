@@ -9,7 +9,6 @@ import sys
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
-from .run import HELP
 
 FORMS = "text", "json", "github"
 # Of the demo; each is a file in `scenes/`.
@@ -92,8 +91,27 @@ def _places(text: str) -> int | str | tuple[int | str, ...]:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-# By name: its metavar, its help, and what else argparse is to know.
+# By name: its metavar, its help, and what else argparse is to know. With a `+`, another
+# one of that name.
 _OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "script": (
+        "SCRIPT ...",
+        "the script or module, and its arguments",
+        {"nargs": argparse.REMAINDER},
+    ),
+    "-m": ("", "SCRIPT is a module", {"action": "store_true", "dest": "is_module"}),
+    "--all": (
+        "",
+        "name every leaf, where notes and list otherwise fit on a screen",
+        {"action": "store_true"},
+    ),
+    "--json+": (
+        "",
+        "end standard output with what was found, as json",
+        {"action": "store_const", "const": "json", "dest": "format"},
+    ),
+    "name": ("NAME", "of a page or a file, or a word", {"nargs": "?"}),
+    "name+": ("NAME", "of a scene", {"nargs": "?", "choices": SCENES}),
     "--inputs": (
         "INPUTS",
         "its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them by "
@@ -168,7 +186,6 @@ _OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--check": ("FILE", "exit 1 if the target is not as this file says", {}),
     "--update": ("FILE", "write the lock anew and print what changed", {}),
     "--json": ("FILE", "as json: to FILE, or printed", {"nargs": "?", "const": "-"}),
-    "--html": ("FILE", "write one self-contained page", {}),
     "--format": (
         "FORM",
         f"what is printed: {', '.join(FORMS)} (default: text; where GITHUB_ACTIONS is set "
@@ -194,13 +211,22 @@ class _Command(NamedTuple):
 
     description: str
     example: str
-    target: str
-    options: str
+    target: str = ""
+    options: str = ""
     replaced: str = ""
     exclusive: str = ""
 
 
 COMMANDS = {
+    "run": _Command(
+        "Runs a script; type errors name the lines. It, or with -m a module, runs as under "
+        "python, with its output and exit status. Notes on type errors of JAX's name the "
+        "leaves, the lines that promoted them and forced that, and what to write. At the "
+        "end, standard error lists the functions that were compiled more than once, with "
+        "what differs between the calls.",
+        "dtypeguard run train.py --epochs 3",
+        options="--all --json+ --format -m script",
+    ),
     "audit": _Command(
         "Names each leaf of the state, of the updates or of the carry of a step that "
         "changes its type, both types, and the line. With --inputs the target is a step, "
@@ -227,7 +253,7 @@ COMMANDS = {
         "a function of arrays, FILE.py:NAME or MODULE:NAME: a loss, a gradient, a train "
         "step, some steps in a scan",
         "--inputs! --x64 --wide --narrow --matmul-precision --tolerance --max-error "
-        "--reference --held-out --json --html --format",
+        "--reference --held-out --json --format",
         "--also --budget",
         "--out --check",
     ),
@@ -246,15 +272,13 @@ COMMANDS = {
         "Prints a page of the documentation, as Markdown, or a file of one; without a "
         "name, the names of all, with titles. Exits 2 if there is no such page, else 0.",
         "dtypeguard docs explain",
-        "",
-        "",
+        options="name",
     ),
     "demo": _Command(
         "Runs ten small programs as they are, and with one call added. With a "
         "NAME, shows that one in full. Exits 1 if one fails with the call, else 0.",
         "dtypeguard demo prodigy",
-        "",
-        "",
+        options="name+",
     ),
 }
 
@@ -281,9 +305,6 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "run", help="run a script; type errors name the lines", description=HELP
-    )
     for name, command in COMMANDS.items():
         made = commands.add_parser(
             name,
@@ -293,9 +314,6 @@ def parser() -> argparse.ArgumentParser:
         )
         if command.target:
             made.add_argument("target", metavar="TARGET", help=command.target)
-        else:
-            choices: dict[str, Any] = {"choices": SCENES} if name == "demo" else {}
-            made.add_argument("name", metavar="NAME", nargs="?", help="of one", **choices)
         for option in command.options.split():
             _add(made, option)
         for option in command.replaced.split():
@@ -308,16 +326,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add(group: argparse._ActionsContainer, option: str) -> None:
-    name = option.rstrip("!")
-    metavar, text, how = _OPTIONS[name]
+    metavar, text, how = _OPTIONS[option.rstrip("!")]
     settings: dict[str, Any] = how | ({"metavar": metavar} if metavar else {})
-    action = group.add_argument(name, help=text, **settings)
+    action = group.add_argument(option.rstrip("!+"), help=text, **settings)
     action.required |= option.endswith("!")
 
 
-def say_what_is_replaced(words: list[str]) -> None:
+def say_what_is_replaced(command: str, words: list[str]) -> None:
     """Says of options of 0.1 what serves in their place."""
     for word in words:
         name = word.partition("=")[0]
-        if name in _REPLACED and (instead := _REPLACED[name][1]):
+        if name in COMMANDS[command].replaced.split() and (instead := _REPLACED[name][1]):
             print(f"dtypeguard: {name} is deprecated: {instead}.", file=sys.stderr)

@@ -4,6 +4,7 @@ Nothing here imports JAX. Until the script does, it may set variables that JAX r
 choose which JAX it imports.
 """
 
+import argparse
 import atexit
 import builtins
 import contextlib
@@ -15,31 +16,12 @@ import runpy
 import sys
 import threading
 import types
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._explain.colors import colored_notes
 from .output import UsageError, default_form, write
 
 _OURS = os.path.dirname(__file__) + os.sep
-USAGE = "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT [ARGS ...]"
-_FORMS = "text", "json", "github"
-HELP = """
-Runs a script, or with -m a module, as python does, with its output and exit status. The
-notes on a type error of JAX's name the leaves, the line that promoted them, the line that
-forced the promotion, and what to write. At the end, standard error lists the functions that
-were compiled more than once, with what differs between the calls. With --all, notes and the
-list have every leaf, where they otherwise fit on a screen. With --format github, as by
-default where GITHUB_ACTIONS is set, GitHub shows the notes beside their lines. With --json,
-standard output ends with notes and list.
-"""
-
-
-class _Options(NamedTuple):
-    form: str
-    is_whole: bool
-    is_module: bool
-    script: Sequence[str]
 
 
 class ScriptWatch:
@@ -104,12 +86,10 @@ class ScriptWatch:
             self._recompiled.record(sys._getframe(1))
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     """Runs the named script with the arguments after its name."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE + "\n" + HELP)
-        return 0 if arguments else 2
-    options = _options(arguments)
+    if not options.script:
+        raise UsageError("no script is named. Write for example: dtypeguard run train.py")
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
     ended: list[BaseException] = []  # by this error
@@ -121,12 +101,10 @@ def run(arguments: Sequence[str]) -> int:
     sys.argv[:] = options.script
     try:
         (_run_module if options.is_module else _run_script)(options.script[0])
-    except UsageError as error:
-        raise UsageError(f"{error}. {USAGE}") from None
-    except SystemExit:
+    except (UsageError, SystemExit):
         raise
     except BaseException as error:
-        _explain(error, options.is_whole)
+        _explain(error, options.all)
         ended.append(error)
         _print(error)
         if isinstance(error, KeyboardInterrupt):
@@ -142,40 +120,19 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(arguments: Sequence[str]) -> _Options:
-    """The options, which end at the script: the rest belongs to that."""
-    form, is_whole, rest = default_form(), False, [*arguments]
-    while rest and rest[0].startswith("--"):
-        name, equals, value = rest.pop(0).partition("=")
-        if name == "--all":
-            is_whole = True
-        elif name == "--json":
-            form = "json"
-        elif name == "--format":
-            form = value if equals or not rest else rest.pop(0)
-        else:
-            raise UsageError(f"{name} is no option of it. {USAGE}")
-    if form not in _FORMS:
-        advice = f"Write one of {', '.join(_FORMS)}"
-        raise UsageError(f"--format {form!r} is no form. {advice}. {USAGE}")
-    is_module = rest[:1] == ["-m"]
-    script = rest[is_module:]
-    if not script or script[0].startswith("-"):
-        raise UsageError(f"{' '.join(arguments)!r} names no script. {USAGE}")
-    return _Options(form, is_whole, is_module, script)
-
-
-def _tell(options: _Options, watch: ScriptWatch, error: BaseException | None) -> None:
+def _tell(
+    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
+) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
-    lines = watch.lines(options.is_whole)
+    form, lines = options.format or default_form(), watch.lines(options.all)
     sys.stdout.flush()
-    if lines and options.form != "json":
+    if lines and form != "json":
         print(*lines, sep="\n", file=sys.stderr)
-    if options.form == "json" or (options.form == "github" and (lines or error)):
+    if form == "json" or (form == "github" and (lines or error)):
         from .forms import annotations, of_run
 
         found = of_run(error, lines, watch.changed())
-        if options.form == "json":
+        if form == "json":
             write("-", found.to_json())
         else:
             print(*annotations(found.findings), sep="\n", file=sys.stderr)
@@ -198,7 +155,8 @@ def _explain(error: BaseException, is_whole: bool) -> None:
     error.with_traceback(trace)
     if "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
-            from .._explain.explain import explain_error, hide_jax
+            from .._explain.explain import explain_error
+            from .._explain.unfiltered import hide_jax
 
             explain_error(error, is_whole)
             hide_jax(error)

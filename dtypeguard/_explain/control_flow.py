@@ -14,14 +14,12 @@ from .._lines.provenance import of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_of_return
 from .finding import Failure, Finding, RefusedLeaf
-from .frames import ControlFlow
-
-_NEAR = 15  # lines: what a body reads is near, what a setup made is not
+from .frames import ControlFlow, control_flow
 
 
 def find_in_control_flow(failure: Failure) -> Finding | None:
     """The leaves of the first call that come back in the types which a message names."""
-    for call in failure.calls:
+    for call in control_flow(failure.frames):
         find = _find_in_loop if call.is_loop else _find_in_branches
         headline, leaves = find(call, failure)
         if leaves:
@@ -41,7 +39,8 @@ def _is_meant(failure: Failure, *avals: Aval) -> bool:
 
 def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
     """The leaves of a carry that come back in another dtype or shape."""
-    places = _places(call)
+    body = call.bodies["body"]
+    places = [body.name + path for path in body.carried.paths]
     found: list[RefusedLeaf] = []
     for drifts in _drifts(call):
         meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
@@ -90,22 +89,18 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
 def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     """Whether the first value of a leaf is rather to be changed than what a body does.
 
-    It is where a number gives way, where its kind changes by what is far from the loop, and
-    where the dtype in which it begins is the rarer one of what the loop was given.
+    It is where a number gives way, and where the dtype in which it begins is the rarer one
+    of what the loop was given.
     """
     (old, new), why = leaf.dtypes, leaf.why
     if why.begun is None or is_installed(why.begun.users.file):
         return False
     if is_weak(leaf.values[0]) or why.origin is None:
         return True
-    if why.origin.is_of_optimizer:
+    if why.origin.is_of_optimizer or why.cause is None:  # the user's own cast
         return False
-    forced, where = (why.cause or why.origin).users, why.origin.users
-    is_near = forced.file == where.file and abs(forced.line - where.line) <= _NEAR
     if kind(old) != kind(new):
-        return not leaf.values[0].shape or not is_near
-    if is_near and why.cause is None:  # the user's own cast
-        return False
+        return not leaf.values[0].shape
     have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
     return have[0] <= have[1]
 
@@ -115,11 +110,6 @@ def _begun(drift: Drift, first: list[Leaf]) -> Origin | None:
     made = (of_value(x).origin for x in first)
     own = (x for x in made if x is not None and not is_installed(x.users.file))
     return next(own, drift.begun)
-
-
-def _places(call: ControlFlow) -> list[str]:
-    body = call.bodies["body"]
-    return [body.name + path for path in body.carried.paths]
 
 
 # Branches

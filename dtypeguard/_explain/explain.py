@@ -2,25 +2,19 @@
 
 import contextlib
 import itertools
-import traceback
-from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar, overload
-
-import jax
 
 from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
-from .arguments import find_arguments, find_checked
+from .arguments import checked, complaint, find_arguments, find_checked
 from .control_flow import find_in_control_flow
 from .finding import Failure
-from .frames import JAX
-from .messages import checked, complaint
 from .remedies import Choice, choose
 from .text import noted, text_of
-from .unfiltered import UNFILTERED
+from .unfiltered import UNFILTERED, hide_jax, printed
 
 _F = TypeVar("_F", bound=Function)
 # To begin to record takes a millisecond, and `explain` may decorate what runs often.
@@ -151,42 +145,3 @@ def _choice(error: BaseException) -> Choice | None:
         if finding is None and (about := checked(failure.message)):
             finding = find_checked(failure, about)
     return choose(finding._replace(sites=failure.sites)) if finding else None
-
-
-def printed(error: BaseException) -> Iterator[BaseException]:
-    """An error, its causes, and the members of a group."""
-    queue, seen = [error], set()
-    for part in queue:
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield part
-        before = part.__cause__
-        if before is None and not part.__suppress_context__:
-            before = part.__context__
-        queue += [before] if before is not None else []
-        queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
-
-
-def hide_jax(error: BaseException) -> None:
-    """Takes JAX's frames out of an error that is explained, where JAX would."""
-    for part in printed(error) if UNFILTERED.before != "off" else ():
-        trace = _without_jax(part.__traceback__)
-        if trace is not part.__traceback__:
-            with contextlib.suppress(Exception):  # an error may be frozen
-                part.__traceback__ = trace
-
-
-def _without_jax(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback as JAX filters it: without its frames, if it passed a boundary of JAX."""
-    boundary = getattr(jax.lax.scan, "__code__", None)
-    if not any(frame.f_code is boundary for frame, _ in traceback.walk_tb(trace)):
-        return trace
-    kept = []
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(JAX):
-            kept.append(trace)
-        trace = trace.tb_next
-    for old in reversed(kept):
-        trace = TracebackType(trace, old.tb_frame, old.tb_lasti, old.tb_lineno)
-    return trace

@@ -9,7 +9,6 @@ release that changes them may cost a note, and nothing else.
 
 import contextlib
 import inspect
-import itertools
 import os
 import re
 import sys
@@ -26,9 +25,8 @@ from .._lines.body import Body
 from .._program.trace import strong_type
 from .._source.files import is_installed, is_users, short_path
 from .._source.inert import variables_of
-from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
-
-JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+from .._source.origin import Origin, origin_of_frame
+from .unfiltered import JAX
 
 
 class Kind(NamedTuple):
@@ -111,7 +109,6 @@ class ControlFlow(NamedTuple):
         kind: of control flow: its function.
         line: of the caller, the innermost frame outside JAX and Equinox that led to it;
             None if there is none.
-        is_update: whether the `update` of an Optax optimizer made the call.
         carry: the position of the carry in what the user gives to a package.
         bodies: of a loop its body; the branches, by the names of their parameters.
         first: what the carry of a loop and the arrays beside it are at first.
@@ -121,7 +118,6 @@ class ControlFlow(NamedTuple):
 
     kind: Kind
     line: Origin | None
-    is_update: bool
     carry: int
     bodies: Mapping[str, Body] = {}
     first: Sequence[Leaf] = ()
@@ -169,9 +165,6 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     while first and not _is_others(frames[first - 1]):
         first -= 1
     caller = frames[first - 1] if first else None
-    outer = [caller, *callers(caller)] if caller else []
-    packages = itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)
-    of_optimizer = is_update([*map(frame_of, packages)])
     known = [(kind, kind.function) for kind in _KINDS]
     for number in range(first, len(frames)):
         for kind, function in known:
@@ -183,7 +176,6 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             call = ControlFlow(
                 kind,
                 origin_of_frame(caller) if caller else None,
-                of_optimizer,
                 chosen if chosen and type(chosen) is int else kind.carry,
             )
             filled = _with_body if call.is_loop else _with_branches
@@ -239,16 +231,11 @@ def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     # All functions of one wrapper share its code. Their variables hold what they wrap.
     if inner is not None and not any(value is inner for value in values.values()):
         return None
-    positional = code.co_argcount + code.co_kwonlyargcount
-    names = code.co_varnames
-    named = {name: values[name] for name in names[:positional] if name in values}
-    if not code.co_flags & inspect.CO_VARARGS:
-        return named
-    given, keywords = values.get(names[positional], ()), {}
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        keywords = values.get(names[positional + 1], {})
-    if inner is None:
-        return named | {names[positional]: given} | keywords
+    names, positional, keyword = inspect.getargs(code)
+    named = {name: values[name] for name in names if name in values}
+    given, keywords = values.get(positional, ()), values.get(keyword, {})
+    if inner is None or positional is None:
+        return named | ({positional: given} if positional else {}) | keywords
     try:
         return inspect.signature(function).bind_partial(*given, **keywords).arguments
     except TypeError:

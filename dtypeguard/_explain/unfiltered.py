@@ -1,12 +1,19 @@
-"""JAX's traceback filtering, which is off while errors are to be explained.
+"""JAX's frames in errors: kept while errors are to be explained, and then taken out.
 
-`dtypeguard run` imports this file while JAX is being imported. It may use JAX's options and
-nothing else of JAX.
+`dtypeguard run` imports this file while JAX is being imported. When it is imported it may
+use JAX's options and nothing else of JAX.
 """
 
+import contextlib
+import os
 import threading
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
 
 import jax
+
+JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 
 
 class Unfiltered:
@@ -37,3 +44,42 @@ class Unfiltered:
 
 
 UNFILTERED = Unfiltered()
+
+
+def printed(error: BaseException) -> Iterator[BaseException]:
+    """An error, its causes, and the members of a group."""
+    queue, seen = [error], set()
+    for part in queue:
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        before = part.__cause__
+        if before is None and not part.__suppress_context__:
+            before = part.__context__
+        queue += [before] if before is not None else []
+        queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
+
+
+def hide_jax(error: BaseException) -> None:
+    """Takes JAX's frames out of an error that is explained, where JAX would."""
+    for part in printed(error) if UNFILTERED.before != "off" else ():
+        trace = _without_jax(part.__traceback__)
+        if trace is not part.__traceback__:
+            with contextlib.suppress(Exception):  # an error may be frozen
+                part.__traceback__ = trace
+
+
+def _without_jax(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback as JAX filters it: without its frames, if it passed a boundary of JAX."""
+    boundary = getattr(jax.lax.scan, "__code__", None)
+    if not any(frame.f_code is boundary for frame, _ in traceback.walk_tb(trace)):
+        return trace
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(JAX):
+            kept.append(trace)
+        trace = trace.tb_next
+    for old in reversed(kept):
+        trace = TracebackType(trace, old.tb_frame, old.tb_lasti, old.tb_lineno)
+    return trace

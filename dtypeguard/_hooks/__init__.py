@@ -3,3 +3,24 @@
 It may import the rooms below the command line, and imports one only where an error is to be
 explained: `pytest.py` neither imports JAX nor slows a collection. Read either file.
 """
+
+import contextlib
+import sys
+
+
+def recording() -> contextlib.AbstractContextManager[object]:
+    """A context in which the lines that make arrays are recorded, if JAX is imported."""
+    if "jax" not in sys.modules:
+        return contextlib.nullcontext()
+    from .._lines.monitored import RECORD
+
+    return RECORD
+
+
+def explain(error: BaseException | None) -> None:
+    """Adds the notes to an error, if JAX is imported; says nothing if that fails."""
+    if isinstance(error, Exception) and "jax" in sys.modules:
+        with contextlib.suppress(Exception):  # better no note than another error
+            from .._explain.explain import explain_error
+
+            explain_error(error)

@@ -5,10 +5,10 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from .kept_frames import explain, recorded
+from . import explain, recording
 
 _BEFORE = "_dtypeguard_before"
-_recordings: list[contextlib.ExitStack] = []
+_recordings: list[contextlib.AbstractContextManager[object]] = []
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -35,14 +35,14 @@ def unload_ipython_extension(shell: Any) -> None:
         delattr(shell, _BEFORE)
         shell.events.unregister("pre_run_cell", _record)
         if _recordings:
-            _recordings.pop().close()
+            _recordings.pop().__exit__(None, None, None)
 
 
 def _record(*_: object) -> None:
     """Begins to record the lines that make arrays, once JAX is imported."""
     if "jax" in sys.modules and not _recordings:
-        _recordings.append(contextlib.ExitStack())
-        _recordings[0].enter_context(recorded())
+        _recordings.append(recording())
+        _recordings[0].__enter__()
 
 
 def _show(

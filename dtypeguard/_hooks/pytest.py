@@ -3,13 +3,16 @@
 It is an entry point of the installed package, and `-p no:dtypeguard` leaves it out.
 """
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from .kept_frames import explain, kept_frames, recorded
+from . import explain, recording
 
+_OPTION, _DEFAULT, _HIDDEN = "jax_traceback_filtering", "auto", "tracebackhide"
 _VARIABLE, _RECORD = "DTYPEGUARD_UPDATE", "dtypeguard_record"
 
 
@@ -39,22 +42,30 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Has the lines that make arrays recorded, once JAX is imported."""
-    with recorded(bool(item.config.getini(_RECORD))):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
-    """Keeps JAX's frames in what a fixture raises."""
-    with kept_frames():
+    is_wanted = item.config.getini(_RECORD)
+    with recording() if is_wanted else contextlib.nullcontext():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Keeps JAX's frames in what a test raises."""
-    with kept_frames():
+    """Keeps JAX's frames in what a test raises, from which notes are made.
+
+    JAX is to hide them from who prints an error, as it does by itself in IPython, rather
+    than take them out of it. It is left alone where it is told how.
+    """
+    config: Any = getattr(sys.modules.get("jax"), "config", None)
+    is_ours = getattr(config, _OPTION, None) == _DEFAULT
+    if is_ours:
+        config.update(_OPTION, _HIDDEN)
+    try:
         return (yield)
+    finally:
+        if is_ours and getattr(config, _OPTION) == _HIDDEN:
+            config.update(_OPTION, _DEFAULT)
+
+
+pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 
 
 @pytest.hookimpl

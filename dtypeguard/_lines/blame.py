@@ -1,6 +1,6 @@
 """Walks back from a value of a program to the equation that gave it a property."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
@@ -10,10 +10,6 @@ from .equations import Written
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]
-
-_RETYPING = SHAPES | {"convert_element_type"}
-# All that `kind` returns.
-_ANY = {"bool", "int", "float", "complex", None}
 
 
 class Blame(NamedTuple):
@@ -41,7 +37,6 @@ class Region:
         self.graph, self.matches = graph, matches
         # What `root` found where its walk went on from one value alone.
         self._roots: dict[int, Blame] = {}
-        self._behind: dict[int, list[int]] = {}
 
     def has(self, value: int) -> bool:
         return self.matches(self.graph.avals[value])
@@ -52,153 +47,97 @@ class Region:
         is_scalar = lambda value: value in graph.constants and is_weak(graph.avals[value])
         return [x for x in equation.inputs if self.has(x) and not is_scalar(x)]
 
-    def behind(self, value: int) -> list[int]:
-        """The values that decide that a value has the property: weak types give way."""
-        if value not in self._behind:
-            equation = self.graph.made_by.get(value)
-            same = list(self.graph.same.get(value, ()))
-            self._behind[value] = self._strong(self.forcing(equation)) if equation else same
-        return self._behind[value]
+    def behind(self, value: int) -> Sequence[int]:
+        """The values from which a value may have the property."""
+        equation = self.graph.made_by.get(value)
+        return self.forcing(equation) if equation else self.graph.same.get(value, ())
 
     def walk(self, start: int) -> Iterator[int]:
         """The values of the region behind one of them, nearest first."""
         seen, queue = {start}, [start]
         for value in queue:
             yield value
-            equation = self.graph.made_by.get(value)
-            same = self.graph.same.get(value, ())
-            behind = self.forcing(equation) if equation else same
+            behind = self.behind(value)
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
 
     def narrow_inputs(self, value: int) -> list[int]:
         """The operands without the property, of an equation that introduces it."""
         graph, equation = self.graph, self.graph.made_by.get(value)
-        inputs = equation.inputs if equation else ()
-        narrow = [x for x in inputs if not self.has(x) and x not in graph.constants]
-        if equation is None or not self.forcing(equation):
-            return narrow
-        if equation.primitive not in PRODUCTS:
-            return []  # a predicate, an index, an integer exponent
-        return [x for x in narrow if kind_of(graph, x) == kind_of(graph, value)]
+        if equation is None:
+            return []
+        # Others than products convert their operands by equations of their own.
+        if self.forcing(equation) and equation.primitive not in PRODUCTS:
+            return []
+        return [x for x in equation.inputs if not self.has(x) and x not in graph.constants]
 
-    def continues(self, value: int, leaves: int, kinds: Container[str | None]) -> bool:
-        """Whether a value is computed from some inputs outside of the region.
-
-        Args:
-            value: where the walk starts.
-            leaves: the inputs, as the bits of an integer.
-            kinds: of dtypes that the values between may have.
-        """
-        graph, queue, seen = self.graph, [value], {value}
-        while queue:
-            value = queue.pop()
-            if self.has(value) or kind_of(graph, value) not in kinds:
-                continue
-            if not graph.dependencies(value) & leaves:
-                continue
-            if value < len(graph.inputs):
-                return True
-            equation = graph.made_by.get(value)
-            behind = equation.inputs if equation else graph.same.get(value, ())
-            queue += [source for source in behind if source not in seen]
-            seen.update(behind)
-        return False
-
-    def partners(
-        self, promoted: int, walked: Sequence[int]
-    ) -> tuple[Equation | None, list[int]]:
-        """The equation that a promotion serves, and its operands that forced that.
+    def partners(self, promoted: int, walked: Sequence[int]) -> list[int]:
+        """The operands that forced a promotion, where its value meets them.
 
         Args:
             promoted: the value that the promotion gave the property.
             walked: the values of the region that are nearer to its output.
         """
-        graph, mine, size = self.graph, {promoted}, 0
-        equation = graph.made_by[promoted]
-        if equation.primitive in PRODUCTS:
-            return equation, self.forcing(equation)
-        while size < len(mine):
-            size = len(mine)
-            for value in reversed(walked):
-                user = graph.made_by.get(value)
-                if user is None:
-                    is_mine = mine & {*graph.same.get(value, ())}
-                elif is_mine := mine & {*user.inputs}:
-                    others = [x for x in self.forcing(user) if x not in mine]
-                    others = [x for x in others if not self.is_implicit_cast(x)]
-                    if others:
-                        return user, self._strong(others)
-                    is_mine = user.primitive in SHAPES
-                mine |= {value} if is_mine else set()
-        return None, []
+        graph, mine = self.graph, {promoted}
+        for value in reversed(walked):
+            equation = graph.made_by.get(value)
+            inputs = equation.inputs if equation else graph.same.get(value, ())
+            if value != promoted and mine.isdisjoint(inputs):
+                continue
+            others = self.forcing(equation) if equation else []
+            others = [x for x in others if x not in mine and not self.is_implicit_cast(x)]
+            if others:
+                return _strong(graph, others)
+            if equation is None or equation.primitive in SHAPES:
+                mine.add(value)
+        return []
 
-    def root(self, starts: Sequence[int], user: Equation | None = None) -> Blame:
+    def root(self, starts: Sequence[int]) -> Blame:
         """The equation from which some values have the property, as a cause.
 
         For a constant that is the equation that uses it; for an input, None.
         """
-        graph = self.graph
-        if user is not None and graph.constants.keys() >= {*starts}:
-            return Blame(None, user, True, starts[0])
-        queue, seen, passed = list(starts), {*starts}, list[int]()
-        known, own = None, None
+        graph, queue, seen = self.graph, list(starts), {*starts}
+        found, passed = None, list[int]()
         for number, value in enumerate(queue):
-            if own is None and number + 1 == len(queue):  # the walk goes on from it alone
-                known = self._roots.get(value)
-                passed.append(value)
-            if known is None and value < len(graph.inputs):
-                known = Blame(None, operand=value)
-            if known is not None:
-                break
-            found = self._made(value, queue, number)
-            equation = graph.made_by.get(value)
-            if found is not None and equation is not None:
-                written = Written(equation.stack)
-                # A gradient begins with a 1 of the loss's type, which forces nothing, and
-                # a cast to the dtype of another value follows that.
-                is_seed = found.constant and written.is_backward
-                follows = is_seed or written.names_another_dtype
-                if written.is_of_users and not follows:
-                    known = found
+            if number + 1 == len(queue) and found is None:  # it goes on from it alone
+                if value in self._roots:
+                    found = self._roots[value]
                     break
+                passed.append(value)
+            if value < len(graph.inputs):
+                found = Blame(None, operand=value)
+                break
+            begun = self._begun(value, queue[: number + 1])
+            if begun is not None and begun.cause is not None:
+                found = found or begun
                 # What a function of JAX converts by itself follows what it was given.
-                own = own or found
-            behind = self.behind(value)
+                if Written(begun.cause.stack).is_of_users:
+                    found = begun
+                    break
+            behind = _strong(graph, self.behind(value))
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
         # A loop may start from a constant and add only values that fit it.
         constant = next((value for value in queue if value in graph.constants), None)
-        if (found := known or own) is not None:
-            self._roots.update(dict.fromkeys(passed, found))
-            return found
-        if constant is None:
-            return Blame(None)
-        made = Equation("constant", (), graph.constants[constant])
-        return Blame(None, made, True, constant)
+        if found is None and constant is not None:
+            used = Equation("constant", (), graph.constants[constant])
+            found = Blame(None, used, True, constant)
+        found = found or Blame(None)
+        self._roots.update(dict.fromkeys(passed, found))
+        return found
 
-    def _made(self, value: int, queue: Sequence[int], number: int) -> Blame | None:
-        """The equation of a value as a cause, if the property begins there.
-
-        Args:
-            value: of a walk.
-            queue: the values of the walk.
-            number: how many of them come before this one.
-        """
-        graph = self.graph
-        equation = graph.made_by.get(value)
-        if equation is None:
-            return None
-        forcing = self.behind(value)
-        variables = [source for source in forcing if source not in graph.constants]
-        if not forcing:
-            is_cast = self.is_implicit_cast(value)
-            is_forced = is_cast and self.partners(value, queue[: number + 1])[1]
+    def _begun(self, value: int, walked: Sequence[int]) -> Blame | None:
+        """The equation of a value as a cause, if the property begins there."""
+        constants, equation = self.graph.constants, self.graph.made_by.get(value)
+        behind = _strong(self.graph, self.behind(value))
+        if equation and not behind:
+            is_forced = self.is_implicit_cast(value) and self.partners(value, walked)
             return None if is_forced else Blame(None, equation)
         # A constant adds nothing to operands that have the property anyway.
-        is_forced = len(variables) < len(forcing)
-        if is_forced and all(map(self.is_implicit_cast, variables)):
-            constant = next(each for each in forcing if each in graph.constants)
+        others = [x for x in behind if x not in constants]
+        if equation and others != [*behind] and all(map(self.is_implicit_cast, others)):
+            constant = next(x for x in behind if x in constants)
             return Blame(None, equation, True, constant)
         return None
 
@@ -210,20 +149,10 @@ class Region:
             return False
         return not self.forcing(equation) and not Written(equation.stack).is_explicit
 
-    def _strong(self, values: Sequence[int]) -> list[int]:
-        return [value for value in values if not self._is_weakly(value)] or list(values)
 
-    def _is_weakly(self, value: int) -> bool:
-        """Whether a value is weak, or was until it met a strong one."""
-        graph = self.graph
-        while not is_weak(graph.avals[value]):
-            equation = graph.made_by.get(value)
-            if equation is None or equation.primitive not in _RETYPING:
-                return False
-            value = equation.inputs[0]
-            if Written(equation.stack).is_explicit or not self.has(value):
-                return False
-        return True
+def _strong(graph: Graph, values: Sequence[int]) -> Sequence[int]:
+    """Those that decide a type: weak ones give way."""
+    return [value for value in values if not is_weak(graph.avals[value])] or values
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
@@ -240,30 +169,25 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         an operand without the property, and gives a result with it. The walk stops where
         the property is lost: an earlier promotion that was undone is not to blame.
     """
-    region = region_of(graph, matches)
+    region, walked, promoted = region_of(graph, matches), list[int](), 0
     kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}
-    walked, best, sure = list[int](), 0, -1
     for value in region.walk(output):
         walked.append(value)
         narrow = region.narrow_inputs(value)
-        narrow = [each for each in narrow if graph.dependencies(each) & leaves]
-        if not narrow:
-            continue
-        # What was made from the leaf when that was promoted already is not to blame, and a
-        # mask or a count only if nothing else is.
-        is_so = (any(region.continues(x, leaves, y) for x in narrow) for y in (kinds, _ANY))
-        how = next((2 - n for n, continues in enumerate(is_so) if continues), 0)
-        best, sure = (len(walked), how) if how > sure else (best, sure)
-        if sure == 2:
+        narrow = [x for x in narrow if graph.dependencies(x) & leaves]
+        # A mask or a count of the leaf is to blame only if nothing else is.
+        is_alike = any(kind_of(graph, x) in kinds for x in narrow)
+        if narrow and (is_alike or not promoted):
+            promoted = len(walked)
+        if is_alike:
             break
-    if sure >= 0:
-        equation = graph.made_by[walked[best - 1]]
-        user, partners = region.partners(walked[best - 1], walked[:best])
-        written = Written(equation.stack)
-        is_cast = written.is_explicit and not written.names_another_dtype
-        if not partners or is_cast:
+    if promoted:
+        value = walked[promoted - 1]
+        equation = graph.made_by[value]
+        partners = region.partners(value, walked[:promoted])
+        if not partners or Written(equation.stack).is_asked:
             return Blame(equation)
-        return region.root(partners, user)._replace(promotion=equation)
+        return region.root(partners)._replace(promotion=equation)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = region.root([output])

@@ -11,10 +11,9 @@ Trees are flattened as JAX flattens them for the same call.
 
 import functools
 import inspect
-import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +57,7 @@ class CompilingCall(NamedTuple):
     callers: list[FrameType]
 
     @property
-    def code(self) -> Any:
+    def code(self) -> CodeType | None:
         """The code of the function, in partials and in wrappers that say what they wrap."""
         function: Any = self.function
         for _ in range(_DEPTH):
@@ -72,33 +71,16 @@ class CompilingCall(NamedTuple):
             function = inner
         return code_of(function)
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether a function is the user's, or a package's that the user called."""
-        if self.code is None:  # in C
-            return False
-        file = self.code.co_filename
-        is_theirs = is_installed(file) and any(
-            is_installed(frame.f_code.co_filename) for frame in self.callers[:1]
-        )
-        return is_users(file) and not is_theirs
-
-    @property
-    def name(self) -> str:
-        """The name of the function and the line of its definition."""
-        name = self.code.co_qualname.rpartition("<locals>.")[2]
-        return f"{name} ({line_text(self.code.co_filename, self.code.co_firstlineno)})"
+    def names(self, of: str) -> list[str]:
+        """JAX's names of the leaves, "arg_names", or of the results, "result_paths"."""
+        info = getattr(open_jaxpr(self.jaxpr), "debug_info", None)
+        return [*map(str, getattr(info, of, None) or ())]
 
     @property
     def caller(self) -> Origin | None:
         """The user's line that called it."""
         users = [x for x in self.callers if not package(x.f_code.co_filename)]
         return origin_of_frame(users[0]) if users else None
-
-    def names(self, of: str) -> list[str]:
-        """JAX's names of the leaves, "arg_names", or of the results, "result_paths"."""
-        info = getattr(open_jaxpr(self.jaxpr), "debug_info", None)
-        return [*map(str, getattr(info, of, None) or ())]
 
     def arguments(self) -> dict[str, PyTree]:
         """Its arguments by the names of its parameters."""
@@ -175,6 +157,8 @@ class Compiled(NamedTuple):
     """What a function was compiled for.
 
     Attributes:
+        code: of the function.
+        name: of the function and the line of its definition.
         leaves: the types and shapes of what is traced, by path.
         statics: the constants of the program, by path.
         made: how leaves came to be, as far as that was recorded, by path.
@@ -182,6 +166,8 @@ class Compiled(NamedTuple):
         caller: the user's line that called it.
     """
 
+    code: CodeType
+    name: str
     leaves: dict[str, Described]
     statics: dict[str, Static]
     made: dict[str, Made]
@@ -217,67 +203,19 @@ class Returned(NamedTuple):
     item: int | None
 
 
-def _returned(
-    call: CompilingCall, leaves: dict[str, Described]
-) -> Iterator[tuple[str, Returned]]:
-    """The leaves that a program gives back in another type, by the names of its results."""
-    jaxpr, places = open_jaxpr(call.jaxpr), [*dict.fromkeys(map(parameter, leaves))]
-    names = dict(zip(leaves, leaves))
-    if call.wrapper == "flax":  # which names and sorts the leaves of each argument anew
-        order = lambda path: (places.index(parameter(path)), _words(path))
-        names = dict(zip(sorted(leaves, key=order), call.names("arg_names")))
-    results = [_words(name) for name in call.names("result_paths")]
-    if call.wrapper == "equinox":  # its own function returns a marker as well
-        results = [[*x[:1], *x[2:]] for x in results]
-    by_end = dict[str, list[int]]()
-    for number, words in enumerate(results):
-        by_end.setdefault(words[-1], []).append(number)
-    ranked = list[tuple[bool, int, int, int, str]]()
-    for path, (_, shape) in leaves.items():
-        _, *inner = _words(names.get(path, path))
-        place = places.index(parameter(path)) - ("self" in places)
-        # A name alone may be anything's.
-        ends = inner[-1:] or [str(place), "result"]
-        for number in itertools.chain.from_iterable(by_end.get(x, ()) for x in ends):
-            words, end = results[number], len(results[number]) - len(inner)
-            is_alike = jaxpr.outvars[number].aval.shape == shape and words[end:] == inner
-            if end > 0 and is_alike:
-                is_there = end == 1 or words[end - 1] == str(place)
-                ranked.append((not is_there, end, place, number, path))
-    graph, seen = Graph(call.jaxpr), set[object]()
-    for *_, number, path in sorted(ranked):
-        if not seen.isdisjoint({number, path}):  # a result comes back as one leaf alone
-            continue
-        seen |= {number, path}
-        before, after = leaves[path][0], _type(jaxpr.outvars[number].aval)
-        if after == before:
-            continue
-        output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
-        matches = Has("dtype", graph.avals[output].dtype)
-        if before.name == after.name:
-            matches = Has("weak_type", after.is_weak)
-        lines = why(graph, output, matches, every, TraceEnds(graph, jaxpr.invars))
-        item = next(iter(results[number][1:]), "")
-        yield path, Returned(after, lines, int(item) if item.isdigit() else None)
-
-
-def _words(path: str) -> list[str]:
-    """The parts of a path without its signs, and without the `value` of a variable."""
-    words = keys(path)
-    return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words
-
-
-def _type(leaf: Leaf) -> Type:
-    return type_of(leaf) or Type(str(leaf.dtype))
-
-
-def compiled(call: CompilingCall) -> Compiled:
-    """What a call compiles."""
+def compiled(call: CompilingCall) -> Compiled | None:
+    """What a call compiles; None if neither the function nor its call is the user's."""
+    code = call.code
+    if code is None or not is_users(code.co_filename):  # in C, or JAX's
+        return None
+    outer = [frame.f_code.co_filename for frame in call.callers[:1]]
+    if is_installed(code.co_filename) and any(map(is_installed, outer)):
+        return None
     named = call.arguments()
     traced = {*map(parameter, call.names("arg_names"))} & {*named} or {*named}
-    names = list(named)  # a dict is flattened in the order of its keys
+    order = list(named)  # a dict is flattened in the order of its keys
     pairs = tree_util.tree_flatten_with_path(spread(named))[0]
-    pairs.sort(key=lambda pair: names.index(pair[0][0].key))
+    pairs.sort(key=lambda pair: order.index(pair[0][0].key))
     leaves, made = dict[str, Described](), dict[str, Made]()
     for (name, *inside), leaf in pairs:
         is_constant = call.wrapper == "equinox" and is_python_number(leaf)
@@ -289,8 +227,60 @@ def compiled(call: CompilingCall) -> Compiled:
             if known := number or made_of(leaf):
                 made[path] = known
     statics = dict(_static_parts(named, leaves))
-    returned = dict(_returned(call, leaves))
-    return Compiled(leaves, statics, made, returned, call.caller)
+    name = code.co_qualname.rpartition("<locals>.")[2]
+    name = f"{name} ({line_text(code.co_filename, code.co_firstlineno)})"
+    returned = dict(_returned(call, leaves)) if call.jaxpr else {}
+    return Compiled(code, name, leaves, statics, made, returned, call.caller)
+
+
+def _returned(
+    call: CompilingCall, leaves: dict[str, Described]
+) -> Iterator[tuple[str, Returned]]:
+    """The leaves that a program gives back in another type, by the names of its results."""
+    jaxpr, places = open_jaxpr(call.jaxpr), [*dict.fromkeys(map(parameter, leaves))]
+    names = dict(zip(leaves, leaves))
+    if call.wrapper == "flax":  # which names and sorts the leaves of each argument anew
+        order = lambda path: (places.index(parameter(path)), _words(path))
+        names = dict(zip(sorted(leaves, key=order), call.names("arg_names")))
+    results = dict[tuple[object, ...], list[tuple[list[str], int]]]()  # by their ends
+    for number, (first, *words) in enumerate(map(_words, call.names("result_paths"))):
+        if call.wrapper == "equinox":  # its own function returns a marker as well
+            words = words[1:]
+        for end in range(len(words) + 1):
+            key = (*words[end:], jaxpr.outvars[number].aval.shape)
+            results.setdefault(key, []).append(([first, *words[:end]], number))
+    ranked = list[tuple[bool, int, int, str, int, str]]()
+    for path, (_, shape) in leaves.items():
+        _, *inner = _words(names.get(path, path))
+        place = places.index(parameter(path)) - ("self" in places)
+        for outer, number in results.get((*inner, shape), ()):
+            is_own = outer[1:] in ([], [str(place)])
+            if inner or is_own:  # a shape alone may be anything's
+                item = "".join(outer[1:2])
+                ranked.append((not is_own, len(outer), place, item, number, path))
+    graph, seen = Graph(call.jaxpr), set[object]()
+    for *_, item, number, path in sorted(ranked):
+        if not seen.isdisjoint({number, path}):  # a result comes back as one leaf alone
+            continue
+        seen |= {number, path}
+        before, after = leaves[path][0], _type(jaxpr.outvars[number].aval)
+        if after != before:
+            output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
+            matches = Has("dtype", graph.avals[output].dtype)
+            if before.name == after.name:
+                matches = Has("weak_type", after.is_weak)
+            lines = why(graph, output, matches, every, TraceEnds(graph, jaxpr.invars))
+            yield path, Returned(after, lines, int(item) if item.isdigit() else None)
+
+
+def _words(path: str) -> list[str]:
+    """The parts of a path without its signs, and without the `value` of a variable."""
+    words = keys(path)
+    return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words
+
+
+def _type(leaf: Leaf) -> Type:
+    return type_of(leaf) or Type(str(leaf.dtype))
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))

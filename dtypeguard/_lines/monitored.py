@@ -120,7 +120,7 @@ class Monitored:
         self._tool = None
         for each in (self._off, self._ended, self._seen, self._traces):
             each.clear()
-        self.recorder.pause()
+        self.recorder.forget()
 
     def _set(self, code: CodeType, events: int) -> None:
         self._monitoring.set_local_events(self._tool, code, events)

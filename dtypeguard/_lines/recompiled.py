@@ -7,7 +7,7 @@ the user's own functions.
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -18,11 +18,14 @@ from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, paramet
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.files import is_installed
 from .._source.origin import Why, callers, origin_of_frames, release
-from .compiling import Compiled, CompilingCall, call_of, compiled
+from .compiling import Compiled, call_of, compiled
 
 _OFTEN = 3  # functions of one code that are told to be one
 
-_GUARD = "dtypeguard.guard_step"  # stands for one sentence on all leaves
+_GUARD = (
+    "Where a step gives back another dtype than it was given: "
+    "dtypeguard.guard_step(step{}), or dtypeguard.guard(opt) for an optimizer."
+)
 _WEAK = (
     "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
     "dtypeguard.strong(state)."
@@ -45,7 +48,6 @@ class Difference(NamedTuple):
         advice: what to write.
         why: the lines behind a type.
         is_returned: whether the function itself gave it that type.
-        item: of the returned tuple that it is, if that is certain.
         is_type: whether it is that of a type alone.
     """
 
@@ -55,7 +57,6 @@ class Difference(NamedTuple):
     advice: str
     why: Why = Why()
     is_returned: bool = False
-    item: int | None = None
     is_type: bool = False
 
 
@@ -67,10 +68,12 @@ class Recompiled:
         is_packages: whether it is a package's.
         times: how often it was compiled.
         differences: between its calls, by path.
+        items: of what it returns, by the names of the parameters that they come back as.
     """
 
-    def __init__(self, name: str, is_packages: bool):
-        self.name, self.is_packages, self.times = name, is_packages, 1
+    def __init__(self, now: Compiled):
+        self.name, self.is_packages = now.name, is_installed(now.code.co_filename)
+        self.times, self.items = 1, dict[str, int | None]()
         self.differences: dict[str, Difference] = {}
 
     @property
@@ -90,13 +93,19 @@ class Recompiled:
             lines.append(f"  {name}  {group[0].text}")
             lines += [f"    {line}" for line in columns(group[0].facts)]
         lines += and_more(len(groups) - len(groups[:most]))
-        guarded = [x for x in found if x.advice == _GUARD]
-        advice = dict.fromkeys(x.advice for x in found if x.advice not in ("", _GUARD))
-        return [*lines, *advice, *_guarding(guarded)] if found else [_UNKNOWN]
+        guarded = dict.fromkeys(parameter(x.path) for x in found if x.advice == _GUARD)
+        items = [*map(self.items.get, guarded)]
+        is_plain = None in items or "self" in guarded or items == [0]
+        options = f", carry={(*guarded,)!r}, returned={(*items,)}" * (not is_plain)
+        advice = sorted({x.advice: 0 for x in found if x.advice}, key=_GUARD.__eq__)
+        return (
+            [*lines, *(x.replace("{}", options) for x in advice)] if found else [_UNKNOWN]
+        )
 
     def compare(self, before: Compiled, now: Compiled) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
+        self.items |= {parameter(x): each.item for x, each in before.returned.items()}
         paths = {**before.leaves, **now.leaves, **before.statics, **now.statics}
         differing = [path for path in paths if _differ(before, now, path)]
         both = before.leaves.keys() & now.leaves
@@ -115,9 +124,8 @@ class Recompiled:
             if known is None or found.is_type > known.is_type:
                 self.differences[path] = found
         if not differing and [*before.leaves] != [*now.leaves]:
-            facts = [("called", str(now.caller or ""), "")]
-            found = Difference("leaves", "in another order", facts, "Keep one order.")
-            self.differences[""] = found
+            facts, advice = _called(now), "Keep one order."
+            self.differences[""] = Difference("leaves", "in another order", facts, advice)
 
 
 def _differ(before: Compiled, now: Compiled, path: str) -> bool:
@@ -128,25 +136,26 @@ def _differ(before: Compiled, now: Compiled, path: str) -> bool:
     return old is not new if old is None or new is None else not old.is_same(new)
 
 
+def _called(now: Compiled) -> list[tuple[str, str, str]]:
+    return [("called", str(now.caller or ""), "")]
+
+
 def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     """The change of a leaf's type, with its lines."""
     old, new = before.leaves[path][0], now.leaves[path][0]
-    back = before.returned.get(path)
-    back = back if back is not None and back.type == new else None
-    is_returned = back is not None
-    why, item = (now.why(path), None) if back is None else (back.why, back.item)
-    begun = before.why(path).root
+    begun, back = before.why(path).root, before.returned.get(path)
+    is_returned = back is not None and back.type == new
     if begun is None and old.is_weak and path == parameter(path):
         begun = before.caller
+    why = back.why if back and is_returned else now.why(path)
     why = why._replace(begun=begun)
     begins = f"begins as {old}", begun
     rest = (f"becomes {new}", why.origin), (f"because of {new}", why.cause)
     order = (begins, *rest) if old.is_weak else (*rest, begins)
     lines = {x.place: (text, x.place, x.users.code) for text, x in reversed(order) if x}
-    facts = [*reversed(lines.values())] or [("called", str(now.caller or ""), "")]
+    facts = [*reversed(lines.values())] or _called(now)
     advice = _advice(path, old, new, why, is_returned)
-    text = f"{old} -> {new}"
-    return Difference(path, text, facts, advice, why, is_returned, item, True)
+    return Difference(path, f"{old} -> {new}", facts, advice, why, is_returned, True)
 
 
 def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
@@ -154,9 +163,7 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
     text = f"{before.described(path)} -> {now.described(path)}"
     static = now.statics.get(path) or before.statics.get(path)
     line, advice = origin_of_frames(static.lines) if static else None, ""
-    facts = [("called", str(now.caller or ""), "")]
-    if line is not None:
-        facts = [("made", line.place, line.users.code)]
+    facts = [("made", line.place, line.users.code)] if line else _called(now)
     if static and static.is_object:
         text = f"another {static.shown} each time"
         advice = f"Make {parameter(path)} once, before the calls."
@@ -189,22 +196,6 @@ def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str
     return f"Cast it at {why.origin.users}: {cast_text(before)}."
 
 
-def _guarding(changes: Sequence[Difference]) -> Iterator[str]:
-    """What to write for leaves that a guard keeps, with the arguments that hold them."""
-    items = dict[str, int | None]()
-    for x in changes:
-        if x.is_returned and items.get(parameter(x.path)) is None:
-            items[parameter(x.path)] = x.item
-    is_plain = None in items.values() or "self" in items or [*items.values()] in ([], [0])
-    options = f", carry={(*items,)!r}, returned={(*items.values(),)}" * (not is_plain)
-    if changes:
-        yield (
-            "Where a step gives back another dtype than it was given: "
-            f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an "
-            "optimizer."
-        )
-
-
 class Compilations:
     """Records what functions are compiled for."""
 
@@ -218,21 +209,16 @@ class Compilations:
         call = call_of(itertools.chain([frame], callers(frame)))
         if call is None:
             return
-        try:
-            if call.is_listed:
-                self._record(call)
-        finally:
-            release(call.callers)
-
-    def _record(self, call: CompilingCall) -> None:
-        now, name = compiled(call), call.name
+        now = compiled(call)
+        release(call.callers)
+        if now is None:
+            return
         ref, before = self._last.get(id(call.key), (None, None))
         if before is not None and ref is not None and ref() is call.key:
-            new = Recompiled(name, is_installed(call.code.co_filename))
-            self._found.setdefault(name, new).compare(before, now)
+            self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
         else:
             types = hash(tuple(now.leaves.items()))
-            self._new.setdefault((name, str(now.caller), types), []).append(name)
+            self._new.setdefault((now.name, str(now.caller), types), []).append(now.name)
         self._last[id(call.key)] = weakref.ref(call.key), now
 
     def lines(self, is_whole: bool = False) -> list[str]:
@@ -248,7 +234,7 @@ class Compilations:
                 )
         return lines
 
-    def changed(self) -> list[Recompiled]:
+    def changed(self) -> Sequence[Recompiled]:
         """The functions that were compiled again, those for types first.
 
         The one that made a type is named before those that were given it.

@@ -4,14 +4,14 @@
 Python 3.12 on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, kind
 from .._leaves.types import DType, Leaf
-from .._source.origin import Origin, Why, origin_of_frames
+from .._source.origin import Frame, Origin, Why, origin_of_frames
 from .blame import Matches
 from .monitored import RECORD
 from .values import Made
@@ -43,12 +43,16 @@ def recorded(value: Leaf) -> Why:
 
 def of_variable(variable: object) -> Why:
     """The lines behind what a variable of a jaxpr stands for: an argument, a constant."""
-    made = _KNOWN.variable(variable)
+    made = _KNOWN.made(variable)
     return made.why() if made else Why()
 
 
-# The line that gave a function or an object to a variable first, and its callers.
-object_lines = _KNOWN.object_lines
+def object_lines(value: object) -> Sequence[Frame]:
+    """The line that gave a function or an object to a variable first, and its callers."""
+    made = _KNOWN.made(value)
+    return made.through if made else ()
+
+
 # How a Python number came to be, by its name or if one line alone gave it.
 made_of_number = _KNOWN.number
 

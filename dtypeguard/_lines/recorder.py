@@ -5,7 +5,6 @@ stand for them, are known by identity and kept weakly. Nothing here imports JAX,
 script may choose first.
 """
 
-import contextlib
 import inspect
 import itertools
 import weakref
@@ -37,6 +36,7 @@ from .values import (
 # kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
 _MOST_READ = 50  # arrays, by one run of a line
+_UNFLATTEN = "tree_unflatten"  # of JAX, which calls functions of the user's nodes
 
 
 class _Running:
@@ -56,11 +56,10 @@ class Recorder:
     """Knows the lines that made the arrays of a script."""
 
     def __init__(self):
+        # Arrays, objects and variables of jaxprs, by identity.
         self._known: dict[int, tuple[Any, Made]] = {}
-        self._objects: dict[int, tuple[weakref.ref[Any], Sequence[Frame]]] = {}
         self._strong: OrderedDict[int, None] = OrderedDict()
-        self._variables: OrderedDict[int, tuple[object, Made]] = OrderedDict()
-        self._numbers: dict[tuple[str, str], Made] = {}
+        self._numbers: dict[str, dict[str, Made]] = {}  # by their text and their names
         self._running: dict[int, _Running] = {}
         # By the line of a call what a function of the user's returned there.
         self._helpers: dict[tuple[int, int], Made | None] = {}
@@ -68,37 +67,25 @@ class Recorder:
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
         # By their file and their number what lines have read.
         self._read: dict[tuple[str, int], dict[object, Made]] = {}
-        # What was behind a line's values while what it calls was still looked at.
-        self._behind: dict[tuple[Any, ...], Sequence[Made]] = {}
 
-    def made(self, value: Leaf) -> Made | None:
-        """How an array came to be; None if it is not known."""
+    def made(self, value: object) -> Made | None:
+        """How an array, an object or a variable of a jaxpr came to be, if it is known."""
         ref, made = self._known.get(id(value), (None, None))
-        if (ref() if isinstance(ref, weakref.ref) else ref) is value and made:
+        if (ref() if type(ref) is weakref.ref else ref) is value and made:
             return made
-        base = value.base if is_of_numpy(value) else None  # of which it is a view
-        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:
+        base: Any = value.base if is_of_numpy(value) else None  # pyright: ignore[reportAttributeAccessIssue]: of which it is a view
+        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:  # pyright: ignore[reportAttributeAccessIssue]
             return None
         return self.made(base)
 
-    def object_lines(self, value: object) -> Sequence[Frame]:
-        """The line that gave a function or an object to a variable first, and callers."""
-        ref, through = self._objects.get(id(value), (None, ()))
-        return through if ref and ref() is value else ()
-
-    def variable(self, variable: object) -> Made | None:
-        """How a variable of a jaxpr came to be: an argument, a constant or a result."""
-        known, made = self._variables.get(id(variable), (None, None))
-        return made if known is variable else None
-
     def number(self, name: str, value: object) -> Made | None:
         """How a Python number came to be, by its name or if one line alone gave it."""
-        text = repr(value) if is_number(value) else ""
-        known = self._numbers.get((name, text))
-        numbers = list(self._numbers.items())
-        alike = [made for (_, other), made in numbers if other == text]
-        is_alone = len({made.through[0] for made in alike}) == 1
-        return known or (alike[0] if is_alone and type(value) is not int else None)
+        named = self._numbers.get(repr(value), {}) if is_number(value) else {}
+        every = [*named.values()]
+        is_alone = len({made.through[0] for made in every}) == 1
+        return named.get(name) or (
+            every[0] if is_alone and type(value) is not int else None
+        )
 
     def read(self, file: str, line: int) -> Sequence[Made]:
         """The arrays that a line has read, one for each line that made them."""
@@ -112,16 +99,11 @@ class Recorder:
         """A function of the user's ends or yields."""
         self._running.pop(id(frame), None)
 
-    def forget(self, code: CodeType) -> None:
-        """Some calls of a function may not have been seen to end."""
+    def forget(self, code: CodeType | None = None) -> None:
+        """Calls of a function, or all, may not have been seen to end."""
         for key, running in list(self._running.items()):  # other threads run on
-            if running.code is code:
+            if code in (None, running.code):
                 self._running.pop(key, None)
-
-    def pause(self) -> None:
-        """No call that began before has to be seen to end."""
-        self._running.clear()
-        self._behind.clear()
 
     def _running_of(self, frame: FrameType) -> _Running:
         running = self._running.get(id(frame))
@@ -130,17 +112,22 @@ class Recorder:
         return self._running[id(frame)]
 
     def enters(self, frame: FrameType) -> None:
-        """Links the tracers that a function is given to what they stand for."""
+        """Links the tracers and numbers that a function is given to what they stand for."""
         self.begins(frame)
-        code, values = frame.f_code, variables_of(frame)
+        code, values, caller = frame.f_code, variables_of(frame), frame.f_back
         count = code.co_argcount + code.co_kwonlyargcount
         count += bool(code.co_flags & inspect.CO_VARARGS)
         count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
         given = list(map(values.get, code.co_varnames[:count]))
-        self._given(frame, dict(zip(code.co_varnames[:count], given)))
+        if caller and _is_own(caller):
+            line = caller.f_lineno
+            for name, value in zip(code.co_varnames, given):
+                if is_number(value):
+                    words = self._words_of(caller.f_code).get(line)
+                    self._see(name, value, words, _through(caller, line))
         is_new = lambda leaf: is_tracer(leaf) and self.made(leaf) is None
         new = [(path, leaf) for path, leaf in held(given) if is_new(leaf)]
-        if not new:
+        if not new or (caller and caller.f_code.co_name == _UNFLATTEN):
             return
         passed = self._passed(frame, [leaf for _, leaf in new])
         through = _through(frame, code.co_firstlineno)
@@ -151,19 +138,14 @@ class Recorder:
             self._add(tracer, made)
             self._link(getattr(tracer, "val", None), made)
 
-    def _given(self, frame: FrameType, given: dict[str, Any]) -> None:
-        """Records the numbers that the user's line of a call gives."""
-        caller, written = frame.f_back, dict[str, None]()
-        if caller and _is_own(caller):
-            words = self._words_of(caller.f_code).get(caller.f_lineno)
-            written = dict.fromkeys((*words.read, *words.others)) if words else written
-        for name, value in given.items():
-            if is_number(value) and caller and _is_own(caller):
-                text = repr(value)
-                known = (self._numbers.get((each, text)) for each in (name, *written))
-                made = next(filter(None, known), None)
-                made = made or Made(_through(caller, caller.f_lineno), type_of(value))
-                self._numbers.setdefault((name, text), made)
+    def _see(
+        self, name: str, number: object, words: Words | None, through: Sequence[Frame]
+    ) -> None:
+        """Records how a number came to be: as one that a line names, or on that line."""
+        named = self._numbers.setdefault(repr(number), {})
+        names = (name, *words.read, *words.others) if words else (name,)
+        known = next(filter(None, map(named.get, names)), None)
+        named[name] = known or Made(through, type_of(number))
 
     def were_before(self, frame: FrameType) -> None:
         """Notes the arrays that a function holds as recording begins: of no known line."""
@@ -188,7 +170,7 @@ class Recorder:
     def _link(self, variable: object, made: Made | None) -> None:
         """Records what a variable of a jaxpr stands for."""
         if made and variable is not None and not is_array(variable):
-            _keep(self._variables, id(variable), (variable, made))
+            self._add(variable, made)
 
     def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
         """What JAX was given, by its frames, for the tracers that it made of that."""
@@ -231,38 +213,32 @@ class Recorder:
         """A function of the user's returns or yields a value."""
         self.runs(frame, frame.f_lineno)
         self.returns(frame, value)
-        caller = frame.f_back
         outer = next(filter(_is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
         running = self._running.get(id(outer))
         if outer is None or running is None:
             return
-        arrays = (leaf for _, leaf in held(value) if not is_tracer(leaf))
-        for made in filter(None, map(self.made, arrays)):
-            key = id(outer.f_code), outer.f_lineno
-            known = self._helpers.setdefault(key, made)
-            if known and known.through[:1] != made.through[:1]:
-                self._helpers[key] = None  # of several lines
-        if outer is not caller:  # what JAX calls comes out of it as other values
-            found = [self.made(leaf) for _, leaf in held(value) if is_array(leaf)]
-            running.returned = outer.f_lineno, found
-            return
-        for path, leaf in held(value):
-            made = self.made(leaf)
-            if is_of_numpy(leaf) and outer.f_code.co_filename == frame.f_code.co_filename:
-                sources = [made] if made else []
-                made = Made(_through(frame, frame.f_lineno), type_of(leaf), sources)
-            running.came += [(path, made)] if made else []
+        found = [(path, leaf, self.made(leaf)) for path, leaf in held(value)]
+        for _, leaf, made in found:
+            if made and not is_tracer(leaf):
+                key = id(outer.f_code), outer.f_lineno
+                known = self._helpers.setdefault(key, made)
+                if known and known.through[:1] != made.through[:1]:
+                    self._helpers[key] = None  # of several lines
+        if outer is frame.f_back:
+            running.came += [(path, made) for path, _, made in found if made]
+        else:  # what JAX calls comes out of it as other values
+            arrays = [made for _, leaf, made in found if is_array(leaf)]
+            running.returned = outer.f_lineno, arrays
 
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
         leaves, line = list(held(value)), frame.f_lineno
         words = self._words_of(frame.f_code).get(line)
-        arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         for path, leaf in leaves:  # such as an object that a call makes
-            key = _name_in(path), repr(leaf) if type(leaf) is float else ""
-            if key[0].isidentifier() and key[1] and key not in self._numbers:
-                through = self._part(_through(frame, line), words, path)
-                self._numbers[key] = Made(through, type_of(leaf))
+            name = _name_in(path)
+            if type(leaf) is float and name.isidentifier():
+                self._see(name, leaf, None, self._part(_through(frame, line), words, path))
+        arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
             found = [(path, self.made(leaf)) for path, leaf in arrays]
@@ -272,29 +248,22 @@ class Recorder:
         """Records what the variables hold that a line names."""
         values, new, read = variables_of(frame), [], []
         for name in (*words.stored, *words.read):
-            is_stored = name in words.stored
+            is_stored, is_local = name in words.stored, name in values
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
-            if is_stored and not is_array(value) and not is_number(value):
-                self._add_object(value, frame, line)
+            if is_stored and self.made(value) is None and _is_referred_to_weakly(value):
+                self._add(value, Made(_through(frame, line), (type(value), False)))
             for path, leaf in held(value):
                 # What a global variable holds may have been made before.
-                is_made = is_stored or (path and words.is_making and name in values)
-                made = self.made(leaf) if is_array(leaf) else None
-                if made and not is_stored and words.names(path):
-                    read.append(made)
-                elif is_made and is_array(leaf) and not made:
+                is_made = is_stored or (path and words.is_making and is_local)
+                made = self.made(leaf)
+                if is_number(leaf):
+                    if is_stored or (is_made and _name_in(path) in words.others):
+                        through = self._part(_through(frame, line), words, path)
+                        self._see(_name_in((name, *path)), leaf, words, through)
+                elif is_made and not made:
                     new.append((path, leaf))
-                elif is_of_numpy(leaf) and not made and words.names(path):
-                    read.append(Made((), type_of(leaf)))
-                elif is_number(leaf) and (
-                    is_stored or (is_made and _name_in(path) in words.others)
-                ):
-                    key = _name_in((name, *path)), repr(leaf)
-                    keys = [key, *((x, key[1]) for x in (*words.read, *words.others))]
-                    made = next(filter(None, map(self._numbers.get, keys)), None)
-                    made = made or (None if words.is_computing else self.number("", leaf))
-                    through = self._part(_through(frame, line), words, path)
-                    self._numbers[key] = made or Made(through, type_of(leaf))
+                elif not is_stored and words.names(path) and (made or is_of_numpy(leaf)):
+                    read.append(made or Made((), type_of(leaf)))
         if running := self._running.get(id(frame)):
             pairs = itertools.chain(running.came, *running.before.values())
             read += [made for path, made in pairs if words.names(path)]
@@ -306,8 +275,7 @@ class Recorder:
         """Records values that a line has made."""
         if not new:
             return
-        file, through = frame.f_code.co_filename, _through(frame, line)
-        words = self._words_of(frame.f_code).get(line)
+        through, words = _through(frame, line), self._words_of(frame.f_code).get(line)
         helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
@@ -321,30 +289,20 @@ class Recorder:
         for path, made in read:
             behind.setdefault(path[-1:], []).append((path, made))
         for (path, leaf), inner in itertools.zip_longest(new, returned):
-            type_, is_host = type_of(leaf), is_of_numpy(leaf)
-            is_like = helper and (helper.type, helper.is_host) == (type_, is_host)
-            if path and helper and is_like and not helper.sources:  # of calls not seen
+            type_, here = type_of(leaf), self._part(through, words, path)
+            if path and helper and helper.type == type_ and not helper.sources:
+                # Of calls that were not seen.
                 own = itertools.takewhile(lambda x: x != through[0], helper.through)
-                self._add(leaf, helper._replace(through=[*own, *through]))
-                continue
-            here = self._part(through, words, path)
-            if inner is not None and inner.type[0] == leaf.dtype:
-                self._add(leaf, Made(here, type_, [inner], is_passed=True))
-                continue
-            sources = _of_place(behind, path)
-            sources = [*filter(None, (as_array(each, type_) for each in sources))]
-            others = any(x.type != type_ and not x.type[1] for x in sources)
-            if words and words.has_dtype:
-                sources = []
-            elif not (others or is_host):  # the dtype may be chosen here
-                is_near = lambda x: x.is_host and [y.file for y in x.through[:1]] == [file]
-                sources = list(itertools.filterfalse(is_near, sources))
-            key = id(frame.f_code), line, type_
-            if running.came:
-                self._behind[key] = sources
-            elif not sources:
-                sources = self._behind.get(key, ())
-            self._add(leaf, Made(here, type_, sources, others, is_host=is_host))
+                made = helper._replace(through=[*own, *through])
+            elif inner is not None and inner.type[0] == leaf.dtype:
+                made = Made(here, type_, [inner], is_passed=True)
+            else:
+                sources = (as_array(each, type_) for each in _of_place(behind, path))
+                sources = [*filter(None, sources)]
+                others = any(x.type != type_ and not x.type[1] for x in sources)
+                sources = [] if words and words.has_dtype else sources
+                made = Made(here, type_, sources, others)
+            self._add(leaf, made)
 
     def _part(
         self, through: Sequence[Frame], words: Words | None, path: Path
@@ -367,15 +325,14 @@ class Recorder:
         An array of NumPy in an attribute that the line names has no path.
         """
         values = variables_of(frame)
-        is_local = name in values
-        value = values[name] if is_local else frame.f_globals.get(name)
+        value = values[name] if name in values else frame.f_globals.get(name)
         for path, leaf in held(value):
             if is_array(leaf):
                 made = self.made(leaf) or Made((), type_of(leaf))
                 others = words.others if words else ()
                 is_named = is_of_numpy(leaf) and not set(others).isdisjoint(path)
                 where = () if is_named else path
-                yield where, made if is_local else made._replace(is_host=False)
+                yield where, made
             elif path and (made := self.number(path[-1], leaf)):
                 yield path, made
 
@@ -384,28 +341,22 @@ class Recorder:
             self._words[id(code)] = code, words_of(code)
         return self._words[id(code)][1]
 
-    def _add_object(self, value: object, frame: FrameType, line: int) -> None:
-        """Records a variable that holds a function or an object."""
-        known, key = self._objects, id(value)
-        if key not in known:
-            with contextlib.suppress(TypeError):  # a number, say: one for all
-                ref = weakref.ref(value, lambda _: known.pop(key, None))
-                known[key] = ref, _through(frame, line)
-
-    def _add(self, value: Leaf, made: Made) -> None:
+    def _add(self, value: object, made: Made) -> None:
         key, known = id(value), self._known
         try:
             known[key] = weakref.ref(value, lambda _: known.pop(key, None)), made
-        except TypeError:  # a scalar of NumPy, or an abstract value
-            known[key] = value, made
-            if old := _keep(self._strong, key, None):
-                known.pop(old, None)
+        except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
+            known[key], self._strong[key] = (value, made), None
+            if len(self._strong) > _MOST_KEPT:
+                known.pop(self._strong.popitem(last=False)[0], None)
 
 
-def _keep(kept: OrderedDict[int, Any], key: int, value: object) -> int | None:
-    """Adds an item; returns the key of the one that is dropped for it, if any."""
-    kept[key] = value
-    return kept.popitem(last=False)[0] if len(kept) > _MOST_KEPT else None
+def _is_referred_to_weakly(value: object) -> bool:
+    """Whether it is an object that can be: no number, and no tree."""
+    try:
+        return not is_array(value) and weakref.ref(value) is not None
+    except TypeError:
+        return False
 
 
 def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[Made]:

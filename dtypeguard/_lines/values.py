@@ -5,7 +5,7 @@ They are found without JAX, and nothing of the user's runs.
 
 import functools
 import types
-from collections import OrderedDict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ def held(value: PyTree) -> Iterator[tuple[Path, Leaf]]:
 def _parts(value: Any) -> list[tuple[str, Any]]:
     if is_a(value, (dict, list, tuple)):
         items = [*items_of(value)]
-        if is_a(value, dict) and not is_a(value, OrderedDict):
+        if type(value) in (dict, defaultdict):  # others come in an order of their own
             for kind in (str, int):
                 if all(type(key) is kind for key, _ in items):
                     items.sort(key=itemgetter(0))
@@ -129,7 +129,6 @@ class Made(NamedTuple):
             function of a result returned, for others what the line reads.
         is_promoted: whether the line reads other types as well.
         is_passed: whether it is an argument or a result.
-        is_host: whether it is an array of NumPy, and no global one.
     """
 
     through: Sequence[Frame]
@@ -137,7 +136,6 @@ class Made(NamedTuple):
     sources: Sequence["Made"] = ()
     is_promoted: bool = False
     is_passed: bool = False
-    is_host: bool = False
 
     def steps(self, known: "dict[int, list[Made]] | None" = None) -> "list[Made]":
         """The lines that gave it its type, nearest first.

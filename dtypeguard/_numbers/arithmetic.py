@@ -10,10 +10,10 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._program.meshes import as_dtype
 from . import primitives
 from .evaluate import (
     DtypeOf,
+    as_dtype,
     binding,
     evaluate,
     evaluate_in,
@@ -33,17 +33,11 @@ REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
 class Either(NamedTuple):
-    """A value that has a form of its own in wide types: a constant, a sample, a number.
-
-    Attributes:
-        own: as written.
-        wide: in wide types.
-        meant: the Python number that it stands for, if its line may round that.
-    """
+    """A value that has a form of its own in wide types: a constant, a sample, a number."""
 
     own: Leaf
     wide: Leaf
-    meant: float | None = None
+    meant: float | None = None  # the Python number, if its line may round that
 
 
 Value = Leaf | Either
@@ -55,6 +49,19 @@ def own_form(value: Value) -> Leaf:
 
 def wide_form(value: Value) -> Leaf:
     return value.wide if isinstance(value, Either) else value
+
+
+_Function = Callable[..., list[Leaf]]
+_COMPILED, _MOST_COMPILED = dict[object, _Function](), 4096
+
+
+def _compiled(same: object, run: _Function) -> _Function:
+    """What evaluates an equation, compiled once for all programs that compute the same."""
+    if len(_COMPILED) > _MOST_COMPILED:
+        _COMPILED.clear()
+    with contextlib.suppress(TypeError):  # a parameter has no hash
+        run = _COMPILED.setdefault(same, jax.jit(run))
+    return run
 
 
 class Arithmetic:
@@ -172,9 +179,11 @@ class Arithmetic:
         compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
         try:
             if not self._is_traced:
-                compute = self._functions.setdefault(
-                    (node.number, computes), jax.jit(compute)
-                )
+                key = node.number, computes
+                if key not in self._functions:
+                    same, _ = binding(node.eqn, own_dtype)
+                    self._functions[key] = _compiled((same, computes), compute)
+                compute = self._functions[key]
             made = compute(*own)
         except REFUSALS:
             dtypes = [var.aval.dtype for var in node.eqn.invars]
@@ -208,10 +217,7 @@ class Arithmetic:
             return evaluate(node.eqn, operands, dtype_of)
         key = node.number, is_wide, formats
         if key not in self._functions:
-            same, run = binding(node.eqn, dtype_of)
-            with contextlib.suppress(TypeError):  # a parameter has no hash
-                run = self._functions.setdefault(same, jax.jit(run))
-            self._functions[key] = run
+            self._functions[key] = _compiled(*binding(node.eqn, dtype_of))
         return self._functions[key](*operands)
 
     def _rounded(

@@ -11,7 +11,6 @@ import jax
 import pytest
 from helpers import SUPPORT, child_variables
 
-from dtypeguard._cli.main import main
 from dtypeguard._source.files import short_path
 
 SCRIPTS = SUPPORT / "scripts"
@@ -215,16 +214,6 @@ def test_an_option_that_jax_refuses(script):
     assert ours[1] == "".join(
         f"{refused.format(x)} False False\n" for x in ("lax", "strict")
     )
-
-
-def test_help(run, capsys):
-    code, out, _ = run("--help")
-    assert code == 0
-    assert out.startswith(
-        "usage: dtypeguard run [--all] [--json | --format FORM] [-m] SCRIPT"
-    )
-    assert main(["--help"]) == 0
-    assert re.search(r"run +run a script", capsys.readouterr().out)
 
 
 RECOMPILES = """

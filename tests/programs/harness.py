@@ -4,6 +4,11 @@ A program is a file beside this one with one function, `train(dtype, opt, step)`
 its own knob, `opt` stands where its author would write `dtypeguard.guard`, and `step` where
 `dtypeguard.guard_step`. It returns its losses, its first carry, its last, and how often
 what it hands to `jit` was traced.
+
+The mistakes that people make are in `mistakes.txt` as changes to lines of a program, one
+after the other, below where it shows and what mends it best: "guard", "guard_step", or
+"source" where only an edit of the program does. The line at fault ends with the comment
+`# the mistake`. A program that fails as it is has no lines to change.
 """
 
 import contextlib
@@ -14,7 +19,7 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 from helpers import set_x64
 from jax import tree_util
-from mistakes import MISTAKES, Mistake
 
 import dtypeguard
 
@@ -33,7 +37,6 @@ PROGRAMS = (
     "haiku_rnn",
     "linen_lm",
     "svi",
-    "neural_ode",
     "mixed_precision",
 )
 CONFIGURATIONS = {
@@ -41,10 +44,6 @@ CONFIGURATIONS = {
     "bfloat16": (jnp.bfloat16, False),
     "x64": (jnp.float32, True),
 }
-_FAILING = {(m.program, m.configuration) for m in MISTAKES if not m.is_planted}
-AS_THEY_ARE = [
-    pair for pair in itertools.product(PROGRAMS, CONFIGURATIONS) if pair not in _FAILING
-]
 
 
 def _same(function: Any, **_: Any) -> Any:
@@ -57,6 +56,44 @@ WRAPS: dict[str, dict[str, Any]] = {
     "guard_step": {"opt": _same, "step": dtypeguard.guard_step},
     "both": {"opt": dtypeguard.guard, "step": dtypeguard.guard_step},
 }
+
+
+class Mistake(NamedTuple):
+    """A program that fails or drifts."""
+
+    program: str
+    configuration: str
+    remedy: str
+    name: str
+    text: str
+
+
+def mistakes(file: str = "mistakes.txt") -> Iterator[tuple[str, str, list[str]]]:
+    """The head of each mistake of a file, its name, and the lines that change."""
+    for text in (HERE / file).read_text().split("== ")[1:]:
+        head, *lines = text.strip("\n").splitlines()
+        kind, _, name = head.partition(": ")
+        yield kind, name, lines
+
+
+def changed(path: pathlib.Path, lines: list[str]) -> str:
+    """The text of a program with lines after "- " replaced by those after "+ " below."""
+    text = f"\n{path.read_text()}"
+    runs = [
+        "".join(f"\n{line[2:]}" for line in some) + "\n"
+        for _, some in itertools.groupby(lines, key=lambda line: line[0])
+    ]
+    for old, new in zip(runs[::2], runs[1::2]):
+        if text.count(old) != 1:
+            raise ValueError(f"not once in {path.name}: {old}")
+        text = text.replace(old, new)
+    return text[1:]
+
+
+MISTAKES = [
+    Mistake(*kind.split(), name, changed(HERE / f"{kind.split()[0]}.py", lines))
+    for kind, name, lines in mistakes()
+]
 
 
 class Run(NamedTuple):
@@ -119,7 +156,8 @@ def run(path: pathlib.Path, configuration: str, wrap: str = "bare") -> Run:
     dtype, x64 = CONFIGURATIONS[configuration]
     module = load(path)
     error, result = None, (None, {}, {}, 0)
-    with set_x64(x64), quick_keys(), _warnings() as warned:
+    # Threefry is a long program, and these of a few steps mostly compile.
+    with set_x64(x64), jax.default_prng_impl("rbg"), _warnings() as warned:
         try:
             result = module.train(dtype, **WRAPS[wrap])
         except (TypeError, ValueError) as raised:
@@ -174,49 +212,6 @@ def _warnings() -> Iterator[list[str]]:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation")
         yield said
     said += [str(each.message) for each in caught]
-
-
-# Threefry is a long program, and these of a few steps mostly compile.
-quick_keys = functools.partial(jax.default_prng_impl, "rbg")
-
-
-def written(mistake: Mistake, folder: pathlib.Path, is_fixed: bool = False) -> pathlib.Path:
-    """Writes the program with the mistake, or with what is to mend it as well."""
-    text = changed((HERE / f"{mistake.program}.py").read_text(), mistake.change)
-    if is_fixed:
-        text = changed(text, mistake.fix) if mistake.fix else wrapped(text, mistake.advice)
-    if "dtypeguard." in text:
-        text = text.replace("\nimport jax\n", "\nimport dtypeguard\nimport jax\n", 1)
-    path = folder / f"{mistake.program}{'_fixed' if is_fixed else ''}.py"
-    path.write_text(text)
-    return path
-
-
-def changed(text: str, changes: Sequence[tuple[str, str]]) -> str:
-    """A program, some of its lines replaced."""
-    for old, new in changes:
-        if text.count(f"\n{old}\n") != 1:
-            raise ValueError(f"not once in the program: {old}")
-        text = text.replace(f"\n{old}\n", f"\n{new}\n")
-    return text
-
-
-def wrapped(text: str, advice: str) -> str:
-    """A program with the guard that an advice names, in the place that it names."""
-    kind, name = next(filter(None, (re.search(form, advice) for form in _GUARDS))).groups()
-    place = rf"\bstep(?=(\(|\n +def |, .*\n +def ){name}\b)"
-    place = r"(?<=[ (=])opt(?=\()" if kind == "guard" else place
-    text, count = re.subn(place, f"dtypeguard.{kind}", text)
-    if count != 1:
-        raise ValueError(f"{count} places for: {advice}")
-    return text
-
-
-# What it is put around may stand in a wrapper of the program's, or be decorated.
-_GUARDS = (
-    re.compile(r"dtypeguard\.(guard|guard_step)\((?:[\w.]+\()?(\w+)"),
-    re.compile(r"@dtypeguard\.(guard_step) directly above def (\w+)"),
-)
 
 
 def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:

@@ -29,23 +29,16 @@ from typing import NamedTuple
 HERE = pathlib.Path(__file__).parent
 SUPPORT = HERE.parent / "support"
 TABLE = HERE / "notes.txt"
+sys.path[:0] = [str(HERE), str(SUPPORT)]
 
 
 class Planted(NamedTuple):
-    """A script with mistakes.
-
-    Attributes:
-        name: of the script.
-        path: its file.
-        x64: whether x64 is on.
-        lines: the lines at fault, by the names of their mistakes.
-        arguments: of its command line.
-    """
+    """A script, the lines at fault by the names of their mistakes, and how it is run."""
 
     name: str
     path: pathlib.Path
-    x64: bool
-    lines: dict[str, tuple[str, int]]
+    lines: dict[str, int]
+    x64: bool = False
     arguments: Sequence[str] = ()
 
 
@@ -91,16 +84,8 @@ def remedy(note: str) -> str:
     return "argument" if is_of_call else first
 
 
-def judged(mistake: str, at: tuple[str, int], note: str) -> Row:
-    """The row of a mistake."""
-    file, number = at
-    place = f"{pathlib.Path(file).name}:{number}"
-    lines = [pathlib.PurePath(x).name for x in _LINE.findall(note)]
-    return Row(mistake, place, place in lines, lines[:1] == [place], remedy(note), note)
-
-
-def run(planted: Planted) -> tuple[str, str]:
-    """The note on the error of a script with the list of compilations, and its output."""
+def run(planted: Planted) -> str:
+    """The note on the error of a script, with the list of compilations."""
     import jax
 
     from dtypeguard.__main__ import console
@@ -118,144 +103,81 @@ def run(planted: Planted) -> tuple[str, str]:
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, before
         jax.config.update(flag, was)
-    printed, _, data = out.getvalue().rpartition('{\n "error"')
+    _, _, data = out.getvalue().rpartition('{\n "error"')
     found = json.loads(f'{{"error"{data}') if data else {}
     note = (found.get("error") or {}).get("note", "")
-    return "\n".join(filter(None, [note, *found.get("compiled_again", ())])), printed
+    return "\n".join(filter(None, [note, *found.get("compiled_again", ())]))
+
+
+def rows(planted: Planted) -> Iterator[Row]:
+    """A row for each mistake of a script."""
+    note = run(planted)
+    named = [pathlib.PurePath(x).name for x in _LINE.findall(note)]
+    for name, number in planted.lines.items():
+        at, mistake = f"{planted.path.name}:{number}", f"{planted.name}: {name}"
+        yield Row(mistake, at, at in named, named[:1] == [at], remedy(note), note)
+
+
+_FAULTS = re.compile(r"# (promotion|true_fun|false_fun|branches\[\d\]|operand): (\w+)")
 
 
 def scripts() -> Iterator[Planted]:
-    """The small scripts, with each of their mistakes."""
+    """The small scripts, with each of their mistakes: at the operand, if one is marked."""
     arguments = {"equinox_loops": ("scan", "lax")}
     for path in sorted((SUPPORT / "scripts").glob("*.py")):
-        marks = _marks(path, path.read_text(), ("promotion", "operand", *_BRANCHES))
+        marks = [
+            (found[1] == "operand", found[2], number)
+            for number, text in enumerate(path.read_text().splitlines(), 1)
+            if (found := _FAULTS.search(text))
+        ]
         if marks:
-            yield Planted(path.stem, path, False, marks, arguments.get(path.stem, ()))
-
-
-_BRANCHES = "true_fun", "false_fun", r"branches\[\d\]"
-
-
-def _marks(
-    path: pathlib.Path, text: str, words: Sequence[str]
-) -> dict[str, tuple[str, int]]:
-    """The lines of mistakes by their marks, of which the last word counts."""
-    found = {}
-    for word in words:
-        for number, line in enumerate(text.splitlines(), 1):
-            for name in re.findall(rf"# {word}: (\w+)", line):
-                found[name] = str(path), number
-    return found
-
-
-# What asks each case of a file of planted ones, and prints a line of JSON with each answer.
-_ASKED = {
-    "planted": """
-    struct = jax.ShapeDtypeStruct
-    params, grads = {"w": struct((3,), "bfloat16")}, {"w": struct((3,), case.grads)}
-    return str(dtypeguard.audit(case.opt, params, updates=grads, x64=case.x64))
-""",
-    "planted_steps": """
-    return str(dtypeguard.audit(case.step, *case.args, **case.options))
-""",
-    "planted_operands": """
-    from dtypeguard._leaves.compat import set_x64
-    kind = "strict" if case.strict else "standard"
-    try:
-        with jax.numpy_dtype_promotion(kind), set_x64(case.x64), dtypeguard.explain():
-            case.program(jax.jit)
-    except Exception as error:
-        return "\\n".join(getattr(error, "__notes__", ()))
-    return ""
-""",
-}
-_CASES = """
-import importlib, json, sys
-import dtypeguard, jax
-sys.path.insert(0, {folder!r})
-for name in "planted_helper", "planted", "planted_steps", "planted_operands":
-    sys.modules.pop(name, None)
-def ask(case):{ask}
-for name, case in importlib.import_module({module!r}).CASES.items():
-    print(json.dumps([name, ask(case)]), flush=True)
-"""
-
-
-def cases(folder: pathlib.Path) -> Iterator[Planted]:
-    """The files of planted optimizers, steps and operands: a script that asks each case."""
-    words = "promotion", "made", "operand", "forced in jit", "forced"
-    for module, ask in _ASKED.items():
-        path = folder / f"ask_{module}.py"
-        path.write_text(_CASES.format(folder=str(SUPPORT), module=module, ask=ask))
-        marks = {}
-        for file in (SUPPORT / f"{module}.py", SUPPORT / "planted_helper.py"):
-            marks |= _marks(file, file.read_text(), words)
-        yield Planted(module, path, False, marks)
+            lines = {name: number for _, name, number in sorted(marks)}
+            yield Planted(path.stem, path, lines, arguments=arguments.get(path.stem, ()))
 
 
 def programs(folder: pathlib.Path) -> Iterator[Planted]:
     """Whole programs of this folder with each of their mistakes, trained once."""
     import harness
-    from mistakes import MISTAKES
 
-    for number, mistake in enumerate(MISTAKES):
-        if mistake.is_planted:
-            (folder / str(number)).mkdir()
-            path = harness.written(mistake, folder / str(number))
+    for mistake in harness.MISTAKES:
+        if "# the mistake" in mistake.text:
             dtype, x64 = harness.CONFIGURATIONS[mistake.configuration]
-            lines = {mistake.name: (str(path), _at_fault(path))}
             name = dtype.dtype.name
-            path.write_text(f"{path.read_text()}\n\ntrain(jnp.dtype({name!r}).type)\n")
-            yield Planted(f"{mistake.program} {name}", path, x64, lines)
+            text = f"{mistake.text}\n\ntrain(jnp.dtype({name!r}).type)\n"
+            kind = f"{mistake.program} {name}"
+            yield written(folder, mistake.program, kind, mistake.name, text, x64)
 
 
 def others(folder: pathlib.Path) -> Iterator[Planted]:
     """Programs by others with a mistake."""
     import harness
-    from mistakes import changes
 
-    for number, text in enumerate((HERE / "others.txt").read_text().split("== ")[1:]):
-        head, *lines = text.strip("\n").splitlines()
-        program, _, name = head.partition(": ")
-        whole = (HERE / "others" / f"{program}.py").read_text()
-        path = folder / f"other{number}" / f"{program}.py"
-        path.parent.mkdir()
-        path.write_text(harness.changed(whole, changes(lines)))
-        x64 = head.endswith(" in x64")
-        yield Planted(program, path, x64, {name: (str(path), _at_fault(path))})
+    for program, name, lines in harness.mistakes("others.txt"):
+        text = harness.changed(HERE / "others" / f"{program}.py", lines)
+        yield written(folder, program, program, name, text, name.endswith(" in x64"))
 
 
-def _at_fault(path: pathlib.Path) -> int:
-    lines = enumerate(path.read_text().splitlines(), 1)
-    (found,) = (n for n, line in lines if line.endswith("# the mistake"))
-    return found
+def written(folder, program, kind, name, text, x64) -> Planted:
+    """A program with a mistake, in a folder of its own."""
+    path = pathlib.Path(tempfile.mkdtemp(dir=folder)) / f"{program}.py"
+    path.write_text(text)
+    lines = enumerate(text.splitlines(), 1)
+    (line,) = (n for n, text in lines if text.endswith("# the mistake"))
+    return Planted(kind, path, {name: line}, x64)
 
 
 def unfounded() -> Iterator[str]:
     """The programs by others of which something is said though nothing is planted."""
     for path in sorted((HERE / "others").glob("*.py")):
-        note, _ = run(Planted(path.stem, path, False, {}))
-        if note:
+        if note := run(Planted(path.stem, path, {})):
             yield f"{path.stem}: {note}"
-
-
-def rows(planted: Planted) -> Iterator[Row]:
-    """A row for each mistake of a script."""
-    note, printed = run(planted)
-    asked = dict(json.loads(x) for x in printed.splitlines() if x.startswith('["'))
-    for name, at in planted.lines.items():
-        if name in asked or not asked:
-            text = asked.get(name, note)
-            yield judged(f"{planted.name}: {name}", at, text)
 
 
 def lost(found: Sequence[Row], table: str) -> list[str]:
     """The mistakes whose lines a table names and these rows do not."""
-    named = {x[:68].strip() for x in table.splitlines() if x[69:74].strip() in _NAMED}
-    return [row.mistake for row in found if row.mistake in named and not row.is_named]
-
-
-_NAMED = "first", "named"
+    verdicts = {x[:68].strip(): x[69:74].strip() for x in table.splitlines()}
+    was_named = lambda row: verdicts.get(row.mistake) in ("first", "named")
+    return [row.mistake for row in found if was_named(row) and not row.is_named]
 
 
 def main() -> int:
@@ -269,32 +191,24 @@ def main() -> int:
     if sys.version_info < (3, 12):
         print("The table of notes was skipped: below Python 3.12 nothing is recorded.")
         return 0
-    sys.path[:0] = [str(HERE), str(SUPPORT)]
+    wanted = tuple(options.names) or ("",)
     found = list[Row]()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        sources = [others(folder), scripts()]
-        if not options.fast:
-            sources += [cases(folder), programs(folder)]
+        sources = [others(folder), scripts(), *([] if options.fast else [programs(folder)])]
         for planted in itertools.chain(*sources):
-            wanted = tuple(options.names) or ("",)
             if any(f"{planted.name}: {x}".startswith(wanted) for x in planted.lines):
-                for row in rows(planted):
-                    if row.mistake.startswith(wanted):
-                        found.append(row)
-                        print(row, flush=True)
-                        if options.names:
-                            print(row.line, row.note, sep="\n")
-    named = sum(row.is_named for row in found)
-    first = sum(row.is_first for row in found)
-    print(f"{named} of {len(found)} lines named, {first} of them first.")
+                for row in (x for x in rows(planted) if x.mistake.startswith(wanted)):
+                    found.append(row)
+                    print(row, *([row.line, row.note] if options.names else []), sep="\n")
+    named, first = (sum(x) for x in zip(*((r.is_named, r.is_first) for r in found)))
+    print(f"{named} of {len(found)} lines named, {first} of them first.", flush=True)
     if options.json:
-        data = [row._asdict() for row in found]
-        options.json.write_text(json.dumps(data, indent=1))
+        options.json.write_text(json.dumps([row._asdict() for row in found], indent=1))
     if options.write:
-        rows_now = {x[:68].strip(): x for x in TABLE.read_text().splitlines()}
-        rows_now |= {row.mistake: str(row) for row in found}
-        TABLE.write_text("".join(f"{row}\n" for row in rows_now.values()))
+        table = {x[:68].strip(): x for x in TABLE.read_text().splitlines()}
+        table |= {row.mistake: str(row) for row in found}
+        TABLE.write_text("".join(f"{row}\n" for row in table.values()))
         return 0
     wrong = [f"Lost: {each}" for each in lost(found, TABLE.read_text())]
     if not options.names:

@@ -114,17 +114,13 @@ CONTROL_FLOW = {
 }
 
 
-@every_entry
+@pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.id)
 def test_control_flow(entry):
-    """(params, state) is a carry, and keeps its types: here in bfloat16, as in the sweep.
-
-    `test_donation_from_the_first_step_on` compares those in float32. Programs are the same
-    under both flags, see `test_blind_to_the_x64_flag`.
-    """
-    with set_x64(entry in CHOSEN):
+    """(params, state) is a carry, and keeps its types; the sweep has every optimizer."""
+    with set_x64(True):
         loop = guarded(entry, DTYPES["bf16/f32"])
-        for name in CONTROL_FLOW if entry in CHOSEN else ("scan", "cond"):
-            out = jax.eval_shape(lambda run=CONTROL_FLOW[name]: run(loop))
+        for name, run in CONTROL_FLOW.items():
+            out = jax.eval_shape(lambda run=run: run(loop))
             assert types(out) == types(loop.carry), name
 
 

@@ -3,17 +3,14 @@
 import ast
 import doctest
 import inspect
-import json
 import pathlib
 import pickle
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same, child_variables, need
+from helpers import assert_same
 
 import dtypeguard
 import dtypeguard.testing
@@ -126,45 +123,3 @@ def test_pickled_states_errors_and_reports_name_no_room():
     ):
         again = _pickled(thing)
         assert (type(again), repr(again)) == (type(thing), repr(thing))
-
-
-TYPED = """
-from typing import reveal_type
-import optax
-import dtypeguard
-from dtypeguard import Policy, guard
-
-def make(rate: float, *, b1: float = 0.9) -> optax.GradientTransformation: ...
-
-reveal_type(guard(make))
-reveal_type(guard(policy=Policy())(make))
-reveal_type(guard(policy=Policy())(optax.adam(1e-3)))
-reveal_type(guard(optax.adam(1e-3), policy=Policy()))
-reveal_type(guard(optax.MultiSteps(optax.adam(1e-3), 2)))
-
-@guard
-def plain(rate: float, *, b1: float = 0.9) -> optax.GradientTransformation: ...
-
-@guard(policy=Policy())
-def decorated(rate: float, *, b1: float = 0.9) -> optax.GradientTransformation: ...
-
-reveal_type(plain)
-reveal_type(decorated)
-"""
-
-
-@pytest.mark.exhaustive
-def test_a_type_checker_sees_the_signature(tmp_path):
-    need("pyright")
-    (tmp_path / "typed.py").write_text(TYPED)
-    command = [sys.executable, "-m", "pyright", "--outputjson"]
-    command += ["--pythonpath", sys.executable, str(tmp_path / "typed.py")]
-    run = subprocess.run(
-        command, env=child_variables(), cwd=tmp_path, capture_output=True, text=True
-    )
-    found = json.loads(run.stdout)["generalDiagnostics"]
-    revealed = [entry["message"].partition(" is ")[2] for entry in found]
-    assert not [entry for entry in found if entry["severity"] == "error"], found
-    factory = '"(rate: float, *, b1: float = 0.9) -> GradientTransformationExtraArgs"'
-    made = '"GradientTransformationExtraArgs"'
-    assert revealed == [factory, factory, made, made, made, factory, factory]

@@ -1,7 +1,6 @@
 """`python -m optimizer_sweep`: exits with 1 if any guarded configuration fails."""
 
 import argparse
-import fnmatch
 import os
 import sys
 import time
@@ -17,14 +16,13 @@ def main() -> int:
     """Sweeps what is asked for, and prints the table."""
     parser = argparse.ArgumentParser(prog="optimizer_sweep", description=__doc__)
     parser.add_argument("--filter", default="", help="only optimizers with this in a name")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--bare", action="store_true", help="and as they are")
     options = parser.parse_args()
-    pattern = f"*{options.filter.lower().replace('[', '[[]')}*"
     entries, unbuilt = catalog.entries()
-    chosen = [x for x in entries if fnmatch.fnmatchcase(x.id.lower(), pattern)]
+    chosen = [entry for entry in entries if options.filter in entry.id]
     start = time.monotonic()
-    outcomes = sweep(chosen, options.jobs)
-    assert len(outcomes) == 2 * len(chosen) * len(CONFIGURATIONS)
+    outcomes = sweep(chosen, min(os.cpu_count() or 1, 8), options.bare)
+    assert len(outcomes) == (1 + options.bare) * len(chosen) * len(CONFIGURATIONS)
     report = Report(outcomes, unbuilt, time.monotonic() - start)
     print(report)
     return bool(report.guarded_failed or not chosen)

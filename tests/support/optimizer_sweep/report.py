@@ -41,24 +41,22 @@ class Report:
 
     def __str__(self) -> str:
         names = sorted({outcome.id for outcome in self.outcomes})
-        skips = {
-            f"{o.id}  {c}: {why}" for o in self.outcomes for c, why in o.skipped.items()
-        }
-        failures = [
-            f"{outcome.id}  {outcome.where}  {check}: {reason}"
-            for outcome in self.outcomes
-            if outcome.guarded
-            for check, reason in outcome.failures.items()
-        ]
+        guarded = [outcome for outcome in self.outcomes if outcome.guarded]
         listed = {
             "Not swept:": [f"{left.id}: {left.reason}" for left in self.unbuilt],
-            "Skipped checks:": sorted(skips),
-            "Failures although guarded:": failures,
+            "Skipped checks:": sorted(
+                {f"{o.id}  {c}: {why}" for o in guarded for c, why in o.skipped.items()}
+            ),
+            "Failures although guarded:": [
+                f"{outcome.id}  {outcome.where}  {check}: {reason}"
+                for outcome in guarded
+                for check, reason in outcome.failures.items()
+            ],
         }
         parts = ["\n".join(columns([_HEADER, *map(self._row, names)]))]
         parts += ["\n  ".join([title, *lines]) for title, lines in listed.items() if lines]
         parts.append(
-            f"{len(self.outcomes) // 2:,} configurations: "
+            f"{len(guarded):,} configurations: "
             f"bare {self.bare_failed:,} failed, guarded {self.guarded_failed:,} failed "
             f"({self.seconds:.0f} s; optax {optax.__version__}, jax {jax.__version__})"
         )

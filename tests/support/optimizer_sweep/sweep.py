@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax import tree_util
 
-from dtypeguard import DtypeGuardWarning, guard, strong
+from dtypeguard import DtypeGuardWarning, guard
 from dtypeguard._guard.guard import policy_of
 from dtypeguard._guard.policy import dtype_of_update
 from dtypeguard._leaves.dtypes import dtype_of
@@ -62,25 +62,10 @@ def multi_steps(subject: OptimizerSubject) -> None:
     if _shapes(params) != _shapes(subject.grads):
         raise Skip("MultiSteps accumulates gradients in the shapes of the params")
 
-    def accumulate(init, update):
-        inner = optax.GradientTransformationExtraArgs(init, update)
-        outer = optax.MultiSteps(inner, 2)
-        before = outer.init(params)
-        updates, after = outer.update(subject.grads, before, params, **subject.extra_args)
-        return before, updates, after
-
-    try:
-        before, updates, after = accumulate(subject.init, subject.update)
-    except TypeError:
-        # The accumulator of Optax 0.1.9 has the dtypes of the params, and it multiplies
-        # bools of the inner state by ints. Its own branches differ then, even around an
-        # optimizer that changes nothing.
-        strong_init = lambda params: strong(subject.init(params))
-        try:
-            accumulate(strong_init, lambda updates, state, params, **_: (updates, state))
-        except TypeError:
-            raise Skip("MultiSteps itself does not take these dtypes") from None
-        raise
+    inner = optax.GradientTransformationExtraArgs(subject.init, subject.update)
+    outer = optax.MultiSteps(inner, 2)
+    before = outer.init(params)
+    updates, after = outer.update(subject.grads, before, params, **subject.extra_args)
     checks.same_types("state", before, after)
     no_promotion(subject, updates)
 
@@ -235,23 +220,25 @@ def _inputs(entry: Entry, configuration: Configuration) -> UpdateInputs:
     return entry.inputs(configuration.params, configuration.grads)
 
 
-def sweep(chosen: Sequence[Entry], jobs: int) -> list[Outcome]:
+def sweep(chosen: Sequence[Entry], jobs: int, bare: bool = True) -> list[Outcome]:
     """The outcomes of each entry in each configuration, bare and guarded.
 
     Args:
         chosen: entries of the catalogue.
+        bare: whether bare ones run as well.
         jobs: the number of worker processes, which build the entries anew from their ids;
             1 stays in this process, where an entry need not be in the catalogue.
     """
     if jobs == 1:
-        return in_order(_share(chosen))
+        return in_order(_share(chosen, bare))
     shares = [[(x.id, x.extra_names) for x in chosen[i::jobs]] for i in range(jobs)]
     spawn = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(jobs, spawn, _prepare_worker) as pool:
-        return in_order(itertools.chain(*pool.map(_share_of_ids, shares)))
+        share = functools.partial(_share_of_ids, bare=bare)
+        return in_order(itertools.chain(*pool.map(share, shares)))
 
 
-def _share(chosen: Sequence[Entry]) -> list[Outcome]:
+def _share(chosen: Sequence[Entry], bare: bool) -> list[Outcome]:
     """Those of one process, one first state and configuration after another.
 
     What JAX traced under other flags it does not use again.
@@ -260,14 +247,15 @@ def _share(chosen: Sequence[Entry]) -> list[Outcome]:
     for configuration in CONFIGURATIONS:
         alike.setdefault(_of_init(configuration), []).append(configuration)
     tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
-    return [examine(entry, c, x) for entry, c in tasks for x in (False, True)]
+    kinds = (False, True) if bare else (True,)
+    return [examine(entry, c, x) for entry, c in tasks for x in kinds]
 
 
-def _share_of_ids(ids: Sequence[tuple[str, tuple[str, ...]]]) -> list[Outcome]:
+def _share_of_ids(ids: Sequence[tuple[str, tuple[str, ...]]], bare: bool) -> list[Outcome]:
     entries = [catalog.find(entry_id) for entry_id, _ in ids]
     for entry, (_, extra_names) in zip(entries, ids):
         vars(entry)["extra_names"] = extra_names  # which took trials to find
-    return _share(entries)
+    return _share(entries, bare)
 
 
 def _prepare_worker() -> None:

@@ -21,9 +21,8 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import bound_product
+from .._numbers.evaluate import as_dtype, bound_product
 from .._program.graph import open_jaxpr
-from .._program.meshes import as_dtype
 
 _RESULT = "preferred_element_type"
 # The primitives of JAX that are emitted so, by name.
@@ -33,20 +32,13 @@ TANGENT = Primitive("autocast_tangent")
 
 
 class Product(NamedTuple):
-    """A product of JAX, in certain dtypes.
-
-    Attributes:
-        name: of JAX's primitive.
-        params: those of the primitive.
-        dtype: of its operands.
-        result: of what it returns.
-        axes: those of its operands over which it is mapped, the inner ones first.
-    """
+    """A product of JAX, in certain dtypes."""
 
     name: str
     params: tuple[tuple[str, Any], ...]
     dtype: DType
     result: DType
+    # Those of its operands over which it is mapped, the inner ones first.
     axes: tuple[tuple[int | None, ...], ...] = ()
 
     def __repr__(self) -> str:

@@ -186,7 +186,6 @@ _OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--check": ("FILE", "exit 1 if the target is not as this file says", {}),
     "--update": ("FILE", "write the lock anew and print what changed", {}),
     "--json": ("FILE", "as json: to FILE, or printed", {"nargs": "?", "const": "-"}),
-    "--html": ("FILE", "write one self-contained page", {}),
     "--format": (
         "FORM",
         f"what is printed: {', '.join(FORMS)} (default: text; where GITHUB_ACTIONS is set "
@@ -254,7 +253,7 @@ COMMANDS = {
         "a function of arrays, FILE.py:NAME or MODULE:NAME: a loss, a gradient, a train "
         "step, some steps in a scan",
         "--inputs! --x64 --wide --narrow --matmul-precision --tolerance --max-error "
-        "--reference --held-out --json --html --format",
+        "--reference --held-out --json --format",
         "--also --budget",
         "--out --check",
     ),

@@ -31,17 +31,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
-    if options.html and (options.check or is_search):
-        raise UsageError("--html shows a report. Leave it out")
-    check_files(options, options.out, options.html)
+    check_files(options, options.out)
     way = _checked if options.check else _searched if is_search else _audited
     shown, reader = status(every=output.SILENCE), Reader(options)
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, shown as show, x64:
         call = reader.call()
         found, is_ok, style = way(options, show, reader, call)
-    if options.html:
-        output.write(options.html, found.to_html())
     return deliver(found, options, is_ok, style)
 
 

@@ -10,10 +10,10 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._program.meshes import as_dtype
 from . import primitives
 from .evaluate import (
     DtypeOf,
+    as_dtype,
     binding,
     evaluate,
     evaluate_in,
@@ -33,17 +33,11 @@ REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
 class Either(NamedTuple):
-    """A value that has a form of its own in wide types: a constant, a sample, a number.
-
-    Attributes:
-        own: as written.
-        wide: in wide types.
-        meant: the Python number that it stands for, if its line may round that.
-    """
+    """A value that has a form of its own in wide types: a constant, a sample, a number."""
 
     own: Leaf
     wide: Leaf
-    meant: float | None = None
+    meant: float | None = None  # the Python number, if its line may round that
 
 
 Value = Leaf | Either

@@ -20,12 +20,7 @@ _Numbers = frozenset[int]
 
 
 class Birth(NamedTuple):
-    """What made a value that is not finite.
-
-    Attributes:
-        number: of the input, if it is one.
-        stack: the equation and those around it, inside out; empty for an input.
-    """
+    """What made a value that is not finite: the input of a number, or an equation."""
 
     number: int | None
     stack: Stack

@@ -33,19 +33,13 @@ class Node:
     """An equation where it stands in a program: a function called twice has two of each.
 
     Attributes:
-        eqn: the equation.
         stack: it and those around it, inside out.
         rule: how it is run.
-        number: its place in the order of the program.
         line: the number of its line; None if nothing rounds there.
-        rounds: whether it rounds itself.
         inner: the programs inside of it that are run in its place.
         meant: the Python numbers that its literals stand for, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
-        is_backward: whether it belongs to the backward pass of a gradient.
         last: the variables that nothing after it uses.
-        is_of_ours: whether it is a cast of dtypeguard's.
-        is_asked: whether the source asks for the dtype of a conversion, whatever is given.
     """
 
     def __init__(self, eqn: Equation, stack: Stack, rule: str, inner: "Sequence[Block]"):
@@ -77,12 +71,9 @@ class Block:
     """A jaxpr where it stands in a program.
 
     Attributes:
-        jaxpr: closed or open.
         number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
-        consts: the arrays that it holds.
-        inputs: its variables, the constants first.
-        outputs: what it returns: variables and literals.
+        inputs: its variables, those of the arrays that it holds first.
         nodes: its equations that something depends on.
         meant: the Python numbers that literals among the outputs stand for.
     """

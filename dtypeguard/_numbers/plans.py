@@ -25,12 +25,7 @@ WRITTEN, WIDE, ROUNDED, FIRST_DTYPE = 0, 1, 2, 3
 
 
 class Computes(NamedTuple):
-    """A dtype that an equation computes in, whatever is written.
-
-    Attributes:
-        dtype: of its floating operands.
-        result: of its floating results.
-    """
+    """The dtypes of floating operands and results of an equation, whatever is written."""
 
     dtype: DType
     result: DType

@@ -7,6 +7,7 @@ added.
 
 import dataclasses
 import difflib
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,16 +38,10 @@ class Algorithm(NamedTuple):
     order: int = 0
 
     @property
-    def passes(self) -> int:
-        """How many products it makes of one."""
-        return len(self.pairs)
-
-    @property
     def pairs(self) -> list[tuple[int, int]]:
         """The parts that are multiplied, the smallest first."""
-        numbers = range(self.parts)
-        pairs = [(i, j) for i in numbers for j in numbers if i + j <= self.order]
-        return sorted(pairs, key=sum, reverse=True)
+        every = itertools.product(range(self.parts), repeat=2)
+        return sorted((x for x in every if sum(x) <= self.order), key=sum, reverse=True)
 
     def split(self, operand: Leaf) -> list[Leaf]:
         """The parts of an operand, the greatest first."""
@@ -80,32 +75,20 @@ ALGORITHMS = {
     "TF32_TF32_F32_X3": Algorithm("tensorfloat32", 2, 1),
     "F32_F32_F32": FLOAT32,
 }
-_BF16 = ALGORITHMS["BF16_BF16_F32"]
-# Six passes of bfloat16 are what a TPU has for float32.
-_LEVELS = {_BF16: (3.0, 6.0), ALGORITHMS["BF16_BF16_F32_X3"]: (1.0, 2.0)}
 
 
 class Level(NamedTuple):
-    """A precision that a product can be given in place of the default one.
-
-    Attributes:
-        name: of `jax.lax.Precision`, "HIGH" or "HIGHEST".
-        algorithm: what it means.
-        dearer: how many times as dear it makes a product; not a number if not known.
-    """
+    """A `jax.lax.Precision` in place of the default."""
 
     name: str
     algorithm: Algorithm
-    dearer: float
 
 
 class Exempt(NamedTuple):
     """The matrix products that a device does not round: XLA makes them multiply and add.
 
-    Attributes:
-        vector: those with a vector, if both have fewer elements together than this.
-        batched: whether with many vectors, each by a matrix of its own, as well.
-        any: those whose operands have fewer elements together than this.
+    With a vector and fewer elements than `vector` together, with one of a batch of vectors
+    if `batched`, and with fewer elements than `any`.
     """
 
     vector: float = 0
@@ -136,10 +119,8 @@ class Products:
     """What a device makes of products of float32 operands.
 
     Attributes:
-        name: of the setting.
-        begin: how a sentence on it begins.
-        default: what it does where a program asks for nothing.
-        high: where it asks for `Precision.HIGH`.
+        name: of the setting, and how a sentence on it begins.
+        default: what it does where a program asks for nothing; and for `Precision.HIGH`.
         levels: what a program may ask for instead, the cheapest first.
         mended: what an equation does that is to be computed wider.
         exempt: which of them it does not round.
@@ -215,19 +196,17 @@ def products_named(name: object) -> Products:
             f'matmul_precision="{near}", or one of {", ".join(known)}.'
         )
     default = ALGORITHMS[known[right]]
-    high = default
-    if default.dtype == "bfloat16" and default.passes < 3:
-        high = ALGORITHMS["BF16_BF16_F32_X3"]
-    dear = _LEVELS.get(default, (1.0, _DEARER.get(right, float("nan"))))
-    levels = [Level("HIGH", high, dear[0])] if high is not default else []
-    levels.append(Level("HIGHEST", FLOAT32, dear[1]))
+    passes = len(default.pairs)
+    is_short = default.dtype == "bfloat16" and passes < 3
+    high = ALGORITHMS["BF16_BF16_F32_X3"] if is_short else default
+    levels = Level("HIGH", high), Level("HIGHEST", FLOAT32)
     shown_as = "TF32" if default.dtype == "tensorfloat32" else default.dtype or "float32"
-    more = f" in {default.passes} passes" if default.passes > 1 else ""
+    more = f" in {passes} passes" if passes > 1 else ""
     begin = f"with {shown_as} products{more}"
     if right in DEVICES:
         begin = f"as on {DEVICES[right]} ({shown_as} products)"
     exempt = _EXEMPT.get(right, NONE_EXEMPT)
-    return Products(right, begin, default, high, tuple(levels), exempt=exempt)
+    return Products(right, begin, default, high, levels[not is_short :], exempt=exempt)
 
 
 DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
@@ -236,17 +215,11 @@ DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
 _ON_GPU = Exempt(vector=1e7, batched=True, any=100)
 _EXEMPT = {"tpu": Exempt(vector=math.inf), "a100": _ON_GPU, "h100": _ON_GPU}
 _NAMED = {
-    "tpu": "BF16_BF16_F32",
-    "a100": "TF32_TF32_F32",
-    "h100": "TF32_TF32_F32",
-    "bfloat16": "BF16_BF16_F32",
+    **dict.fromkeys(("tpu", "bfloat16"), "BF16_BF16_F32"),
+    **dict.fromkeys(("a100", "h100", "tensorfloat32"), "TF32_TF32_F32"),
     "bfloat16_3x": "BF16_BF16_F32_X3",
-    "tensorfloat32": "TF32_TF32_F32",
     "float32": "F32_F32_F32",
 }
-# The rates of dense TF32 and of float32, as NVIDIA gives them: 156 and 19.5 TFLOP/s for
-# the A100, 494 and 67 for the H100 SXM.
-_DEARER = {"a100": 8.0, "h100": 7.0}
 
 
 def _is_product(eqn: Equation) -> bool:

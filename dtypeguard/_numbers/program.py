@@ -34,9 +34,6 @@ class NumericProgram:
     """A traced program, of which each equation has a number.
 
     Attributes:
-        jaxpr: closed.
-        block: the same as nodes.
-        formats: its dtypes.
         lines: those at which it rounds.
         constants: the lines and the Python numbers that are rounded there.
         size: how many numbers there are.
@@ -111,7 +108,6 @@ class NumericProgram:
             return Node(
                 eqn, stack, rule, [self._enter(x, stack, False, {}) for x in jaxprs]
             )
-        self._numbers.next_equation()
         if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "

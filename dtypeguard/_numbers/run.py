@@ -18,8 +18,8 @@ from jax import lax
 
 from .._leaves.types import Equation, Leaf
 from .._program.graph import loop_parts
-from .._program.meshes import as_dtype, current_mesh, of_mesh, under_mesh
 from .arithmetic import Arithmetic, Either, Value, own_form
+from .evaluate import as_dtype, current_mesh, of_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
     CALL,
@@ -61,16 +61,7 @@ def run(
     formats: Formats | None = None,
     scale: float | None = None,
 ) -> list[Leaf]:
-    """The results of a program by a plan.
-
-    Args:
-        program: the program.
-        plan: what each equation computes in.
-        arrays: its inputs.
-        probes: what is noted beside.
-        formats: the dtypes; those of the program by default.
-        scale: see `Arithmetic`.
-    """
+    """The results of a program by a plan, in the dtypes of the program by default."""
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
         return _Run(program, plan, probes or Probes(), formats, scale).outputs(arrays)
 

@@ -24,20 +24,12 @@ _LARGE = 1e20
 
 
 class SketchNode(NamedTuple):
-    """A value of a program.
+    """A value of a program."""
 
-    Attributes:
-        operands: the numbers of the values that it is made of; inputs come first. None for
-            constants.
-        shape: its shape.
-        stack: the equation that makes it and those around it; () for an input.
-        sketch: of what it is in the first turn of the loops around it; None if not known.
-    """
-
-    operands: tuple[int | None, ...]
+    operands: tuple[int | None, ...]  # the values it is made of; None for constants
     shape: tuple[int, ...]
-    stack: Stack
-    sketch: np.ndarray | None
+    stack: Stack  # of the equation that makes it; () for an input
+    sketch: np.ndarray | None  # in the first turn of the loops around it, if known
 
 
 def sketches(

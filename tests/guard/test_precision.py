@@ -413,20 +413,6 @@ def test_reproducible_and_the_same_in_jit_and_scan():
 
 
 @third_party
-def test_rounding_is_one_operation_of_the_trace():
-    """Not fifty a leaf: they would be most of the time that a step takes to lower."""
-    params = {str(i): jnp.ones(8, BF16) for i in range(10)}
-
-    def equations(rounding):
-        policy = dataclasses.replace(ALL_BF16, rounding=rounding)
-        opt = guard(optax.adam(1e-3), policy=policy)
-        args = (grads_of(params), opt.init(params), params)
-        return len(jax.make_jaxpr(opt.update)(*args).eqns)
-
-    assert equations("stochastic") <= equations("nearest") + 2  # the step's number
-
-
-@third_party
 def test_checkpoints():
     opt, params = guard(optax.adam(1e-3), policy=ALL_BF16), params_of()
     grads = grads_of(params)
@@ -586,12 +572,3 @@ def test_a_whole_equinox_model_as_params(policy):
     opt = guard(optax.adamw(1e-3), policy=policy)
     state = opt.init(params)
     assert_same(opt.update(grads, state, model), opt.update(grads, state, params))
-
-
-@third_party
-def test_no_number_goes_to_the_device_behind_the_callers_back():
-    opt, params = guard(optax.adam(0.1), policy=ALL_BF16), params_of()
-    grads, state, update = grads_of(params), opt.init(params), jax.jit(opt.update)
-    expected = update(grads, state, params)
-    with jax.transfer_guard("disallow"), jax.checking_leaks(), jax.debug_nans(True):
-        assert_same(update(grads, state, params), expected)

@@ -63,9 +63,10 @@ def test_rescue_runs_in_float32_and_says_so():
 
 def test_rescue_leaves_alone_what_does_not_follow_the_params():
     init = lambda params: {"int8": jnp.zeros(2, jnp.int8), "bf16": jnp.zeros(2, BF16)}
+    loaded = init(None) | {"bf16": jnp.zeros(2, F16)}
 
     def update(updates, state, params=None):
-        assert types(state) == types(init(params))
+        assert types(state) in (types(init(params)), types(loaded))
         if {leaf.dtype for leaf in tree_util.tree_leaves(params)} != {jnp.dtype(F32)}:
             raise TypeError("not here")
         return updates, state
@@ -74,6 +75,9 @@ def test_rescue_leaves_alone_what_does_not_follow_the_params():
     with pytest.warns(DtypeGuardWarning, match="not here"):
         _, updates, _ = one_update(guard(transformation(update, init)), params)
     assert types(updates) == types(params)
+    with pytest.warns(DtypeGuardWarning, match="not here"):
+        _, state = guard(transformation(update, init)).update(params, loaded, params)
+    assert types(state) == types(loaded)
 
 
 @pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn], ids=str)

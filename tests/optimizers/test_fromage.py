@@ -160,9 +160,6 @@ def test_the_bound_comes_from_the_first_params():
     assert_same(carry[1].max_norm, inside.max_norm)
 
 
-# Low precision --------------------------------------------------------------------------
-
-
 # Types ----------------------------------------------------------------------------------
 
 

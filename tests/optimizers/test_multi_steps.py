@@ -230,16 +230,6 @@ def test_a_gradient_that_is_none_on_some_mini_steps(has_grad, dtype, mean, wrap)
     assert not np.any(state.acc_grads["w"])
 
 
-def test_without_params():
-    params = make_params(BF16)
-    opt = multi_steps(optax.sgd(0.5), 2)
-    state = opt.init(params)
-    for number in range(2):
-        updates, state = opt.update(params, state)
-        assert types(updates) == types(params)
-        assert np.any(np.asarray(updates["w"], F32)) == (number == 1)
-
-
 # State of optax -----------------------------------------------------------------------
 
 
@@ -392,19 +382,6 @@ def test_blind_to_the_x64_flag():
     assert_blind(lambda: multi_steps(optax.adam(0.1), 2, **skip), F32)
 
 
-@pytest.mark.parametrize("accumulator_dtype", [F32, None], ids=str)
-def test_gradients_of_8_bits_are_accumulated(accumulator_dtype):
-    """JAX promotes 8-bit floats with nothing."""
-    opt = multi_steps(optax.identity(), 2, accumulator_dtype=accumulator_dtype)
-    params = jnp.ones(3, jnp.float8_e4m3fn)
-    state = opt.init(params)
-    for value in (1.0, 3.0):
-        grad = jnp.full(3, value, params.dtype)
-        updates, state = opt.update(grad, state, params)
-    assert updates.dtype == params.dtype
-    np.testing.assert_array_equal(updates.astype(F32), 2.0)
-
-
 def test_integer_updates_are_not_written_over_a_floating_accumulator():
     params, number = jnp.zeros((), jnp.int32), 2**24 + 1
 
@@ -417,24 +394,3 @@ def test_integer_updates_are_not_written_over_a_floating_accumulator():
     for emitted in (0, number):
         updates, state = step(jnp.ones((), jnp.float32), state, params)
         assert (updates.dtype, int(updates)) == (jnp.int32, emitted)
-
-
-@third_party
-@pytest.mark.parametrize("wrap", [jax.jit, lambda update: update], ids=["jit", "eager"])
-@pytest.mark.parametrize("none_at", [0, 1])
-@pytest.mark.parametrize("name", ["adam", "lion"])
-def test_an_optimizer_that_takes_no_none_gets_0_for_it(name, none_at, wrap):
-    inner = getattr(optax, name)(0.1)
-    params, ones = {"w": jnp.ones(3), "b": jnp.ones(2)}, {"w": jnp.ones(3)}
-    grads = [{**ones, "b": jnp.full(2, 3.0)} for _ in range(2)]
-    grads[none_at] = {**ones, "b": None}
-    opt = multi_steps(inner, 2)
-    state, step = opt.init(params), wrap(opt.update)
-    first, state = step(grads[0], state, params)
-    assert np.signbit(first["b"]).all()
-    assert not np.any(first["b"])
-    updates, _ = step(grads[1], state, params)
-    mean = {**ones, "b": jnp.full(2, 1.5)}
-    expected, _ = inner.update(mean, inner.init(params), params)
-    for path in params:
-        np.testing.assert_allclose(updates[path], expected[path], rtol=1e-5)

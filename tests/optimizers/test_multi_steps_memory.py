@@ -64,14 +64,6 @@ def test_prodigy_in_bfloat16_needs_the_memory_of_gradients_and_updates():
     assert temporary_memory(dtypeguard.prodigy(), shapes(BF16, 1)) < 3.6
 
 
-@needs_new_xla
-@pytest.mark.parametrize(("slice_p", "bound"), [(1, 2.1), (11, 1.1)])
-def test_prodigy_in_bfloat16_with_gradients_as_arguments(slice_p, bound):
-    """Without the forced order it needs 6 copies, or 2.4 with `slice_p=11`."""
-    opt = dtypeguard.prodigy(slice_p=slice_p)
-    assert temporary_memory(opt, shapes(BF16, 4), given=True) < bound
-
-
 @third_party
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda d: d.__name__)
 def test_lion_copies_only_the_sums(dtype):

@@ -100,23 +100,6 @@ def test_derivative_by_the_start(make, start, steps):
         np.testing.assert_allclose(found[0], expected, rtol=2e-2)
 
 
-@pytest.mark.third_party
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (OWN["prodigy"], lambda: optax.contrib.prodigy(weight_decay=0.01)),
-        (lambda: fromage(0.05), lambda: optax.fromage(0.05)),
-    ],
-    ids=["prodigy", "fromage"],
-)
-def test_the_numbers_of_optax_where_it_is_right(ours, theirs):
-    found, state = run(ours(), make_params(), 25)
-    expected, their_state = run(theirs(), make_params(), 25)
-    assert_close(found, expected, rtol=1e-4)
-    estimates = (getattr(s, "estim_lr", 1) for s in (state, their_state))
-    np.testing.assert_allclose(*estimates, rtol=1e-4)
-
-
 @own
 def test_a_param_whose_gradient_is_none_does_not_move(make):
     params, opt = make_params(), make()

@@ -149,19 +149,6 @@ def test_a_rate_of_zero_takes_no_step():
     assert int(state.steps_taken) == 20
 
 
-def test_growth_is_bounded():
-    params = make_params()
-    opt, free = prodigy(growth_rate=1.02), prodigy()
-    bounded, state = run(opt, params, 20)
-    _, free_state = run(free, params, 20)
-    # The first step off d0 is free, the others are not.
-    assert float(state.estim_lr) < 0.5 * float(free_state.estim_lr)
-    assert float(state.estim_lr_max) > float(state.estim_lr)
-    before = float(state.estim_lr)
-    _, state = run(opt, bounded, 1, state=state)
-    assert float(state.estim_lr) <= before * 1.02 * (1 + 1e-6)
-
-
 def test_slices_take_less_state():
     params = {"w": jnp.linspace(-1, 1, 220).reshape(20, 11)}
     sizes = lambda opt: {
@@ -196,9 +183,6 @@ def test_the_first_state_is_one_however_init_is_called(slice_p):
     for first in (state, jax.jit(opt.init)(params)):
         step(params, first, params)
     assert step._cache_size() == 1
-
-
-# Types ----------------------------------------------------------------------------------
 
 
 # Composition ----------------------------------------------------------------------------
@@ -333,11 +317,3 @@ def test_an_entry_with_a_zero_gradient_stays_and_has_a_derivative():
     assert is_finite(found)
     assert float(found[1]) == 2
     assert is_finite(jax.grad(lambda params: jnp.sum(after(params)))(start))
-
-
-def test_a_complex_param_or_a_negative_rate():
-    """`test_wrong_arguments.py` has the other wrong inputs."""
-    with pytest.raises(TypeError, match="split_real_and_imaginary"):
-        prodigy().init(jnp.ones(3, jnp.complex64))
-    with pytest.raises(ValueError, match=r"learning_rate=-1\.0: write a number"):
-        prodigy(-1.0)

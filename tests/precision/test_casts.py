@@ -74,7 +74,6 @@ def test_a_guards_cast_of_a_state():
     assert loss.place.endswith(f"test_casts.py:{loss.origin.line}, {loss.cast}")
     assert "opt.update(grads_of(params, dtype), state, params)" in loss.origin.code
     assert loss.place in str(report)
-    assert "guard&#x27;s cast of state[&#x27;w&#x27;]" in report.to_html()
     assert "policy=dtypeguard.Policy(compute_dtype=jnp.float32)" in loss.remedy
     mended = guard(momentum(), policy=Policy(compute_dtype=F32))
     assert audit_precision(state_after(mended, BF16, 100), PARAMS).error < report.error / 5

@@ -37,7 +37,6 @@ PROGRAMS = (
     "haiku_rnn",
     "linen_lm",
     "svi",
-    "neural_ode",
     "mixed_precision",
 )
 CONFIGURATIONS = {

@@ -7,7 +7,6 @@ import numpy as np
 import optax
 import pytest
 from helpers import assert_same, types
-from jax import lax
 
 from dtypeguard import apply_updates
 
@@ -71,19 +70,6 @@ def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype
     mean = rounded["w"].astype(F32).mean() - 1
     error = small * np.sqrt(15 / params["w"].size)
     assert abs(mean - small) < 4 * error
-
-
-def test_in_scan():
-    params = jnp.ones(10_000, BF16)
-    updates = jnp.full(params.shape, 2.0**-12, F32)
-    keys = jax.random.split(jax.random.key(0), 16)
-    add = lambda p, key: (apply_updates(p, updates, key=key), None)
-    scanned, _ = lax.scan(add, params, keys)
-    looped = params
-    for key in keys:
-        looped, _ = add(looped, key)
-    assert_same(scanned, looped)
-    assert abs(scanned.astype(F32).mean() - (1 + 2.0**-8)) < 4 * 2.0**-8 / 100
 
 
 @pytest.mark.parametrize("others", [F32, I32, jnp.int4, jnp.uint4, jnp.float8_e4m3fn])

@@ -47,27 +47,13 @@ UNARY = (
     "sinh sqrt square tan tanh is_finite integer_pow real_imag"
 )
 PRIMITIVES = {name: (getattr(lax, name), X) for name in UNARY.split() if hasattr(lax, name)}
+BINARY = "add sub mul div rem pow atan2 max min nextafter igamma igammac"
+SCATTERS = "scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max"
 LARGE = "cos sin tanh exp logistic erf erfc sinh asinh expm1"
 PRIMITIVES |= {
     f"{name} of large numbers": (getattr(lax, name), WIDE_RANGE) for name in LARGE.split()
 }
-PRIMITIVES |= {
-    name: (getattr(lax, name), X, Y)
-    for name in [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "pow",
-        "atan2",
-        "max",
-        "min",
-        "nextafter",
-        "igamma",
-        "igammac",
-    ]
-}
+PRIMITIVES |= {name: (getattr(lax, name), X, Y) for name in BINARY.split()}
 PRIMITIVES |= {
     f"cum{name}": (lambda x, name=name: getattr(lax, f"cum{name}")(x, 1), X)
     for name in ("sum", "prod", "max", "min", "logsumexp")
@@ -84,14 +70,7 @@ PRIMITIVES |= {
 }
 PRIMITIVES |= {
     name: (functools.partial(scattered, getattr(lax, name.replace("-", "_"))), X, Y)
-    for name in [
-        "scatter",
-        "scatter-add",
-        "scatter-sub",
-        "scatter-mul",
-        "scatter-min",
-        "scatter-max",
-    ]
+    for name in SCATTERS.split()
     if hasattr(lax, name.replace("-", "_"))
 }
 PRIMITIVES |= {

@@ -116,16 +116,6 @@ drift()(_closing_over())
 
 
 @drift()
-def both_inside_nested_jit(leaf, grad, count, key):
-    @jax.jit
-    def inner(x):
-        wide = jnp.linspace(0, 1, 3)  # operand: both_inside_nested_jit
-        return x * wide  # promotion: both_inside_nested_jit
-
-    return inner(leaf)
-
-
-@drift()
 def inside_cond_branch(leaf, grad, count, key):
     wide = jnp.ones(3, F32)  # operand: inside_cond_branch
 
@@ -158,18 +148,6 @@ def inside_custom_vjp(leaf, grad, count, key):
     scale = jnp.ones((), F32)
     scale = jnp.full((3,), 2, F32)  # operand: inside_custom_vjp
     return _kept(leaf, scale)
-
-
-@drift()
-def inside_remat(leaf, grad, count, key):
-    scale = jnp.zeros((3,), F32)  # operand: inside_remat
-
-    @jax.checkpoint
-    def block(x):
-        y = jnp.sin(x)
-        return y + scale  # promotion: inside_remat
-
-    return block(leaf)
 
 
 @drift()
@@ -219,19 +197,6 @@ def after_a_harmless_reduction(leaf, grad, count, key):
 def where_made_from_nothing(leaf, grad, count, key):
     other = jnp.arange(3.0)  # operand: where_made_from_nothing
     return jnp.where(count > 2, leaf, other)  # promotion: where_made_from_nothing
-
-
-@drift()
-def loop_from_a_constant(leaf, grad, count, key):
-    one = jnp.ones((), F32)  # operand: loop_from_a_constant
-    scale = lax.fori_loop(0, 3, lambda number, scale: scale + 1, one)
-    return leaf * scale  # promotion: loop_from_a_constant
-
-
-@drift()
-def replaced_by_a_constant(leaf, grad, count, key):
-    fresh = jnp.asarray([1.0, 2.0, 3.0])  # promotion: replaced_by_a_constant
-    return fresh
 
 
 @drift()

@@ -63,21 +63,6 @@ def key_value_cache(jit):
     return write(jnp.zeros((8, 3), BF16), jnp.ones(3, BF16))
 
 
-@refused("update = value", "float32[1,3]")
-def key_value_cache_that_a_scan_carries(jit):
-    weights = jnp.ones((3, 3), F32)  # forced: key_value_cache_that_a_scan_carries
-
-    def decode(cache, x):
-        value = x @ weights  # made: key_value_cache_that_a_scan_carries
-        return lax.dynamic_update_slice(cache, value, (0, 0)), None
-
-    @jit
-    def run(cache, xs):
-        return lax.scan(decode, cache, xs)[0]
-
-    return run(jnp.zeros((8, 3), BF16), jnp.ones((4, 1, 3), BF16))
-
-
 @refused("lhs = images", "float32[1,1,8,8]")
 def convolution_of_normalized_images(jit):
     @jit
@@ -97,17 +82,6 @@ def reset_of_an_environment(jit):
         return lax.select(done, reset, state)
 
     return step(jnp.ones(3, bool), jnp.zeros(3, I32))
-
-
-@refused("operands[1] = tail", "float32[1]")
-def concatenated_features(jit):
-    @jit
-    def features(x):
-        norm = jnp.sum(x.astype(F32), keepdims=True)  # made: concatenated_features
-        tail = jnp.sqrt(norm)
-        return lax.concatenate([x, tail], 0)
-
-    return features(jnp.ones(3, BF16))
 
 
 @refused("updates = grads", "float32[2,3]")
@@ -145,17 +119,6 @@ def in_a_branch(jit):
     return choose(True, jnp.ones(3, BF16))
 
 
-@refused("y = ema", "float32[3]")
-def in_a_checkpointed_layer(jit):
-    ema = jnp.ones(3, F32)  # made: in_a_checkpointed_layer
-
-    @jax.checkpoint
-    def layer(x):
-        return lax.mul(x, ema)
-
-    return jit(lambda x: jax.grad(lambda x: layer(x).sum())(x))(jnp.ones(3, BF16))
-
-
 @refused("y = fresh", "float32[3]", strict=True)
 def strict_where(jit):
     @jit
@@ -164,16 +127,6 @@ def strict_where(jit):
         return jnp.where(old > 0, old, fresh)
 
     return keep(jnp.ones(3, BF16))
-
-
-@refused("values = fresh", "float32[3]", strict=True)
-def strict_update_of_a_row(jit):
-    @jit
-    def write(table):
-        fresh = jnp.ones(3)  # made: strict_update_of_a_row
-        return table.at[0].add(fresh)
-
-    return write(jnp.zeros((2, 3), BF16))
 
 
 @refused("index = place", "float32[]")
@@ -218,16 +171,6 @@ def numpy_in_64_bits(jit):
         return lax.sub(x, centre)
 
     return shifted(jnp.ones(3, F32))
-
-
-@refused("upper = turns", "float32[]")
-def bound_of_a_fori_loop(jit):
-    @jit
-    def run(x, budget):
-        turns = budget / 2  # made: bound_of_a_fori_loop
-        return lax.fori_loop(0, turns, lambda n, x: x * 2, x)
-
-    return run(jnp.ones(3), jnp.float32(6))  # forced: bound_of_a_fori_loop
 
 
 @refused("lhs = x", "float32[1,1,8,8]")
@@ -279,18 +222,6 @@ def field_of_an_object(jit):
             return lax.mul(jnp.sum(w), self.scale)
 
     return jit(jax.grad(Trainer().loss))(jnp.ones(3, BF16))
-
-
-@refused("update = x", "float32[3]")
-def variable_that_changes(jit):
-    @jit
-    def write(x, buffer):
-        x = x * 2
-        x = x.astype(F32)  # made: variable_that_changes
-        x = x + 1
-        return lax.dynamic_update_slice(buffer, x, (0,))
-
-    return write(jnp.ones(3, BF16), jnp.zeros(8, BF16))
 
 
 @refused("y = self.scale", "float32[]")

@@ -110,26 +110,6 @@ def loss_scale(scale, finite):
     return jnp.where(finite, grown, halved)  # promotion: loss_scale
 
 
-class Buffer(NamedTuple):
-    """A ring of observations."""
-
-    rows: Any
-    next: Any
-
-
-@drift(
-    "buffer.rows",
-    "bfloat16",
-    "float32",
-    Buffer(struct(BF16, 8, 3), number(jnp.int32)),
-    struct(F32),
-)
-def replay_buffer_of_another_type(buffer, row):
-    older = buffer.rows[1:]
-    rows = jnp.concatenate([older, row[None]])  # promotion: replay_buffer_of_another_type
-    return Buffer(rows, buffer.next)
-
-
 @drift(
     "cache['k'][0]",
     "bfloat16",
@@ -144,35 +124,11 @@ def key_value_cache(cache, x):
     return {"k": [new], "v": [x]}
 
 
-@drift(
-    "stats['mean']",
-    "bfloat16",
-    "float32",
-    {"n": number(jnp.int32), "mean": struct(BF16)},
-    struct(BF16),
-)
-def running_mean(stats, x):
-    n = stats["n"] + 1
-    weight = 1 / n  # operand: running_mean
-    mean = stats["mean"] + weight * (x - stats["mean"])  # promotion: running_mean
-    return {"n": n, "mean": mean}
-
-
 @drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
 @functools.partial(jax.jit, static_argnums=1)
 def static_argument_of_a_jit(x, size):
     wide = jnp.linspace(0, 1, size)  # operand: static_argument_of_a_jit
     return x * wide  # promotion: static_argument_of_a_jit
-
-
-@drift("x", "bfloat16", "float32", struct(BF16), number(bool))
-def cond_in_a_step(x, done):
-    fresh = jnp.zeros(3, F32)  # operand: cond_in_a_step
-
-    def go_on(x):
-        return x + fresh  # promotion: cond_in_a_step
-
-    return lax.cond(done, lambda x: fresh, go_on, x)
 
 
 class Dense(eqx.Module):
@@ -249,13 +205,6 @@ def lost_key(key):
     return jax.random.uniform(new, (2,))  # promotion: lost_key # operand: lost_key
 
 
-@drift("x", "bfloat16", "float32", struct(BF16), struct(BF16))
-def gradient_cast_by_hand(x, y):
-    wide = x.astype(F32)  # promotion: gradient_cast_by_hand
-    grad = jax.grad(lambda w: jnp.sum(w * w))(wide)
-    return wide - grad
-
-
 @drift("x", "bfloat16", "float32", struct(BF16))
 def under_vmap(x):
     wide = jnp.ones(3, F32)  # operand: under_vmap
@@ -291,12 +240,6 @@ def weak_beside_ones(x, n):
 def spread_of_what_is_wide(spread, rows):
     wide = rows.astype(F32)  # operand: spread_of_what_is_wide
     return 0.9 * spread + 0.1 * wide.std(0)  # promotion: spread_of_what_is_wide
-
-
-@drift("y", "bfloat16", "float32", struct(BF16))
-def half_of_a_numpy_scalar(y):
-    dt = np.float32(0.1)  # operand: half_of_a_numpy_scalar
-    return y + dt / 2 * jnp.sin(y)  # promotion: half_of_a_numpy_scalar
 
 
 @drift("w", "bfloat16", "float32", struct(BF16, 3, 3), struct(F32, 2, 3))

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from optimizer_sweep import catalog
 from optimizer_sweep.report import Report
-from optimizer_sweep.sweep import CHECKS, examine, sweep
+from optimizer_sweep.sweep import CHECKS, examine
 
 from dtypeguard._sweep.inputs import CONFIGURATIONS, Entry
 
@@ -49,19 +49,6 @@ def test_the_verdicts_are_those_of_a_real_run(entry_id, configuration):
             scan()
     else:
         scan()
-
-
-def test_two_processes_find_what_one_does_and_the_table_counts_it():
-    chosen = [catalog.find("optax.sgd"), catalog.find("optax.ema")]
-    alone, together = (sweep(chosen, jobs) for jobs in (1, 2))
-    assert alone == together
-    assert len(alone) == 2 * len(CONFIGURATIONS) * 2
-    report = Report(alone, [catalog.Unbuilt("optax.odd", "it is odd")], 1.0)
-    drifts = sum(bool(o.failures) for o in alone if not o.guarded)
-    assert (report.bare_failed, report.guarded_failed) == (drifts, 0)
-    text = str(report)
-    assert re.search(r"^optax\.sgd +[1-9]\d* +0 +0  ", text, re.M)
-    assert "optax.odd: it is odd" in text
 
 
 def test_what_no_guard_casts_back_fails_every_check():

@@ -1,7 +1,6 @@
 """What `import dtypeguard` and each of its names import, in a process of their own."""
 
 import ast
-import json
 import pathlib
 import re
 import subprocess
@@ -12,19 +11,9 @@ from helpers import child_variables
 
 import dtypeguard
 
-LOADED = "\nimport json, sys; print(json.dumps([*sys.modules]))"
-JAX = "import jax.numpy as jnp, optax"
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
-AUDITS = {
-    "_audit",
-    "_costs",
-    "_explain",
-    "_lines",
-    "_numbers",
-    "_precision",
-    "_program",
-}
-AUDITS |= {"_sweep", "_cli"}
+AUDITS = {"_audit", "_cli", "_costs", "_explain", "_lines", "_numbers", "_precision"}
+AUDITS |= {"_program", "_sweep"}
 
 
 def _run(code, *options):
@@ -39,55 +28,45 @@ def _run(code, *options):
     return done.stdout
 
 
-def _loaded(code):
-    """What is imported after a program: packages, and the rooms of dtypeguard."""
-    names = json.loads(_run(code + LOADED))
-    packages = {name.partition(".")[0] for name in names}
-    rooms = {name.split(".")[1] for name in names if name.startswith("dtypeguard.")}
-    return packages, rooms
-
-
-@pytest.fixture(scope="module")
-def bare():
-    """The packages that JAX and Optax import: of `OTHERS` JAX 0.4 has rich."""
-    return _loaded(JAX)[0]
+def _loaded(*stages):
+    """What is imported after each stage: packages, and the rooms of dtypeguard."""
+    shown = "\nprint('MODULES', *sys.modules)\n"
+    printed = _run("import sys\n" + shown.join([*stages, ""]))
+    for line in (x for x in printed.splitlines() if x.startswith("MODULES")):
+        names = line.split()
+        rooms = {name.split(".")[1] for name in names if name.startswith("dtypeguard.")}
+        yield {name.partition(".")[0] for name in names}, rooms
 
 
 def test_dtypeguard_alone_imports_nothing_else():
     """Nor where a warning is filtered, nor for its help."""
-    packages, rooms = _loaded("import dtypeguard")
-    assert rooms == set()
-    assert not packages & {"jax", "jaxlib", "numpy", "optax", "equinox", "rich"}
-    code = "import warnings, dtypeguard\nwarnings.simplefilter('error', "
-    packages, _ = _loaded(f"{code}dtypeguard.DtypeGuardWarning)")
-    assert not packages & {"jax", "numpy", "optax"}
+    filtered = "import warnings; warnings.simplefilter('error', dtypeguard.{})"
+    helped = "from dtypeguard._cli.main import main; main(['audit', '--help'])"
+    alone, warned, helping = _loaded(
+        "import dtypeguard", filtered.format("DtypeGuardWarning"), helped
+    )
+    assert alone[1] == set()
+    for packages, _ in (alone, warned, helping):
+        assert not packages & {"jax", "jaxlib", "numpy", "optax", "equinox"}
+    assert "rich" not in warned[0]
 
 
 USES = """
+import dtypeguard
 dtypeguard.guard(optax.adam(1e-3)).init(jnp.ones(3))
 dtypeguard.guard_step(lambda x: 2 * x)(dtypeguard.strong(1.0))
 dtypeguard.multi_steps(dtypeguard.prodigy(), 2).init(jnp.ones(3))
 """
 
 
-def test_guards_and_optimizers_import_no_audit(bare):
-    packages, rooms = _loaded(f"{JAX}, dtypeguard\n{USES}")
-    assert not rooms & AUDITS
-    assert packages & OTHERS == bare & OTHERS
-
-
-def test_an_audit_imports_no_terminal_and_no_plots(bare):
-    code = "dtypeguard.audit(optax.sgd(1.0), jnp.ones(3))"
-    packages, rooms = _loaded(f"{JAX}, dtypeguard\n{code}")
-    assert "_audit" in rooms
-    assert not rooms & {"_explain", "_precision", "_sweep", "_cli"}
-    assert packages & OTHERS == bare & OTHERS
-
-
-def test_the_command_line_imports_jax_only_for_a_report():
-    code = "from dtypeguard._cli.main import main; main(['audit', '--help'])"
-    *_, names = _run(code + LOADED).splitlines()
-    assert not {"jax", "numpy"} & {*json.loads(names)}
+def test_guards_import_no_audit_and_an_audit_no_terminal_and_no_plots():
+    """Of `OTHERS` JAX 0.4 has rich."""
+    audit = "dtypeguard.audit(optax.sgd(1.0), jnp.ones(3))"
+    bare, guarded, audited = _loaded("import jax.numpy as jnp, optax", USES, audit)
+    assert not guarded[1] & AUDITS
+    assert "_audit" in audited[1]
+    assert not audited[1] & {"_explain", "_precision", "_sweep", "_cli"}
+    assert bare[0] & OTHERS == guarded[0] & OTHERS == audited[0] & OTHERS
 
 
 def test_type_checkers_and_python_see_the_same_names():
@@ -107,10 +86,9 @@ def test_type_checkers_and_python_see_the_same_names():
 def test_dir_and_a_star_import_have_every_name():
     assert {*dtypeguard.__all__} <= {*dir(dtypeguard)}
     assert not {"importlib", "sys", "warnings", "TYPE_CHECKING"} & {*dir(dtypeguard)}
-    names = _run("from dtypeguard import *\nprint(*sorted(globals()))").split()
-    assert [name for name in names if not name.startswith("_")] == sorted(
-        dtypeguard.__all__
-    )
+    names = {}
+    exec("from dtypeguard import *", names)
+    assert {name for name in names if not name.startswith("_")} == {*dtypeguard.__all__}
 
 
 @pytest.mark.parametrize("name", dtypeguard._DEPRECATED)

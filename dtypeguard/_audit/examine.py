@@ -144,9 +144,9 @@ def reduce_error(error: BaseException | None, function: str) -> TraceError:
         message = message.partition("\n")[0]
     first = f"{type(error).__name__}: {message}"
     origin = None if error is None else origin_of_error(error)
-    return TraceError(function, first, types, origin, _is_guarded(error))
-
-
-def _is_guarded(error: BaseException | None) -> bool:
-    codes = (frame.f_code for frame, _ in traceback.walk_tb(error and error.__traceback__))
-    return any(code.co_filename == _GUARD for code in codes)
+    frames = traceback.walk_tb(error and error.__traceback__)
+    is_guarded = any(frame.f_code.co_filename == _GUARD for frame, _ in frames)
+    are_floats = bool(types) and all(map(re.compile(r"b?float\d").match, types))
+    is_inside = origin is not None and origin.is_of_optimizer
+    is_of_optimizer = is_inside and are_floats and not is_guarded
+    return TraceError(function, first, types, origin, is_of_optimizer)

@@ -51,7 +51,6 @@ class ChangedConstant:
         )
 
 
-_FLOAT = re.compile(r"b?float\d")
 # The messages of scan, while_loop and fori_loop, in newer and older releases of JAX.
 _CARRY = re.compile(
     r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
@@ -66,14 +65,8 @@ class TraceError:
     message: str  # the first line of the error; all of a `DtypeDriftError`
     types: tuple[str, ...]  # the two that disagree; empty if the error names none
     origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
-    is_guarded: bool = dataclasses.field(default=False, repr=False)
-
-    @property
-    def is_of_optimizer(self) -> bool:
-        """Whether floats disagree in the `update` of an optimizer that nothing guards."""
-        is_inside = self.origin is not None and self.origin.is_of_optimizer
-        are_floats = all(map(_FLOAT.match, self.types))
-        return is_inside and are_floats and bool(self.types) and not self.is_guarded
+    # Whether floats disagree in the `update` of an optimizer that nothing guards.
+    is_of_optimizer: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def is_of_dtypes(self) -> bool:
@@ -191,11 +184,6 @@ class AuditReport:
             return f"{guard} does not fix this: {self.refusal}"
         explains = is_step and self.error.is_of_dtypes
         return f"{guard} does not fix this.{_EXPLAIN if explains else ''}"
-
-    @property
-    def wide_summary(self) -> str:
-        """How many operations compute in 64 bits, and where; empty if none does."""
-        return wide_summary(self.wide_operations)
 
     @property
     def _paragraphs(self) -> list[str]:

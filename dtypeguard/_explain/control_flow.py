@@ -14,12 +14,12 @@ from .._lines.provenance import of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, origin_of_return
 from .finding import Failure, Finding, RefusedLeaf
-from .frames import ControlFlow
+from .frames import ControlFlow, control_flow
 
 
 def find_in_control_flow(failure: Failure) -> Finding | None:
     """The leaves of the first call that come back in the types which a message names."""
-    for call in failure.calls:
+    for call in control_flow(failure.frames):
         find = _find_in_loop if call.is_loop else _find_in_branches
         headline, leaves = find(call, failure)
         if leaves:

@@ -11,17 +11,12 @@ from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site, sites
 from .._source.files import is_installed
-from .._source.origin import Why, frame_of, is_update
-from .frames import ControlFlow, control_flow
+from .._source.origin import Why
+from .frames import ControlFlow
 
 
 class Failure:
-    """An error with JAX's own frames in its traceback.
-
-    Attributes:
-        message: of the error.
-        frames: those that it passed through, outside in.
-    """
+    """An error with JAX's own frames, and the lines outside JAX, both outside in."""
 
     def __init__(self, error: BaseException):
         self.message = str(error)
@@ -30,23 +25,12 @@ class Failure:
 
     @functools.cached_property
     def sites(self) -> Sequence[Site]:
-        """The lines among the frames outside JAX."""
         return sites(self._trace)
-
-    @functools.cached_property
-    def calls(self) -> Sequence[ControlFlow]:
-        """The calls of control flow that may have raised it, outside in."""
-        return [*control_flow(self.frames)]
 
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX raised it, and not what JAX has called."""
         return bool(self.sites and self.sites[-1].inside)
-
-    @property
-    def is_update(self) -> bool:
-        """Whether one of the lines is in the `update` of an Optax optimizer."""
-        return is_update([frame_of(site.frame) for site in self.sites])
 
 
 class RefusedLeaf(NamedTuple):
@@ -94,26 +78,17 @@ class RefusedCall(NamedTuple):
         wanted: the dtype that is taken; None if the arguments are to be alike.
         name: of the call.
         site: the line of the call.
-        is_update: whether the `update` of an Optax optimizer made the call.
         keeps: whether floats stand where JAX wants ints, and are no index and no size.
     """
 
     wanted: DType | None
     name: str
     site: Site
-    is_update: bool = False
     keeps: bool = False
 
 
 class Finding(NamedTuple):
-    """What an error is about.
-
-    Attributes:
-        headline: of the note.
-        leaves: all that JAX refuses.
-        of: what has them.
-        sites: the lines outside of JAX that the error passed through, outside in.
-    """
+    """What an error is about: leaves, what has them, and the lines outside of JAX."""
 
     headline: str
     leaves: Sequence[RefusedLeaf]

@@ -9,7 +9,6 @@ release that changes them may cost a note, and nothing else.
 
 import contextlib
 import inspect
-import itertools
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from .._lines.body import Body
 from .._program.trace import strong_type
 from .._source.files import is_installed, is_users, short_path
 from .._source.inert import variables_of
-from .._source.origin import Origin, callers, frame_of, is_update, origin_of_frame
+from .._source.origin import Origin, origin_of_frame
 from .unfiltered import JAX
 
 
@@ -110,7 +109,6 @@ class ControlFlow(NamedTuple):
         kind: of control flow: its function.
         line: of the caller, the innermost frame outside JAX and Equinox that led to it;
             None if there is none.
-        is_update: whether the `update` of an Optax optimizer made the call.
         carry: the position of the carry in what the user gives to a package.
         bodies: of a loop its body; the branches, by the names of their parameters.
         first: what the carry of a loop and the arrays beside it are at first.
@@ -120,7 +118,6 @@ class ControlFlow(NamedTuple):
 
     kind: Kind
     line: Origin | None
-    is_update: bool
     carry: int
     bodies: Mapping[str, Body] = {}
     first: Sequence[Leaf] = ()
@@ -168,9 +165,6 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     while first and not _is_others(frames[first - 1]):
         first -= 1
     caller = frames[first - 1] if first else None
-    outer = [caller, *callers(caller)] if caller else []
-    packages = itertools.takewhile(lambda x: is_installed(x.f_code.co_filename), outer)
-    of_optimizer = is_update([*map(frame_of, packages)])
     known = [(kind, kind.function) for kind in _KINDS]
     for number in range(first, len(frames)):
         for kind, function in known:
@@ -182,7 +176,6 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             call = ControlFlow(
                 kind,
                 origin_of_frame(caller) if caller else None,
-                of_optimizer,
                 chosen if chosen and type(chosen) is int else kind.carry,
             )
             filled = _with_body if call.is_loop else _with_branches

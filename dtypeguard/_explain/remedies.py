@@ -7,6 +7,7 @@ That a leaf of a loop begins so is tried, and not said where that fails.
 
 import contextlib
 import io
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
-from .._source.origin import Origin
+from .._source.origin import Origin, frame_of, is_update
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
 
@@ -46,14 +47,7 @@ Outcome = bool | None
 
 
 class Remedy(NamedTuple):
-    """One way of writing it.
-
-    Attributes:
-        text: sentences, without the end of the last one.
-        leaves: that it mends.
-        trial: tells whether it does.
-        changes: the numbers of leaves that stand first.
-    """
+    """One way of writing it; leaves whose numbers are in `changes` stand first."""
 
     text: str
     leaves: Sequence[RefusedLeaf]
@@ -62,15 +56,7 @@ class Remedy(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a note says.
-
-    Attributes:
-        headline: what is wrong.
-        leaves: all that JAX refuses.
-        remedies: what to write, a sentence each.
-        is_checked: whether something was tried with success.
-        to: the dtypes to which what is wider is cast.
-    """
+    """What a note says; `to` are the dtypes to which what is wider is cast."""
 
     headline: str
     leaves: Sequence[RefusedLeaf]
@@ -115,12 +101,15 @@ def _remedies(finding: Finding) -> Iterator[Sequence[Remedy]]:
 
 def _is_of_optimizer(finding: Finding) -> bool:
     """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
+    packages = itertools.takewhile(lambda x: is_installed(x.file), reversed(finding.sites))
+    if is_update([frame_of(site.frame) for site in packages]):
+        return True
     leaves = [leaf for leaf in finding.leaves if not leaf.kept] or finding.leaves
     lines = [leaf.why.origin for leaf in leaves if leaf.why.origin is not None]
-    if finding.of.is_update or isinstance(finding.of, RefusedCall):
-        return finding.of.is_update
     of = lambda line: line.is_of_optimizer or line.is_of_apply_updates
-    return any(x.is_of_optimizer for x in lines) and all(map(of, lines))
+    is_loop_or_branch = isinstance(finding.of, ControlFlow)
+    has_lines = any(x.is_of_optimizer for x in lines) and all(map(of, lines))
+    return is_loop_or_branch and has_lines
 
 
 def _change_of(old: DType, new: DType) -> str:
@@ -390,10 +379,7 @@ def _to_meet(leaves: Sequence[RefusedLeaf]) -> Sequence[_Casts]:
     elif rank(narrow) != rank(wide):
         targets = [wide]
     else:
-        is_forced = {of(x) for x in leaves if x.why.cause} == {wide}
-        is_float = kind(wide) != "int"  # a narrower int wraps
-        is_narrow_first = wide.itemsize == 8 or (is_forced and is_float)
-        targets = [narrow, wide] if is_narrow_first else [wide, narrow]
+        targets = [narrow, wide] if wide.itemsize == 8 else [wide, narrow]
     ways = [[(x, to) for x in leaves if of(x) != to] for to in targets]
     is_written = lambda way: all(x.argument and x.argument.source for x, _ in way)
     return [way for way in ways if is_written(way)] or ways[:1]

@@ -21,7 +21,7 @@ from .._autocast.entries import PlanEntry
 from .._autocast.matching import MatchedLine, key_of_line
 from .._autocast.plan import Plan
 from .._leaves.types import DType, Equation, Leaf
-from .._numbers.evaluate import bits_of
+from .._numbers.evaluate import bits_of, under_mesh
 from .._numbers.nodes import (
     CALL,
     COMPUTED,
@@ -37,7 +37,6 @@ from .._numbers.nodes import (
 from .._numbers.plans import WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.graph import loop_parts
-from .._program.meshes import under_mesh
 from .planned import Trials
 
 # A program of more equations is not compiled with flags.
@@ -162,9 +161,14 @@ class Ranking:
         )
 
     def entries(
-        self, wide: Collection[int], has_errors: bool = False
+        self,
+        wide: Collection[int],
+        without: Callable[[frozenset[int]], float | None] = lambda _: None,
     ) -> tuple[PlanEntry, ...]:
-        """Entries for some parts: a function, an expression, or that in a scope."""
+        """Entries for some parts: a function, an expression, or that in a scope.
+
+        `without` gives the error with an entry left out, of the parts that are wide then.
+        """
         made = dict[Any, PlanEntry]()
         for number in sorted(wide):
             place, expression, scope, *_ = self.parts[number]
@@ -176,7 +180,7 @@ class Ranking:
             fits = lambda key: {*self._named(*key)} <= {*wide}
             key = next(filter(fits, keys), keys[-1])
             named = self._named(*key)
-            error = self.error({*wide} - {*named}) if has_errors else None
+            error = without(frozenset(wide) - {*named})
             share = sum(self.parts[n].work for n in named)
             made[key] = PlanEntry(*key, error=error, share=share)
         return (*made.values(),)

@@ -332,7 +332,7 @@ def _blind_to_x64(trial: Trial) -> None:
     # A function of the caller's runs under the caller's flag.
     has_functions = any(map(callable, trial.inputs.extra_args.values()))
     if HAS_X64_SCOPE and not has_functions and trial.report.wide_operations:
-        raise Fault(trial.report.wide_summary)
+        raise Fault(trial.report.summaries[0])
 
 
 def _types(subject: CheckedCall) -> None:

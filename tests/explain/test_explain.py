@@ -241,7 +241,7 @@ def test_what_is_not_known_costs_the_note_and_not_the_error(monkeypatch):
     def broken(error):
         raise AttributeError("JAX has changed")
 
-    monkeypatch.setattr("dtypeguard._explain.finding.control_flow", broken)
+    monkeypatch.setattr("dtypeguard._explain.control_flow.control_flow", broken)
     error = raised(fail)
     assert type(error) is TypeError
     assert notes(error) == []

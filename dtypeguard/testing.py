@@ -5,6 +5,7 @@ import inspect
 import itertools
 import math
 import os
+import pathlib
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from ._leaves.arguments import (
 )
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, lock_of, write
+from ._lock.check import compared, lock_of, text_of
 from ._precision.audit import audit_precision
 from ._precision.curve import check_call
 from ._precision.planned import inputs_of
@@ -260,8 +261,10 @@ def check_precision(
         >>> check_precision(jnp.tanh, jnp.ones(3, jnp.bfloat16), max_error=0.01)
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    _check_bound("max_error", max_error, "relative error that is allowed", 1e-2)
-    _check_bound("max_wide_work", max_wide_work, "share of work that may be wide", 0.1)
+    for name, bound in (("max_error", max_error), ("max_wide_work", max_wide_work)):
+        if bound is not None:
+            remedy = "write a relative error or a share from 0 up, such as 0.01"
+            check_number("check_precision", name, bound, lambda x: x >= 0, remedy)
     if plan is not None:
         return _check_plan(f, args, plan, max_error, **options)
     if max_error is None and max_wide_work is None and reference is None:
@@ -271,29 +274,24 @@ def check_precision(
             "wide, reference=, what the outputs should be, or plan=, the file of a plan."
         )
     report = audit_precision(f, *args, reference=reference, **options)
-    name = getattr(f, "__name__", "f")
-    wrong = [each.name for each in report.differences if each.verdict == "differs"]
-    if wrong:
-        outputs = ", ".join(wrong[:5]) + f" and {len(wrong) - 5} more" * (len(wrong) > 5)
-        raise AssertionError(
-            f"{name} is another computation than the reference in {outputs}.\n{report}"
-        )
     if max_error is not None and math.isnan(report.error):
         raise TypeError(
             "check_precision got max_error and jax.ShapeDtypeStructs, which have no "
             "values. Give it arrays, or max_wide_work alone."
         )
-    if max_error is not None and report.error > max_error:
-        raise AssertionError(
-            f"{name} has a relative error of {report.error:.2g}, more than {max_error:g}.\n"
-            f"{report}"
-        )
+    bound, share = (math.inf if x is None else x for x in (max_error, max_wide_work))
+    wrong = ", ".join(x.name for x in report.differences if x.verdict == "differs")
     wide = report.work.wide if report.work else 0.0
-    if max_wide_work is not None and wide > max_wide_work:
-        raise AssertionError(
-            f"{name} has {100 * wide:.3g}% of its matrix products wider than needed, more "
-            f"than {100 * max_wide_work:g}%.\n{report}"
-        )
+    faults = {
+        f"is another computation than the reference in {wrong}": wrong,
+        f"has a relative error of {report.error:.2g}, more than {bound:g}": (
+            report.error > bound
+        ),
+        f"has {100 * wide:.3g}% of its matrix products wider than needed, more than "
+        f"{100 * share:g}%": wide > share,
+    }
+    for fault in filter(faults.get, faults):
+        raise AssertionError(f"{getattr(f, '__name__', 'f')} {fault}.\n{report}")
 
 
 def check_lock(
@@ -353,7 +351,7 @@ def check_lock(
         raise failed.__cause__ or failed from None
     locked = compared(now, file) if os.path.exists(file) else None
     if is_update:
-        write(file, now.lock)
+        pathlib.Path(file).write_text(text_of(now.lock), "utf-8", newline="\n")
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 
@@ -369,22 +367,11 @@ def _check_plan(
     """Checks that a function by the plan of a file is within the tolerance of the plan."""
     __tracebackhide__ = True
     check_names("check_precision", "kwargs", {} if kwargs is None else kwargs)
-    if tolerance is not None:
-        right = "write a relative error from 0 up, such as 0.02"
-        check_number("check_precision", "max_error", tolerance, lambda x: x >= 0, right)
     inputs = inputs_of("check_precision", (), held_out, kwargs)
     with status() as show_status:
         found = check_call(f, tuple(args), kwargs, path, tolerance, inputs, show_status)
     if not found.is_within:
         raise AssertionError(str(found))
-
-
-def _check_bound(name: str, value: object, what: str, example: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
-        raise TypeError(
-            f"check_precision got {name}={shown(value)}. Write the {what}, such as "
-            f"{name}={example:g}."
-        )
 
 
 def _report(name: str, contract: str, rows: Sequence[Sequence[str]], advice: str) -> str:

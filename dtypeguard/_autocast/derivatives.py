@@ -14,8 +14,8 @@ from jax import tree_util
 
 from .._leaves.compat import as_function
 from .._leaves.types import Equation, Jaxpr, Leaf
+from .._numbers.evaluate import as_dtype
 from .._numbers.primitives import is_inexact
-from .._program.meshes import as_dtype
 from .decide import Types, dtype_of
 
 # Emits a jaxpr, of its arguments and what is known of the first ones.

@@ -19,7 +19,7 @@ from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import bits_of, evaluate_in
+from .._numbers.evaluate import as_dtype, bits_of, evaluate_in
 from .._numbers.formats import Formats
 from .._numbers.nodes import (
     CALL,
@@ -36,7 +36,6 @@ from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
-from .._program.meshes import as_dtype
 from .decide import (
     CALLS,
     CHOOSES,

@@ -21,9 +21,8 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import bound_product
+from .._numbers.evaluate import as_dtype, bound_product
 from .._program.graph import open_jaxpr
-from .._program.meshes import as_dtype
 
 _RESULT = "preferred_element_type"
 # The primitives of JAX that are emitted so, by name.

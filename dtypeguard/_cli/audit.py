@@ -33,10 +33,7 @@ _TELLING: Sequence[_Inputs] = (
     (("bfloat16",), ("float32",), False),
     (("float32",), None, True),
 )
-_OF_A_STEP = (
-    " Here these are --carry and --returned, such as --carry 0,1 or --carry "
-    "params,opt_state."
-)
+_OF_A_STEP = "Here these are --carry and --returned, such as --carry params,opt_state."
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,11 +44,9 @@ def run(options: argparse.Namespace) -> int:
     if is_step and options.inputs is None:
         raise UsageError(f"a step needs a function that gives its arguments. {as_step}")
     others = ("set", "params", "grads") if is_step else ("carry", "returned")
-    for name in others:
-        if vars(options)[name] not in (None, {}, 0):
-            what = "an optimizer, and --inputs sets the dtypes of a step"
-            what = what if is_step else "a step"
-            raise UsageError(f"--{name} is for {what}. {as_step}")
+    if given := [x for x in others if vars(options)[x] not in (None, {}, 0)]:
+        what = "an optimizer" if is_step else "a step"
+        raise UsageError(f"--{given[0]} is for {what}. {as_step}")
     with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (_audit_step if is_step else _audit_optimizer)(options)
     return deliver(report, options, report.ok, "green")
@@ -126,12 +121,9 @@ def _call(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
             f"it makes an optimizer: {write}, or audit FILE.py:NAME where a VALUE is not a "
             "literal"
         )
-    try:
+    advice = f"It takes {', '.join(taken)}. Write: {write}" if taken else ""
+    with as_usage_error(f"{target} cannot be called", advice):
         made = factory(**settings)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
-        advice = f" It takes {', '.join(taken)}. Write: {write}" if taken else ""
-        raise UsageError(f"{target} cannot be called: {reason}.{advice}") from error
     if not is_transformation(made):
         raise UsageError(
             f"{target} returned {made!r}, which is not an optimizer. {right('audit')}"
@@ -159,7 +151,7 @@ def _audit_step(options: argparse.Namespace) -> AuditReport:
         except (TypeError, ValueError) as error:  # about the carry
             asks = re.search(r"(Write|Say) .*(carry|returned)=", str(error), re.DOTALL)
             if asks or not made or not made[-1].misfit():
-                raise UsageError(f"{error}{_OF_A_STEP if asks else ''}") from error
+                raise UsageError(str(error), *[_OF_A_STEP] * bool(asks)) from error
             report = None
     wrong = made[-1].misfit() if made else ""
     if report is None or (wrong and report.error and report.error.is_of_call):

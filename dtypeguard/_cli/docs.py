@@ -90,8 +90,6 @@ def _documented(name: re.Match[str]) -> str:
     import dtypeguard.testing
 
     found = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
-    if not callable(found):
-        return f"### {name[1]}\n\n{found!r}"
     signature = ""
     with contextlib.suppress(ValueError):  # an error or a warning has none
         last = name[1].rpartition(".")[2]

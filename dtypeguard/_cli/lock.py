@@ -8,7 +8,7 @@ import tomllib
 
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import LockError, compared, lock_of, text_of, write as write_lock
+from .._lock.check import LockError, compared, lock_of, text_of
 from .._lock.step import TracedStep
 from .._program.trace import TraceFailed
 from .forms import FormedReport, check_files, deliver, of_lock
@@ -32,18 +32,16 @@ def run(options: argparse.Namespace) -> int:
             found = compared(now, path)
             formed = of_lock(found, _command(options, path))
             return deliver(formed, options, found.holds)
+        text, said = text_of(now.lock), "written"
+        if not path:
+            return deliver(FormedReport(text, (), tomllib.loads(text)), options)
         if options.update and os.path.exists(path):
             found = compared(now, path)
-            write_lock(path, now.lock)
             said = "up to date" if found.holds else "updated"
-            changes = [] if found.holds else [found.report()]
-            write("-", "\n".join([*changes, f"{path} is {said}."]))
-        elif path:
-            write_lock(path, now.lock)
-            write("-", f"{path} is written.")
-        else:
-            text = text_of(now.lock)
-            deliver(FormedReport(text, (), tomllib.loads(text)), options)
+            if not found.holds:
+                write("-", found.report())
+        write(path, text)
+        write("-", f"{path} is {said}.")
     except LockError as error:
         raise UsageError(str(error)) from error
     return 0

@@ -41,7 +41,7 @@ def write(name: str, text: str) -> None:
         with to_reader():
             print(text)
         return
-    with open(name, "w", encoding="utf-8") as file:
+    with open(name, "w", encoding="utf-8", newline="\n") as file:
         file.write(text.rstrip() + "\n")
 
 

@@ -53,21 +53,20 @@ class NamedCall(NamedTuple):
         except (UsageError, *passed):
             raise
         except Exception as error:
-            origin = origin_of_error(error)
-            if origin is None and str(error).startswith(("audit_precision", "lock")):
+            is_users = origin_of_error(error) is not None
+            if not is_users and str(error).startswith(("audit_precision", "lock")):
                 raise UsageError(str(error)) from error
-            given, what = f"what {self.inputs} gives", f"{self.target} raises"
-            advice = f"It is an error of the program itself, called with {given}."
+            given = f"what {self.inputs} gives"
             if self.misfit():
-                what, advice = f"{self.target} does not run with {given}:", FORM
-            elif origin is None:
+                what, advice = f"does not run with {given}:", FORM
+            elif is_users:
+                what = "raises"
+                advice = f"It is an error of the program itself, called with {given}."
+            else:
                 last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
                 whose = package(last.f_code.co_filename) or "Python"
-                what, advice = (
-                    f"{self.target} cannot be measured:",
-                    f"It is one of {whose}.",
-                )
-            raise UsageError(f"{what} {_reason(error)}\n  {advice}") from error
+                what, advice = "cannot be measured:", f"It is one of {whose}."
+            raise UsageError(f"{self.target} {what} {_reason(error)}", advice) from error
 
 
 class Reader:
@@ -137,14 +136,14 @@ class Reader:
 
 
 @contextlib.contextmanager
-def as_usage_error(what: str) -> Iterator[None]:
+def as_usage_error(what: str, advice: str = FORM) -> Iterator[None]:
     """Makes a usage error of whatever is raised, with the line of the user's that did."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{what}: {_reason(error)}\n  {FORM}") from error
+        raise UsageError(f"{what}: {_reason(error)}", advice) from error
 
 
 def _reason(error: Exception) -> str:

@@ -9,10 +9,9 @@ from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
-from .arguments import find_arguments, find_checked
+from .arguments import checked, complaint, find_arguments, find_checked
 from .control_flow import find_in_control_flow
 from .finding import Failure
-from .messages import checked, complaint
 from .remedies import Choice, choose
 from .text import noted, text_of
 from .unfiltered import UNFILTERED, hide_jax, printed

@@ -108,12 +108,6 @@ def _repeated(item: str) -> list[str]:
     return [counted[1]] * int(counted[2]) if counted else [item]
 
 
-def write(path: str, lock: Lock) -> None:
-    """Writes a lock into a file."""
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text_of(lock))
-
-
 def lock_of(
     step: Step,
     args: tuple[Any, ...],

@@ -10,10 +10,10 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._program.meshes import as_dtype
 from . import primitives
 from .evaluate import (
     DtypeOf,
+    as_dtype,
     binding,
     evaluate,
     evaluate_in,

@@ -1,6 +1,7 @@
 """Evaluates an equation of a jaxpr in other dtypes than its own, and rounds its results."""
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,14 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import lax, sharding
 
 from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
 from .._program.graph import open_jaxpr
-from .._program.meshes import as_dtype, current_mesh
 
 DtypeOf = Callable[[DType], DType]
 
@@ -165,3 +165,35 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     bits = lax.bitcast_convert_type(made, jnp.dtype(f"uint{8 * jnp.dtype(dtype).itemsize}"))
     less = lax.bitcast_convert_type(lax.sub(bits, lax.full_like(bits, 1)), dtype)
     return lax.select(is_inside, made, less)
+
+
+# The meshes of devices under which a program computes, which `auto_axes` changes.
+
+
+def under_mesh(eqn: Equation) -> contextlib.AbstractContextManager[object]:
+    """A context with the mesh under which an equation was traced."""
+    return _under(eqn.ctx.cur_abstract_mesh)
+
+
+def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
+    """A context with the mesh of an array."""
+    mesh = jax.typeof(array).sharding.mesh
+    return contextlib.nullcontext() if mesh.empty else _under(mesh)
+
+
+def _under(mesh: "sharding.AbstractMesh") -> contextlib.AbstractContextManager[object]:
+    is_it = mesh == sharding.get_abstract_mesh()
+    return contextlib.nullcontext() if is_it else sharding.use_abstract_mesh(mesh)
+
+
+def as_dtype(array: Leaf, dtype: DType) -> Leaf:
+    """An array in a dtype, converted under its own mesh."""
+    if array.dtype == dtype:
+        return array
+    with of_mesh(array):
+        return lax.convert_element_type(array, dtype)
+
+
+def current_mesh() -> object:
+    """The mesh of the context, under which a new array is."""
+    return sharding.get_abstract_mesh()

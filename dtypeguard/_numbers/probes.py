@@ -17,8 +17,8 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._program.meshes import of_mesh
 from .arithmetic import Value, wide_form
+from .evaluate import of_mesh
 from .nodes import Node
 from .primitives import OF_OWN_DTYPES, SELECTS, is_inexact, is_key
 

@@ -108,7 +108,6 @@ class NumericProgram:
             return Node(
                 eqn, stack, rule, [self._enter(x, stack, False, {}) for x in jaxprs]
             )
-        self._numbers.next_equation()
         if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "

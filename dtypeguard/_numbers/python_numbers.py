@@ -27,7 +27,6 @@ class PythonNumbers(Calls):
         self._casts = NoOpCasts()
         self._numbers: dict[tuple[str, int], list[tuple[Chain | None, float]]] = {}
         self._given: collections.Counter[tuple[object, ...]] = collections.Counter()
-        self._taken: collections.Counter[tuple[object, ...]] = collections.Counter()
 
     def __enter__(self):
         self._casts.__enter__()
@@ -43,10 +42,6 @@ class PythonNumbers(Calls):
     def start_again(self) -> None:
         """The next number of each call is its first one."""
         self._given.clear()
-
-    def next_equation(self) -> None:
-        """The next number belongs to another equation."""
-        self._taken.clear()
 
     def next_number(
         self, origin: Origin, calls: Chain, value: Leaf, dtype: DType
@@ -68,11 +63,9 @@ class PythonNumbers(Calls):
             everywhere = itertools.chain.from_iterable(self._numbers.values())
             numbers = {number for _, number in everywhere if is_it(number)}
             candidates = list(numbers) if len(numbers) == 1 else []
-        key = origin.file, origin.line, calls, rounded
-        # An equation takes each of them once: the other 1 of a derivative is its own.
-        if self._taken[key] == len(candidates):
+        if not candidates:
             return None
-        self._taken[key] += 1
+        key = origin.file, origin.line, calls, rounded
         # A call gives its numbers to JAX in the order of its equations.
         number = candidates[self._given[key] % len(candidates)]
         self._given[key] += 1

@@ -21,7 +21,7 @@ from .._autocast.entries import PlanEntry
 from .._autocast.matching import MatchedLine, key_of_line
 from .._autocast.plan import Plan
 from .._leaves.types import DType, Equation, Leaf
-from .._numbers.evaluate import bits_of
+from .._numbers.evaluate import bits_of, under_mesh
 from .._numbers.nodes import (
     CALL,
     COMPUTED,
@@ -37,7 +37,6 @@ from .._numbers.nodes import (
 from .._numbers.plans import WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.graph import loop_parts
-from .._program.meshes import under_mesh
 from .planned import Trials
 
 # A program of more equations is not compiled with flags.

@@ -1,6 +1,5 @@
 """A traced program: its values, and the equations that make them.
 
 May import `_carry` and below. Read `trace.py` first: it traces a step, or an optimizer's
-`init` and `update`. `graph.py` reads the jaxpr, and `meshes.py` runs equations
-under the meshes that they were traced with.
+`init` and `update`. `graph.py` reads the jaxpr.
 """

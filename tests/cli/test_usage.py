@@ -58,7 +58,7 @@ audit no_such_module:opt | no_such_module cannot be imported: ModuleNot
 audit no_such_file.py:opt | cannot be imported: FileNotFoundError
 audit optax:adam | optax:adam needs learning_rate. If it is a step: dtypeguard audit
 audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or audit FILE
-audit :takes_some --set nesterov=1 --set rate=1 | called: AssertionError. It takes rate
+audit :takes_some --set nesterov=1 --set rate=1 | assert nesterov is None It takes rate
 audit :step | it is a step: dtypeguard audit my_script.py:step --inputs my_script
 audit optax:sgd --set 1 | '1' is not name=value
 audit optax:sgd --set nesterov=false | Write: --set nesterov=False
@@ -97,7 +97,6 @@ precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu
 precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{
 precision :loss --inputs :inputs --out a.plan | a search needs --narrow. Write for example
 precision :loss --inputs :inputs --json no/such.json | 'no/such.json' cannot be written
-plan :loss --inputs :inputs --narrow bf16 | a search needs --tolerance. Write for example
 precision :loss --inputs :inputs --check a --narrow bf16 | --narrow is for a search: a says
 precision :loss --inputs :inputs --check a --out b | not allowed with argument
 precision :loss --inputs :inputs --check none.plan | none.plan does not exist

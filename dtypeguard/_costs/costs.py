@@ -123,28 +123,6 @@ def operations(eqn: JaxEquation) -> float:
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
 
 
-def wide_share(graph: Graph, narrow: DType) -> float:
-    """The share of the multiply-adds that are on operands wider than a dtype.
-
-    An operand that is rounded first is narrow, though a CPU is given it in float32.
-    """
-    wide = total = 0.0
-    for equation, _ in equations(graph):
-        if count := operations(equation.stack[0]) * repetitions(equation.stack):
-            sizes = (_rounded_bits(graph, value) for value in equation.inputs[:2])
-            total += count
-            wide += count * (max(sizes) > bits(narrow))
-    return wide / total if total else 0.0
-
-
-def _rounded_bits(graph: Graph, value: int) -> float:
-    """The bits of each number of a value, or of what it is a copy of."""
-    values, made = [value], graph.made_by.get(value)
-    if made is not None and made.primitive == "convert_element_type":
-        values.append(made.inputs[0])
-    return min(bits(getattr(graph.avals[each], "dtype", None)) for each in values)
-
-
 # Which lines make products wide: a `why` for each.
 
 

@@ -1,6 +1,5 @@
 """The lines of source at which a program rounds."""
 
-import re
 from collections.abc import Hashable, Sequence
 
 from .._leaves.dtypes import Cast
@@ -12,7 +11,6 @@ from .._source.origin import Origin
 NOWHERE = Origin("", 0, "", "")
 # The parts of trees whose casts by dtypeguard count as lines of their own.
 _MOST_CASTS = 32
-_NUMBER = re.compile(r"\d+")
 
 
 class Line:
@@ -27,7 +25,6 @@ class Line:
         only_casts: whether it rounds by casts alone that are written on it.
         is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
-        scopes: those of `jax.named_scope` in which it is computed.
         products: the products on it whose operands a device rounds, with the equations
             around them.
     """
@@ -41,19 +38,7 @@ class Line:
         self.only_casts = True
         self.is_narrowed = True
         self.is_in_loop = False
-        self.scopes: dict[tuple[str, ...], None] = {}
         self.products: list[Stack] = []
-
-    @property
-    def scope(self) -> str:
-        """What its scopes have in common, as `encoder/block_*`; a number may differ."""
-        common = []
-        for names in zip(*self.scopes):
-            patterns = {_NUMBER.sub("*", name) for name in names}
-            if len(patterns) > 1:
-                break
-            common.append(names[0] if len({*names}) == 1 else patterns.pop())
-        return "/".join(common)
 
     def note(self, stack: Stack, dtype: str) -> None:
         """Notes an equation that rounds on it, and its dtype as written."""
@@ -63,7 +48,6 @@ class Line:
         self.is_narrowed &= any(str(var.aval.dtype) != dtype for var in eqn.outvars[:1])
         is_cast = name == "convert_element_type" and written.is_explicit
         self.only_casts &= is_cast and written.is_of_users
-        self.scopes[written.scope] = None
         outer = {each.primitive.name for each in stack[1:]}
         self.is_in_loop |= not outer.isdisjoint(("scan", "while"))
 

@@ -68,11 +68,6 @@ class Measures:
         """The decisions that runs follow."""
         return self.decisions if self.follows else None
 
-    @property
-    def not_separated(self) -> tuple[str, ...]:
-        """What decides in each run by itself, though others follow."""
-        return ("the program",) * (self.are_floats and not self.follows)
-
     def run(
         self,
         plan: WidthPlan,

@@ -75,17 +75,13 @@ ALGORITHMS = {
     "TF32_TF32_F32_X3": Algorithm("tensorfloat32", 2, 1),
     "F32_F32_F32": FLOAT32,
 }
-_BF16 = ALGORITHMS["BF16_BF16_F32"]
-# Six passes of bfloat16 are what a TPU has for float32.
-_LEVELS = {_BF16: (3.0, 6.0), ALGORITHMS["BF16_BF16_F32_X3"]: (1.0, 2.0)}
 
 
 class Level(NamedTuple):
-    """A `jax.lax.Precision` in place of the default, and how many times as dear it is."""
+    """A `jax.lax.Precision` in place of the default."""
 
     name: str
     algorithm: Algorithm
-    dearer: float  # not a number if not known
 
 
 class Exempt(NamedTuple):
@@ -203,8 +199,7 @@ def products_named(name: object) -> Products:
     passes = len(default.pairs)
     is_short = default.dtype == "bfloat16" and passes < 3
     high = ALGORITHMS["BF16_BF16_F32_X3"] if is_short else default
-    dear = _LEVELS.get(default, (1.0, _DEARER.get(right, math.nan)))
-    levels = Level("HIGH", high, dear[0]), Level("HIGHEST", FLOAT32, dear[1])
+    levels = Level("HIGH", high), Level("HIGHEST", FLOAT32)
     shown_as = "TF32" if default.dtype == "tensorfloat32" else default.dtype or "float32"
     more = f" in {passes} passes" if passes > 1 else ""
     begin = f"with {shown_as} products{more}"
@@ -225,9 +220,6 @@ _NAMED = {
     "bfloat16_3x": "BF16_BF16_F32_X3",
     "float32": "F32_F32_F32",
 }
-# The rates of dense TF32 and of float32, as NVIDIA gives them: 156 and 19.5 TFLOP/s for
-# the A100, 494 and 67 for the H100 SXM.
-_DEARER = {"a100": 8.0, "h100": 7.0}
 
 
 def _is_product(eqn: Equation) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.costs import input_names, line_costs
-from .._costs.work import work_of
+from .._costs.costs import input_names, line_costs, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats
@@ -214,9 +213,7 @@ def audit_call(
         costs=costs,
         search=plan,
         not_examined=tuple(sorted(measures.program.unknown)),
-        not_separated=measures.not_separated,
         is_of_integers=not measures.are_floats,
-        is_of_gradients=runs.has_gradients and not stuck and work is not None,
         raises=measures.raises,
         words=words,
         **compared,

@@ -89,12 +89,10 @@ def line_losses(
                 share=shares[number] * (1 - flipped),
                 alone=measures.alone(number),
                 left=math.nan if wide is None else wide.left,
-                price=math.nan if wide is None else wide.price,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line, found.run.keeps),
                 cast=shown_casts([*line.casts]) if line.casts else None,
-                scope=line.scope,
             )
     fix = tuple(losses[number] for number in found.lines)
     return Losses(tuple(losses.values()), fix, found.run, scaling)

@@ -1,7 +1,6 @@
 """An audit of products as another device does them: its runs and its advice."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable
 
 import jax
@@ -53,18 +52,6 @@ class ProductRuns(Runs):
         self._known.clear()
 
     @property
-    def times_as_expensive(self) -> float:
-        """What the precision of the advice makes of the cost of a product there."""
-        products = self.products
-        if products.high is products.default:
-            return self.level.dearer
-        # Those that ask for more than the default are as expensive already.
-        nodes = (node for node in self.program.block.all_nodes() if node.rounds)
-        is_high = [products.algorithm(x.eqn, False) is products.high for x in nodes]
-        already = products.levels[0].dearer if is_high and all(is_high) else 1.0
-        return self.level.dearer / already
-
-    @property
     def words(self) -> ReportWords:
         """How a report names what was run."""
         begin, computed = self.products.begin, self.program.block.all_nodes()
@@ -75,10 +62,7 @@ class ProductRuns(Runs):
             why = ": each asks for another precision, or is too small to be"
             why *= begin != "with float32 products"
             nothing = f"{begin} no product is rounded{why}."
-        times = self.times_as_expensive
-        become = "float32" if math.isnan(times) else f"{times:.0f} times as expensive"
-        widened = f"at Precision.{self.level.name}"
-        return ReportWords(begin, widened, become, nothing)
+        return ReportWords(begin, f"at Precision.{self.level.name}", nothing)
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with the products of some lines in another precision."""

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from .._autocast.plan import Plan
-from .._costs.costs import LineCost
-from .._costs.work import Work
+from .._costs.costs import LineCost, Work
 from .._leaves.rows import shown_fields
 from .._leaves.types import public
 from .._reference.difference import Difference, Divergence
@@ -16,14 +15,7 @@ from . import text
 from .curve import PlanSearch
 from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
 
-_NO_WORDS = ReportWords("", "", "", "")
-# Figures of earlier releases, with what serves.
-_GONE = {
-    **dict.fromkeys(("left_if_kept", "left_if_cast", "price_if_cast"), "left and price"),
-    **dict.fromkeys(("left_if_scaled", "out_of_range", "lost"), "scaling"),
-    **dict.fromkeys(("rounding", "error_range", "explained"), "error and flipped"),
-    "times_as_expensive": "words",
-}
+_NO_WORDS = ReportWords("", "", "")
 
 
 @public
@@ -72,12 +64,7 @@ class PrecisionReport:
             explains all, or there is no such function.
         search: with `narrow` and `tolerance`, how the plan was found; `print` it.
         not_examined: the primitives that were run as written on both sides.
-        not_separated: the loops whose decisions each run makes by itself; what flips there
-            counts as rounding. It is "the program" if wide types are finite with their own
-            decisions alone.
         is_of_integers: whether no output is floating.
-        is_of_gradients: whether gradients in a narrow dtype are among the outputs, and no
-            update.
         raises: whether the program raises as it was run, and does not in wide types.
         wide: the wide dtype.
         narrow: the dtype that the whole program was run in; None if as written.
@@ -107,9 +94,7 @@ class PrecisionReport:
     divergence: Divergence | None = None
     search: PlanSearch | None = None
     not_examined: tuple[str, ...] = ()
-    not_separated: tuple[str, ...] = ()
     is_of_integers: bool = False
-    is_of_gradients: bool = False
     raises: bool = False
     wide: str = ""
     narrow: str | None = None
@@ -117,25 +102,10 @@ class PrecisionReport:
     matmul_precision: str | None = None
     words: ReportWords = dataclasses.field(default=_NO_WORDS, repr=False)
 
-    def __getattr__(self, name: str) -> Any:
-        message = f"a PrecisionReport has no attribute {name!r}."
-        message += f" Use {_GONE[name]}." if name in _GONE else ""
-        raise AttributeError(message, name=name, obj=self)
-
     @property
     def plan(self) -> Plan | None:
         """Which lines stay wide where all else is narrow, for [`dtypeguard.autocast`][]."""
         return None if self.search is None else self.search.plan
-
-    @property
-    def loss_scale(self) -> float | None:
-        """The power of two by which to multiply the loss; None if none helps."""
-        return None if self.scaling is None else self.scaling.scale
-
-    @property
-    def scaled(self) -> float:
-        """The error of a run with the loss scaled so."""
-        return math.nan if self.scaling is None else self.scaling.error
 
     @property
     def is_spread(self) -> bool:
@@ -163,7 +133,7 @@ class PrecisionReport:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        fields = shown_fields(self) | {"loss_scale": self.loss_scale, "scaled": self.scaled}
+        fields = shown_fields(self)
         if self.search is not None:
             fields["search"] = {**self.search.data, "seconds": None}  # which differ
         return json.dumps(plain(fields), indent=1)

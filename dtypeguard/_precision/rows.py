@@ -29,12 +29,8 @@ class LineLoss(NamedTuple):
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.
         remedy: what to write, as a sentence.
-        price: the share of the operations of matrix products that such a run makes
-            wide; not a number beyond the first eight lines.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
-        scope: what the scopes of `jax.named_scope` in which it is computed have in common,
-            such as "encoder/block_*"; empty if there is nothing.
     """
 
     origin: Origin | None
@@ -44,9 +40,7 @@ class LineLoss(NamedTuple):
     dtypes: tuple[str, ...]
     constant: str | None
     remedy: str
-    price: float = math.nan
     cast: str | None = None
-    scope: str = ""
 
     @property
     def place(self) -> str:
@@ -94,13 +88,11 @@ class ReportWords(NamedTuple):
     Attributes:
         setting: how the program was run; empty if as written.
         widened: how the lines of the fix are computed.
-        become: what their products become.
         nothing: what is said where nothing is off.
     """
 
     setting: str
     widened: str
-    become: str
     nothing: str
 
 

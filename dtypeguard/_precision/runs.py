@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.work import operations, repetitions
+from .._costs.costs import operations, repetitions
 from .._leaves.compat import as_function, x64_enabled
-from .._leaves.dtypes import bits
 from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
@@ -83,7 +82,6 @@ class Runs:
         total: the root mean square of these.
         once: the same if the wide outputs are rounded once to the dtypes as written.
         decisions: the lines whose decisions differ, those that differ most first.
-        has_gradients: whether an output is a gradient in a narrow dtype.
         updated: the outputs that are an input with an update, with the number of that.
         count: how many runs by plans were made.
     """
@@ -101,8 +99,6 @@ class Runs:
         inside = open_jaxpr(self.program.jaxpr)
         outputs = [inside.outvars[n] for n in measures.outputs]
         self._are_gradients = [_is_backward(inside, var) for var in outputs]
-        pairs = zip(self.written, self._are_gradients)
-        self.has_gradients = any(g and 0 < bits(x.dtype) < 32 for x, g in pairs)
         self._known: dict[tuple[frozenset[int], bool], WideRun] = {}
         self._work = self._widened_work(self._wide, is_any=True) or 1.0
 
@@ -289,7 +285,7 @@ class Runs:
         wide = str(formats.wide)
         so_far = ", as far as they were examined" * bool(unknown)
         nothing = f"the outputs are those of {wide}{so_far}."
-        return ReportWords(setting, f"in {wide}", wide, nothing)
+        return ReportWords(setting, f"in {wide}", nothing)
 
 
 def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:

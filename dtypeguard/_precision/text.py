@@ -18,8 +18,6 @@ _MOSTLY = 0.5
 _MUCH = 0.1
 # Of the tables.
 _MOST_DECISIONS, _MOST_LOSSES, _MOST_COSTS, _MOST_NAMED = 5, 8, 10, 3
-# Of a scope that is shown.
-_LONGEST = 40
 
 
 def report(it: Report) -> list[str]:
@@ -93,7 +91,7 @@ def _answer(it: Report) -> list[str]:
     if math.isnan(it.error) or not it.error:
         return []
     if it.scaling is not None and not it.fix:
-        return [f"With the loss scaled it is {percent(it.scaled)}."]
+        return [f"With the loss scaled it is {percent(it.scaling.error)}."]
     if it.error <= (it.tolerance or 0.0):
         return [f"That is within your {percent(it.tolerance)}."]
     if it.is_spread and it.tolerance is None:
@@ -114,10 +112,9 @@ def _with_fix(it: Report) -> str:
     place = it.fix[0].place.partition(",")[0]  # a cast of dtypeguard has its path behind it
     lines = place if count == 1 else f"these {count} lines"
     text = f"With {lines} {it.words.widened} it is {percent(it.mended)}"
-    if it.price > _MOSTLY:
+    if it.price > _MOSTLY and it.matmul_precision is None:
         but = ", but so" if makes_all_wide(it) else ", and"
-        text += f"{but} {percent(it.price)} of the matrix products become "
-        text += it.words.become
+        text += f"{but} {percent(it.price)} of the matrix products become {it.wide}"
     if it.tolerance is None:
         return f"{text}."
     if it.mended <= it.tolerance:
@@ -143,20 +140,18 @@ def _table(it: Report) -> list[str]:
 
 def rows(it: Report) -> list[str]:
     """The table of losses."""
-    scoped = "scope" * any(loss.scope for loss in it.losses)
-    heads = "part of error", "off alone", "left if wide", "line", scoped, "rounds to", ""
+    heads = "part of error", "off alone", "left if wide", "line", "rounds to", ""
     # Beside decisions, parts are those of what rounding alone causes.
     by_rounding = 1 - it.flipped if _MOSTLY < it.flipped < 1 else 1.0
     table: list[Sequence[str]] = [heads]
     for loss in _shown(it):
-        part, scope = loss.share / by_rounding, loss.scope
+        part = loss.share / by_rounding
         table.append(
             (
                 "cancels" if part < -0.01 else f"{100 * max(part, 0):.0f}%",
                 percent(loss.alone),
                 "" if math.isnan(loss.left) else percent(loss.left),
                 loss.place,
-                scope if len(scope) <= _LONGEST else f"...{scope[3 - _LONGEST :]}",
                 ", ".join(loss.dtypes) + (f"; {loss.constant}" * bool(loss.constant)),
                 loss.origin.code if loss.origin else "",
             )
@@ -197,7 +192,7 @@ def advice(it: Report) -> list[str]:
         scale = f"{it.scaling.scale:.0f}" if power >= 0 else f"2**{power:.0f}"
         told.append(
             f"Multiply the loss by {scale}, and divide the gradients by it in {it.wide}: "
-            f"{percent(it.scaled)} off. Or keep the params in {it.wide}."
+            f"{percent(it.scaling.error)} off. Or keep the params in {it.wide}."
         )
     if it.search is not None:
         curve = (f"  {row}" for row in it.search.rows())
@@ -247,11 +242,6 @@ def notes(it: Report) -> list[str]:
 
 def _updates(it: Report) -> list[str]:
     """What rounding does to updates, which the error of one step hardly shows."""
-    if it.is_of_gradients and it.error:
-        return [
-            "What rounding does to the update is not in it: audit the step that adds "
-            "these gradients to the params."
-        ]
     stuck = {path: share for path, share in it.unmoved.items() if share > 0.01}
     if not stuck:
         return []
@@ -296,17 +286,10 @@ def _named(errors: dict[str, float]) -> str:
 
 
 def _not_examined(it: Report) -> Iterable[str]:
-    for what, rows in (
-        (
-            "Decisions that flip count as rounding, since each run makes its own, in",
-            it.not_separated,
-        ),
-        ("Run as written, without a look inside:", it.not_examined),
-    ):
-        few = dict.fromkeys(rows[:_MOST_NAMED])
+    if rows := it.not_examined:
         more = f" and {len(rows) - _MOST_NAMED} more" * (len(rows) > _MOST_NAMED)
-        if rows:
-            yield f"{what} {', '.join(few)}{more}."
+        few = ", ".join(rows[:_MOST_NAMED])
+        yield f"Run as written, without a look inside: {few}{more}."
 
 
 _NOTES = _updates_below, _once, _furthest, _vanishing, _not_examined

@@ -65,10 +65,3 @@ def test_stochastic_rounding_and_wide_params_lose_none(given):
     report = audit_precision(step, params, OPT.init(params), x)
     assert max(report.unmoved.values()) < 0.01
     assert "takes the update away" not in str(report)
-
-
-def test_a_report_of_gradients_says_that_it_has_no_update(given):
-    report = audit_precision(jax.grad(loss), *given)
-    assert report.is_of_gradients
-    assert "the update is not in it" in str(report)
-    assert not audit_precision(loss, *given).is_of_gradients

@@ -195,7 +195,9 @@ def searched(
         every[None] = trials.measured(dataclasses.replace(bare, default=ALL))
     key = _marked(every, tolerance)
     if key:
-        entries = ranking.entries(key, has_errors=True)
+        run = {each: plan.error or 0.0 for each, plan in rows.items()}
+        without = lambda wide: run.get(wide) or ranking.error(wide)
+        entries = ranking.entries(key, without)
         every[key] = dataclasses.replace(every[key], entries=entries)
     by_share = lambda plan: (plan.default != ALL, -plan.share, -plan.error)
     return PlanSearch(

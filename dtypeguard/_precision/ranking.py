@@ -161,9 +161,14 @@ class Ranking:
         )
 
     def entries(
-        self, wide: Collection[int], has_errors: bool = False
+        self,
+        wide: Collection[int],
+        without: Callable[[frozenset[int]], float | None] = lambda _: None,
     ) -> tuple[PlanEntry, ...]:
-        """Entries for some parts: a function, an expression, or that in a scope."""
+        """Entries for some parts: a function, an expression, or that in a scope.
+
+        `without` gives the error with an entry left out, of the parts that are wide then.
+        """
         made = dict[Any, PlanEntry]()
         for number in sorted(wide):
             place, expression, scope, *_ = self.parts[number]
@@ -175,7 +180,7 @@ class Ranking:
             fits = lambda key: {*self._named(*key)} <= {*wide}
             key = next(filter(fits, keys), keys[-1])
             named = self._named(*key)
-            error = self.error({*wide} - {*named}) if has_errors else None
+            error = without(frozenset(wide) - {*named})
             share = sum(self.parts[n].work for n in named)
             made[key] = PlanEntry(*key, error=error, share=share)
         return (*made.values(),)

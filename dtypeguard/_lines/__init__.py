@@ -7,8 +7,7 @@ lies beyond the program. `blame.py` finds the equation that promoted the value;
 
 What lies beyond is recorded while a context, a hook or a command of dtypeguard is open,
 from Python 3.12 on: `monitored.py` has `recorder.py` remember where each array is made.
-`values.py` finds the arrays in variables, `named.py` the variables of a line; ask
-`record.py`.
+`values.py` finds the arrays in variables and the variables of a line; ask `why.py`.
 
 `drift.py` says which leaves of a program drift, `provenance.py` where the values of an
 error come from: from the equations behind a tracer, and the arguments of the calls in

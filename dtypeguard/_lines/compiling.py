@@ -37,9 +37,9 @@ from .._source.inert import (
     written_code,
 )
 from .._source.origin import Frame, Origin, Why, origin_of_frame
-from .record import made_of, made_of_number, object_lines
+from .monitored import RECORD
 from .values import Made, is_array
-from .why import Ends, Has, why
+from .why import Ends, Has, made_of, made_of_number, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for static parts
@@ -281,7 +281,8 @@ def _static_parts(
             fields = fields_of(value).items()
             parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
         elif not parts and not is_a(value, (dict, list, tuple)):
-            lines = next(filter(None, map(object_lines, around)), ())
+            made = next(filter(None, map(RECORD.recorder.made, around)), None)
+            lines = made.through if made else ()
             yield path, Static(_reference(value), type(value).__name__, True, lines)
         stack += [(path + key, part, around) for key, part in reversed(parts)]
 

@@ -17,10 +17,9 @@ from .._program.graph import Graph
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
-from .record import of_number, recorded, unwrapped
 from .sites import Argument, Site
 from .values import is_array
-from .why import Ends, Has, why
+from .why import Ends, Has, of_number, recorded, unwrapped, why
 
 
 def of_argument(argument: Argument, site: Site) -> Why:

@@ -18,10 +18,10 @@ from .._source.files import is_recorded
 from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .._source.syntax import lines_of_parts
-from .named import Words, words_of
 from .values import (
     Made,
     Path,
+    Words,
     as_array,
     held,
     is_array,
@@ -30,6 +30,7 @@ from .values import (
     is_tracer,
     passed_as,
     type_of,
+    words_of,
 )
 
 # Callers of a line, frames between two, values that calls return, and those that are not

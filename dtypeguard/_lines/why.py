@@ -1,21 +1,27 @@
 """The lines behind the type of a value of a program: the one walk, and where it ends.
 
 `why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
-its `Ends`, and those the record: a constant, which has no line in a jaxpr, and what the
-program was given.
+its `Ends`, and those the record (`monitored.py`, from Python 3.12 on): a constant, which
+has no line in a jaxpr, and what the program was given.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .._leaves.dtypes import is_python_number, is_weak
-from .._leaves.types import Aval
+import jax
+from jax.core import Tracer
+
+from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
+from .._leaves.types import Aval, DType, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
-from .._source.origin import Origin, Why
+from .._source.origin import Origin, Why, origin_of_frames
 from .blame import Matches, blame, region_of
 from .equations import Written
-from .record import of_number, read_on, recorded
+from .monitored import RECORD
+from .values import Made
+
+_KNOWN = RECORD.recorder
 
 
 class Ends:
@@ -105,3 +111,57 @@ class ProgramLines(Ends):
         leaf = leaves[number]
         known = of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root
         return Why(known)
+
+
+def unwrapped(value: Leaf) -> Leaf:
+    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
+    while isinstance(value, Tracer):
+        inner = getattr(value, "primal", None)
+        inner = getattr(value, "val", None) if inner is None else inner
+        if not is_array(inner):
+            break
+        value = inner
+    return value
+
+
+def made_of(value: Leaf) -> Made | None:
+    """How a value was made; the record does not keep the value."""
+    return _KNOWN.made(value) or _KNOWN.made(unwrapped(value))
+
+
+def recorded(value: Leaf) -> Why:
+    """The lines behind a value, or what a variable of a jaxpr stands for."""
+    made = made_of(value)
+    return made.why() if made else Why()
+
+
+# How a Python number came to be, by its name or if one line alone gave it.
+made_of_number = _KNOWN.number
+
+
+def of_number(name: str, value: object) -> Origin | None:
+    """The line that gave a Python number, by its name or if one line alone did."""
+    made = _KNOWN.number(name, value)
+    return origin_of_frames(made.through) if made else None
+
+
+def read_on(line: Origin, matches: Matches) -> Origin | None:
+    """The line that made the one array with a property that a line has read.
+
+    Args:
+        line: that has run.
+        matches: whether an abstract value has the property.
+    """
+    made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
+    found = [each.why() for each in made if matches(_scalar(each.type[0]))]
+    if any(why.is_earlier for why in found):  # it may be that one
+        return None
+    roots = [why.root for why in found]
+    others = {x.users: x for x in roots if x and x.users.line != line.line}
+    return others.popitem()[1] if len(others) == 1 else None
+
+
+def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:
+    """A scalar of a dtype, as JAX makes it of an array of NumPy."""
+    known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
+    return jax.ShapeDtypeStruct((), known)

@@ -23,21 +23,13 @@ from .why import Ends, Has, ProgramLines, why
 
 
 class Body(NamedTuple):
-    """A function that JAX traces: the body of a loop, its condition, a branch, a loss.
+    """A function that JAX traces: the body of a loop, its condition, a branch, a loss."""
 
-    Attributes:
-        function: as JAX was given it.
-        inputs: its arguments, or their types.
-        carry: the position of the argument that comes back; None if none does.
-        is_pair: whether it returns a pair, of which only the first item counts.
-        jaxprs: those that may be its own, the likeliest first.
-    """
-
-    function: Step
-    inputs: tuple[PyTree, ...]
-    carry: int | None = None
-    is_pair: bool = False
-    jaxprs: Sequence[Jaxpr] = ()
+    function: Step  # as JAX was given it
+    inputs: tuple[PyTree, ...]  # its arguments, or their types
+    carry: int | None = None  # the position of the argument that comes back
+    is_pair: bool = False  # whether it returns a pair, of which only the first item counts
+    jaxprs: Sequence[Jaxpr] = ()  # those that may be its own, the likeliest first
 
     @property
     def code(self) -> CodeType | None:

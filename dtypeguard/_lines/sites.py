@@ -58,22 +58,14 @@ def sites(trace: TracebackType | None) -> list[Site]:
 
 
 class Argument(NamedTuple):
-    """A leaf of an argument of a call.
+    """A leaf of an argument of a call."""
 
-    Attributes:
-        name: of the parameter, and the path in it.
-        value: the leaf.
-        source: the expression of the leaf, or of the container that holds it; None if it
-            is not known.
-        is_whole: whether it is the expression of the leaf itself.
-        position: of the parameter.
-    """
-
-    name: str
+    name: str  # of the parameter, and the path in it
     value: Leaf
+    # The expression of the leaf, or of the container that holds it; None if not known.
     source: ast.expr | None = None
-    is_whole: bool = True
-    position: int = 0
+    is_whole: bool = True  # whether it is the expression of the leaf itself
+    position: int = 0  # of the parameter
 
     @property
     def base(self) -> str:

@@ -185,23 +185,14 @@ _LONG = 50  # lines of a statement
 
 
 class Words(NamedTuple):
-    """What a line of a function names.
+    """What a line of a function names."""
 
-    Attributes:
-        stored: the variables that it assigns.
-        read: the other variables.
-        others: attributes and keys.
-        is_making: whether it calls something, or assigns a part of an object.
-        is_changing: whether it assigns a part of an object.
-        end: the last line of its statement.
-    """
-
-    stored: dict[str, None]
-    read: dict[str, None]
-    others: set[str]
-    is_making: bool
-    is_changing: bool = False
-    end: int = 0
+    stored: dict[str, None]  # the variables that it assigns
+    read: dict[str, None]  # the other variables
+    others: set[str]  # attributes and keys
+    is_making: bool  # whether it calls something, or assigns a part of an object
+    is_changing: bool = False  # whether it assigns a part of an object
+    end: int = 0  # the last line of its statement
 
     @property
     def has_dtype(self) -> bool:

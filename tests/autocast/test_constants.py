@@ -8,7 +8,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import PlanEntry
+from dtypeguard._autocast.plan import PlanEntry
 
 _KEYS = jax.random.split(jax.random.key(0), 3)
 _Q, _K, _V = (jax.random.normal(key, (6, 8)) for key in _KEYS)

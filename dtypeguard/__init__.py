@@ -67,7 +67,7 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _DEPRECATED = {
         "audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)"),
         "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
-        "Work": ("_costs.work", "PrecisionReport.work"),
+        "Work": ("_costs.costs", "PrecisionReport.work"),
         "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),
         "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
         "PlanSearch": ("_precision.curve", "PrecisionReport.search"),

@@ -21,7 +21,6 @@ from ._leaves.arguments import (
     check_names,
     check_number,
     is_transformation,
-    parameters,
     required,
     shown,
 )
@@ -410,11 +409,6 @@ def parametrize_with_checks(
         raise TypeError(
             f"parametrize_with_checks got {shown(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
-        )
-    taken = [*parameters(check_contract)][1:]
-    if unknown := [name for name in options if name not in taken]:
-        raise TypeError(
-            f"parametrize_with_checks takes no {unknown[0]}; it takes {', '.join(taken)}."
         )
     named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
     for opt in named.values():

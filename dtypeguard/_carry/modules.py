@@ -5,7 +5,7 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -99,9 +99,12 @@ def nnx_types() -> tuple[type, ...]:
 class Contents:
     """The contents of one Flax NNX object, as a tree."""
 
-    def __init__(self, node: NNXObject, values: Mapping[str, PyTree]):
+    def __init__(
+        self, node: NNXObject, values: Mapping[str, PyTree], structure: Hashable = None
+    ):
         self.node = node
         self.values = values
+        self.structure = structure
 
     def only(self, names: Collection[str]) -> "Contents":
         """The contents at these paths."""
@@ -121,9 +124,12 @@ class _Structure(Closed):
     def __init__(self, held: Contents):
         super().__init__(held.node)
         self.names = tuple(held.values)
+        self.structure = held.structure
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self.names == getattr(other, "names", None)
+        own = self.names, self.structure
+        others = getattr(other, "names", None), getattr(other, "structure", None)
+        return super().__eq__(other) and own == others
 
     def __hash__(self) -> int:
         return hash((type(self.node), self.names))
@@ -132,7 +138,7 @@ class _Structure(Closed):
 tree_util.register_pytree_with_keys(
     Contents,
     lambda held: ([(_Name(k), x) for k, x in held.values.items()], _Structure(held)),
-    lambda x, values: Contents(x.node, dict(zip(x.names, values))),
+    lambda x, values: Contents(x.node, dict(zip(x.names, values)), x.structure),
     lambda held: (tuple(held.values.values()), _Structure(held)),
 )
 

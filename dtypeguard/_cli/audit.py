@@ -19,8 +19,7 @@ from .._lines.monitored import RECORD
 from .._program.trace import TraceFailed
 from .._sweep.inputs import Entry
 from .forms import check_files, deliver
-from .options import right
-from .output import UsageError
+from .options import UsageError, right
 from .targets import FORM, NamedCall, Reader, as_usage_error
 
 DTypes = tuple[DType, ...]

@@ -22,8 +22,7 @@ import optax
 from .._explain.explain import explain
 from .._leaves.compat import set_x64
 from .._leaves.errors import DtypeGuardWarning
-from .options import SCENES
-from .output import Write, writer
+from .options import SCENES, Write, writer
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenes")
 # The folders of the scenes' files and of their lock, which lines are shown without.

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from .output import UsageError, to_reader
+from .options import UsageError, to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.

@@ -12,7 +12,7 @@ from .._lock.check import LockError, compared, lock_of, text_of
 from .._lock.step import TracedStep
 from .._program.trace import TraceFailed
 from .forms import FormedReport, check_files, deliver, of_lock
-from .output import UsageError, write
+from .options import UsageError, write
 from .targets import Reader
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from .output import UsageError, to_reader
+from .options import UsageError, to_reader
 
 USAGE = 2
 _PLAN = "dtypeguard plan is deprecated: write dtypeguard precision, with the same options."

@@ -1,14 +1,20 @@
-"""What the command line accepts: one table of options, one of commands."""
+"""What the command line accepts, in two tables, and how it prints and writes.
+
+Nothing here imports JAX: a script may set variables that JAX reads.
+"""
 
 import argparse
 import ast
 import contextlib
 import math
+import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
+from .._explain.colors import is_colored, marked
 
 FORMS = "text", "json", "github"
 # Of the demo; each is a file in `scenes/`.
@@ -338,3 +344,47 @@ def say_what_is_replaced(command: str, words: list[str]) -> None:
         name = word.partition("=")[0]
         if name in COMMANDS[command].replaced.split() and (instead := _REPLACED[name][1]):
             print(f"dtypeguard: {name} is deprecated: {instead}.", file=sys.stderr)
+
+
+class UsageError(Exception):
+    """The command line asks for what cannot be done; the message shows the right form."""
+
+
+SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
+Write = Callable[..., None]
+
+
+def default_form() -> str:
+    """The form where none is asked for: that of GitHub in its workflows."""
+    is_set = os.environ.get("GITHUB_ACTIONS", "").lower() not in ("", "0", "false")
+    return "github" if is_set else "text"
+
+
+def writer() -> Write:
+    """A function that prints a text, in a style of rich where it can."""
+    if not is_colored(sys.stdout):
+        return lambda text, style="": write("-", text)
+    from rich.console import Console
+
+    console = Console()
+    return lambda text, style="": console.print(marked(text, style), soft_wrap=True)
+
+
+def write(name: str, text: str) -> None:
+    """Writes a text into a file, or with `-` on standard output."""
+    if name == "-":
+        with to_reader():
+            print(text)
+        return
+    with open(name, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text.rstrip() + "\n")
+
+
+@contextlib.contextmanager
+def to_reader() -> Iterator[None]:
+    """A context that prints: a reader such as `head` may have closed the pipe."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the rest goes nowhere; the status is that of the command
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

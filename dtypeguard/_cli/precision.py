@@ -16,9 +16,9 @@ from .._precision.audit import audit_call
 from .._precision.curve import check_call, plan_call
 from .._precision.planned import BUDGET, PlannedInputs
 from .._precision.prepared import Show, status
-from . import output
+from . import options as command_line
 from .forms import Annotation, FormedReport, check_files, deliver
-from .output import UsageError
+from .options import UsageError
 from .targets import NamedCall, Reader
 
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         )
     check_files(options, options.out)
     way = _checked if options.check else _searched if is_search else _audited
-    shown, reader = status(every=output.SILENCE), Reader(options)
+    shown, reader = status(every=command_line.SILENCE), Reader(options)
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, shown as show, x64:
         call = reader.call()

@@ -9,7 +9,6 @@ import atexit
 import builtins
 import contextlib
 import importlib.machinery
-import importlib.util
 import io
 import os
 import runpy
@@ -19,7 +18,7 @@ import types
 from typing import Any
 
 from .._explain.colors import colored_notes
-from .output import UsageError, default_form, write
+from .options import UsageError, default_form, write
 
 _OURS = os.path.dirname(__file__) + os.sep
 
@@ -185,8 +184,6 @@ def _run_script(file: str) -> None:
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
         __builtins__=builtins,
     )
-    if sys.version_info < (3, 14):
-        main.__annotations__ = {}
     sys.modules["__main__"] = main
     exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
 
@@ -195,12 +192,4 @@ def _run_module(name: str) -> None:
     """Runs what `python -m NAME` runs."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(f"{error.name}."):
-            raise
-        spec = None
-    if spec is None:
-        raise UsageError(f"No module named {name}")
     runpy.run_module(name, run_name="__main__", alter_sys=True)

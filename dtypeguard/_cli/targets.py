@@ -18,8 +18,7 @@ from .._carry.split import SplitTree
 from .._leaves.types import Args, Kwargs
 from .._source.files import package
 from .._source.origin import origin_of_error
-from .options import right
-from .output import UsageError
+from .options import UsageError, right
 
 FORM = (
     "Let --inputs name a tuple of the arguments, a dict of them by name, the only one, or "

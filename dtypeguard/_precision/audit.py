@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.costs import input_names, line_costs
-from .._costs.work import work_of
+from .._costs.costs import input_names, line_costs, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats

@@ -12,7 +12,7 @@ import numpy as np
 from .._autocast.decide import by_plan
 from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
-from .._costs.work import operations, repetitions
+from .._costs.costs import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from .._autocast.plan import Plan
-from .._costs.costs import LineCost
-from .._costs.work import Work
+from .._costs.costs import LineCost, Work
 from .._leaves.rows import shown_fields
 from .._leaves.types import public
 from .._reference.difference import Difference, Divergence

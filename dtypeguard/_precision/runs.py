@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.work import operations, repetitions
+from .._costs.costs import operations, repetitions
 from .._leaves.compat import as_function, x64_enabled
 from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written

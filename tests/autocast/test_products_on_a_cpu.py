@@ -1,7 +1,5 @@
 """Products with wide results run on a CPU, whatever their layout."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,30 +8,6 @@ import dtypeguard
 from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
-SIZES = {"b": 4, "h": 4, "m": 24, "k": 24, "n": 8}
-LAYOUTS = ("bhmk", "bhkm", "bmhk", "kbhm"), ("bkhn", "bhnk", "nkbh")
-
-
-@pytest.mark.parametrize("layout", [*itertools.product(*LAYOUTS)], ids=",".join)
-def test_gradients_of_any_layout(layout):
-    left, right = layout
-    x, y = (
-        jax.random.normal(jax.random.key(n), [SIZES[c] for c in letters])
-        for n, letters in enumerate(layout)
-    )
-
-    def loss(x, y):
-        return jnp.sum(jnp.sin(jnp.einsum(f"{left},{right}->bhmn", x, y)))
-
-    exact = jax.grad(loss, (0, 1))(x, y)
-    fast = dtypeguard.autocast(loss, jnp.bfloat16)
-    inside = dtypeguard.autocast(jax.grad(loss, (0, 1)), jnp.bfloat16)
-    for gradient in (jax.grad(fast, (0, 1)), inside):
-        made = jax.block_until_ready(jax.jit(gradient)(x, y))
-        for each, true in zip(made, exact):
-            assert each.dtype == true.dtype
-            off = jnp.linalg.norm(each - true) / jnp.linalg.norm(true)
-            assert off < 0.05
 
 
 FORMS = """td,edh,te->th
@@ -49,7 +23,10 @@ bij,bij->b
 btd,edh,bte->bth
 bhi,bhj,bi->bh
 abij,abjk->bik
-aibj,bk->kja"""
+aibj,bk->kja
+bhkm,bkhn->bhmn
+kbhm,nkbh->bhmn
+bmhk,bhnk->bhmn"""
 
 
 @pytest.mark.optimized  # XLA moves a transposition into a product only then

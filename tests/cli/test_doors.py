@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from dtypeguard import testing
-from dtypeguard._cli import output
+from dtypeguard._cli import options
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import set_x64
 
@@ -107,7 +107,7 @@ def test_long_work_speaks_now_and_then_in_a_pipe(folder, monkeypatch):
     words = ["precision", "wide.py:loss", *STEP]
     told = []
     for silence in (0.0, 1e6):
-        monkeypatch.setattr(output, "SILENCE", silence)
+        monkeypatch.setattr(options, "SILENCE", silence)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stderr", io.StringIO())
             assert main(words) == 0

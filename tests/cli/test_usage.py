@@ -44,8 +44,6 @@ train.py | Did you mean dtypeguard run train.py?
 demo prodigi | Write for example: dtypeguard demo prodigy
 docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
 run no_such_script.py | can't open file 'no_such_script.py': No such file
-run -m no_such_module | No module named no_such_module
-run -m no.such.module | No module named no.such.module
 run -m | no script is named. Write for example: dtypeguard run train.py
 run --x64 train.py | unrecognized arguments: --x64
 run --format yaml a.py | invalid choice: 'yaml'

@@ -28,12 +28,7 @@ def recurrent(x, w):
         h = jnp.tanh(h @ w + row)
         return h, jnp.sum(h * jax.nn.softmax(h))
 
-    return lax.scan(step, jnp.zeros_like(x[0]), x)
-
-
-def reverse(x, w):
-    step = lambda h, row: (h * 0.99 + row, h)
-    return lax.scan(step, x[0], x, reverse=True, unroll=2)
+    return lax.scan(step, jnp.zeros_like(x[0]), x, reverse=True, unroll=2)
 
 
 def nested(x, w):
@@ -63,15 +58,6 @@ def grows(x, w):
     return lax.while_loop(lambda h: jnp.sum(h) < 50, lambda h: h * 1.3, jnp.abs(x))
 
 
-def branches_decide(x, w):
-    def step(h, row):
-        most = lambda h: h[jnp.argmax(h)] * h
-        h = lax.cond(h[0] > row[0], most, lambda h: jnp.sort(h) * 1.1, h + row)
-        return h, h > 1
-
-    return lax.scan(step, x[0], x)
-
-
 def loops_of_loops(x, w):
     """The inner loop takes other turns each time, and decides in each."""
 
@@ -92,32 +78,14 @@ def gradient(x, w):
     return jax.grad(loss)(w)
 
 
-def mixed(x, w):
-    def step(h, row):
-        product = jnp.dot(h, w, preferred_element_type=F32)
-        return product.astype(h.dtype), product
-
-    return lax.scan(step, x[0], x)
-
-
 def nothing_done(x, w):
     """Of no turn."""
     return lax.scan(lambda h, row: (h * 1.3, row * 1.1), x[0], x[:0])
 
 
-def nothing_decided(x, w):
-    step = lambda h, row: (jnp.sort(h) * 1.3, jnp.argmax(row))
-    return lax.scan(step, x[0], x[:0])
-
-
-def no_carry(x, w):
-    return lax.map(lambda row: jnp.exp(row @ w), x)
-
-
 PROGRAMS = [
-    *(recurrent, reverse, nested, branches, counted, grows, each_grows, gradient, mixed),
-    *(branches_decide, loops_of_loops),
-    *(nothing_done, nothing_decided, no_carry),
+    *(recurrent, nested, branches, counted, grows, each_grows, gradient),
+    *(loops_of_loops, nothing_done),
 ]
 PLANS = {
     "as written": plans.written,

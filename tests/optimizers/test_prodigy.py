@@ -73,7 +73,7 @@ def test_averages_of_narrow_params_move(dtype):
 def test_updates_of_narrow_params_are_unbiased(dtype):
     """`p + u` moves by the step of float32 in the mean, if small for `p`."""
     opt = prodigy(float(jnp.finfo(dtype).eps) / 8, estim_lr0=1.0)
-    first_update = lambda params: opt.update(params, opt.init(params), params)[0]
+    first_update = jax.jit(lambda params: opt.update(params, opt.init(params), params)[0])
     params, step = jnp.ones(10**5, dtype), float(first_update(jnp.ones(1))[0])
     moved = np.asarray(params + first_update(params), np.float64) - 1
     low, high = sorted({*moved.tolist()})
@@ -84,10 +84,10 @@ def test_updates_of_narrow_params_are_unbiased(dtype):
 def test_the_noise_of_each_step_and_leaf_is_independent():
     opt = prodigy(5e-4, estim_lr0=1.0, growth_rate=1.0)
     params = {name: jnp.ones(10_000, BF16) for name in "ab"}
-    grads, state = params, opt.init(params)
+    grads, state, step = params, opt.init(params), jax.jit(opt.update)
     ups = []
     for _ in range(2):
-        updates, state = opt.update(grads, state, params)
+        updates, state = step(grads, state, params)
         ups += [np.asarray(u != 0) for u in updates.values()]
     for i, one in enumerate(ups):
         assert 0.1 < one.mean() < 0.9

@@ -22,6 +22,8 @@ def pytest_configure(config):
     in pytest's cache, which `--cache-clear` empties. JAX tells apart programs, flags and
     versions. All of this is in the environment, since several tests start processes.
     """
+    if os.environ.get("DTYPEGUARD_REQUIRE_ALL"):  # as in .ci/run: the exhaustive tests too
+        config.option.markexpr = ""
     os.environ.pop("GITHUB_ACTIONS", None)  # where commands print annotations as well
     jax.config.update("jax_disable_most_optimizations", _IS_QUICK)
     flags = [_DEVICES, *([_QUICK] if _IS_QUICK and _KNOWS_QUICK else [])]

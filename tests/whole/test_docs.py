@@ -123,7 +123,10 @@ def test_ci_runs_the_test_command():
     assert "grep -m 1 'pytest' README.md" in script
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
-    assert script.splitlines()[-1].startswith("bash -c \"$test_command -m ''\"")
+    assert script.splitlines()[-2:] == [
+        "export DTYPEGUARD_REQUIRE_ALL=1",
+        'bash -c "$test_command"',
+    ]
 
 
 def test_ci_run_does_not_start_for_help():

@@ -52,7 +52,6 @@ TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
 # The end of each trace, with what it closes over and its results.
 TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
-LIKE = ForeignNames("_like")
 # ... and whole names.
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
 # What all of them call, which leaves out a cast to the dtype that an array has.

@@ -194,11 +194,6 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     return root._replace(promotion=made, cause=None if root.cause is made else root.cause)
 
 
-def source(graph: Graph, output: int, matches: Matches) -> Equation | None:
-    """The equation that first gave an output a property."""
-    return region_of(graph, matches).root([output]).cause
-
-
 def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:
     """The input nearest to an output of all through which that has a property."""
     region = region_of(graph, matches)

@@ -1,8 +1,6 @@
 """The functions that JAX traces for its control flow, as programs to be asked for lines."""
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
@@ -17,6 +15,7 @@ from .._leaves.groups import parts
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
+from .._source.inert import written_code
 from .._source.origin import Origin, Why
 from .drift import Drift, find
 from .provenance import of_leaf
@@ -43,10 +42,7 @@ class Body(NamedTuple):
     @property
     def code(self) -> CodeType | None:
         """The code of the function, inside of partial ones and of wrappers."""
-        function = self.function
-        while isinstance(function, functools.partial):
-            function = function.func
-        return getattr(inspect.unwrap(function), "__code__", None)
+        return written_code(self.function)
 
     @property
     def name(self) -> str:
@@ -113,12 +109,7 @@ class Body(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The results of a function that JAX traced.
-
-    Attributes:
-        body: the function.
-        graph: of its equations.
-    """
+    """The results of a function that JAX traced."""
 
     body: Body
     graph: Graph

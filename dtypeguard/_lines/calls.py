@@ -1,14 +1,24 @@
-"""Sees the calls between the user's code and JAX while a program is traced."""
+"""What a jaxpr does not have of a program while it is traced: calls, and casts to nothing.
 
+A call between the user's code and JAX is seen as it begins; a cast to the dtype that a
+value has anyway, of which JAX makes no equation, becomes one.
+"""
+
+import contextlib
+import itertools
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 
-from .._leaves.types import PyTree
-from .._source.files import is_users
+from jax.core import Tracer
+from jax.lax import convert_element_type_p
 
-# Called with what a call returns or yields; with None if it raises.
-Left = Callable[[PyTree], None]
+from .._leaves.dtypes import kind
+from .._leaves.internals import CASTING, CASTS, COMMON_DTYPE
+from .._leaves.types import Leaf
+from .._source.files import is_users
+from .._source.origin import callers, release
 
 
 class Calls:
@@ -19,8 +29,8 @@ class Calls:
     """
 
     def __enter__(self):
-        self.is_inside = False  # of a call into JAX
-        self._running: dict[FrameType, Callable[[PyTree], None]] = {}
+        self._is_inside = False  # of a call into JAX
+        self._running: dict[FrameType, bool] = {}
         self._is_set = sys.getprofile() is None
         if self._is_set:
             sys.setprofile(self._on_event)
@@ -39,34 +49,94 @@ class Calls:
             user: the frame that called it.
         """
 
-    def into_user(self, frame: FrameType) -> Left | None:
-        """Sees a call of the user's code; returns what sees its end, if that matters."""
+    def into_user(self, frame: FrameType) -> None:
+        """Sees a call of the user's code."""
 
-    def _on_event(self, frame: FrameType, event: str, value: PyTree) -> None:
-        if event == "call":
-            self._enter(frame)
-        elif event == "return" and (left := self._running.pop(frame, None)):
-            left(value)
-
-    def _enter(self, frame: FrameType) -> None:
-        """A function begins, or a generator goes on."""
-        end: Left | None = None
-        was_inside = self.is_inside
-        if is_users(frame.f_code.co_filename):
-            end, self.is_inside = self.into_user(frame), False
-        elif (
-            was_inside
-            or frame.f_back is None
-            or not is_users(frame.f_back.f_code.co_filename)
+    def _on_event(self, frame: FrameType, event: str, value: object) -> None:
+        """A function begins, or a generator goes on; it returns or yields."""
+        if event == "return":
+            self._is_inside = self._running.pop(frame, self._is_inside)
+        if event != "call":
+            return
+        user, is_own = frame.f_back, is_users(frame.f_code.co_filename)
+        if is_own:
+            self.into_user(frame)
+        if not is_own and (
+            self._is_inside or not (user and is_users(user.f_code.co_filename))
         ):
             return
-        else:
-            self.into_jax(frame, frame.f_back)
-            self.is_inside = True
+        self._running[frame], self._is_inside = self._is_inside, False
+        if user and not is_own:
+            self.into_jax(frame, user)
+            self._is_inside = True
 
-        def left(value: PyTree) -> None:
-            self.is_inside = was_inside
-            if end is not None:
-                end(value)
 
-        self._running[frame] = left
+Cast = Callable[..., Leaf]
+
+
+class NoOpCasts:
+    """While entered, a cast that is asked for is an equation, though it changes nothing.
+
+    In a program that is to be wider it is where width ends: `x.astype(jnp.bfloat16)` does
+    nothing to a bfloat16 array, and rounds a float32 one.
+    """
+
+    def __enter__(self):
+        self._common, thread = set[FrameType](), get_ident()
+        self._patched = contextlib.ExitStack()
+        for module, name in CASTING.variables():
+            cast = module[name]
+            self._patched.callback(module.__setitem__, name, cast)
+            module[name] = self._kept(cast, thread)
+        return self
+
+    def __exit__(self, *exception):
+        self._patched.close()
+        self._common.clear()
+
+    def into_user(self, frame: FrameType) -> None:
+        """Sees `promote_dtype` of Flax, in which a cast is asked for if a dtype is."""
+        if frame.f_code in COMMON_DTYPE.codes() and frame.f_locals.get("dtype") is None:
+            self._common.add(frame)
+
+    def _kept(self, cast: Cast, thread: int) -> Cast:
+        """JAX's own cast, which keeps what is asked for."""
+
+        def function(operand, *args, **kwargs):
+            made = cast(operand, *args, **kwargs)
+            if made is not operand or not isinstance(made, Tracer) or get_ident() != thread:
+                return made
+            is_float = kind(made.dtype) in ("float", "complex")
+            frame = sys._getframe(1)
+            is_common = not self._common.isdisjoint(itertools.islice(callers(frame), _NEAR))
+            if is_float and not is_common and _is_asked(frame):
+                # JAX removes a conversion to the same type, and a weak one is another.
+                for weak in (True, False):
+                    params = {"new_dtype": made.dtype, "weak_type": weak, "sharding": None}
+                    made = convert_element_type_p.bind(made, **params)
+            return made
+
+        # To all that read frames, and so to the equations, it is JAX's.
+        like = cast.__code__
+        function.__code__ = function.__code__.replace(
+            co_filename=like.co_filename, co_name=like.co_name, co_qualname=like.co_qualname
+        )
+        return function
+
+
+def _is_asked(frame: FrameType) -> bool:
+    """Whether the user asks for a dtype, by frames from inside JAX outwards."""
+    called = itertools.chain([frame], callers(frame))
+    inside = itertools.takewhile(lambda x: not is_users(x.f_code.co_filename), called)
+    functions = [x for x in inside if "<locals>" not in x.f_code.co_qualname]
+    if not functions or functions[-1].f_code.co_qualname not in CASTS:
+        return False
+    # `asarray` and the like cast to no dtype if none is given.
+    is_asked = any(functions[-1].f_locals.get(x) is not None for x in _DTYPES)
+    release(functions[-1:])
+    return is_asked
+
+
+_NEAR = 20  # frames: a cast, and the function of Flax that makes it
+# The arguments by which they take a dtype; a scalar type is called itself.
+_DTYPES = "dtype", "new_dtype", "self"

@@ -27,49 +27,34 @@ from .._leaves.rows import Type, type_of
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
-from .._source.inert import code_of, fields_of, is_a, items_of, package_of, static
+from .._source.inert import (
+    code_of,
+    fields_of,
+    is_a,
+    items_of,
+    package_of,
+    static,
+    written_code,
+)
 from .._source.origin import Frame, Origin, Why, origin_of_frame
-from .provenance import TraceEnds
 from .record import made_of, made_of_number, object_lines
 from .values import Made, is_array
-from .why import Has, why
+from .why import Ends, Has, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for static parts
 
 
 class CompilingCall(NamedTuple):
-    """A call that compiles a function.
+    """A call that compiles a function."""
 
-    Attributes:
-        key: the function that JAX was given; `function` is the one that the user gave.
-        jaxpr: of the program, with JAX's names of its leaves, such as "state['w']".
-        wrapper: the package whose `jit` it is, if it is not JAX's.
-        callers: the frames of others than JAX and the wrapper that led here, inside out.
-    """
-
-    key: Function
-    function: Function
+    key: Function  # that JAX was given
+    function: Function  # that the user gave
     args: Args
     kwargs: Kwargs
     jaxpr: Jaxpr | None
-    wrapper: str
-    callers: list[FrameType]
-
-    @property
-    def code(self) -> CodeType | None:
-        """The code of the function, in partials and in wrappers that say what they wrap."""
-        function: Any = self.function
-        for _ in range(_DEPTH):
-            if type(function) is functools.partial:
-                function = function.func
-                continue
-            wrapper = function.__func__ if type(function) is MethodType else function
-            inner = fields_of(wrapper).get("__wrapped__")
-            if inner is None:
-                break
-            function = inner
-        return code_of(function)
+    wrapper: str  # the package whose `jit` it is, if it is not JAX's
+    callers: list[FrameType]  # but those of JAX and the wrapper, inside out
 
     def names(self, of: str) -> list[str]:
         """JAX's names of the leaves, "arg_names", or of the results, "result_paths"."""
@@ -127,19 +112,12 @@ def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
 
 
 class Static(NamedTuple):
-    """A part of the arguments that is a constant of the program.
+    """A part of the arguments that is a constant of the program."""
 
-    Attributes:
-        known: what it equals others by: its type and value, or a weak reference.
-        shown: its text, or the name of its class.
-        is_object: whether it equals only itself.
-        lines: those that made it, or what holds it.
-    """
-
-    known: Any
+    known: Any  # what it equals others by: its type and value, or a weak reference
     shown: str
-    is_object: bool = False
-    lines: Sequence[Frame] = ()
+    is_object: bool = False  # which equals only itself
+    lines: Sequence[Frame] = ()  # those that made it, or what holds it
 
     def is_same(self, other: "Static") -> bool:
         """Whether another call had the same; no comparison of the user's runs."""
@@ -154,24 +132,14 @@ Described = tuple[Type, tuple[int, ...]]  # a leaf: its type and its shape
 
 
 class Compiled(NamedTuple):
-    """What a function was compiled for.
-
-    Attributes:
-        code: of the function.
-        name: of the function and the line of its definition.
-        leaves: the types and shapes of what is traced, by path.
-        statics: the constants of the program, by path.
-        made: how leaves came to be, as far as that was recorded, by path.
-        returned: what leaves come back as in another type, by path.
-        caller: the user's line that called it.
-    """
+    """What a function was compiled for, by the paths of its leaves and constants."""
 
     code: CodeType
-    name: str
+    name: str  # with the line of its definition
     leaves: dict[str, Described]
     statics: dict[str, Static]
-    made: dict[str, Made]
-    returned: "dict[str, Returned]"
+    made: dict[str, Made]  # as far as that was recorded
+    returned: "dict[str, Returned]"  # in another type
     caller: Origin | None
 
     def described(self, path: str) -> str:
@@ -205,7 +173,7 @@ class Returned(NamedTuple):
 
 def compiled(call: CompilingCall) -> Compiled | None:
     """What a call compiles; None if neither the function nor its call is the user's."""
-    code = call.code
+    code = written_code(call.function)
     if code is None or not is_users(code.co_filename):  # in C, or JAX's
         return None
     outer = [frame.f_code.co_filename for frame in call.callers[:1]]
@@ -269,7 +237,7 @@ def _returned(
             matches = Has("dtype", graph.avals[output].dtype)
             if before.name == after.name:
                 matches = Has("weak_type", after.is_weak)
-            lines = why(graph, output, matches, every, TraceEnds(graph, jaxpr.invars))
+            lines = why(graph, output, matches, every, Ends())
             yield path, Returned(after, lines, int(item) if item.isdigit() else None)
 
 

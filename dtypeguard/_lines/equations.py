@@ -11,7 +11,6 @@ from .._leaves.dtypes import Cast, bits
 from .._leaves.internals import (
     CASTS,
     COMMON_DTYPE,
-    LIKE,
     PROMOTING,
     REPEATED,
     REPEATING,
@@ -23,7 +22,7 @@ from .._source.origin import Frame, Origin, origin_of_frames
 from .._source.syntax import CASTING, assigned_value, expression
 from .tracebacks import (
     Chain,
-    calls_of,
+    calls_by_jaxpr,
     frames_of,
     scopes_of,
     until_users,
@@ -55,7 +54,7 @@ class Written:
 
         They tell apart the calls on a line, and those of a function that contains it.
         """
-        return calls_of(self._stack)
+        return next(filter(None, calls_by_jaxpr(self._stack)), ())
 
     @property
     def scope(self) -> tuple[str, ...]:
@@ -98,11 +97,6 @@ class Written:
         return self.is_explicit and not self.is_following
 
     @property
-    def is_like(self) -> bool:
-        """Whether `zeros_like` or one of its kind makes an array, in another's dtype."""
-        return any(LIKE.are_in(frame.function) for frame in self._inside)
-
-    @property
     def is_following(self) -> bool:
         """Whether a cast takes the dtype of another value, as `x.astype(y.dtype)` does."""
         if self.is_of_ours:
@@ -112,13 +106,7 @@ class Written:
             given, made = (x[0].aval.dtype for x in (equation.invars, equation.outvars))
             # What is common to values is not narrower; to the same dtype it is asked for.
             return bits(given) < bits(made)
-        return self.names_another_dtype
-
-    @property
-    def names_another_dtype(self) -> bool:
-        """Whether a cast is written as `x.astype(y.dtype)`."""
-        calls = () if self._is_to_common_dtype else self.calls[:1]
-        written = ((expression(*called), called[0].co_filename) for called in calls)
+        written = ((expression(*x), x[0].co_filename) for x in self.calls[:1])
         return any(isinstance(x, ast.Call) and _follows(x, file) for x, file in written)
 
     @property

@@ -9,7 +9,6 @@ from typing import NamedTuple
 _DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
 _KEYWORDS = "KW_NAMES", "LOAD_CONST"  # before a call
 _CHANGING = "STORE_ATTR", "STORE_SUBSCR"
-_COMPUTING = "CALL", "BINARY_OP", "UNARY"
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 _LONG = 50  # lines of a statement
 
@@ -24,7 +23,6 @@ class Words(NamedTuple):
         is_making: whether it calls something, or assigns a part of an object.
         is_changing: whether it assigns a part of an object.
         end: the last line of its statement.
-        is_computing: whether it writes a number or computes one, in itself or in a call.
     """
 
     stored: dict[str, None]
@@ -33,7 +31,6 @@ class Words(NamedTuple):
     is_making: bool
     is_changing: bool = False
     end: int = 0
-    is_computing: bool = False
 
     @property
     def has_dtype(self) -> bool:
@@ -67,11 +64,8 @@ def words_of(code: CodeType) -> dict[int, Words]:
             words.others.update(x for x in value if isinstance(x, str))
         changing = words.is_changing or name.startswith(_CHANGING)
         making = words.is_making or changing or name.startswith("CALL")
-        is_number = type(value) in (int, float) and name.startswith("LOAD")
-        computing = words.is_computing or is_number or name.startswith(_COMPUTING)
         end = max(words.end, min(end, line + _LONG))
-        about = {"is_making": making, "is_changing": changing, "is_computing": computing}
-        found[line] = words._replace(**about, end=end)
+        found[line] = words._replace(is_making=making, is_changing=changing, end=end)
     for line, words in found.items():
         for inner in filter(None, map(found.get, range(line + 1, words.end + 1))):
             words.read.update(inner.read)

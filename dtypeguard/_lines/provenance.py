@@ -5,7 +5,7 @@ trace is. This file knows tracers by a few attributes, and each may be missing i
 as before 0.8: then a value has no equations, and nothing else is lost.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +13,11 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Equation, Leaf
-from .._program.graph import Graph, Variable
+from .._program.graph import Graph
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
-from .record import of_number, of_variable, recorded, unwrapped
+from .record import of_number, recorded, unwrapped
 from .sites import Argument, Site
 from .values import is_array
 from .why import Ends, Has, why
@@ -45,26 +45,16 @@ def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
 
 def of_value(value: Leaf) -> Why:
     """The lines that gave an array or a tracer its type."""
-    ends, lines = _traced(unwrapped(value)), Why()
-    if ends is not None:
-        (output,), every = ends.graph.outputs, (1 << len(ends.graph.inputs)) - 1
-        lines = why(ends.graph, output, Has("dtype", value.dtype), every, ends)
+    graph, lines = _traced(unwrapped(value)), Why()
+    if graph is not None:
+        (output,), every = graph.outputs, (1 << len(graph.inputs)) - 1
+        lines = why(graph, output, Has("dtype", value.dtype), every, Ends())
         if lines.cause == lines.origin:
             lines = lines._replace(cause=None)
     return lines if lines.origin else recorded(value)
 
 
-class TraceEnds(Ends):
-    """What lies beyond the equations of a trace, by the variables of its arguments."""
-
-    def __init__(self, graph: Graph, arguments: Sequence[Variable]):
-        self.graph, self._arguments = graph, arguments
-
-    def given(self, number: int) -> Why:
-        return of_variable(self._arguments[number])
-
-
-def _traced(tracer: Leaf) -> TraceEnds | None:
+def _traced(tracer: Leaf) -> Graph | None:
     """The equations behind a value; None if there are none, or they cannot be read."""
     if not isinstance(tracer, Tracer):
         return None
@@ -88,7 +78,7 @@ def _traced(tracer: Leaf) -> TraceEnds | None:
             outvars=[tracer.val],  # pyright: ignore[reportAttributeAccessIssue]: as above
         )
         closed = SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()])
-        return TraceEnds(Graph(closed), jaxpr.invars)
+        return Graph(closed)
     except Exception:  # this release keeps them elsewhere
         return None
 

@@ -39,42 +39,25 @@ _NEW = "it is a function that is new each time. Write jax.jit once, outside of t
 
 
 class Difference(NamedTuple):
-    """What differs between two calls of a function.
-
-    Attributes:
-        path: of the leaf or the constant.
-        text: what it was and what it is: `bfloat16 -> float32`.
-        facts: what happened, the line, and its text; what is to be edited first.
-        advice: what to write.
-        why: the lines behind a type.
-        is_returned: whether the function itself gave it that type.
-        is_type: whether it is that of a type alone.
-    """
+    """What differs between two calls of a function."""
 
     path: str
-    text: str
-    facts: list[tuple[str, str, str]]
+    text: str  # what it was and what it is: `bfloat16 -> float32`
+    facts: list[tuple[str, str, str]]  # what is to be edited first
     advice: str
     why: Why = Why()
-    is_returned: bool = False
-    is_type: bool = False
+    is_returned: bool = False  # whether the function itself gave it that type
+    is_type: bool = False  # and nothing else
 
 
 class Recompiled:
-    """A function that was compiled more than once.
-
-    Attributes:
-        name: with its line.
-        is_packages: whether it is a package's.
-        times: how often it was compiled.
-        differences: between its calls, by path.
-        items: of what it returns, by the names of the parameters that they come back as.
-    """
+    """A function that was compiled more than once, and what differs between its calls."""
 
     def __init__(self, now: Compiled):
         self.name, self.is_packages = now.name, is_installed(now.code.co_filename)
-        self.times, self.items = 1, dict[str, int | None]()
-        self.differences: dict[str, Difference] = {}
+        self.times, self.differences = 1, dict[str, Difference]()
+        # Of what it returns, by the names of the parameters that come back there.
+        self.items: dict[str, int | None] = {}
 
     @property
     def types(self) -> list[Difference]:

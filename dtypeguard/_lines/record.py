@@ -4,7 +4,7 @@
 Python 3.12 on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax.core import Tracer
@@ -36,14 +36,8 @@ def made_of(value: Leaf) -> Made | None:
 
 
 def recorded(value: Leaf) -> Why:
-    """The lines behind a value."""
+    """The lines behind a value, or what a variable of a jaxpr stands for."""
     made = made_of(value)
-    return made.why() if made else Why()
-
-
-def of_variable(variable: object) -> Why:
-    """The lines behind what a variable of a jaxpr stands for: an argument, a constant."""
-    made = _KNOWN.made(variable)
     return made.why() if made else Why()
 
 
@@ -70,7 +64,8 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
         line: that has run.
         matches: whether an abstract value has the property.
     """
-    found = [*_read_on(line, matches)]
+    made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
+    found = [each.why() for each in made if matches(_scalar(each.type[0]))]
     if any(why.is_earlier for why in found):  # it may be that one
         return None
     roots = [why.root for why in found]
@@ -78,14 +73,7 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
     return others.popitem()[1] if len(others) == 1 else None
 
 
-def _read_on(line: Origin, matches: Matches) -> Iterator[Why]:
-    for made in _KNOWN.read(line.file, line.line):
-        dtype, is_weak = made.type
-        if not is_weak and matches(_type(dtype)):
-            yield made.why()
-
-
-def _type(dtype: DType) -> jax.ShapeDtypeStruct:
+def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:
     """A scalar of a dtype, as JAX makes it of an array of NumPy."""
     known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
     return jax.ShapeDtypeStruct((), known)

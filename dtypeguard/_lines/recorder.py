@@ -36,7 +36,7 @@ from .values import (
 # kept weakly.
 _MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
 _MOST_READ = 50  # arrays, by one run of a line
-_UNFLATTEN = "tree_unflatten"  # of JAX, which calls functions of the user's nodes
+_UNFLATTEN = "unflatten"  # ends what of JAX calls functions of the user's nodes
 
 
 class _Running:
@@ -125,9 +125,14 @@ class Recorder:
                 if is_number(value):
                     words = self._words_of(caller.f_code).get(line)
                     self._see(name, value, words, _through(caller, line))
-        is_new = lambda leaf: is_tracer(leaf) and self.made(leaf) is None
-        new = [(path, leaf) for path, leaf in held(given) if is_new(leaf)]
-        if not new or (caller and caller.f_code.co_name == _UNFLATTEN):
+        known = [(path, leaf, self.made(leaf)) for path, leaf in held(given)]
+        new = [(x, leaf) for x, leaf, made in known if not (made and made.through)]
+        new = [(path, leaf) for path, leaf in new if is_tracer(leaf)]
+        if new and caller and caller.f_code.co_name.endswith(_UNFLATTEN):
+            for _, tracer in new:  # linked where the whole is given to a function
+                self._add(tracer, Made((), type_of(tracer)))
+            return
+        if not new:
             return
         passed = self._passed(frame, [leaf for _, leaf in new])
         through = _through(frame, code.co_firstlineno)

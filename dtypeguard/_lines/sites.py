@@ -23,19 +23,12 @@ _LONG = 40  # an expression with more characters is not shown
 
 
 class Site(NamedTuple):
-    """A line of a function that called something, and what it called.
-
-    Attributes:
-        frame: of the function.
-        line: its current line.
-        node: the expression that is evaluated; None if the source cannot be read.
-        inside: the frames of what it called, outside in.
-    """
+    """A line of a function that called something, and what it called."""
 
     frame: FrameType
     line: int
-    node: ast.AST | None
-    inside: list[FrameType]
+    node: ast.AST | None  # the expression; None if the source cannot be read
+    inside: list[FrameType]  # of what it called, outside in
 
     @property
     def file(self) -> str:

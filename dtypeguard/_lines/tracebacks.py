@@ -24,11 +24,6 @@ from .._source.origin import Frame, callers
 Chain = tuple[tuple[CodeType, int], ...]
 
 
-def calls_of(stack: Sequence[Equation]) -> Chain:
-    """The calls that lead to the line of an equation, inside out; () if not known."""
-    return next(filter(None, calls_by_jaxpr(stack)), ())
-
-
 def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
     """The calls of users' functions and packages behind each equation of a stack."""
     for number, equation in enumerate(stack):
@@ -82,7 +77,10 @@ def scopes_of(equation: Equation) -> Sequence[Any]:
 def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
     """The frames of an equation and of those that contain it, inside out."""
     for number, equation in enumerate(stack):
-        frames = own_frames(equation)
+        try:
+            frames = _frames_of(equation.source_info.traceback)
+        except (AttributeError, TypeError):  # there is none, or it is kept elsewhere
+            continue
         # What JAX kept of a function of its own may be from another user's rule.
         is_kept = is_of_rule(frames) and any(map(_is_jitted_by_jax, stack[number + 1 :]))
         yield from () if is_kept else frames
@@ -90,14 +88,6 @@ def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
 
 def until_users(frames: Iterable[Frame]) -> Iterator[Frame]:
     return itertools.takewhile(lambda frame: not is_users(frame.file), frames)
-
-
-def own_frames(equation: Equation) -> Iterable[Frame]:
-    """The frames of an equation inside its own jaxpr, inside out."""
-    try:
-        return _frames_of(equation.source_info.traceback)
-    except (AttributeError, TypeError):  # there is none, or this release has it elsewhere
-        return ()
 
 
 def _is_jitted_by_jax(equation: Equation) -> bool:

@@ -13,9 +13,9 @@ from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .blame import Matches, blame, source
+from .blame import Matches, blame, region_of
 from .equations import Written
-from .record import of_number, of_variable, read_on, recorded
+from .record import of_number, read_on, recorded
 
 
 class Ends:
@@ -23,12 +23,12 @@ class Ends:
 
     def result(self, graph: Graph, constant: int) -> Why:
         """The lines behind a constant of the graph."""
-        lines = of_variable(graph.variables.get(constant))
+        lines = recorded(graph.variables.get(constant))
         return lines if lines.origin else recorded(graph.values.get(constant))
 
-    def given(self, number: int) -> Why:
-        """The lines behind an input, by its number."""
-        return Why()
+    def given(self, graph: Graph, number: int) -> Why:
+        """The lines behind an input of the graph, by its number."""
+        return recorded(graph.variables.get(graph.inputs[number]))
 
 
 def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) -> Why:
@@ -44,7 +44,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
     if output in graph.constants:
         return ends.result(graph, output)
     if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
-        return ends.given(number)
+        return ends.given(graph, number)
     found = blame(graph, output, matches, leaves)
     promotion, root = found.promotion, found.cause or found.promotion
     origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
@@ -53,7 +53,7 @@ def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) ->
         made = made or read_on(line.users, matches) or line
         cause = made if cause or made.users != line.users else None
     elif cause is None and found.operand in graph.inputs:
-        cause = ends.given(graph.inputs.index(found.operand)).root
+        cause = ends.given(graph, graph.inputs.index(found.operand)).root
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
@@ -91,13 +91,14 @@ class ProgramLines(Ends):
         """The lines that gave an output of the step a property, as `why` finds them."""
         return why(self._program.step, output, matches, leaves, self)
 
-    def given(self, number: int) -> Why:
+    def given(self, graph: Graph, number: int) -> Why:
         return Why(self._begun(number))
 
     def of_weak_leaf(self, number: int) -> Why:
         """The line that made a leaf of the first carry weak."""
         first = self._program.first
-        made = first and line_of(source(first, first.outputs[number], is_weak))
+        root = first and region_of(first, is_weak).root([first.outputs[number]])
+        made = root and line_of(root.cause)
         if made is not None:
             return Why(made)
         leaves = [leaf for tree in self._program.carried for leaf in tree.arrays]

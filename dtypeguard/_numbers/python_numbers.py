@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import DType, Leaf
-from .._lines.calls import Calls, Left
-from .._lines.no_op_casts import NoOpCasts
+from .._lines.calls import Calls, NoOpCasts
 from .._lines.tracebacks import Chain, calls_of_frame
 from .._source.inert import variables_of
 from .._source.origin import Origin
@@ -36,8 +35,8 @@ class PythonNumbers(Calls):
         super().__exit__(*exception)
         self._casts.__exit__(*exception)
 
-    def into_user(self, frame: FrameType) -> Left:
-        return self._casts.into_user(frame)
+    def into_user(self, frame: FrameType) -> None:
+        self._casts.into_user(frame)
 
     def start_again(self) -> None:
         """The next number of each call is its first one."""

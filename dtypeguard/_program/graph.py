@@ -54,10 +54,10 @@ class Graph:
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}  # the values that one may be
         # Literals and closed-over values, with the stack of the first equation that uses
-        # them, their values as far as the jaxpr holds these, and their variables there.
+        # them, and their values as far as the jaxpr holds these.
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
-        self.variables: dict[int, Variable] = {}
+        self.variables: dict[int, Variable] = {}  # of constants and inputs
         self.regions: dict[Any, Any] = {}  # kept for `blame`
         self._left, self._shared = _MOST, {}
         self._dependencies: dict[int, int] | None = None
@@ -68,6 +68,7 @@ class Graph:
         first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
         variables = jaxpr.invars[first:]
         self.inputs = [self._new(variable.aval) for variable in variables]
+        self.variables |= zip(self.inputs, variables)
         try:
             self.outputs = self._add(jaxpr, dict(zip(variables, self.inputs)), ())
         except Exception:  # an audit without its lines is better than none

@@ -93,6 +93,20 @@ def code_of(function: Any) -> CodeType | None:
     return None
 
 
+def written_code(function: Any) -> CodeType | None:
+    """The code of a function in partials and in wrappers that say what they wrap."""
+    for _ in range(_MOST):
+        if type(function) is functools.partial:
+            function = function.func
+            continue
+        wrapper = function.__func__ if type(function) is MethodType else function
+        inner = fields_of(wrapper).get("__wrapped__")
+        if inner is None:
+            break
+        function = inner
+    return code_of(function)
+
+
 def variables_of(frame: FrameType) -> Any:
     """The local variables of a running function; none of a namespace of unknown type."""
     variables: Any = frame.f_locals

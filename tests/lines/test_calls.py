@@ -29,16 +29,6 @@ def a_generator(x):
     return x * next(generator)
 
 
-def a_generator_that_is_closed(x):
-    def once():
-        yield np.float32(2)  # of a generator that is closed
-
-    generator = once()
-    found = [next(generator)]
-    generator.close()
-    return x * found[0]
-
-
 def a_coroutine(x):
     async def make():
         return np.float32(2)  # of a coroutine
@@ -60,41 +50,12 @@ def the_end_of_a_context(x):
     return found[0]
 
 
-def an_error_in_a_context(x):
-    found = []
-
-    @contextlib.contextmanager
-    def filled():
-        try:
-            yield
-        except KeyError:
-            found.append(x * made())
-
-    with filled():
-        raise KeyError
-    return found[0]
-
-
-def after_an_error(x):
-    def fail():
-        raise ValueError(x * 1)
-
-    with contextlib.suppress(ValueError):
-        fail()
-    return x * made()
-
-
 def after_an_error_in_jax(x):
     x = x * 1
     with contextlib.suppress(TypeError):
         x @ None
     with contextlib.suppress(TypeError):
         x * "two"
-    return x * made()
-
-
-def after_an_audit(x):
-    audit(a_generator, X)
     return x * made()
 
 
@@ -115,13 +76,9 @@ def beside_a_thread(x):
 X = jax.ShapeDtypeStruct((3,), jnp.bfloat16)
 CASES = {
     a_generator: "# of a generator",
-    a_generator_that_is_closed: "# of a generator that is closed",
     a_coroutine: "# of a coroutine",
     the_end_of_a_context: "# made",
-    an_error_in_a_context: "# made",
-    after_an_error: "# made",
     after_an_error_in_jax: "# made",
-    after_an_audit: "# made",
     beside_a_thread: "# made",
 }
 

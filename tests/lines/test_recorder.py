@@ -500,3 +500,33 @@ def test_an_array_that_was_made_before_has_no_line(program):
     assert recording.recorder.made(held["a"]).why().is_earlier
     (made,) = recording.recorder.made(held["b"]).steps()
     assert made.through[0].line == values.marked("made here")
+
+
+TABLE = """
+    import jax, jax.numpy as jnp
+    kept = []
+
+    class Table(dict):
+        pass
+
+    jax.tree_util.register_pytree_node(
+        Table,
+        lambda table: (tuple(table.values()), tuple(table)),
+        lambda keys, values: Table(zip(keys, values)),
+    )
+
+    @jax.jit
+    def step(table, x):
+        kept.append(table["b"])
+        return x
+
+    b = jnp.ones(3)  # of b
+    a = jnp.zeros(3)
+    step(Table(b=b, a=a), jnp.ones(3))
+"""
+
+
+def test_a_node_of_the_users_own_keeps_the_order_of_its_leaves(program):
+    """JAX sorts the keys of a dict; a function of the user's makes a node of tracers."""
+    values = program(TABLE)
+    assert values.steps(values.module.kept.pop())[-1] == values.marked("of b")

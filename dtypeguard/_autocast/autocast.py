@@ -15,8 +15,7 @@ from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
 from .calls import WholeCall
 from .emit import Emitter, cast
-from .entries import PRODUCTS, PlanError, entries_of
-from .plan import Plan
+from .plan import PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

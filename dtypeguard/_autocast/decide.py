@@ -23,9 +23,8 @@ from .._numbers.nodes import Block, Node, has_no_wide_form
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
-from .entries import ALL, PlanEntry
 from .matching import Matcher, key_of_line
-from .plan import Plan
+from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
 _CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"

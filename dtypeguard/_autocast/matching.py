@@ -18,8 +18,7 @@ from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression
-from .entries import PlanEntry, PlanError
-from .plan import Plan
+from .plan import Plan, PlanEntry, PlanError
 
 # Files at the root of a project.
 _ROOTS = "pyproject.toml", "setup.py", "setup.cfg", ".git"

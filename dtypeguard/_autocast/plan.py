@@ -1,8 +1,15 @@
-"""A plan: which work of a program is narrow, and what computes in another dtype."""
+"""A plan: which work of a program is narrow, and what computes in another dtype.
+
+The text that a plan is read from may have been changed by an editor.
+"""
 
 import dataclasses
+import json
 import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,16 +17,58 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.types import DType, public
-from .entries import (
-    DEFAULTS,
-    NUMBERS,
-    PRODUCTS,
-    VERSION,
-    PlanEntry,
-    PlanError,
-    fields_of,
-    quoted,
-)
+
+PRODUCTS, ALL = DEFAULTS = "products", "all"
+_VERSION = 1
+_NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
+_NARROW = "bfloat16", "float16"
+_DTYPES = "float32", *_NARROW
+_KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBERS}
+_FLOAT32 = np.dtype("float32")
+
+
+class PlanError(ValueError):
+    """A plan that cannot be used; the message says what to type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEntry:
+    """A function, or an expression of it, that computes in a dtype of its own.
+
+    Its figures are for a reader: a file has them as comments, which are not read again.
+
+    Attributes:
+        place: the file, relative to the root of its project, and the qualified name of the
+            function: `"model.py:Attention.__call__"`.
+        expression: the text of one expression; None for all of the function.
+        scope: of `jax.named_scope`, if only what is computed in that is meant.
+        dtype: what it computes in.
+        error: the error of the program without the entry, as measured.
+        share: of the multiply-adds of the program, the part that it makes wide.
+    """
+
+    place: str
+    expression: str | None = None
+    scope: str | None = None
+    dtype: np.dtype = _FLOAT32
+    error: float | None = dataclasses.field(default=None, compare=False)
+    share: float | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def key(self) -> str:
+        """The function and the expression as a plan names them."""
+        return self.place if self.expression is None else f"{self.place}: {self.expression}"
+
+    def __str__(self) -> str:
+        return f"{self.key}{f' in scope {self.scope}' if self.scope else ''}"
+
+    def lines(self) -> list[str]:
+        """The entry as TOML, with its figures as a comment."""
+        texts = "without it {:.3g}% off", "makes {:.3g}% of the multiply-adds wide"
+        pairs = zip(texts, (self.error, self.share))
+        parts = [text.format(100 * x) for text, x in pairs if x is not None]
+        above = [f"# {', '.join(parts)}"] if parts else []
+        return [*above, f"{_quoted(self.key)} = {_quoted(str(self.dtype))}"]
 
 
 @public
@@ -54,7 +103,7 @@ class Plan:
     measured: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "narrow", narrow_dtype(self.narrow))
+        object.__setattr__(self, "narrow", _narrow_dtype(self.narrow))
         if self.default not in DEFAULTS:
             raise PlanError(
                 f"Plan got default={self.default!r}. Write one of {', '.join(DEFAULTS)}."
@@ -71,7 +120,7 @@ class Plan:
 
     def text(self) -> str:
         """The plan as TOML."""
-        figures = {name: getattr(self, name) for name in NUMBERS}
+        figures = {name: getattr(self, name) for name in _NUMBERS}
         # A loss is multiplied by the scale as it stands.
         form = lambda name, x: repr(float(x)) if name == "loss_scale" else f"{x:.4g}"
         by_scope = sorted(self.entries, key=lambda each: each.scope or "")
@@ -79,14 +128,14 @@ class Plan:
             "# What computes in which dtype, for dtypeguard.autocast. A key is a function "
             "of a file,",
             "# or one expression in it. Figures are those of the measurement.",
-            f"version = {VERSION}",
-            f"narrow = {quoted(str(self.narrow))}",
-            f"default = {quoted(self.default)}",
-            *([f"measured = {quoted(self.measured)}"] if self.measured else []),
+            f"version = {_VERSION}",
+            f"narrow = {_quoted(str(self.narrow))}",
+            f"default = {_quoted(self.default)}",
+            *([f"measured = {_quoted(self.measured)}"] if self.measured else []),
             *(f"{n} = {form(n, x)}" for n, x in figures.items() if x is not None),
         ]
         for scope, group in groupby(by_scope, key=lambda each: each.scope):
-            lines += ["", f"[scope.{quoted(scope)}]" if scope else "[entries]"]
+            lines += ["", f"[scope.{_quoted(scope)}]" if scope else "[entries]"]
             for entry in group:
                 lines += entry.lines()
         return "\n".join([*lines, ""])
@@ -114,10 +163,10 @@ class Plan:
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{name} cannot be read: {error}.") from None
-        return cls(**fields_of(text, name))
+        return cls(**_fields_of(text, name))
 
 
-def narrow_dtype(dtype: DType) -> np.dtype:
+def _narrow_dtype(dtype: DType) -> np.dtype:
     """A dtype for what is narrow, checked.
 
     Raises:
@@ -133,3 +182,90 @@ def narrow_dtype(dtype: DType) -> np.dtype:
             "jnp.bfloat16, jnp.float16, a dtypeguard.Plan or the path of one."
         )
     return found
+
+
+# The text of a plan
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _fields_of(text: str, name: str) -> dict[str, Any]:
+    """The fields of the plan in a text.
+
+    Raises:
+        ValueError: if it is none; says what to write.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{name} is no TOML: {error}.") from None
+    entries = [*_entries(name, data)]
+    version = data.get("version")
+    if version != _VERSION:
+        raise PlanError(
+            f"{name} has version {version!r}, and this dtypeguard reads version "
+            f"{_VERSION}. Write the plan anew with `dtypeguard precision --out`."
+        )
+    if unknown := sorted(data.keys() - _KEYS):
+        raise PlanError(
+            f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
+            f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
+        )
+    figures = {key: data.get(key) for key in _NUMBERS}
+    for key, value in figures.items():
+        if value is not None and not (type(value) in (int, float) and value >= 0):
+            raise PlanError(
+                f"{name} has {key} = {value!r}. Write a number from 0 on, or nothing."
+            )
+    default = data.get("default", PRODUCTS)
+    return {
+        "narrow": jnp.dtype(_one_of(name, "narrow", data.get("narrow"), _NARROW)),
+        "default": _one_of(name, "default", default, DEFAULTS),
+        "entries": (*entries,),
+        "measured": str(data.get("measured", "")),
+        **figures,
+    }
+
+
+def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
+    """The entries of all tables."""
+    scopes = data.get("scope", {})
+    if not isinstance(scopes, Mapping):
+        raise PlanError(f"{name} has scope = {scopes!r}. Write a table: [scope.NAME].")
+    for scope, entries in ((None, data.get("entries", {})), *scopes.items()):
+        title = "[entries]" if scope is None else f"[scope.{_quoted(scope)}]"
+        if not isinstance(entries, Mapping) or (scope is not None and not scope.strip()):
+            raise PlanError(
+                f"{name} has {title}, which is no table of entries with a name. Write "
+                "[entries], or [scope.NAME] with the name of a jax.named_scope, and "
+                "entries below it."
+            )
+        yield from entries_of(name, entries, scope)
+
+
+def entries_of(
+    name: str, given: Mapping[str, Any], scope: str | None = None
+) -> Iterator[PlanEntry]:
+    """Entries by the function, or the expression, that each is for.
+
+    Raises:
+        ValueError: if a name or a dtype is none.
+    """
+    for key, value in given.items():
+        dtype = jnp.dtype(_one_of(name, _quoted(key), value, _DTYPES))
+        file, _, rest = key.partition(":")
+        function, _, expression = (x.strip() for x in rest.partition(":"))
+        if not all(x.strip("<>").isidentifier() for x in function.split(".")):
+            raise PlanError(
+                f"{name} has the entry {_quoted(key)}. Write a function of a file, "
+                '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
+            )
+        yield PlanEntry(f"{file}:{function}", expression or None, scope, dtype)
+
+
+def _one_of(name: str, key: str, value: object, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
+    return value

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if is_step and options.inputs is None:
         raise UsageError(f"a step needs a function that gives its arguments. {as_step}")
     others = ("set", "params", "grads") if is_step else ("carry", "returned")
-    if given := [x for x in others if vars(options)[x] not in (None, {}, 0)]:
+    if given := [x for x in others if vars(options)[x] not in (None, [], 0)]:
         what = "an optimizer" if is_step else "a step"
         raise UsageError(f"--{given[0]} is for {what}. {as_step}")
     with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
@@ -93,7 +93,7 @@ def _audited(reader: Reader, options: argparse.Namespace, inputs: _Inputs) -> Au
         target, made = options.target, reader.target()
         make, name = lambda: made, target.rpartition(":")[2]
         if not is_transformation(made) or inspect.isclass(made):
-            make = functools.partial(_call, target, made, options.set)
+            make = functools.partial(_call, target, made, dict(options.set))
             name += "(...)"
         elif options.set:
             raise UsageError(f"{target} is an optimizer already and takes no --set")

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = [*(sys.argv[1:] if argv is None else argv)]
     command = next(iter(argv), "")
     try:
-        if command in ("run", "audit", "precision", "lock"):
+        if command in ("run", "audit", "precision", "lock", "demo"):
             _check_jax()
         if command == "sweep":
             raise UsageError(_SWEEP)

@@ -45,15 +45,6 @@ def _setting(text: str) -> tuple[str, object]:
     return name, value
 
 
-class _Set(argparse.Action):
-    """Collects settings in a dict."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option: Any = None
-    ) -> None:
-        namespace.set = {**namespace.set, values[0]: values[1]}
-
-
 def _dtypes(text: str) -> tuple[str, ...]:
     """The dtypes of a list, in full or as in a jaxpr, such as `bf16,float32`."""
     import jax.numpy as jnp  # not before: a script may set variables that JAX reads
@@ -128,7 +119,7 @@ _OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--set": (
         "NAME=VALUE",
         "an argument for the function that makes the optimizer; may be repeated",
-        {"action": _Set, "type": _setting, "default": {}},
+        {"action": "append", "type": _setting, "default": []},
     ),
     "--params": (
         "DTYPES",

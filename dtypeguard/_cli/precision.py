@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._autocast.entries import PlanError
+from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._lines.monitored import RECORD

@@ -70,6 +70,8 @@ def read(path: str) -> Lock:
             text = file.read()
         data = tomllib.loads(text)
         lock = _lock(data) if data.get("format") == _FORMAT else None
+        if lock and not text.rstrip().endswith(_END):
+            raise ValueError("its last line is missing")
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror}."
         raise LockError(f"{reason} Write it with --out {path}.") from None
@@ -81,8 +83,6 @@ def read(path: str) -> Lock:
             f"{path} has format {data.get('format')}; this dtypeguard reads format "
             f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
         )
-    if not text.rstrip().endswith(_END):
-        raise LockError(f"{path} is cut off: its last line is missing. {again}")
     return lock
 
 

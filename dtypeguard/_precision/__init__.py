@@ -2,9 +2,9 @@
 
 May import `_autocast`, `_costs`, `_reference`, `_numbers` and below. Read `audit.py` first:
 it traces a program, has `prepared.py` run it as written and wide (`runs.py`), asks
-`losses.py` what lines lose and `search.py` which have to be wide, and makes the report of
-`report.py`, whose rows are in `rows.py`, its words in `text.py`.
+`losses.py` what lines lose and which to compute wider, and makes the report of `report.py`,
+whose rows are in `rows.py`, its words in `text.py`.
 
-`products.py` is the same of products as another device computes them. `planned.py` has the
-plans of float32 programs, and `planning.py` searches one.
+`products.py` is the same of products as another device computes them. `curve.py` searches
+the plans of float32 programs, which `planned.py` runs and `ranking.py` ranks.
 """

@@ -7,8 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._autocast.entries import ALL, PRODUCTS
-from .._autocast.plan import Plan
+from .._autocast.plan import ALL, PRODUCTS, Plan
 from .._leaves.rows import columns, percent, shown_fields
 from .._leaves.types import Args, DType, Function, PyTree
 from .planned import PlannedInputs, Trials, has_plan, plannable

@@ -25,7 +25,7 @@ _FINITE = 0.1
 # those that leave half are of use as well.
 _LEFT, _HALF = 0.1, 0.5
 # How many lines are wide in runs of their own, or together; how many runs are made.
-_MOST_ALONE, _MOST_TOGETHER, _MOST_RUNS = 8, 64, 48
+_MOST_ALONE, _MOST_TOGETHER, _MOST_RUNS = 8, 64, 96
 # From this share of the products on it is no fix to make them wide, if there is another.
 _MOST_PRICE = 0.5
 
@@ -128,7 +128,7 @@ def _fix(
         together = _better(runs, ranked[:count], bound)
     for number in [*reversed(together.lines)] if is_enough(together) else ():
         others = [n for n in together.lines if n != number]
-        if others and runs.count - begun < 2 * _MOST_RUNS:
+        if others and runs.count - begun < _MOST_RUNS:
             fewer = _better(runs, others, bound)
             together = fewer if is_enough(fewer) else together
     is_dear = together.run.price > _MOST_PRICE

@@ -17,9 +17,8 @@ from jax import lax
 
 from .._autocast.decide import by_plan
 from .._autocast.emit import bind
-from .._autocast.entries import PlanEntry
 from .._autocast.matching import MatchedLine, key_of_line
-from .._autocast.plan import Plan
+from .._autocast.plan import Plan, PlanEntry
 from .._leaves.types import DType, Equation, Leaf
 from .._numbers.evaluate import bits_of, under_mesh
 from .._numbers.nodes import (
@@ -128,7 +127,8 @@ class Ranking:
 
     def _error(self, wide: frozenset[int]) -> float:
         if self._function is None:
-            plan = dataclasses.replace(self._plan, entries=self.entries(wide))
+            entries = (*self._plan.entries, *self.entries(wide))
+            plan = dataclasses.replace(self._plan, entries=entries)
             return self._trials.error(self._trials.eager(plan))
         flags = np.array([n not in wide for n in range(len(self.parts) + 1)])
         function = self._function

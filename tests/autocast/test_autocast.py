@@ -13,7 +13,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import PlanEntry, PlanError
+from dtypeguard._autocast.plan import PlanEntry, PlanError
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)

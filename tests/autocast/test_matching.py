@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.entries import PlanEntry, PlanError
 from dtypeguard._autocast.matching import Matcher, key_of_line
-from dtypeguard._autocast.plan import Plan
+from dtypeguard._autocast.plan import Plan, PlanEntry, PlanError
 from dtypeguard._program.graph import jaxprs_in, open_jaxpr
 
 _MODEL = """

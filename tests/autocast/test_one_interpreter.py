@@ -9,7 +9,7 @@ from jax import lax
 import dtypeguard
 from dtypeguard import Plan
 from dtypeguard._autocast.decide import by_plan
-from dtypeguard._autocast.entries import PlanEntry
+from dtypeguard._autocast.plan import PlanEntry
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats

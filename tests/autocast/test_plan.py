@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.entries import PlanEntry, PlanError
-from dtypeguard._autocast.plan import Plan
+from dtypeguard._autocast.plan import Plan, PlanEntry, PlanError
 
 _BFLOAT16, _FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
 _PLAN = Plan(

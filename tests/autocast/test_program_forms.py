@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.entries import PlanEntry
+from dtypeguard._autocast.plan import PlanEntry
 
 _BFLOAT16 = jnp.dtype("bfloat16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)

@@ -57,14 +57,6 @@ def test_a_clean_target_exits_0(script, capsys):
     assert "my_script.py:opt is an optimizer already" in capsys.readouterr().err
 
 
-def test_short_names_of_dtypes(capsys):
-    adam = ["audit", "optax:adam", "--set", "learning_rate=1e-3", "--json"]
-    assert main([*adam, "--params", "bf16,f32", "--grads", "f32"]) == 1
-    short = json.loads(capsys.readouterr().out)
-    assert main([*adam, "--params", "bfloat16,float32", "--updates", "float32"]) == 1
-    assert json.loads(capsys.readouterr().out) == short
-
-
 def test_x64_reaches_the_target(capsys):
     argv = ["audit", "optax:scale_by_learning_rate", "--set", "learning_rate=0.5"]
     assert main([*argv, "--x64", "--params", "float32", "--grads", "float64"]) == 1
@@ -106,13 +98,6 @@ def test_a_script_is_loaded_as_python_runs_it(tmp_path, capsys):
         if str(tmp_path) in sys.path:
             sys.path.remove(str(tmp_path))
     assert "updates['b']  float32 -> float64  " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_script_that_ends_by_itself_is_not_taken_for_clean(tmp_path, capsys, code):
-    (tmp_path / "ends.py").write_text(f"import sys\nsys.exit({code})\n")
-    assert main(["audit", f"{tmp_path / 'ends.py'}:opt"]) == 2
-    assert f"cannot be imported: SystemExit: {code}. Write" in capsys.readouterr().err
 
 
 def test_a_script_with_a_command_line_of_its_own_that_prints(script, capsys, monkeypatch):

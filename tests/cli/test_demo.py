@@ -86,14 +86,6 @@ def test_a_failure_with_the_call_exits_1(monkeypatch, capsys, guarded, code):
     assert ("with  guard(opt): FAILED: TypeError: no" in out) is bool(code)
 
 
-def test_what_a_release_lacks_is_no_failure(monkeypatch):
-    monkeypatch.delattr("optax.contrib.prodigy")
-    scene = play("prodigy")
-    assert scene.guarded.is_missing
-    assert scene.guarded.text.startswith("not in optax ")
-    assert scene.is_ok
-
-
 class _Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -9,7 +9,6 @@ import pytest
 
 from dtypeguard._cli.forms import Annotation, annotations
 from dtypeguard._cli.main import main
-from dtypeguard._explain import colors
 from dtypeguard._source.origin import Origin
 
 TRAIN = """
@@ -155,15 +154,6 @@ def test_no_color_is_kept_and_a_pipe_has_none(run, folder, terminal, monkeypatch
     monkeypatch.setenv("NO_COLOR", "1")
     run("train.py")
     assert not re.search(r"\033\[[\d;]*3\dm", terminal.getvalue())
-
-
-def test_without_rich_a_terminal_has_none(run, folder, terminal, monkeypatch):
-    monkeypatch.setattr(colors.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    run("train.py")  # of which Python itself colors what is before the note, since 3.13
-    note = terminal.getvalue().partition("dtypeguard: 1 leaf of the carry")[2]
-    assert note
-    assert "\033" not in note
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,6 @@ def test_a_reference_from_a_file_or_a_function(command, capsys, tmp_path):
     assert "numpy.savez(file, **{" in capsys.readouterr().err
 
 
-def test_products_are_rounded_as_on_a_device(command, capsys):
-    options = "--matmul-precision", "a100", "--max-error", "1e-6"
-    assert command("product", "matrix", *options) == 1
-    out = capsys.readouterr().out
-    assert out.startswith("precision: as on an A100 (TF32 products) the outputs are 0.0")
-    assert 'Put `with jax.default_matmul_precision("highest"):` around ' in out
-
-
 def test_what_it_exits_with(command, capsys):
     assert command("average", "made", "--max-error", "1e-3") == 1
     assert command("average", "made", "--max-error", "0.5") == 0

@@ -357,7 +357,10 @@ def test_weak_types_are_part_of_it(tmp_path):
 DAMAGED = {
     "version": (lambda text: text.replace("format = 2", "format = 7"), "format 7"),
     "cut off": (lambda text: text[: len(text) // 2], "damaged|cut off"),
-    "cut off at a line": (lambda text: text.partition("[outputs]")[0], "is cut off"),
+    "cut off at a line": (
+        lambda text: text.partition("[outputs]")[0],
+        "its last line is missing",
+    ),
     "a conflict": (
         lambda text: text.replace("[inputs]", "<<<<<<< HEAD\n[inputs]\n=======\n>>>>>>> b"),
         "in a merge conflict take either side",

@@ -109,7 +109,7 @@ def test_wrong_arguments_are_told(path, tmp_path):
     module = written(tmp_path)
     with pytest.raises(ValueError, match=r"none.plan does not exist"):
         check_precision(module.step, *module.inputs(), plan=tmp_path / "none.plan")
-    with pytest.raises(ValueError, match="write a relative error from 0 up"):
+    with pytest.raises(ValueError, match="write a relative error or a share from 0 up"):
         check_precision(module.step, *module.inputs(), plan=path, max_error=-1)
     with pytest.raises(TypeError, match="check_precision got held_out=3"):
         check_precision(module.step, *module.inputs(), plan=path, held_out=3)

@@ -140,7 +140,7 @@ LAYERS = [
         "up": normal(3 * n + 1, 16, 32) / 4,
         "down": normal(3 * n + 2, 32, 16) / 6,
     }
-    for n in range(3)
+    for n in range(2)
 ]
 
 

@@ -16,19 +16,8 @@ pytestmark = [
     pytest.mark.third_party,
     pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
-# The benchmark has those that are long to compile, of a kind that others stand for.
-LONG = (
-    "gradient",
-    "float64",
-    "bfloat16, other casts",
-    "functions in bfloat16",
-    "another axis",
-)
-CASES = [
-    case
-    for case in (*references.ROUNDING, *references.DIFFER, *references.OUTPUTS)
-    if not any(each in case.name for each in LONG)
-]
+# One of each kind; the benchmark has all.
+CASES = [*references.ROUNDING[0:5:2], *references.DIFFER[1:6:4], *references.OUTPUTS[:2]]
 X = jax.random.normal(jax.random.key(0), (8, 16))
 
 
@@ -228,8 +217,8 @@ def normed(x):
     return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
 
 
-@pytest.mark.parametrize("f", [noisy, normed, jnp.tanh])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, F32], ids=str)
+@pytest.mark.parametrize("f", [noisy, normed])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_a_function_is_the_same_as_itself(f, dtype):
     assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
 

@@ -82,9 +82,8 @@ check_contract(3)
     TypeError: got 3. Give it a gradient transformation
 check_contract(ADAM, rules=['scna'])
     ValueError: no rule is called 'scna'; there are ...scan
-parametrize_with_checks([ADAM], confgurations=['bf16'])
-    TypeError: takes no confgurations; it takes params, updates, extra_args,
-    configurations, rules
+parametrize_with_checks(step)
+    TypeError: Write a list
 guard_step(3)
     TypeError: guard_step got 3. Give it a step: a function that takes its carry
 guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
@@ -116,7 +115,7 @@ audit_precision(jnp.sin, jnp.array([jnp.nan]))
     ValueError: First the input args[0] is not. Give it arguments for which all are finite
 audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpuv4')
     ValueError: got matmul_precision='tpuv4', which is not simulated. Write
-    matmul_precision="tpu", or one of tpu, a100, h100, bfloat16
+    matmul_precision="tpu", or one of tpu, bfloat16, a100, h100
 audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpu', wide=jnp.float64)
     ValueError: got wide=... and matmul_precision='tpu', which compares the program in its
     own dtypes with itself, and rounds products alone. Leave out wide, or audit twice

@@ -55,9 +55,10 @@ class Report:
         }
         parts = ["\n".join(columns([_HEADER, *map(self._row, names)]))]
         parts += ["\n  ".join([title, *lines]) for title, lines in listed.items() if lines]
+        ran_bare = len(guarded) < len(self.outcomes)
+        bare = f"bare {self.bare_failed:,} failed, " if ran_bare else ""
         parts.append(
-            f"{len(guarded):,} configurations: "
-            f"bare {self.bare_failed:,} failed, guarded {self.guarded_failed:,} failed "
+            f"{len(guarded):,} configurations: {bare}guarded {self.guarded_failed:,} failed "
             f"({self.seconds:.0f} s; optax {optax.__version__}, jax {jax.__version__})"
         )
         return "\n\n".join(parts)

@@ -58,7 +58,8 @@ class Report:
         ran_bare = len(guarded) < len(self.outcomes)
         bare = f"bare {self.bare_failed:,} failed, " if ran_bare else ""
         parts.append(
-            f"{len(guarded):,} configurations: {bare}guarded {self.guarded_failed:,} failed "
+            f"{len(guarded):,} configurations: {bare}"
+            f"guarded {self.guarded_failed:,} failed "
             f"({self.seconds:.0f} s; optax {optax.__version__}, jax {jax.__version__})"
         )
         return "\n\n".join(parts)

@@ -69,13 +69,13 @@ class Recorder:
         # By their file and their number what lines have read.
         self._read: dict[tuple[str, int], dict[object, Made]] = {}
 
-    def made(self, value: object) -> Made | None:
+    def made(self, value: Any) -> Made | None:
         """How an array, an object or a variable of a jaxpr came to be, if it is known."""
         ref, made = self._known.get(id(value), (None, None))
         if (ref() if type(ref) is weakref.ref else ref) is value and made:
             return made
-        base: Any = value.base if is_of_numpy(value) else None  # pyright: ignore[reportAttributeAccessIssue]: of which it is a view
-        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:  # pyright: ignore[reportAttributeAccessIssue]
+        base = value.base if is_of_numpy(value) else None  # of which it is a view
+        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:
             return None
         return self.made(base)
 

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import importlib
 import pathlib
+import re
 import sys
 import types
 
@@ -155,7 +156,8 @@ def row(name, device, f, *args):
     global around
     report = audit_precision(f, *args, matmul_precision=device)
     error = products.off(device, f, *args, without=report.vanishing)
-    level = report.precision.lower()
+    advised = re.search(r'default_matmul_precision\("(\w+)"\)', str(report))
+    level = advised.group(1) if advised else "high"
     around = lambda: jax.default_matmul_precision(level)
     try:  # JAX keeps the trace of a function
         followed = products.off(

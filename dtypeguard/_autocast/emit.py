@@ -77,7 +77,7 @@ class Emitter:
         self.products = 0
 
     def emit(
-        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], known: Types = ()
+        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], known: Sequence[ValueType] = ()
     ) -> tuple[list[Leaf], Types]:
         """The results of a closed jaxpr, of its arguments, and what is known of them.
 

@@ -5,7 +5,8 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,7 +101,7 @@ class Contents:
     """The contents of one Flax NNX object, as a tree."""
 
     def __init__(
-        self, node: NNXObject, values: Mapping[str, PyTree], structure: Hashable = None
+        self, node: NNXObject, values: Mapping[str, PyTree], structure: Any = None
     ):
         self.node = node
         self.values = values

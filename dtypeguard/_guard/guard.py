@@ -120,8 +120,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
             give another here.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs`. For a function, a function with the same
-        signature that returns one.
+        An `optax.GradientTransformationExtraArgs`, of the type of `inner` if that is a
+        subclass without a constructor of its own, such as Optax's `Aggregator`. For a
+        function, a function with the same signature that returns one.
 
     Raises:
         TypeError: if `inner` is none of these.
@@ -244,9 +245,16 @@ def _guard_transformation(
 
     if changes_precision(policy):
         init, update = in_precision(init, run, policy)
-    guarded = optax.GradientTransformationExtraArgs(init, update)
+    guarded = _type_of(inner)(init, update)
     setattr(guarded.update, _PARTS, (guarded.init, inner, policy))
     return guarded
+
+
+def _type_of(inner: Optimizer) -> type[optax.GradientTransformationExtraArgs]:
+    """The type of the guarded transformation: the inner one's, if two functions make it."""
+    own, plain = type(inner), optax.GradientTransformationExtraArgs
+    is_own = issubclass(own, plain) and own.__new__ is plain.__new__
+    return own if is_own and not getattr(inner, "__dict__", None) else plain
 
 
 def _taking_extra_args(inner: Optimizer) -> Function:

@@ -71,7 +71,7 @@ class Region:
             return []
         return [x for x in equation.inputs if not self.has(x) and x not in graph.constants]
 
-    def partners(self, promoted: int, walked: Sequence[int]) -> list[int]:
+    def partners(self, promoted: int, walked: Sequence[int]) -> Sequence[int]:
         """The operands that forced a promotion, where its value meets them.
 
         Args:

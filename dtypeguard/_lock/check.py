@@ -156,8 +156,8 @@ class Locked(NamedTuple):
         text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
         for cause in found:
             text += text_of_cause(cause)
-        moved = [x for x in self.found.functions if x.moved_from]
-        text += [f"  {':'.join(x.moved_from)} moved to {x.name}" for x in moved]
+        moved = [(x.moved_from, x.name) for x in self.found.functions]
+        text += [f"  {':'.join(old)} moved to {new}" for old, new in moved if old]
         if functions:
             shown = ", ".join(name for _, name in functions[:_MOST])
             left = len(functions) - _MOST

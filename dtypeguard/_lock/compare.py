@@ -236,8 +236,10 @@ class _Search:
     def _is_changed(self, call: Computation) -> bool:
         """Whether a call computes otherwise, as far as the lock tells."""
         change = self.changes.get(call.function)
-        added = {*change.added}.intersection(call.entries) if change else ()
+        if change is None:
+            return False
         # What only moves values may have been there before as well.
+        added = {*change.added}.intersection(call.entries)
         return any(not (call.is_move and x in change.before) for x in added)
 
     def _reach(self, calls: Iterable[Computation]) -> None:

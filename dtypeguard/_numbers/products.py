@@ -38,7 +38,7 @@ class Algorithm(NamedTuple):
     order: int = 0
 
     @property
-    def pairs(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[tuple[int, ...]]:
         """The parts that are multiplied, the smallest first."""
         every = itertools.product(range(self.parts), repeat=2)
         return sorted((x for x in every if sum(x) <= self.order), key=sum, reverse=True)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .._autocast.plan import ALL, PRODUCTS, Plan
 from .._leaves.rows import columns, percent, shown_fields
 from .._leaves.types import Args, DType, Function, PyTree
@@ -157,7 +159,7 @@ def searched(
     started, trials = time.monotonic(), Trials(prepared, inputs)
     scaled = prepared.runs.scaled()
     bare = Plan(
-        trials.program.formats.narrow,
+        np.dtype(trials.program.formats.narrow),
         default=PRODUCTS if trials.has_products else ALL,
         loss_scale=None if scaled is None else scaled.scale,
         tolerance=tolerance,
@@ -188,7 +190,7 @@ def searched(
         # Compiled, a program may leave out roundings, and have others.
         ratio = ranking.error(wide) / error if 0 < error < math.inf else 1.0
         wide = choose(tolerance * min(ratio, 1e18))
-    every = {**rows}
+    every: dict[_Key, Plan] = {**rows}
     if bare.default != ALL:
         show_status(f"running it with all in {bare.narrow}")
         every[None] = trials.measured(dataclasses.replace(bare, default=ALL))

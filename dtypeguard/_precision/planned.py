@@ -156,7 +156,7 @@ class Trials:
     def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
         """What runs the program by a plan, equation by equation."""
         widths, formats = by_plan(self.program, plan), Formats(self.program.formats.wide)
-        scale = None if plan.loss_scale is None else np.float32(plan.loss_scale)
+        scale = None if plan.loss_scale is None else float(np.float32(plan.loss_scale))
         return lambda *arrays: run(
             self.program, widths, arrays, formats=formats, scale=scale
         )

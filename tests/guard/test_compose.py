@@ -95,3 +95,17 @@ def test_inject_hyperparams_is_read_and_set():
     if in_optax("tree_utils.tree_get"):
         assert optax.tree_utils.tree_get(state, "learning_rate") == 0.25
     assert isinstance(state.hyperparams["learning_rate"], jax.Array)
+
+
+class Two(optax.GradientTransformationExtraArgs):
+    """A subclass for users to ask for."""
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+def test_a_subclass_of_init_and_update_keeps_its_type(policy):
+    guarded = guard(Two(*optax.with_extra_args_support(optax.sgd(0.1))), policy=policy)
+    assert type(guarded) is Two
+    assert guard(guarded) is guarded
+    params = jnp.ones(3, BF16)
+    updates, _ = guarded.update(jnp.ones(3, F32), guarded.init(params), params)
+    assert updates.dtype == BF16

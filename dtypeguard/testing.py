@@ -415,6 +415,7 @@ def parametrize_with_checks(
         _maker(opt)
     rules = _known("rules", options.pop("rules", None), _RULES)
     _known("configurations", options.get("configurations"), _NAMES)
+    inspect.signature(check_contract).bind(None, **options)
     return pytest.mark.parametrize(
         ("optimizer", "check"),
         [

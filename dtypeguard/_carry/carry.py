@@ -100,20 +100,28 @@ class Carry(NamedTuple):
         try:
             found = self._find(result, values, in_place)
         except TypeError as error:
-            if remedy := self.self_remedy(args):
+            if remedy := self.self_remedy(args, result):
                 error = TypeError(f"{error} If it is self that comes back: {remedy}.")
             raise error from None
         self._check_registered("returned", found.values)
         return found
 
-    def self_remedy(self, args: Args) -> str:
-        """What to write if the `self` of a method comes back; "" of another function."""
+    def self_remedy(self, args: Args, result: PyTree) -> str:
+        """What to write if the `self` of a method is what comes back; "" if it is not."""
         first = self.names.by_position
         is_method = self.is_default and args and first and first[0].name == "self"
         if not is_method or self.places[0].name == "self":  # the only one
             return ""
-        is_tree = not (is_in_place(args[0]) or tree_util.all_leaves([args[0]]))
-        return f'{self.owner}(..., carry="self")' * is_tree
+        if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
+            return ""
+        which, is_self = "", lambda value: type(value) is type(args[0])
+        if not is_self(result):
+            items = Items(result)
+            keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
+            if not keys:
+                return ""
+            which = f", returned={keys[0]!r}" * (keys[0] != 0)
+        return f'{self.owner}(..., carry="self"{which})'
 
     def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
         """What to ask about an item of another dtype than its carry; "" if nothing."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._audit.report import AuditReport
 from .._explain.unfiltered import printed
-from .._leaves.rows import shown_fields
+from .._leaves.rows import columns, shown_fields
 from .._lines.recompiled import Recompiled
 from .._lock.check import Locked, data_of_cause, text_of_cause
 from .._precision.report import PrecisionReport
@@ -114,9 +114,13 @@ def findings(report: Any) -> list[Annotation]:
 
 @findings.register
 def _(report: AuditReport) -> list[Annotation]:
+    found: dict[Origin | None, list[Sequence[str]]] = {}
+    for drift, row in zip(report.drifts, report.rows()):
+        line = drift.origin or drift.cause
+        found.setdefault(line and line.users, []).append(row)
     made = [
-        Annotation(x.origin or x.cause, "types change", "\n".join([text, report.advice]))
-        for x, text in zip(report.drifts, map(" ".join, report.rows()))
+        Annotation(line, "types change", "\n".join([*columns(rows), report.advice]))
+        for line, rows in found.items()
     ]
     if report.error is not None:
         text = "\n".join([*report.error.lines(), report.advice])

@@ -18,7 +18,7 @@ from .targets import Reader
 
 def run(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock."""
-    check_files(options, options.out)
+    check_files(options, options.out, options.update)
     path = options.out or options.check or options.update
     if options.out and os.path.exists(options.out):
         raise UsageError(

@@ -184,6 +184,8 @@ def _run_script(file: str) -> None:
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
         __builtins__=builtins,
     )
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
     sys.modules["__main__"] = main
     exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
 

@@ -147,7 +147,7 @@ class GuardedCall:
         try:
             return self._settled(result)
         except DtypeDriftError as error:
-            remedy = self.carry.self_remedy(self.args)
+            remedy = self.carry.self_remedy(self.args, result)
             is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
             is_default = self.carry.is_default
             if not (is_default and (is_reshaped or remedy)):

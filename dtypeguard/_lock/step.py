@@ -74,7 +74,10 @@ def name_of_file(file: str, folder: str) -> str:
     """A file relative to a folder, or that of a package by the name of the package."""
     if is_installed(file):
         return short_path(file).replace(os.sep, "/")
-    return os.path.relpath(file, folder).replace(os.sep, "/")
+    try:
+        return os.path.relpath(file, folder).replace(os.sep, "/")
+    except ValueError:  # on another drive
+        return file.replace(os.sep, "/")
 
 
 def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:

@@ -226,7 +226,11 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
 # Those that optimizers need together; at last all.
 _USUAL_EXTRA_ARGS = (
     (),
-    ("value", "loss", "sum_sq_diff_grads", "sample_size"),
+    ("value",),
+    ("loss",),
     ("value", "grad", "value_fn"),
+    ("obj_fn",),
+    ("grad_fn",),
+    ("sum_sq_diff_grads", "sample_size"),
     tuple(_EXTRA_ARGS),
 )

@@ -89,4 +89,4 @@ def test_the_argument_after_self_is_carried_where_that_comes_back(kind):
 def test_where_it_is_not_sure_the_message_says_how_to_carry_self(kind):
     with pytest.raises(TypeError, match=r"x|state") as error:
         method(kind, "loss_first")(kind(jnp.zeros(3, BF16)), X)
-    assert 'guard_step(..., carry="self").' in str(error.value)
+    assert 'guard_step(..., carry="self", returned=1).' in str(error.value)

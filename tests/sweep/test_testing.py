@@ -320,3 +320,13 @@ def test_no_frame_of_a_check_is_in_a_report_of_pytest():
         )
     hidden = [x for x in error.traceback if x.locals.get("__tracebackhide__")]
     assert error.traceback[-1] in hidden
+
+
+def test_a_chain_of_which_a_part_takes_value_alone_is_given_that():
+    def update(updates, state, params=None, *, value):
+        scaled = lambda g: (g * jnp.tanh(value)).astype(g.dtype)
+        return jax.tree.map(scaled, updates), state
+
+    part = optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    opt = guard(optax.chain(part, optax.sgd(0.1)))
+    check_contract(opt, configurations="f32", rules="state_types")

@@ -84,6 +84,8 @@ check_contract(ADAM, rules=['scna'])
     ValueError: no rule is called 'scna'; there are ...scan
 parametrize_with_checks(step)
     TypeError: Write a list
+parametrize_with_checks([ADAM], confgurations=['bf16'])
+    TypeError: unexpected keyword argument 'confgurations'
 guard_step(3)
     TypeError: guard_step got 3. Give it a step: a function that takes its carry
 guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))

@@ -110,9 +110,11 @@ class ByPlan(Propagation[ValueType]):
         plan: Plan,
         matcher: Matcher,
         kept: dict[Kept, None],
+        around: PlanEntry | None = None,
     ):
         super().__init__(program)
         self._plan, self._matcher, self._kept = plan, matcher, kept
+        self._around = around
         self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
@@ -219,7 +221,7 @@ class ByPlan(Propagation[ValueType]):
         return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
 
     def _entry(self, node: Node) -> PlanEntry | None:
-        return self._matcher.entry(node.stack)
+        return self._matcher.entry(node.stack) or self._around
 
     def _keep(self, node: Node, by: str) -> None:
         """Notes a line that computes as written."""

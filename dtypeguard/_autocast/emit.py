@@ -6,6 +6,7 @@ loop or branches in which all is as written.
 """
 
 import contextlib
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -51,7 +52,7 @@ from .decide import (
 )
 from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
-from .plan import Plan
+from .plan import Plan, PlanEntry
 from .products import is_bilinear, product, rounded
 
 # So many jaxprs are kept, so that what was emitted once compiles once.
@@ -77,7 +78,11 @@ class Emitter:
         self.products = 0
 
     def emit(
-        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], known: Sequence[ValueType] = ()
+        self,
+        jaxpr: Jaxpr,
+        arrays: Sequence[Leaf],
+        known: Sequence[ValueType] = (),
+        around: PlanEntry | None = None,
     ) -> tuple[list[Leaf], Types]:
         """The results of a closed jaxpr, of its arguments, and what is known of them.
 
@@ -85,9 +90,10 @@ class Emitter:
             jaxpr: the jaxpr.
             arrays: its arguments.
             known: what is known of the first ones.
+            around: the entry of the function whose rule it is, for lines without one.
         """
         program = NumericProgram(jaxpr, _OWN, None)
-        rules = ByPlan(program, self.plan, self.matcher, self.kept)
+        rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
         made = rules.of([*known, *others])
         self.products += len(rules.products)
@@ -177,6 +183,8 @@ class Emission(Interpreter):
         """A call, a loop or branches, with other jaxprs inside."""
         if not self.is_changed(node, values):
             return self.written(node, values)
+        if node.number not in self.plan.carried:  # it is given a mutable reference
+            return self.written(node, values)
         params = dict(node.eqn.params)
         if node.rule == "cond":
             own = params["branches"]
@@ -202,10 +210,15 @@ class Emission(Interpreter):
         if node.name in CALLS:
             return self.held(node, values)
         may_differ = node.name == "custom_vjp_call" or self.is_changed(node, values)
-        if node.name not in OWN_RULES or not may_differ:
+        is_known = node.name in OWN_RULES and node.number in self.given
+        if not (is_known and may_differ):
             return self.written(node, values)
         settled = lambda results: self._settled(node, results)
-        rule = OwnRule(node.eqn, self.emitter.emit, self.given[node.number], settled)
+        # The lines of a rule are traced as that of its call.
+        found = (self.emitter.matcher.entry(x.stack) for x in node.inner[0].all_nodes())
+        around = next((x for x in found if x is not None and x.expression is None), None)
+        emit = functools.partial(self.emitter.emit, around=around)
+        rule = OwnRule(node.eqn, emit, self.given[node.number], settled)
         return rule.results(self.inner(node, node.inner[0], values), values)
 
     def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:

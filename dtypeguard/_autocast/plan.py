@@ -89,7 +89,7 @@ class Plan:
         held_out: the same on inputs that the search had not seen.
         tolerance: the error that was allowed.
         share: the part of the multiply-adds that is narrow.
-        measured: what was measured: "grad(autocast(loss))" or "autocast(step)".
+        measured: what was measured, such as "autocast(step), with the gradient inside".
     """
 
     narrow: np.dtype

@@ -177,10 +177,11 @@ def _result_transpose(
     *,
     of: Product,
 ):
-    """Of a product in a tangent, which is linear in one operand and in what it gives."""
-    is_left = ad.is_undefined_primal(left)
-    pair = (left, narrow_right) if is_left else (narrow_left, right)
-    return (None, *_tangent_transpose(cotangent, *pair, of=of), None, None)
+    """Of a product in a tangent, which is linear in one operand and in what it gives.
+
+    The other operand is rounded anew: what was rounded has no derivative of an outer one.
+    """
+    return (None, *_tangent_transpose(cotangent, left, right, of=of), None, None)
 
 
 def _tangent_transpose(cotangent: Leaf, left: Leaf, right: Leaf, *, of: Product):

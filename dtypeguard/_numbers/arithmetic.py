@@ -176,7 +176,8 @@ class Arithmetic:
         if node.is_backward and self._scale is not None:
             operands, made = self.computed(node, own, WRITTEN)
             return operands, self._as_if_scaled(made, [result] * len(made))
-        compute = lambda *x: evaluate_in(node.eqn, x, dtype, result)
+        eqn = node.eqn  # not the node: what is compiled is kept
+        compute = lambda *x: evaluate_in(eqn, x, dtype, result)
         try:
             if not self._is_traced:
                 key = node.number, computes

@@ -191,7 +191,9 @@ def audit_call(
     paths, left_out, mended, left, price = traced.paths, prepared.left_out, *found.run[:3]
     if plan is not None:
         mended = plan.plan.error or 0.0
-        left, price = runs.left(mended), 1 - (plan.plan.share or 0.0)
+        has_products = work is not None and any(work.flops.values())
+        left = runs.left(mended)
+        price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
     counted = [n for n in range(len(paths)) if n not in left_out]
     return PrecisionReport(
         error=runs.total,

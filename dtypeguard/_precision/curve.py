@@ -197,7 +197,7 @@ def searched(
     key = _marked(every, tolerance)
     if key:
         run = {each: plan.error or 0.0 for each, plan in rows.items()}
-        without = lambda wide: run.get(wide) or ranking.error(wide)
+        without = lambda wide: run.get(wide) or ranking.tried(wide)
         entries = ranking.entries(key, without)
         every[key] = dataclasses.replace(every[key], entries=entries)
     by_share = lambda plan: (plan.default != ALL, -plan.share, -plan.error)
@@ -340,6 +340,7 @@ def check_call(
         if not found.is_within:
             ranking = Ranking(trials, plan, inputs.budget, show_status)
             alone = {str(x): ranking.alone(n) for n, x in enumerate(ranking.parts)}
-            worst = sorted(alone.items(), key=lambda each: -each[1])
+            known = [(name, x) for name, x in alone.items() if x is not None]
+            worst = sorted(known, key=lambda each: -each[1])
             found = dataclasses.replace(found, worst=(*worst[:_WORST],))
         return found

@@ -134,13 +134,18 @@ class Ranking:
         function = self._function
         return self._trials.error(lambda *arrays: function(flags, *arrays))
 
-    def alone(self, number: int) -> float:
-        """The error where one part alone rounds."""
-        return self.error({*range(len(self.parts))} - {number})
+    def tried(self, wide: Collection[int]) -> float | None:
+        """The error with some parts wide; None if no run is left."""
+        error = self.error(wide)
+        return error if frozenset(wide) in self._errors else None
+
+    def alone(self, number: int) -> float | None:
+        """The error where one part alone rounds; None if no run is left."""
+        return self.tried({*range(len(self.parts))} - {number})
 
     def order(self) -> list[int]:
         """The parts, those first of which a wide one leaves most for its price."""
-        worth = lambda n: min(self.alone(n), 1e18) ** 2 / (self.parts[n].work or 1.0)
+        worth = lambda n: min(self.alone(n) or 0.0, 1e18) ** 2 / (self.parts[n].work or 1.0)
         return sorted(range(len(self.parts)), key=worth, reverse=True)
 
     def whole(self, wide: Collection[int]) -> frozenset[int]:

@@ -125,3 +125,36 @@ def test_own_casts_stay_on_both_sides():
     cast = dtypeguard.autocast(loss, jnp.bfloat16)
     for f, g in ((cast, loss), (jax.grad(cast), jax.grad(loss))):
         assert dots(f, *narrow) == dots(g, *narrow)
+
+
+def test_a_derivative_of_a_derivative_has_all_its_parts():
+    loss = lambda w, x: jnp.sum(jnp.sin(powered(w, x, 3)))
+    along = lambda f: jax.jvp(jax.grad(f), (_W, _X), (_W / 2, _X / 3))[1]
+    expected, found = along(loss), along(dtypeguard.autocast(loss, jnp.float16))
+    assert jnp.linalg.norm(found - expected) < 0.01 * jnp.linalg.norm(expected)
+
+
+def test_an_island_holds_where_its_rule_is_in_the_place_of_it():
+    plan = {"test_own_rules.py:counted": "float32"}
+    loss = lambda w, x: jnp.sum(jnp.sin(counted(jnp.tanh, w, x, _COUNTS)[0]))
+    for program in (loss, jax.grad(loss)):
+        assert "bf16" in str(
+            jax.make_jaxpr(dtypeguard.autocast(program, jnp.bfloat16))(_W, _X)
+        )
+    derived = jax.grad(dtypeguard.autocast(loss, plan))
+    assert "bf16" not in str(jax.make_jaxpr(derived)(_W, _X))
+
+
+def test_a_reference_that_changes_stays_as_written():
+    def step(w, x):
+        kept = jax.new_ref(jnp.zeros(4))
+        y = x @ w
+
+        def turn(total, row):
+            kept[...] += jnp.sum(row)
+            return total + row @ y.T, None
+
+        return lax.scan(turn, jnp.zeros(4), y)[0] + kept[...]
+
+    found = dtypeguard.autocast(step, jnp.bfloat16)(_W, _X)
+    assert jnp.allclose(found, step(_W, _X), rtol=0.05)

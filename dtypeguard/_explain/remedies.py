@@ -340,7 +340,8 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
     number = getattr(argument and argument.source, "lineno", None) or site.line
     is_number, is_other_kind = is_python_number(value), kind(dtype) != kind(old)
     is_of_host = is_number or isinstance(value, (np.ndarray, np.generic))
-    is_from_there = why.cause is None and (is_of_host or is_other_kind)
+    is_made_so = why.cause is None and not why.is_promoted
+    is_from_there = is_made_so and (is_of_host or is_other_kind)
     made = _line(why.origin) * (is_installed(site.file) or is_from_there)
     where = made or line_text(site.file, number)
     if is_number:

@@ -29,6 +29,7 @@ from .._lines.monitored import RECORD
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin, frame_of, is_update
+from .._source.syntax import CASTING
 from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
 from .frames import ControlFlow
 
@@ -296,7 +297,10 @@ def _returns(
     dtypes = list(dict.fromkeys(x.dtypes[0] for x in first))
     if kept and made and len(dtypes) == 2:
         (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
-        if _change_of(old, new) in ("wider", "another kind") and _line(line):
+        origin = made[0].why.origin
+        is_cast = any(f"{x}(" in (origin.users.code if origin else "") for x in CASTING)
+        is_wider = _change_of(old, new) in ("wider", "another kind")
+        if is_wider and _line(line) and not is_cast:  # the user's own cast is to change
             text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
             yield Remedy(_at(line, text), own)
     meant = [x.dtypes[0] for x in kept] if kept and made else []

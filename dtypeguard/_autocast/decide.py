@@ -151,9 +151,6 @@ class ByPlan(Propagation[ValueType]):
 
     def node(self, node: Node, values: Types) -> Sequence[ValueType]:
         self._entry(node)  # which then has matched
-        variables = *node.eqn.invars, *node.eqn.outvars
-        if any(hasattr(var.aval, "inner_aval") for var in variables):
-            return self._written(node, values)  # of a mutable reference is no other type
         return super().node(node, values)
 
     def called(self, node: Node, values: Types) -> Sequence[ValueType]:

@@ -125,9 +125,6 @@ class Emission(Interpreter):
         values = [*block.consts, *given]
         return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
 
-    def literal(self, var: Leaf, meant: float | None) -> Leaf:
-        return var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
-
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         return _in_context(eqn)
 
@@ -183,8 +180,6 @@ class Emission(Interpreter):
         """A call, a loop or branches, with other jaxprs inside."""
         if not self.is_changed(node, values):
             return self.written(node, values)
-        if node.number not in self.plan.carried:  # it is given a mutable reference
-            return self.written(node, values)
         params = dict(node.eqn.params)
         if node.rule == "cond":
             own = params["branches"]
@@ -210,8 +205,7 @@ class Emission(Interpreter):
         if node.name in CALLS:
             return self.held(node, values)
         may_differ = node.name == "custom_vjp_call" or self.is_changed(node, values)
-        is_known = node.name in OWN_RULES and node.number in self.given
-        if not (is_known and may_differ):
+        if node.name not in OWN_RULES or not may_differ:
             return self.written(node, values)
         settled = lambda results: self._settled(node, results)
         # The lines of a rule are traced as that of its call.

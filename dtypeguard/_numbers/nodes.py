@@ -105,6 +105,8 @@ class Block:
 
 def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Rule:
     """How an equation is run."""
+    if has_reference(eqn):
+        return OWN, ()
     if is_fixed and formats.products is None and Written(stack).is_of_sampler:
         return SAMPLE, ()
     if (found := _with_others_inside(eqn)) is not None:
@@ -114,6 +116,11 @@ def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Ru
     has_keys = any(primitives.is_key(var.aval) for var in eqn.invars)
     is_own = _is_opaque(eqn) or has_keys or eqn.primitive.name in primitives.OF_BITS
     return (OWN if is_own else COMPUTED), ()
+
+
+def has_reference(eqn: Equation) -> bool:
+    """Whether an equation takes or gives a mutable reference."""
+    return any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars))
 
 
 def _with_others_inside(eqn: Equation) -> Rule | None:
@@ -202,11 +209,11 @@ class Interpreter:
 
     def entered_block(self, block: Block, given: Sequence[Any]) -> list[Any]:
         """The values of the constants and the inputs of a block."""
-        raise NotImplementedError
+        return [*block.consts, *given]
 
     def literal(self, var: Leaf, meant: float | None) -> Any:
         """The value of a number that stands in an equation."""
-        raise NotImplementedError
+        return var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         """What an equation is computed under."""

@@ -22,6 +22,7 @@ from .nodes import (
     Block,
     Node,
     has_no_wide_form,
+    has_reference,
     live,
     rule_of,
     scalars_of,
@@ -108,7 +109,7 @@ class NumericProgram:
             return Node(
                 eqn, stack, rule, [self._enter(x, stack, False, {}) for x in jaxprs]
             )
-        if any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars)):
+        if has_reference(eqn):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "
                 f"({eqn.primitive.name}): give it a function that returns new arrays."

@@ -29,7 +29,6 @@ from .._numbers.nodes import (
     SKIPPED,
     SOLVE,
     STOCHASTIC,
-    Block,
     Interpreter,
     Node,
 )
@@ -204,12 +203,6 @@ class _Flagged(Interpreter):
     def outputs(self, flags: Leaf, *arrays: Leaf) -> list[Leaf]:
         self._flags = flags
         return self.block(self._program.block, arrays)
-
-    def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Leaf]:
-        return [*block.consts, *given]
-
-    def literal(self, var: Leaf, meant: float | None) -> Leaf:
-        return var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
 
     def context(self, eqn: Equation) -> Any:
         return under_mesh(eqn)

@@ -265,46 +265,6 @@ LISTED = {
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
         ],
     ),
-    "keys of another implementation": (
-        """
-        import jax
-
-        @jax.jit
-        def draw(key):
-            return jax.random.normal(key, (3,))
-
-        draw(jax.random.key(0))
-        draw(jax.random.key(0, impl="rbg"))
-        """,
-        ["key  key<fry> -> key<rbg>", "Make all keys alike: jax.random.key(seed)"],
-    ),
-    "nothing that is known": (
-        """
-        import jax, jax.numpy as jnp
-
-        @jax.jit
-        def step(x):
-            return x @ x
-
-        step(jnp.ones((3, 3)))
-        with jax.default_matmul_precision("float32"):
-            step(jnp.ones((3, 3)))
-        """,
-        ["run: step", "The cause is not known: types, shapes, paths and what"],
-    ),
-    "leaves in another order": (
-        """
-        import collections, jax
-
-        @jax.jit
-        def total(d):
-            return sum(d.values())
-
-        total(collections.OrderedDict(a=1.0, b=2.0))
-        total(collections.OrderedDict(b=2.0, a=1.0))
-        """,
-        ["leaves in another order", "Keep one order."],
-    ),
     "a leaf more": (
         """
         import jax

@@ -135,6 +135,10 @@ class Part(NamedTuple):
         own, others = (x() for x in pair)
         return own is not None and own is others
 
+    def is_retyped(self, other: "Part") -> bool:
+        """Whether another call had a leaf of another type, and the same shape."""
+        return self.type is not None and self.known[1] == other.known[1]
+
 
 class Compiled(NamedTuple):
     """What a function was compiled for, by the paths of its leaves and constants."""
@@ -144,6 +148,12 @@ class Compiled(NamedTuple):
     parts: dict[str, Part]
     returned: "dict[str, Returned]"  # in another type
     caller: Origin | None
+
+    @property
+    def tree(self) -> dict[str, object]:
+        """The paths, each with what stands there: a leaf, a constant of a type."""
+        kind = lambda x: x.shown if x.is_object else x.known[0] if not x.type else None
+        return {path: kind(part) for path, part in self.parts.items()}
 
     def why(self, path: str) -> Why:
         """The lines that made a leaf, but for the call itself."""

@@ -1,7 +1,8 @@
 """Why a function was compiled again: two calls side by side, with the lines behind it.
 
-Each difference is named: types with their lines, shapes, constants, the structure, or a
-function that is new each time. Where nothing that is looked at differs, nothing is said.
+Each difference is named: types with their lines, shapes, constants, another tree, or a
+function that is new each time. Where nothing that is looked at differs, nothing is said;
+nor where a package is called from another line, or two lines give other trees.
 """
 
 import itertools
@@ -14,7 +15,8 @@ import jax.numpy as jnp
 
 from .._leaves.dtypes import fits, kind
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
-from .._leaves.rows import ABSENT, Type, cast_text, columns, lost, return_as
+from .._leaves.rows import Type, cast_text, columns, lost, return_as
+from .._source.files import is_installed
 from .._source.origin import Why, callers, origin_of_frames, release
 from .compiling import Compiled, Part, call_of, compiled
 
@@ -80,32 +82,24 @@ class Recompiled:
         """Adds what differs between two of its calls."""
         self.times += 1
         self.items |= {parameter(x): each.item for x, each in before.returned.items()}
-        pairs = {
-            path: (before.parts.get(path), now.parts.get(path))
-            for path in {**before.parts, **now.parts}
-        }
-        differing = {
-            path: pair
-            for path, pair in pairs.items()
-            if None in pair or not pair[0].is_same(pair[1])
-        }
-        retyped = [path for path, pair in differing.items() if _is_retyped(*pair)]
-        objects = [path for path, (_, new) in differing.items() if new and new.is_object]
-        for path, (old, new) in differing.items():
+        if before.tree != now.tree:
+            there = Difference("arguments", "of another tree", _called(now), "")
+            self.differences.setdefault("", there)
+            return
+        pairs = {path: (before.parts[path], part) for path, part in now.parts.items()}
+        pairs = {path: pair for path, pair in pairs.items() if not pair[0].is_same(pair[1])}
+        retyped = [path for path, (old, new) in pairs.items() if old.is_retyped(new)]
+        objects = [path for path, (_, new) in pairs.items() if new.is_object]
+        for path, pair in pairs.items():
             found = _of_type(before, now, path) if path in retyped else None
             # With another constant it is another program, but for what came back.
-            if found is None or not (found.is_returned or len(retyped) == len(differing)):
+            if found is None or not (found.is_returned or len(retyped) == len(pairs)):
                 if path in objects[1:]:  # in one that is new
                     continue
-                found = _of_other(now, path, old, new)
+                found = _of_other(now, path, *pair)
             known = self.differences.get(path)
             if known is None or found.is_type > known.is_type:
                 self.differences[path] = found
-
-
-def _is_retyped(old: Part | None, new: Part | None) -> bool:
-    """Whether a leaf changed its type, and not its shape."""
-    return bool(old and new and old.type and new.type and old.known[1] == new.known[1])
 
 
 def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
@@ -130,19 +124,18 @@ def _called(now: Compiled) -> list[tuple[str, str, str]]:
     return [("called", str(now.caller or ""), "")]
 
 
-def _of_other(now: Compiled, path: str, old: Part | None, new: Part | None) -> Difference:
-    """Another shape, structure or constant, and the line that made it or called."""
-    was, is_now = (part.shown if part else ABSENT for part in (old, new))
-    text, advice, part = f"{was} -> {is_now}", "", new or old
-    line = origin_of_frames(part.made.through) if part.made and not part.type else None
+def _of_other(now: Compiled, path: str, old: Part, new: Part) -> Difference:
+    """Another shape or constant, and the line that made it or called."""
+    text, advice = f"{old.shown} -> {new.shown}", ""
+    line = origin_of_frames(new.made.through) if new.made and not new.type else None
     facts = [("made", line.place, line.users.code)] if line else _called(now)
-    if part.is_object:
-        text = f"another {part.shown} each time"
+    if new.is_object:
+        text = f"another {new.shown} each time"
         advice = f"Make {parameter(path)} once, before the calls."
-    elif part.known[0] in (int, float):
+    elif new.known[0] in (int, float):
         advice = (
             f"{path} is a constant, of which each compiles anew: trace it, as "
-            f"jnp.asarray({was})."
+            f"jnp.asarray({old.shown})."
         )
     return Difference(path, text, facts, advice)
 
@@ -187,7 +180,10 @@ class Compilations:
             return
         ref, before = self._last.get(id(call.key), (None, None))
         if before is not None and ref is not None and ref() is call.key:
-            self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
+            is_elsewhere = str(before.caller) != str(now.caller)
+            is_others = is_installed(now.code.co_filename) or before.tree != now.tree
+            if not (is_elsewhere and is_others):
+                self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
         else:
             types = tuple((path, x.known) for path, x in now.parts.items() if x.type)
             self._new.setdefault((now.name, str(now.caller), types), []).append(now.name)

@@ -52,7 +52,7 @@ def folder(script, tmp_path, monkeypatch):
 STEP = ["--inputs", "wide.py:inputs"]
 
 
-@pytest.mark.parametrize("words", [["wide.py:step", "--step", *STEP], ["wide.py:opt"]])
+@pytest.mark.parametrize("words", [["wide.py:step", *STEP], ["wide.py:opt"]])
 def test_an_audit_runs_under_the_flags_that_a_file_sets(words, folder, capsys):
     assert main(["audit", *words]) == 1
     assert "float32 -> float64" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_an_audit_runs_under_the_flags_that_a_file_sets(words, folder, capsys):
 
 def test_an_audit_runs_under_the_flags_of_the_environment(folder, script, capsys):
     script(WIDE.replace("jax.config", "# jax.config"), "wide.py")
-    words = ["audit", "wide.py:step", "--step", *STEP]
+    words = ["audit", "wide.py:step", *STEP]
     with set_x64(True):  # as JAX_ENABLE_X64 does
         assert main(words) == 1
     assert main(words) == 0
@@ -114,12 +114,6 @@ def test_long_work_speaks_now_and_then_in_a_pipe(folder, monkeypatch):
             told.append(sys.stderr.getvalue())
     assert "\n" in told[0]
     assert told[1] == ""
-
-
-def test_no_command_has_options_that_are_deprecated_from_the_start(capsys):
-    for command in ("audit", "precision", "lock", "plan"):
-        assert main([command, "--help"]) == 0
-        assert "deprecated" not in capsys.readouterr().out
 
 
 def test_the_names_of_testing_are_its_own():

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from dtypeguard._cli.forms import Annotation, annotations
+from dtypeguard._cli.forms import annotations
 from dtypeguard._cli.main import main
-from dtypeguard._source.origin import Origin
 
 TRAIN = """
 import jax, jax.numpy as jnp
@@ -110,15 +109,24 @@ def test_the_json_of_a_lock(capsys, folder):
 
 
 def test_what_github_reads_is_escaped(tmp_path, monkeypatch):
+    """All of a report stands at its first line of the user's, at others what names them."""
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
-    origin = Origin(str(tmp_path / "a" / "b.py"), 3, "f", "x")
-    (line,) = annotations([Annotation(origin, "50%, f: x", "one\ntwo: 3%")])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.py").touch()
+    monkeypatch.chdir(tmp_path / "a")
+    text = "audit: 50%, f: x\n  one  b.py:3  forced by b.py:7\n  two  pytest/x.py:4"
+    first, second = annotations(text, "error")
     title = "title=dtypeguard%3A 50%25%2C f%3A x"
-    assert line == f"::error file=a/b.py,line=3,{title}::one%0Atwo: 3%25"
-    installed = Origin(pytest.__file__, 1, "f", "")
-    assert annotations([Annotation(installed, "t", "", "notice")]) == [
-        "::notice title=dtypeguard%3A t::"
+    whole = text.replace("%", "%25").replace("\n", "%0A")
+    assert first == f"::error file=a/b.py,line=3,{title}::{whole}"
+    assert second == (
+        f"::error file=a/b.py,line=7,{title}::  one  b.py:3  forced by b.py:7"
+    )
+    installed = "audit: t\n  x  pytest/x.py:4"
+    assert [*annotations(installed, "error")] == [
+        "::error title=dtypeguard%3A t::audit: t%0A  x  pytest/x.py:4"
     ]
+    assert [*annotations("audit: fine", "warning")] == []
 
 
 class _Terminal(io.StringIO):

@@ -243,16 +243,6 @@ def test_a_wrapper_may_add_arguments(script, words, code, message, capsys):
     assert ("does not give what" in captured.err) == ("mapped" in words)
 
 
-@pytest.mark.parametrize(("target", "is_told"), [("three", False), ("unfit", True)])
-def test_the_options_of_a_carry_are_told_where_they_are_asked_for(
-    script, target, is_told, capsys
-):
-    """They have nothing to do with what is no step."""
-    returned = "" if target == "three" else " --returned 7"
-    assert status(f"audit :{target} --inputs :inputs{returned}") == 2
-    assert ("--carry and --returned" in capsys.readouterr().err) == is_told
-
-
 def test_an_exit_that_nothing_catches(script, capsys):
     before = os._exit
     assert status("audit :at_once") == 2

@@ -34,18 +34,22 @@ def raises():
 def takes_some(rate, nesterov=None):
     assert nesterov is None
 
+def settings(**given):
+    assert given == {"a": 1e-3, "b": False, "c": "text", "d": None, "e": [1]}
+    return opt
+
 inputs = lambda: (x, x)
 """
 WRONG = """
  | required: command. Write for example: dtypeguard audit optax:adam
-sweep | is part of dtypeguard's own tests now. For your own optimizer write
+sweep | sweep is replaced: it is part of dtypeguard's own tests now. For your own
 sweeep | invalid choice: 'sweeep'
 train.py | Did you mean dtypeguard run train.py?
 demo prodigi | Write for example: dtypeguard demo prodigy
 docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
 run no_such_script.py | can't open file 'no_such_script.py': No such file
 run -m | no script is named. Write for example: dtypeguard run train.py
-run --x64 train.py | unrecognized arguments: --x64
+run --x64 a.py | arguments: --x64. Write for example: dtypeguard run train.py
 run --format yaml a.py | invalid choice: 'yaml'
 audit | required: TARGET. Write for example: dtypeguard audit
 audit optax:adam --x65 | unrecognized arguments: --x65
@@ -59,7 +63,6 @@ audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or aud
 audit :takes_some --set nesterov=1 --set rate=1 | assert nesterov is None It takes rate
 audit :step | it is a step: dtypeguard audit my_script.py:step --inputs my_script
 audit optax:sgd --set 1 | '1' is not name=value
-audit optax:sgd --set nesterov=false | Write: --set nesterov=False
 audit optax:sgd --set rate=1 | It takes learning_rate, momentum, nesterov,
 audit :opt --set rate=1 | is an optimizer already and takes no --set
 audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
@@ -71,7 +74,6 @@ audit optax:__version__ | neither an optimizer nor a function
 audit :fails.step | my_script.py:fails.step cannot be read: ValueError: no such
 audit :three.step | my_script.py has no three.step
 audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written
-audit :step --step | a step needs a function that gives its arguments
 audit :step --inputs :inputs --params bf16 | --params is for an optimizer
 audit :step --carry 1 | --carry is for a step
 audit :step --inputs inputs | Write for example: --inputs my_script.py:inputs
@@ -148,8 +150,9 @@ def _options_of(name):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("audit :opt --params float32 --markdown", "--markdown is deprecated: text"),
-        ("audit :step --step --inputs :inputs", ""),
+        ("audit :opt --params float32 --markdown", "--markdown is replaced: text is"),
+        ("audit :opt --params float32 --updates float32", "--updates is replaced: write"),
+        ("audit :step --step --inputs :inputs", "--step is replaced: --inputs says"),
         ("audit :step --inputs :inputs", ""),
     ],
 )
@@ -160,6 +163,13 @@ def test_what_was_replaced_still_works(words, sentence, script, capsys):
     assert captured.err.startswith(f"dtypeguard: {sentence}" if sentence else "")
     assert bool(captured.err) is bool(sentence)
     assert "no leaf changed" in captured.out
+
+
+def test_what_a_setting_is(script):
+    """As in Python, and true, false and none as in other languages."""
+    argv = ["audit", "my_script.py:settings", "--params", "float32"]
+    words = ["a=1e-3", "b=false", "c=text", "d=None", "e=[1]"]
+    assert main([*argv, *(x for word in words for x in ("--set", word))]) == 0
 
 
 def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):

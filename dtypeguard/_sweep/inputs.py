@@ -139,9 +139,9 @@ class Entry:
         """The names of the extra args that it needs.
 
         The signature of a chain does not show what it needs. Only a run does: in the
-        plainest dtypes, first without extra args, last with all that it takes.
+        plainest dtypes, without extra args, with each of them, with all that it takes.
         """
-        errors: list[Exception] = []
+        first: Exception | None = None
         # Optax relies on standard promotion, whatever the caller chose.
         with set_x64(False), jax.numpy_dtype_promotion("standard"), _no_warnings():
             opt = self.build()
@@ -150,15 +150,16 @@ class Entry:
             )
             takes = inspect.signature(opt.update).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-            for names in _USUAL_EXTRA_ARGS:
-                taken = tuple(name for name in names if takes_all or name in takes)
-                inputs = self._inputs(jnp.float32, jnp.float32, taken)
+            known = [name for name in _EXTRA_ARGS if takes_all or name in takes]
+            for names in ((), *((name,) for name in known), tuple(known)):
                 try:
-                    eqx.filter_eval_shape(run, *inputs)
-                    return taken
+                    eqx.filter_eval_shape(
+                        run, *self._inputs(jnp.float32, jnp.float32, names)
+                    )
+                    return names
                 except Exception as error:
-                    errors.append(error)
-        raise errors[0]
+                    first = first or error
+        raise first or TypeError(self.id)
 
     def _inputs(
         self, params: DTypes, grads: DTypes, names: tuple[str, ...]
@@ -223,14 +224,3 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": lambda params, updates: updates,
     "sample_size": lambda params, updates: jnp.asarray(8, jnp.int32),
 }
-# Those that optimizers need together; at last all.
-_USUAL_EXTRA_ARGS = (
-    (),
-    ("value",),
-    ("loss",),
-    ("value", "grad", "value_fn"),
-    ("obj_fn",),
-    ("grad_fn",),
-    ("sum_sq_diff_grads", "sample_size"),
-    tuple(_EXTRA_ARGS),
-)

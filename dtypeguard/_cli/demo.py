@@ -97,8 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     if name is None:
         releases = f"optax {optax.__version__}, jax {jax.__version__}"
         write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DtypeGuardWarning)
+    with warnings.catch_warnings(action="ignore", category=DtypeGuardWarning):
         if name is not None:
             return _in_full(write, name)
         failed = [_in_short(write, *scene) for scene in enumerate(SCENES, start=1)]

@@ -98,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
     except BaseException as error:
         _explain(error, options.all)
         ended.append(error)
-        _print(error)
+        with colored_notes(error):  # by the hook of the script, if it has one
+            sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
@@ -130,15 +131,6 @@ def _tell(
             print(*annotations(note, "error"), sep="\n", file=sys.stderr)
         if lines:
             print(*annotations("\n".join(lines), "warning"), sep="\n", file=sys.stderr)
-
-
-def _print(error: BaseException) -> None:
-    """Gives an error to the hook of the script; prints both if the hook raises."""
-    try:
-        with colored_notes(error):
-            sys.excepthook(type(error), error, error.__traceback__)
-    except Exception as failed:
-        sys.__excepthook__(type(failed), failed, failed.__traceback__)
 
 
 def _explain(error: BaseException, is_whole: bool) -> None:

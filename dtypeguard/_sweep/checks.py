@@ -35,6 +35,8 @@ from .inputs import Configuration, UpdateInputs, ones_like
 
 _T = TypeVar("_T")
 _Step = Callable[[PyTree], PyTree]  # takes and returns what it carries
+# Leaves by path, and others that must not be the same, with the name of these.
+_Buffers = tuple[Mapping[str, Leaf], str, Sequence[Leaf]]
 Check = Callable[[_Step, PyTree], None]  # of a step and its first carry, both traced
 
 
@@ -146,10 +148,12 @@ class Trial:
         return audit_optimizer(self.opt, params, updates=updates, extra_args=extra_args)
 
     @property
-    def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:
-        """What a jitted step donates, by path, and what it only reads."""
-        params = tree_util.tree_map(jnp.copy, self.inputs.params)
-        return by_path(Training(params, self.opt.init(params))), ()
+    def buffers(self) -> _Buffers:
+        """What a jitted step donates, and what of it the next `init` gives as well."""
+        copies = [tree_util.tree_map(jnp.copy, self.inputs.params) for _ in range(2)]
+        first, again = (by_path(Training(x, self.opt.init(x))) for x in copies)
+        kept = [leaf for path, leaf in first.items() if leaf is again.get(path)]
+        return first, "another first state", kept
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""
@@ -189,9 +193,9 @@ class StepTrial:
         self.constants: list[str] = []
 
     @property
-    def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:
-        """What a jitted step donates, by path, and what it only reads."""
-        return dict(self.carried.values), self._call.rest.arrays
+    def buffers(self) -> _Buffers:
+        """What a jitted step donates, and what it only reads."""
+        return self.carried.values, "another argument", self._call.rest.arrays
 
     def with_strong_carry(self) -> "StepTrial":
         """The same trial with a strongly typed first carry that shares no buffer."""
@@ -260,18 +264,10 @@ def _audited(where: str) -> Callable[[Trial], None]:
 
 def _donation(trial: Trial | StepTrial) -> None:
     """No array is donated twice, nor one that the optimizer has for its next `init`."""
-    donated, others = trial.buffers
-    if isinstance(trial, Trial):
-        again, _ = trial.buffers
-        raise_first(
-            f"{path.lstrip('.')} is one array in two first states: init keeps it"
-            for path, leaf in donated.items()
-            if isinstance(leaf, jax.Array) and leaf is again.get(path)
-        )
-    named = [(path.lstrip("."), leaf) for path, leaf in donated.items()]
+    donated, other, leaves = trial.buffers
     owners: dict[int | None, str] = {}
-    for name, leaf in (*named, *(("another argument", leaf) for leaf in others)):
-        pointer = _pointer(leaf)
+    for path, leaf in (*donated.items(), *((other, leaf) for leaf in leaves)):
+        name, pointer = path.lstrip("."), _pointer(leaf)
         if pointer is not None and (owner := owners.setdefault(pointer, name)) != name:
             raise Fault(f"{owner} and {name} are one buffer")
 
@@ -358,8 +354,7 @@ def broken(
     chosen = {rule: RULES[rule] for rule in rules}
     found, refused, runs = {}, {}, False
     for configuration in configurations:
-        with configuration.flags(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with configuration.flags(), warnings.catch_warnings(action="ignore"):
             trial = Trial(make(), inputs(configuration))
             where = refused if trial.is_refused else found
             failures = failures_of(chosen, trial)

@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = importlib.import_module(f".{arguments.command}", __package__).run
         return run(arguments) if command == "run" else _status(run, arguments)
     except UsageError as error:
-        print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
+        print(
+            f"dtypeguard {command}".strip() + ":", *error.args, sep="\n  ", file=sys.stderr
+        )
         return USAGE
 
 

@@ -1,6 +1,5 @@
 """`dtypeguard demo`: ten scenes on one screen or two, and what its exit status says."""
 
-import io
 import os
 import re
 import sys
@@ -83,19 +82,10 @@ def test_a_failure_with_the_call_exits_1(monkeypatch, capsys, guarded, code):
     assert ("with  guard(opt): FAILED: TypeError: no" in out) is bool(code)
 
 
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.mark.parametrize("no_color", [False, True])
-def test_in_a_terminal(monkeypatch, played, no_color):
-    pytest.importorskip("rich")
-    out = _Terminal()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_in_a_terminal(monkeypatch, played, terminal, no_color):
+    monkeypatch.setattr(sys, "stdout", terminal)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     assert main(["demo"]) == 0
-    assert ("\033[32m    with" in out.getvalue()) is not no_color
+    assert ("\033[32m    with" in terminal.getvalue()) is not no_color

@@ -14,10 +14,9 @@ SEARCH = "--narrow", "bfloat16", "--tolerance"
 
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch):
+def plan(folder):
     """Runs the command on the script, in its folder."""
-    written(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    written(folder)
 
     def run(*options, target="train.py:step", inputs="train.py:inputs"):
         return main(["precision", target, "--inputs", inputs, *map(str, options)])

@@ -1,7 +1,5 @@
 """Wrong usage of every command exits with 2, prints nothing, and says what to write."""
 
-import sys
-
 import pytest
 
 from dtypeguard._cli.main import main
@@ -106,23 +104,20 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    (tmp_path / "my_script.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    sys.modules.pop("my_script", None)
+@pytest.fixture(autouse=True)
+def mine(folder):
+    (folder / "my_script.py").write_text(SCRIPT)
+    return folder
 
 
 @pytest.mark.parametrize(("words", "message"), CASES)
-def test_wrong_usage(words, message, script, capsys):
+def test_wrong_usage(words, message, mine, capsys):
     words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
     assert main(words) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
     assert captured.out == ""
-    assert [file.name for file in script.glob("*") if file.is_file()] == ["my_script.py"]
+    assert [file.name for file in mine.glob("*") if file.is_file()] == ["my_script.py"]
 
 
 def test_help_shows_at_most_forty_options_and_every_status(capsys):
@@ -156,7 +151,7 @@ def _options_of(name):
         ("audit :step --inputs :inputs", ""),
     ],
 )
-def test_what_was_replaced_still_works(words, sentence, script, capsys):
+def test_what_was_replaced_still_works(words, sentence, capsys):
     words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
     assert main(words) == 0
     captured = capsys.readouterr()
@@ -165,15 +160,15 @@ def test_what_was_replaced_still_works(words, sentence, script, capsys):
     assert "no leaf changed" in captured.out
 
 
-def test_what_a_setting_is(script):
+def test_what_a_setting_is():
     """As in Python, and true, false and none as in other languages."""
     argv = ["audit", "my_script.py:settings", "--params", "float32"]
     words = ["a=1e-3", "b=false", "c=text", "d=None", "e=[1]"]
     assert main([*argv, *(x for word in words for x in ("--set", word))]) == 0
 
 
-def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):
-    file = tmp_path / "old.json"
+def test_what_stands_in_a_file_outlasts_wrong_usage(mine):
+    file = mine / "old.json"
     file.write_text("old")
     argv = ["audit", "optax:adam", "--json", str(file)]
     assert main(argv) == 2

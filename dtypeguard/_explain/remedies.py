@@ -186,7 +186,7 @@ def _agree(
 ) -> bool | None:
     """Whether leaves of a carry come back as they are to begin; None if it is not known.
 
-    The body is traced again, on types alone. What raises over values tells nothing. Other
+    The body is traced again, on types alone. Errors about anything else tell nothing. Other
     leaves come back as they did: another remedy mends them.
     """
     if not begin or any(leaf.place is None for leaf in begin):
@@ -208,8 +208,8 @@ def _agree(
             types = [first.get(place, x) for place, x in enumerate(types)]
             found = jax.eval_shape(run, types)
     except Exception as error:
-        of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
-        return None if isinstance(error, of_values) else False
+        is_of_types = type(error) is TypeError or any(x.is_reshaped for x in begin)
+        return False if is_of_types else None
     return all(
         is_weak(old) or not difference(returned.get(place, old), new)
         for place, (old, new) in enumerate(zip(types[start:], found))

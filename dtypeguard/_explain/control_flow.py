@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_python_number, is_weak
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
 from .._leaves.rows import count
 from .._leaves.types import Aval, Leaf
 from .._lines.body import Results, difference
@@ -82,8 +82,8 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
 def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     """Whether the first value of a leaf is rather to be changed than what a body does.
 
-    It is where a number gives way, and where the dtype in which it begins is the rarer one
-    of what the loop was given.
+    It is where a number gives way to what holds it, and where the dtype in which it begins
+    is the rarer one of what the loop was given.
     """
     (old, new), why = leaf.dtypes, leaf.why
     if why.begun is None or is_installed(why.begun.users.file):
@@ -92,6 +92,8 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return True
     if why.origin.is_of_optimizer or why.cause is None:  # the user's own cast
         return False
+    if rank(old) != rank(new):
+        return rank(new) > rank(old)
     have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
     return have[0] <= have[1]
 

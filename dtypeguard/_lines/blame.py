@@ -20,13 +20,12 @@ class Blame(NamedTuple):
         cause: the equation that made the operand which forced the promotion. For a
             constant operand, the equation that uses it first. None if nothing forced it,
             or an input did.
-        constant: whether the operand is a constant: a literal, or closed over.
-        operand: the operand in the graph, if it is a constant or an input.
+        operand: the operand in the graph, if it is an input or a constant: a literal, or
+            closed over.
     """
 
     promotion: Equation | None
     cause: Equation | None = None
-    constant: bool = False
     operand: int | None = None
 
 
@@ -122,7 +121,7 @@ class Region:
         constant = next((value for value in queue if value in graph.constants), None)
         if found is None and constant is not None:
             used = Equation("constant", (), graph.constants[constant])
-            found = Blame(None, used, True, constant)
+            found = Blame(None, used, constant)
         found = found or Blame(None)
         self._roots.update(dict.fromkeys(passed, found))
         return found
@@ -138,7 +137,7 @@ class Region:
         others = [x for x in behind if x not in constants]
         if equation and others != [*behind] and all(map(self.is_implicit_cast, others)):
             constant = next(x for x in behind if x in constants)
-            return Blame(None, equation, True, constant)
+            return Blame(None, equation, constant)
         return None
 
     def is_implicit_cast(self, value: int) -> bool:

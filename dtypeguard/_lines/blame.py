@@ -73,9 +73,7 @@ class Region:
     def partners(self, promoted: int, walked: Sequence[int]) -> Sequence[int]:
         """The operands that forced a promotion, where its value meets them.
 
-        Args:
-            promoted: the value that the promotion gave the property.
-            walked: the values of the region that are nearer to its output.
+        What was `walked` of the region is nearer to its output.
         """
         graph, mine = self.graph, {promoted}
         for value in reversed(walked):
@@ -157,16 +155,10 @@ def _strong(graph: Graph, values: Sequence[int]) -> Sequence[int]:
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     """Finds what gave an output a property that the leaf it continues did not have.
 
-    Args:
-        graph: of the step.
-        output: the value that drifted.
-        matches: whether an abstract value has the property: the new dtype, say.
-        leaves: the inputs that are the leaf, as the bits of an integer.
-
-    Returns:
-        As the promotion, the equation nearest to the output that depends on the leaf, has
-        an operand without the property, and gives a result with it. The walk stops where
-        the property is lost: an earlier promotion that was undone is not to blame.
+    The leaf are some inputs, as the bits of an integer. The promotion is the equation
+    nearest to the output that depends on them, has an operand without the property, and
+    gives a result with it. The walk stops where the property is lost: an earlier promotion
+    that was undone is not to blame.
     """
     region, walked, promoted = region_of(graph, matches), list[int](), 0
     kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}

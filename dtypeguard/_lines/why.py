@@ -37,7 +37,7 @@ def why(
         graph: of the program.
         output: the value.
         matches: whether an abstract value has the property, the new dtype for example.
-        leaves: the inputs that the output continues, as the bits of an integer; else all.
+        leaves: the inputs that the output continues, as bits; all of them by default.
         begun: the lines behind an input, by its number; else the record is asked.
     """
     place = graph.inputs.index
@@ -83,12 +83,7 @@ def line_of(equation: Equation | None) -> Origin | None:
 
 
 class ProgramLines:
-    """Finds the lines of source behind the values of a program.
-
-    Args:
-        program: the traced program.
-        begun: finds the lines behind an input of the step, by its number.
-    """
+    """Finds lines behind the values of a program; `begun` those behind an input."""
 
     def __init__(self, program: Program, begun: Callable[[int], Why] = lambda _: Why()):
         self._program, self._begun = program, begun
@@ -143,12 +138,7 @@ def of_number(name: str, value: object) -> Origin | None:
 
 
 def read_on(line: Origin, matches: Matches) -> Origin | None:
-    """The line that made the one array with a property that a line has read.
-
-    Args:
-        line: that has run.
-        matches: whether an abstract value has the property.
-    """
+    """The line that made the one array with a property that a line has read."""
     made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
     found = [each.why() for each in made if matches(_scalar(each.type[0]))]
     if any(why.is_earlier for why in found):  # it may be that one

@@ -76,7 +76,7 @@ class Body(NamedTuple):
         return Results(self, program.step) if program else None
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
-        """What drifts, by each jaxpr that may be the body's. Its inputs begin as `first`."""
+        """What drifts, by each jaxpr that may be the body's, whose inputs begin so."""
         names = [parts(self.name + path)[-1] for path in self.carried.paths]
         pairs = [*itertools.zip_longest(first, names[: len(first)], fillvalue="")]
         begun = lambda n: Why(of_leaf(*pairs[n])) if n < len(pairs) else Why()

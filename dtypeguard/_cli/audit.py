@@ -74,7 +74,7 @@ def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
         if not reports[-1].ok:
             said = f"Found with {_as_options(choice)}."
             break
-    return dataclasses.replace(reports[-1], summaries=(*reports[-1].summaries, said))
+    return dataclasses.replace(reports[-1], note=said)
 
 
 def _as_options(inputs: _Inputs) -> str:

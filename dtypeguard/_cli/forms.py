@@ -146,7 +146,7 @@ def _(report: PrecisionReport) -> list[Annotation]:
 def of_lock(locked: Locked, update: str) -> FormedReport:
     """What a check of a lock found."""
     step, path = locked.now.lock.step, locked.path
-    causes = [] if locked.holds else locked.causes().causes
+    causes = [] if locked.holds else locked.causes()[0]
     title = f"not as locked in {path}"
     made = [
         Annotation(next(iter(x.lines), None), title, "\n".join(text_of_cause(x)))

@@ -8,8 +8,8 @@ import tomllib
 
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import LockError, compared, lock_of, text_of
-from .._lock.step import TracedStep
+from .._lock.check import LockError, compared, text_of
+from .._lock.step import TracedStep, lock_of
 from .._program.trace import TraceFailed
 from .forms import FormedReport, check_files, deliver, of_lock
 from .options import UsageError, write

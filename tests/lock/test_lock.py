@@ -13,7 +13,8 @@ import pytest
 from helpers import set_x64
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._lock.check import LockError, compared, lock_of, text_of
+from dtypeguard._lock.check import LockError, compared, text_of
+from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [
@@ -356,7 +357,7 @@ def test_weak_types_are_part_of_it(tmp_path):
 
 DAMAGED = {
     "version": (lambda text: text.replace("format = 2", "format = 7"), "format 7"),
-    "cut off": (lambda text: text[: len(text) // 2], "damaged|cut off"),
+    "cut off": (lambda text: text[: len(text) // 2], "cannot be used"),
     "cut off at a line": (
         lambda text: text.partition("[outputs]")[0],
         "its last line is missing",
@@ -369,7 +370,10 @@ DAMAGED = {
         lambda text: text.replace("train.py:step", "train.py:other"),
         "is the lock of train.py:other, and this is train.py:step",
     ),
-    "no table": (lambda text: text.replace("[inputs]", "inputs = 3\n[x]"), "damaged"),
+    "no table": (
+        lambda text: text.replace("[inputs]", "inputs = 3\n[x]"),
+        "cannot be used",
+    ),
 }
 
 

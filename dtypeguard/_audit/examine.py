@@ -34,8 +34,6 @@ def examine(subject: Any, x64: bool | None) -> AuditReport:
         try:
             program = subject.trace()
         except TraceFailed as failed:
-            if failed.args == ("inputs",):
-                raise
             error = reduce_error(failed)
             return AuditReport(error=error, **about, **subject.advice((), error))
         lines = ProgramLines(program)

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.rows import columns
@@ -68,9 +68,8 @@ def read(path: str) -> Lock:
         raise LockError(f"{reason} Write it with --out {path}.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
         raise LockError(
-            f"{path} cannot be used: {type(error).__name__}: {error}. Restore it, with "
-            "`git checkout` for example, or remove it and write anew; in a merge conflict "
-            "take either side and update."
+            f"{path} cannot be used: {type(error).__name__}: {error}. Restore it, or "
+            "remove it and write anew; in a merge conflict take either side and update."
         ) from None
 
 
@@ -116,22 +115,19 @@ class Locked(NamedTuple):
     def report(self, update: str = "") -> str:
         """What differs, cause by cause; ends with how to accept it."""
         found, functions, leaves = self.causes()
-        count = "1 cause" if len(found) == 1 else f"{len(found)} causes"
+        count = f"{len(found)} cause{'s' * (len(found) > 1)}"
         count = count if found else "functions moved"
         text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
         for cause in found:
             text += text_of_cause(cause)
-        text += [
-            f"  {':'.join(x.moved_from)} moved to {':'.join(x.function)}"
-            for x in self.functions
-            if x.moved_from
-        ]
+        moved = [(x.moved_from, ":".join(x.function)) for x in self.functions]
+        text += [f"  {':'.join(old)} moved to {new}" for old, new in moved if old]
         if functions:
             shown = ", ".join(name for _, name in functions[:_MOST])
             left = len(functions) - _MOST
             text.append(f"  and so: {shown}{f' and {left} more' * (left > 0)}")
         if leaves:
-            text += ["  and so:", *(f"    {x}" for x in _columns(_of_leaves(leaves)))]
+            text += ["  and so:", *(f"    {x}" for x in _columns([x[:3] for x in leaves]))]
         return "\n".join([*text, *[f"If it should be so: {update}"] * bool(update)])
 
 
@@ -177,11 +173,7 @@ def _rows(cause: LockCause) -> list[_Row]:
     forward = [kind for kind in kinds if not kind.startswith("backward")]
     text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
     rows = [(x, text(removed, x), text(added, x)) for x in forward or kinds]
-    return rows + _of_leaves(cause.leaves)
-
-
-def _of_leaves(changes: Iterable[LeafChange]) -> list[_Row]:
-    return [(f"{x.table} {x.path}", x.before, x.after) for x in changes]
+    return rows + [x[:3] for x in cause.leaves]
 
 
 def _columns(rows: Sequence[_Row]) -> list[str]:

@@ -31,10 +31,9 @@ class FunctionChange(NamedTuple):
 
 
 class LeafChange(NamedTuple):
-    """Leaves of a table that changed their type; "" where there is no such leaf."""
+    """Leaves that changed their type; "" where there is no such leaf."""
 
-    table: str
-    path: str
+    what: str  # `inputs params['w']`
     before: str
     after: str
     leaves: Sequence[TypedLeaf] = ()
@@ -52,17 +51,16 @@ def differences(
     gone = {x: was for x, was in locked.functions.items() if x not in functions}
     changes: list[FunctionChange] = []
     for function, entries in functions.items():
-        moved = (
-            None if function in locked.functions else _moved_from(function, entries, gone)
-        )
+        is_new = function not in locked.functions
+        moved = _moved_from(function, entries, gone) if is_new else None
         was = gone.pop(moved) if moved else locked.functions.get(function, [])
         if any(pair := _compared(was, entries)) or moved:
             changes.append(FunctionChange(function, *pair, was, moved))
     changes += [FunctionChange(x, *_compared(was, ()), was) for x, was in gone.items()]
     leaves = [
-        LeafChange(table, *change)
+        LeafChange(f"{table} {path}", *types)
         for table in TABLES
-        for change in _leaves(getattr(locked, table), now.leaves[table])
+        for path, *types in _leaves(getattr(locked, table), now.leaves[table])
     ]
     return changes, leaves
 
@@ -70,10 +68,10 @@ def differences(
 def _moved_from(
     function: Function, entries: Sequence[LockEntry], gone: dict[Function, list[LockEntry]]
 ) -> Function | None:
-    """The function of those that are gone that computes the same, or has the same name."""
-    same = [x for x, was in gone.items() if not any(_compared(was, entries))]
-    same.sort(key=lambda x: x[1] != function[1])  # the same name in another file first
-    return next(iter([*same, *(x for x in gone if x[1] == function[1])]), None)
+    """The function of those that are gone that has the same name, or computes the same."""
+    is_named = lambda x: x[1] == function[1]
+    alike = [x for x in gone if is_named(x) or not any(_compared(gone[x], entries))]
+    return max(alike, key=is_named, default=None)
 
 
 def _compared(before: Iterable[LockEntry], after: Iterable[LockEntry]) -> _Pair:
@@ -146,13 +144,13 @@ def causes(
     inputs: dict[Origin, list[LeafChange]] = {}
     rest: list[LeafChange] = []
     for change in leaves:
-        is_input = change.table == INPUTS and change.before
+        is_input = change.what.startswith(INPUTS) and change.before
         given = {leaf.value for leaf in change.leaves if is_input}
         first = next((x.line for x in calls if given & x.takes.keys()), None)
         (inputs.setdefault(first, []) if first else rest).append(change)
     given = [leaf.value for x in itertools.chain(*inputs.values()) for leaf in x.leaves]
     blamed = _blamed(changes, calls, makers, given)
-    lines = [LockCause([*each], changes[x]) for x, each in blamed.items()]
+    lines = [LockCause([*dict.fromkeys(each)], changes[x]) for x, each in blamed.items()]
     lines += [LockCause([line], None, each) for line, each in inputs.items()]
     if rest and not lines:
         first = [makers[y.value] for x in rest for y in x.leaves[:1] if y.value in makers]
@@ -161,10 +159,10 @@ def causes(
 
 
 def _blamed(
-    changes: _Changes, calls: Sequence[Computation], makers: _Makers, inputs: Iterable[int]
-) -> dict[Function, dict[Origin, None]]:
+    changes: _Changes, calls: Sequence[Computation], makers: _Makers, inputs: Sequence[int]
+) -> dict[Function, list[Origin]]:
     """The lines that changed, by the function whose types they changed."""
-    blamed: dict[Function, dict[Origin, None]] = {}
+    blamed: dict[Function, list[Origin]] = {}
     takers: dict[int, list[Computation]] = {}
     for call in calls:
         for value in call.takes:
@@ -180,27 +178,31 @@ def _blamed(
             left += [value for x in new for value in x.gives]
 
     reach(inputs)
-    # A backward pass follows from the forward one, if that changes.
-    for call in sorted(calls, key=lambda x: (x.is_backward, min(x.gives, default=0))):
-        if (change := changes.get(call.function)) is None:
-            continue
-        added = {*change.added}.intersection(call.entries)
-        is_own, is_new = _is_own(added, change), not added.issubset(change.before)
-        if not (is_own or is_new) or (call.is_backward and blamed):
-            continue
-        if call not in reached or (is_own and is_new):
-            function, line = call.function, call.line
-            if not is_own:
-                function, line = _behind(call, added, changes, makers)
-            blamed.setdefault(function, {})[line] = None
+    added = {
+        call: {*changes[call.function].added}.intersection(call.entries)
+        for call in calls
+        if call.function in changes
+    }
+    # Those that no call of their function was like before, and what these take.
+    new = {x for x in added if not added[x].issubset(changes[x.function].before)}
+    given = {value for x in new for value in x.takes}
+    is_sure = lambda x: x in new or not given.isdisjoint(x.gives)
+    order = lambda x: (x.is_backward, not is_sure(x), min(x.gives, default=0))
+    for call in sorted(added, key=order):
+        function, line = call.function, call.line
+        if call.is_backward and blamed:  # it follows from the forward pass
+            break
+        if _is_own(added[call], changes[function]):
+            is_cause = is_sure(call) or (call not in reached and function not in blamed)
+        elif is_cause := call in new and call not in reached:
+            function, line = _behind(call, added[call], changes, makers)
+        if is_cause:
+            blamed.setdefault(function, []).append(line)
             reached.add(call)
             reach(call.gives)
-    # A function may only compute less: no call of it tells more.
-    known = {x.function for x in reached}.union(blamed)
-    for function in [x for x in changes if x not in known]:
-        last = [x.line for x in calls if x.function == function][-1:]
-        blamed[function] = dict.fromkeys(last)
-    return blamed
+    if not (blamed or inputs):  # they only compute less: no call tells more
+        blamed = {x: [y.line for y in calls if y.function == x][-1:] for x in changes}
+    return {x: [*dict.fromkeys(each)] for x, each in blamed.items()}
 
 
 def _is_own(added: Iterable[LockEntry], change: FunctionChange) -> bool:
@@ -215,9 +217,11 @@ def _behind(
     call: Computation, added: Iterable[LockEntry], changes: _Changes, makers: _Makers
 ) -> tuple[Function, Origin]:
     """The line without the cast of an operand: `h = x`, a call, or what made it."""
-    removed, kinds = changes[call.function].removed, {x.kind for x in added}
-    before = {name for x in removed if x.kind in kinds for name in x.operands}
-    types = {name for x in added for name in x.operands} - before
+    types = set[str]()
+    for entry in added:
+        removed = changes[call.function].removed
+        before = [x.operands for x in removed if x.kind == entry.kind]
+        types |= entry.operands - frozenset.intersection(*before or [frozenset()])
     function_of = {x.chain[0][0]: x.function for x in (call, *makers.values())}
     made = [makers[x].chain for x in call.takes if x in makers]
     for code, instruction in itertools.chain(call.chain, *made):

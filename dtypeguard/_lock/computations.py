@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import CodeType
 from typing import NamedTuple
 
@@ -125,7 +125,7 @@ class Computation:
 
 
 def computations(
-    graph: Graph, step: Step, name_of: Callable[[str], str]
+    graph: Graph, step: CodeType | None, name_of: Callable[[str], str]
 ) -> list[Computation]:
     """What the calls of the user's compute, in the order of the program."""
     is_own, name_of = functools.cache(_is_own_of(step)), functools.cache(name_of)
@@ -196,9 +196,8 @@ def _function_name(code: CodeType) -> str:
     return ".".join(parts) or "<module>"
 
 
-def _is_own_of(step: Step) -> Callable[[str], bool]:
+def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
     """Tells whether a file is the user's own, or of the package that the step is in."""
-    code = code_of(step)
     home = package(code.co_filename) if code is not None else ""
     return lambda file: not is_installed(file) or (home != "" and package(file) == home)
 
@@ -233,9 +232,8 @@ def _name(aval: Aval) -> str:
     return f"weak {_OF_FLAG.get(name, name)}"
 
 
-def _names(avals: Iterable[Aval]) -> set[str]:
+def _names(avals: Collection[Aval]) -> set[str]:
     """The types of values: those that count, if any does."""
-    avals = list(avals)
     counted = list(filter(_counts, avals))
     return set(filter(None, map(_name, counted or avals)))
 

@@ -78,7 +78,7 @@ def lock_of(
     name, code = place.step, code_of(step)
     if code is not None:
         name = f"{name_of(code.co_filename)}:{code.co_qualname.replace('<locals>.', '')}"
-    found = computations(program.step, step, name_of)
+    found = computations(program.step, code, name_of)
     functions: dict[Function, list[LockEntry]] = {}
     for each in found:
         if each.entries:

@@ -10,10 +10,7 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit, guard_step
-from dtypeguard._leaves.compat import (
-    HAS_X64_SCOPE,
-    x64_enabled,
-)
+from dtypeguard._leaves.compat import HAS_X64_SCOPE
 
 pytestmark = pytest.mark.third_party
 
@@ -87,11 +84,7 @@ def test_the_carry_by_position_by_name_and_several():
 
 
 def test_a_first_carry_that_is_weak():
-    number = audit(
-        tick,
-        State(0.0, jnp.zeros(3, BF16)),
-    )
-    (drift,) = number.drifts
+    (drift,) = audit(tick, State(0.0, jnp.zeros(3, BF16))).drifts
     assert (drift.path, drift.kind) == ("state.time", "weak_type")
     assert (drift.before, drift.after) == ("float32 (weak)", "float32")
 
@@ -133,16 +126,6 @@ def test_the_caller_s_containers_are_left_as_they_are():
     (drift,) = audit(step, first).drifts
     assert (drift.before, drift.after) == ("int32", "float32")
     assert first["count"].dtype == jnp.int32
-
-
-def test_the_flag_is_the_callers():
-    before = x64_enabled()
-    step = lambda n, x: n + jnp.argmax(x)
-    args = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((3,), F32)
-    assert audit(step, *args).ok is not before
-    assert [drift.after for drift in audit(step, *args, x64=True).drifts] == ["int64"]
-    assert audit(step, *args, x64=False).ok
-    assert x64_enabled() is before
 
 
 LOOPS = {

@@ -13,9 +13,10 @@ from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
-from .._precision.curve import check_call, plan_call
+from .._precision.curve import PlanSearch, check_call, plan_call
 from .._precision.planned import BUDGET, PlannedInputs
 from .._precision.prepared import Show, status
+from .._precision.rows import plain
 from . import options as command_line
 from .forms import Annotation, FormedReport, check_files, deliver
 from .options import UsageError
@@ -80,13 +81,11 @@ def _searched(
     more = _more(options, reader)
     with call.running():
         found = plan_call(*call[2:], options.narrow, options.tolerance, more, show)
-    text = str(found)
+    more = f"\n\n{found.plan.text()}" * (not options.json)
     if options.out:
         found.plan.save(options.out)
-        text += f"\n{options.out} is written."
-    elif not options.json:
-        text += f"\n\n{found.plan.text()}"
-    return _of_plan(text, found.headline, found.is_of_use, found.data)
+        more = f"\n{options.out} is written."
+    return _of_plan(found, found.is_of_use, more)
 
 
 def _checked(
@@ -98,12 +97,14 @@ def _checked(
             found = check_call(*call[2:], options.check, options.tolerance, more, show)
     except PlanError as error:
         raise UsageError(str(error)) from error
-    return _of_plan(str(found), str(found), found.is_within, found.data)
+    return _of_plan(found, found.is_within)
 
 
-def _of_plan(text: str, headline: str, is_ok: bool, data: dict) -> _Found:
-    finding = Annotation(None, "plan", headline, "notice" if is_ok else "error")
-    return FormedReport(text, [finding], data), is_ok, ""
+def _of_plan(found: PlanSearch, is_ok: bool, more: str = "") -> _Found:
+    text, level = str(found), "notice" if is_ok else "error"
+    finding = Annotation(None, "plan", text, level)
+    data = plain(found) | {"ok": is_ok}
+    return FormedReport(text + more, [finding], data), is_ok, ""
 
 
 def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:

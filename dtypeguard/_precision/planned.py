@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -195,14 +195,10 @@ class Trials:
     @property
     def name(self) -> str:
         """What is measured, for a reader of the plan."""
-        f: Any = self._prepared.subject.f
-        while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
-            f = f.__wrapped__
+        f = self._prepared.subject.f
         inner = inspect.unwrap(f)
         name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
-        name = name if name.isidentifier() else "f"
         # Functions such as `jax.grad(loss)` bear the name of the one that they call.
-        if inner is not f:
-            name = f"a function around {name}"
+        around = "a function around " * (inner is not f and hasattr(f, "__code__"))
         is_gradient = any(node.is_backward for node in self.program.block.all_nodes())
-        return f"autocast({name}){', with the gradient inside' * is_gradient}"
+        return f"autocast({around}{name}){', with the gradient inside' * is_gradient}"

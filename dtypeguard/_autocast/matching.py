@@ -37,6 +37,11 @@ class MatchedLine(NamedTuple):
     expression: str | None
     scope: str
 
+    @property
+    def loose(self) -> "MatchedLine":
+        """What entries tell apart: the same with any number for each of its floats."""
+        return self._replace(expression=_loose(self.expression or ""))
+
     def __str__(self) -> str:
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
@@ -134,9 +139,9 @@ class Matcher:
 
 def matches(entry: PlanEntry, line: MatchedLine) -> bool:
     """Whether an entry of a plan names a line."""
-    if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
+    scope, text = entry.scope, entry.expression
+    if scope not in (None, line.scope) and not _is_in_scope(str(scope), line.scope):
         return False
-    text = entry.expression
     if text is not None and _loose(text) != _loose(line.expression or ""):
         return False
     return _is_place(entry.place, line.place)

@@ -53,10 +53,12 @@ class Ranking:
         self._show, self.count, self.is_spent = show_status, 0, False
         self._errors: dict[frozenset[int], float] = {}
         program, widths = trials.program, by_plan(trials.program, plan)
+        lines = dict[MatchedLine, MatchedLine]()
         by_line = defaultdict[MatchedLine, list[int]](list)
         for node in program.block.all_nodes():
             if node.rounds and trials.narrows(node, widths):
-                by_line[key_of_line(node.stack)].append(node.number)
+                line = key_of_line(node.stack)
+                by_line[lines.setdefault(line.loose, line)].append(node.number)
         work = lambda numbers: sum(trials.work.get(number, 0.0) for number in numbers)
         self.parts = [
             Part(line, frozenset(numbers), work(numbers))

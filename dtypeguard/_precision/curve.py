@@ -103,9 +103,6 @@ def _off(plan: Plan) -> str:
     return f"{off}, {'' if is_within(plan) else 'not '}within {percent(plan.tolerance)}"
 
 
-# The search
-
-
 def plan_call(
     f: Function,
     args: Args,

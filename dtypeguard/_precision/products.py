@@ -7,9 +7,9 @@ import jax
 
 from .._leaves.arguments import shown
 from .._leaves.types import DType
+from .._numbers.formats import Products
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
-from .._numbers.products import Level, Products
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
 from .runs import Runs
@@ -26,10 +26,10 @@ def check_options(products: Products, wide: DType, narrow: DType) -> None:
             )
 
 
-def _remedy(level: Level, line: Line, _: bool) -> str:
+def _remedy(level: str, line: Line, _: bool) -> str:
     """What to write for a line."""
-    precision, origin = f"jax.lax.Precision.{level.name}", line.origin
-    within = f'with jax.default_matmul_precision("{level.name.lower()}"):'
+    precision, origin = f"jax.lax.Precision.{level}", line.origin
+    within = f'with jax.default_matmul_precision("{level.lower()}"):'
     if origin is None or not origin.file:
         return f"Put `{within}` around its call: no line outside JAX multiplies."
     if _asks(line):

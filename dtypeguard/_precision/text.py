@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from .._leaves.rows import columns, percent
-from .._numbers.products import products_named
+from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
 from .rows import STOCHASTICALLY, LineLoss

@@ -29,6 +29,8 @@ from .difference import Difference
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
 # another computation.
 _EXPLAINS, _FAR = 2.0, 2.5
+# A difference of less than this part of what a device rounds is not of it.
+_LEAST_PART = 0.5
 # On so many other inputs a program rounds anew.
 _DRAWS = 6
 # Numbers of the source, and sums in another order, round by so many units in the last place
@@ -58,15 +60,15 @@ class Rounding(NamedTuple):
     """How far rounding in some precision takes the outputs of a program.
 
     Attributes:
-        dtype: whose rounding it is.
         made: the outputs in this precision.
         most: for each output, the greatest sizes of what rounding gave.
+        least: for each, the least size as a whole.
         source: for each, the size of what rounded numbers of the source give.
     """
 
-    dtype: np.dtype
     made: list[np.ndarray]
     most: np.ndarray
+    least: np.ndarray
     source: np.ndarray
 
 
@@ -110,7 +112,8 @@ class Judge:
         unit = _UNITS * min(eps, float(jnp.finfo(_SINGLE).eps))
         other = [x if e else x * (1 + unit) for x, e in zip(self.truth, self._exact)]
         source = self._sizes(other, self.truth)
-        return Rounding(dtype, made, np.max([*drawn, source], 0), source[:, 0])
+        most, least = np.max([*drawn, source], 0), np.min(drawn, 0)[:, 0]
+        return Rounding(made, most, least, source[:, 0])
 
     def _sizes(self, made: list[np.ndarray], beside: list[np.ndarray]) -> np.ndarray:
         pairs = zip(map(_difference, made, beside), self._exact)
@@ -159,7 +162,9 @@ class Judge:
         """The device whose products would explain a difference."""
         for device in () if self._formats.products else _DEVICES:
             there = Formats(_SINGLE, is_own=True, products=products_named(device))
-            if self._beyond(self._rounding(there), n, off) <= _EXPLAINS:
+            rounding = self._rounding(there)
+            is_much = self._size(n, off) >= _LEAST_PART * rounding.least[n]
+            if is_much and self._beyond(rounding, n, off) <= _EXPLAINS:
                 return device
         return None
 
@@ -282,12 +287,6 @@ def _difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(is_same, 0.0, x - y)
 
 
-def _in(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """An array rounded to a dtype."""
-    with np.errstate(over="ignore"):
-        return x.astype(dtype).astype(np.float64)
-
-
 def _excess(size: float, most: float) -> float:
     """How many times as great a size is; 0 if it is not greater."""
     if size <= most:
@@ -309,5 +308,7 @@ def _grid(array: np.ndarray) -> np.dtype:
     """The narrowest dtype that has all numbers of an array."""
     numbers = _numeric(array)
     known = _BFLOAT16, _FLOAT16, _SINGLE
-    is_of = lambda dtype: np.array_equal(_in(numbers, dtype), numbers, equal_nan=True)
-    return next(filter(is_of, known), _DOUBLE)
+    made = lambda dtype: numbers.astype(dtype).astype(np.float64)
+    is_of = lambda dtype: np.array_equal(made(dtype), numbers, equal_nan=True)
+    with np.errstate(over="ignore"):
+        return next(filter(is_of, known), _DOUBLE)

@@ -179,8 +179,10 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 
 
 def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
+    # What made an index a float is rather to be changed than its use.
+    site, is_index = call.site, kind(call.wanted) == "int"
     leaves = [
-        RefusedLeaf(n, text, (x.value,), of_argument(x, call.site), argument=x)
+        RefusedLeaf(n, text, (x.value,), of_argument(x, site), None, is_index, argument=x)
         for n, (text, x) in enumerate(named)
     ]
     text = f"{call.site.name or 'a call'} refuses the types of what it is given."

@@ -47,7 +47,7 @@ def fields_of(value: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for space in map(_namespace, _mro(type(value))):
         variables = space.get("__dict__")
-        if type(variables) in _SLOTS:
+        if type(variables) in (GetSetDescriptorType, MemberDescriptorType):
             known = variables.__get__(value)
             found = (dict(known) if type(known) in (dict, MappingProxyType) else {}) | found
         for name, slot in space.items():
@@ -57,9 +57,6 @@ def fields_of(value: object) -> dict[str, Any]:
                 except AttributeError:  # not assigned yet
                     continue
     return found
-
-
-_SLOTS = GetSetDescriptorType, MemberDescriptorType
 
 
 def items_of(value: Any) -> Iterator[tuple[object, Any]]:

@@ -132,6 +132,8 @@ def complaint(message: str) -> Complaint | None:
     types = [given] if given else _REFUSED.findall(message)
     if wanted == "int32":  # the first that is none is refused
         types = [x for x in re.findall(_TYPE, message) if "int" not in x]
+    if given in ("float64", "complex128") and role.wanted:
+        wanted = {"float32": "float64", "complex64": "complex128"}.get(wanted, wanted)
     refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
     return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 

@@ -72,7 +72,7 @@ class Runs:
         self._measures, self.program, self._graph = measures, measures.program, graph
         self.written, self.count = measures.written, 0
         self._wide, others = plans.wide(self.program), Noted()
-        exact = measures.run(self._wide, Probes(decisions=others))
+        exact = measures.run(self._wide, Probes(others))
         self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
         self.decisions = _compared(self.program, measures.decisions, others)

@@ -114,10 +114,8 @@ class _Run(Interpreter):
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes
     ) -> tuple[list[Leaf], Noted | None]:
         """The results of the body of a loop or of shards, and what is noted of them."""
-        outer, self.probes = self.probes, probes
-        made = self._left(node, block, given)
-        self.probes = outer
-        return made, probes.noted
+        inside = _Run(self.plan, probes, self.arithmetic)
+        return inside._left(node, block, given), probes.noted
 
     def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
         made, entries = self.block(block, given), self._carried(node)
@@ -211,10 +209,8 @@ class _Run(Interpreter):
         """Whether a loop goes on: as often as the run that is followed, if one is."""
         if most is not None:
             return turns < most
-        outer, self.probes = self.probes, Probes()
-        (is_on,) = self.block(node.inner[1], [*constants, *carry])
-        self.probes = outer
-        return is_on
+        condition = _Run(self.plan, Probes(), self.arithmetic)
+        return condition.block(node.inner[1], [*constants, *carry])[0]
 
     def _caller(
         self, node: Node, part: Callable[..., Any], is_long: bool

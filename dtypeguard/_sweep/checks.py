@@ -6,7 +6,6 @@ A check raises where a user's program would. Nearly everything is traced and doe
 import contextlib
 import copy
 import functools
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -29,7 +28,7 @@ from .._guard.record import record, restore
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak
-from .._leaves.rows import by_path, tree_rows, type_of
+from .._leaves.rows import by_path, describe, tree_rows, type_of
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 
@@ -95,8 +94,7 @@ def one_line(error: Exception) -> str:
         return str(error)
     first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
     leaf = next((line for line in others if " has type " in line or "->" in line), "")
-    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
-    return textwrap.shorten(line, 400, placeholder=" ...")
+    return f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
 
 
 def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
@@ -124,8 +122,7 @@ def _type(leaf: Leaf) -> str:
 
 def _told(leaf: Leaf, other: Leaf) -> str:
     """The type of a leaf, with its shape if that of the other differs."""
-    is_same = jnp.shape(leaf) == jnp.shape(other)
-    return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
+    return _type(leaf) if jnp.shape(leaf) == jnp.shape(other) else describe(leaf)
 
 
 def raise_first(faults: Iterable[str]) -> None:

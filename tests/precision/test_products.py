@@ -13,7 +13,6 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
-from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
@@ -338,9 +337,3 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     with jax.default_matmul_precision("bfloat16"):
         f = lambda x: plain.apply(params, x)
         assert within in str(audit_precision(f, A, matmul_precision="tpu"))
-
-
-def test_a_test_can_check_it():
-    check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-2)
-    with pytest.raises(AssertionError, match="as on a TPU"):
-        check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-3)

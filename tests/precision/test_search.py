@@ -29,21 +29,6 @@ def test_a_line_that_only_flips_decisions_is_the_fix():
     assert report.left == 0
 
 
-def test_casting_back_rounds_what_another_line_uses():
-    """Kept wide, an average moves; cast back after each turn, it does not."""
-
-    def f(mean, xs):
-        def step(mean, x):
-            mean = 0.999 * mean + 0.001 * x
-            return mean, None
-
-        return jax.lax.scan(step, mean, xs)[0]
-
-    report = audit_precision(f, jnp.ones(3, BF16), jnp.zeros((300, 3), BF16))
-    assert report.left == pytest.approx(0, abs=1e-6)
-    assert "takes the update away" in str(report).splitlines()[0]
-
-
 def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
     """Three layers lose alike; with the first one wide, all products are."""
     weights = [normal(seed, 32, 32, dtype=BF16) / 6 for seed in range(3)]

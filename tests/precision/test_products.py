@@ -6,6 +6,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import products
 import pytest
 from helpers import need
@@ -337,3 +338,15 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     with jax.default_matmul_precision("bfloat16"):
         f = lambda x: plain.apply(params, x)
         assert within in str(audit_precision(f, A, matmul_precision="tpu"))
+
+
+def test_products_that_are_too_small_for_a_device():
+    x, y = normal(0, 4, 4), normal(1, 4, 4)
+    product = lambda x, y: x @ y
+    report = audit_precision(product, x, y, matmul_precision="a100")
+    assert "or is too small to be" in report.headline
+    rounded = lambda x: jax.lax.reduce_precision(x, 8, 10)
+    reference = np.asarray(product(rounded(x), rounded(y)))
+    report = audit_precision(product, x, y, reference=reference)
+    assert report.differences[0].verdict == "differs"
+    assert 'matmul_precision="tensorfloat32"' in report.differences[0].reason

@@ -119,28 +119,15 @@ class _Name(str):
     __slots__ = ()
 
 
-class _Structure(Closed):
-    """The structure of `Contents`: an object and its paths; equal by type and paths."""
-
-    def __init__(self, held: Contents):
-        super().__init__(held.node)
-        self.names = tuple(held.values)
-        self.structure = held.structure
-
-    def __eq__(self, other: object) -> bool:
-        own = self.names, self.structure
-        others = getattr(other, "names", None), getattr(other, "structure", None)
-        return super().__eq__(other) and own == others
-
-    def __hash__(self) -> int:
-        return hash((type(self.node), self.names))
+def _static(held: Contents) -> tuple[Closed, tuple[str, ...], Any]:
+    return Closed(held.node), tuple(held.values), held.structure
 
 
 tree_util.register_pytree_with_keys(
     Contents,
-    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _Structure(held)),
-    lambda x, values: Contents(x.node, dict(zip(x.names, values)), x.structure),
-    lambda held: (tuple(held.values.values()), _Structure(held)),
+    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _static(held)),
+    lambda x, values: Contents(x[0].node, dict(zip(x[1], values)), x[2]),
+    lambda held: (tuple(held.values.values()), _static(held)),
 )
 
 

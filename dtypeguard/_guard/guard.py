@@ -205,7 +205,7 @@ def _guard_transformation(
         first = lambda _: as_arrays(inner.init(given.copy()))
         return own_buffers(without_x64(first, warn, params), given.leaves)
 
-    def run(updates, state, params, extra_args, asked=None):
+    def run(updates, state, params, extra_args):
         callers_x64 = x64_enabled()
         check_available(policy)
         all_given = Snapshot(updates), Snapshot(state), Snapshot(params)
@@ -234,7 +234,7 @@ def _guard_transformation(
                     )
                     # The wider dtypes are ours and reported: no drift of the optimizer.
                     return settle(outputs, given, replace(policy, on_drift="cast"), warn)
-            return settle(outputs, given, policy, warn, asked)
+            return settle(outputs, given, policy, warn)
 
         arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
         inputs = (updates, arrays, params, wide_integers(extra_args), of_updates)

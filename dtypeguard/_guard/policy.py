@@ -81,12 +81,10 @@ class Policy:
             `jax.lax.convert_element_type` does: float to int truncates, complex to real
             drops the imaginary part.
         on_drift: what to do if the inner optimizer changes the dtype or weak type of a leaf
-            of the state, or returns an update in another dtype than its param. Casts that
-            the policy asks for are not drifts: those to an `updates_dtype`, and those of
-            what the optimizer returns narrower than the state that it is shown, or wider
-            due to it. `"cast"` casts the leaf back;
-            `"warn"` casts it back and names every such leaf in one `DtypeGuardWarning`;
-            `"error"` names them in a `DtypeDriftError`.
+            of the state, or returns an update in another dtype than its param. `"cast"`
+            casts the leaf back; `"warn"` casts it back and names every such leaf in one
+            `DtypeGuardWarning`; `"error"` names them in a `DtypeDriftError`. Where a policy
+            asks for a dtype or stochastic rounding, casts between floats are no drifts.
         seed: the first seed of `rounding="stochastic"`, from 0 to 2**32 - 1.
 
     Raises:
@@ -142,12 +140,6 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
 
-def widens_updates(policy: Policy) -> bool:
-    """Whether updates may come in other dtypes than a policy asks for, due to it."""
-    shows_a_wide_state = changes_precision(policy) and policy.compute_dtype is None
-    return shows_a_wide_state or policy.updates_dtype not in (None, "params")
-
-
 def asks_wide(policy: Policy) -> bool:
     """Whether the optimizer is to compute, or its updates to come, in float64."""
     # The scalar type: a dtype of float64 equals None.
@@ -159,6 +151,11 @@ def changes_precision(policy: Policy) -> bool:
     """Whether the inner optimizer sees or stores other dtypes than it is given."""
     given = policy.compute_dtype is not None or policy.state_dtype is not None
     return given or policy.rounding != "nearest"
+
+
+def changes_dtypes(policy: Policy) -> bool:
+    """Whether floats may come in other dtypes than they were given, due to a policy."""
+    return changes_precision(policy) or policy.updates_dtype not in (None, "params")
 
 
 class _Rule(dict[str, DType]):

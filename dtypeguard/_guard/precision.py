@@ -1,6 +1,5 @@
 """Wraps a guarded optimizer to compute in one dtype and store the state in another."""
 
-import contextlib
 import fnmatch
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -82,19 +81,10 @@ def in_precision(
         like_params = updates if params is None else params
         seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)
 
-        def asked():
-            """The dtypes besides that in `seen` in which each leaf may come back."""
-            own = {}
-            with contextlib.suppress(Exception):  # see `cast_following`
-                own = followed(init_inner, like_params, widen_state, widen)
-            return [{dtype_of(x), own.get(path)} for path, x in by_path(stored).items()]
-
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
             extra_args = convert_extra_args(extra_args, widen)
-        new_updates, new_state = update_inner(
-            wide_updates, seen, wide_params, extra_args, asked
-        )
+        new_updates, new_state = update_inner(wide_updates, seen, wide_params, extra_args)
         if computes:
             given = Snapshot(updates), Snapshot(params)
             new_updates = settle_updates(new_updates, *given, policy).tree

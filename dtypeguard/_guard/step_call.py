@@ -175,9 +175,10 @@ class GuardedCall:
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
         report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        is_cast = any(each.drifted for each in new)
+        question = carry.ambiguity(found, values[0]) if is_cast else ""
         # The first item of what a loop's body returns is the carry.
-        is_asked = any(each.drifted for each in new) and not self._loop
-        if is_asked and (question := carry.ambiguity(found, values)):
+        if question and not self._loop:
             self.guarded.warn_once(question + more("guard-a-step"))
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
@@ -192,29 +193,24 @@ class GuardedCall:
                 yield settle_held(self._part(held.label), held, node, self.guarded.policy)
 
     def _part(self, label: str) -> Output:
-        carry = self.carry
         # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
         # comes back in another type. (Equinox 0.13.8)
         is_fixed = self._loop == LOOPS_OF_EQUINOX
-        return Output(label, carry.step, carry.owner, starts_weak=not is_fixed)
+        return Output(label, self.carry.step, self.carry.owner, starts_weak=not is_fixed)
 
     @functools.cached_property
     def _loop(self) -> str:
-        """Whose loop has the step as its body; empty if it is no body."""
-        leaves = (leaf for each in self.carried for leaf in each.leaves)
-        if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return ""  # an eager step is nobody's body
-        frame, others, is_in_jax = sys._getframe(), 0, False
-        while frame.f_back is not None and others < 2:  # a lambda may be around the step
-            frame = frame.f_back
+        """Whose loop called the step, or a lambda around it; empty if none did."""
+        frame, others, loop = sys._getframe(), 0, ""
+        while frame is not None and others < 2 and loop != LOOPS_OF_EQUINOX:
             module = frame.f_globals.get("__name__", "")
-            if module.startswith(LOOPS_OF_EQUINOX):
-                return LOOPS_OF_EQUINOX
-            if module.startswith(LOOPS_OF_JAX):
-                is_in_jax = True  # which Equinox may have called
-            elif is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
-                others += 2 if is_in_jax else 1
-        return LOOPS_OF_JAX if is_in_jax else ""
+            # Equinox may have called a loop of JAX.
+            loops = (LOOPS_OF_EQUINOX, LOOPS_OF_JAX)
+            loop = next(filter(module.startswith, loops), loop)
+            if is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
+                others += 2 if loop else 1
+            frame = frame.f_back
+        return loop
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

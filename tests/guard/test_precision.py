@@ -338,18 +338,13 @@ def returning(**new):
     return optax.GradientTransformation(spy().init, lambda u, s, p: (u, s | new))
 
 
-def test_what_the_policy_asks_for_is_no_drift():
-    policy = Policy(compute_dtype=F32, state_dtype=BF16, on_drift="error")
-    one_update(guard(spy(), policy=policy))
-    stored = Policy(state_dtype=BF16, on_drift="error")
-    narrow = jnp.ones((), F16)
-    for asked, name, leaf in (
-        (policy, "scale", narrow),
-        (stored, "scale", narrow),
-        (stored, "fixed", params_of()),
-    ):
-        with pytest.raises(DtypeDriftError, match=rf"\['{name}'\].* +float32.* -> "):
-            one_update(guard(returning(**{name: leaf}), policy=asked))
+def test_a_policy_of_dtypes_reports_no_cast_between_floats():
+    for options in ({"compute_dtype": F32, "state_dtype": BF16}, {"state_dtype": BF16}):
+        policy = Policy(**options, on_drift="error")
+        for new in ({}, {"scale": jnp.ones((), F16)}, {"fixed": params_of()}):
+            one_update(guard(returning(**new), policy=policy))
+        with pytest.raises(DtypeDriftError, match=r"\['scale'\].* -> float32\[\],weak"):
+            one_update(guard(returning(scale=jnp.asarray(1.0)), policy=policy))
 
 
 # Stochastic rounding of the state -------------------------------------------------------

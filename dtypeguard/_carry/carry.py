@@ -88,11 +88,7 @@ class Carry(NamedTuple):
         return tuple(given), named
 
     def find(
-        self,
-        result: PyTree,
-        values: Sequence[PyTree],
-        in_place: bool = False,
-        args: Args = (),
+        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
     ) -> ReturnedCarry:
         """Locates the carry in the result of a step; raises `TypeError` if it is not sure.
 
@@ -100,46 +96,6 @@ class Carry(NamedTuple):
         if it changes any, its first argument. If no item has the tree of the carry, it is
         the likelier one, for a message about the tree that changed.
         """
-        try:
-            return self._find(result, values, in_place)
-        except TypeError as error:
-            if remedy := self.self_remedy(args, result):
-                error = TypeError(f"{error} If it is self that comes back: {remedy}.")
-            raise error from None
-
-    def self_remedy(self, args: Args, result: PyTree) -> str:
-        """What to write if the `self` of a method is what comes back; "" if it is not."""
-        is_method = self.is_default and args and self.names.at(0) == "self"
-        if not is_method or self.places[0].name == "self":  # the only one
-            return ""
-        items, is_self = Items(result), lambda value: type(value) is type(args[0])
-        keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
-        if is_self(result):
-            return f'{self.owner}(..., carry="self")'
-        which = f", returned={keys[0]!r}" if keys and keys[0] != 0 else ""
-        return f'{self.owner}(..., carry="self"{which})' if keys else ""
-
-    def ambiguity(self, found: ReturnedCarry, carry: PyTree) -> str:
-        """What to ask if another item than the first is like the carry; "" if none is."""
-        items = found.items
-        if items is None or not found.indices or not self.is_one or self.returned:
-            return ""
-        taken, *others = zip(items.keys, items.values)
-        is_other = lambda item: item is not taken[1] and is_alike(carry, item)
-        also = [key for key, item in others if is_other(item)]
-        if not also:
-            return ""
-        (name,), listed = self.labels, " and ".join(map(repr, also))
-        return (
-            f"{self.step} returned {items.summary()}. {self.owner} takes item {taken[0]!r} "
-            f"for the new {name} and casts it, but item {listed} could be {name} as well. "
-            f"Write {self.owner}(..., returned={also[0]!r}) if it is, and "
-            f"returned={taken[0]!r} if not."
-        )
-
-    def _find(
-        self, result: PyTree, values: Sequence[PyTree], in_place: bool
-    ) -> ReturnedCarry:
         structures, every = [structure(value) for value in values], range(len(values))
         # Where a step changes other arguments in place, its first argument is a carry only
         # by default, and may be a batch: no loss of the same structure is meant by it.
@@ -176,6 +132,36 @@ class Carry(NamedTuple):
             if ordered >= len(rest):
                 return ReturnedCarry(result, items, range(len(rest)), every)
         raise TypeError(self._no_such_items(items, structures))
+
+    def self_remedy(self, args: Args, result: PyTree) -> str:
+        """What to write if the `self` of a method is what comes back; "" if it is not."""
+        is_method = self.is_default and args and self.names.at(0) == "self"
+        if not is_method or self.places[0].name == "self":  # the only one
+            return ""
+        items, is_self = Items(result), lambda value: type(value) is type(args[0])
+        keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
+        if is_self(result):
+            return f'{self.owner}(..., carry="self")'
+        which = f", returned={keys[0]!r}" if keys and keys[0] != 0 else ""
+        return f'{self.owner}(..., carry="self"{which})' if keys else ""
+
+    def ambiguity(self, found: ReturnedCarry, carry: PyTree) -> str:
+        """What to ask if another item than the first is like the carry; "" if none is."""
+        items = found.items
+        if items is None or not found.indices or not self.is_one or self.returned:
+            return ""
+        taken, *others = zip(items.keys, items.values)
+        is_other = lambda item: item is not taken[1] and is_alike(carry, item)
+        also = [key for key, item in others if is_other(item)]
+        if not also:
+            return ""
+        (name,), listed = self.labels, " and ".join(map(repr, also))
+        return (
+            f"{self.step} returned {items.summary()}. {self.owner} takes item {taken[0]!r} "
+            f"for the new {name} and casts it, but item {listed} could be {name} as well. "
+            f"Write {self.owner}(..., returned={also[0]!r}) if it is, and "
+            f"returned={taken[0]!r} if not."
+        )
 
     def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
@@ -278,7 +264,6 @@ class Call:
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
-        self._args = args
         self._spread = spread if in_place else lambda tree: tree
         inside = carry.held(self._values, {}) if in_place else []
         known = {id(each.node) for each in inside}
@@ -315,7 +300,7 @@ class Call:
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and the other results."""
-        found = self._carry.find(result, self._values, self._is_in_place, self._args)
+        found = self._carry.find(result, self._values, self._is_in_place)
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value

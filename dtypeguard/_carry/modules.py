@@ -200,12 +200,8 @@ def _put_raw(variable: NNXObject, value: PyTree) -> None:
 
 
 def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:
-    parts = []
-    for length, part in enumerate(path):
-        if isinstance(part, int):
-            parts.append(f"[{part}]")
-        elif isinstance(nodes.get(path[:length]), Mapping):
-            parts.append(f"[{part!r}]")
-        else:
-            parts.append(f".{part}")
-    return "".join(parts)
+    def part(length: int, key: Key) -> str:
+        is_item = isinstance(key, int) or isinstance(nodes.get(path[:length]), Mapping)
+        return f"[{key!r}]" if is_item else f".{key}"
+
+    return "".join(part(*each) for each in enumerate(path))

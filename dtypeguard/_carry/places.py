@@ -91,7 +91,7 @@ class Names:
 
 
 def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless that begins with `*args`."""
+    """The signature of a callable; of a wrapper its own, unless `*args` comes first."""
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)

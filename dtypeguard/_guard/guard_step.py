@@ -232,10 +232,9 @@ class _GuardedStep:
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # the very function, to `inspect.unwrap`
             return self.step
-        is_of_jit = vars(self).get("is_jitted", False) and hasattr(self.copy, name)
-        remedy = " Write jax.jit(guard_step(f)) in place of guard_step(jax.jit(f))."
         raise AttributeError(
-            f"A guarded step has no attribute {name!r}.{remedy if is_of_jit else ''}"
+            f"A guarded step has no attribute {name!r}. Those of jax.jit(f) are of "
+            "jax.jit(guard_step(f)), not of guard_step(jax.jit(f))."
         )
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:

@@ -1,8 +1,7 @@
 """The dtypes a guard computes in and stores, what it may cast, and what it reports."""
 
 import dataclasses
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import jax
@@ -11,14 +10,14 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.types import DType, Leaf, public
+from .._leaves.types import DType, public
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
 _OnDrift = Literal["cast", "warn", "error"]
 _Rounding = Literal["nearest", "stochastic"]
 _DTypeLike = DType  # a NumPy dtype, a JAX scalar type or their name
-_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Leaf], _DTypeLike | None]
+_StateRule = Mapping[str, _DTypeLike]
 
 
 @public
@@ -53,8 +52,6 @@ class Policy:
               for anything, `?` for one character, and everything else for itself. A leaf
               that no pattern matches is stored as with None. A pattern that matches no
               leaf to which `state_dtype` applies is an error;
-            - a function of the path and the leaf that returns a dtype or None, which is
-              deprecated: write a mapping;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
 
             Only named leaves, as in `{"*.mu*": jnp.float16}`, are stored in dtypes with a
@@ -243,10 +240,6 @@ def _state_dtype(name: str, value: _DTypeLike) -> DType:
                 raise _error(name, {pattern: wanted}, _REMEDIES["patterns"])
             rule[pattern] = storable(wanted).type
         return rule
-    if callable(value) and not (isinstance(value, type) or hasattr(value, "dtype")):
-        message = "Policy(state_dtype=function) is deprecated: write a mapping of patterns."
-        warnings.warn(message, DeprecationWarning, stacklevel=4)
-        return value
     made = _stored_dtype(name, value)
     if made != "params":
         refuse_blanket(jnp.dtype(made))

@@ -23,7 +23,7 @@ from .attempts import (
     dtypes_of_init,
     followed,
 )
-from .policy import Policy, Unavailable, float_dtype, refuse_blanket, storable
+from .policy import Policy, Unavailable, float_dtype, refuse_blanket
 from .settle import settle_updates
 
 # A cast of (leaf, dtype, number of the leaf).
@@ -168,10 +168,8 @@ def stored_dtypes(
         wanted = own()
     elif isinstance(state_dtype, dict):
         wanted = _by_pattern(state_dtype, leaves)
-    elif float_dtype(state_dtype) is not None:
-        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
     else:
-        wanted = {path: _asked(state_dtype, path, leaf) for path, leaf in leaves.items()}
+        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
     stored = {}
     for path, leaf in leaves.items():
         dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
@@ -202,13 +200,3 @@ def _by_pattern(rule: Dtypes, leaves: dict[str, Leaf]) -> Dtypes:
         )
     first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
     return {path: float_dtype(first(path)) for path in leaves}
-
-
-def _asked(rule: Function, path: str, leaf: Leaf) -> DType:
-    """What a function of path and leaf asks for, which is deprecated."""
-    answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
-    if answer is not None and storable(answer) is None:
-        raise ValueError(
-            f"state_dtype returned {answer!r} for {path}: return a floating dtype."
-        )
-    return storable(answer)

@@ -13,7 +13,7 @@ from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import FEW, and_more, short_table
-from .._leaves.rows import Row, count, describe, paths
+from .._leaves.rows import count, describe, paths, rows_of
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import pair
@@ -92,11 +92,8 @@ def restore(state: State, record: _T) -> _T:
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
         (leaves, changes), tree = pair(record, state, "state"), record
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
-    rows = [
-        Row(f"state{path}", describe(like), describe(leaf), remedy)
-        for path, leaf, like, (_, remedy) in zip(paths(tree), leaves, wanted, outcomes)
-        if remedy
-    ]
+    remedies = [remedy for _, remedy in outcomes]
+    rows = rows_of("state", paths(tree), wanted, leaves, remedies) if any(remedies) else []
     if rows:
         headline = f"{count(rows)} cannot be restored:"
         message = short_table(headline, rows) + more("checkpoints")

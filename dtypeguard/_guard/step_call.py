@@ -146,23 +146,23 @@ class GuardedCall:
         """What the step returned, with its carry settled."""
         try:
             return self._settled(result)
-        except DtypeDriftError as error:
-            remedy = self.carry.self_remedy(self.args, result)
-            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
-            is_default = self.carry.is_default
-            if not (is_default and (is_reshaped or remedy)):
+        except TypeError as error:
+            carry, rows = self.carry, getattr(error, "rows", ())
+            remedy = carry.self_remedy(self.args, result)
+            is_reshaped = any("return it in shape" in row.remedy for row in rows)
+            if not (carry.is_default and (is_reshaped or remedy)):
                 raise
-            remedy = remedy or f"{self.carry.owner}(..., carry=NAME)"
-            raise DtypeDriftError(
-                f"{error}\nA guard takes the first argument, {self.carry.labels[0]}, for "
-                f"the carry. To name another: {remedy}.",
-                error.rows,
-            ) from None
+            remedy = remedy or f"{carry.owner}(..., carry=NAME)"
+            message = (
+                f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
+                f"carry. To name another: {remedy}."
+            )
+            raise (DtypeDriftError(message, rows) if rows else TypeError(message)) from None
 
     def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
         """Locates the carry in a result; also returns the carries of the call."""
         values = self._values()
-        return self.carry.find(result, values, bool(self.held), self.args), values
+        return self.carry.find(result, values, bool(self.held)), values
 
     def _settled(self, result: PyTree) -> PyTree:
         found, values = self._find(result)

@@ -81,6 +81,20 @@ def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row
     return rows or [Row(name, old, new, remedy)]
 
 
+def rows_of(
+    name: str,
+    paths: Sequence[str],
+    before: Iterable[Leaf],
+    after: Iterable[Leaf],
+    remedies: Iterable[str],
+) -> list[Row]:
+    """A row for each leaf that has a remedy."""
+    leaves = zip(paths, before, after, remedies)
+    return [
+        Row(name + p, describe(x), describe(y), told) for p, x, y, told in leaves if told
+    ]
+
+
 def count(rows: Sequence[object]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"

@@ -202,21 +202,6 @@ def test_what_follows_the_params_is_stored_as_told(case):
     assert state["count"].dtype == I32
 
 
-def test_a_function_of_path_and_leaf_is_deprecated():
-    seen = {}
-
-    def rule(path, leaf):
-        seen[path] = str(leaf.dtype), leaf.shape
-        return F16 if "sum" in path else None
-
-    with pytest.warns(DeprecationWarning, match="write a mapping") as warned:
-        policy = Policy(state_dtype=rule)
-    assert warned[0].filename == __file__
-    state = guard(spy(), policy=policy).init(params_of())
-    assert seen == {"['scale']": ("bfloat16", ()), "['sum']['w']": ("bfloat16", (4, 3))}
-    assert state["sum"]["w"].dtype == F16
-
-
 @pytest.mark.parametrize("rule", [F64, {"*sum*": F64}])
 def test_a_float64_state_needs_x64(rule):
     """JAX would store float32 and warn."""
@@ -232,11 +217,8 @@ def test_rules_that_do_not_work():
     with pytest.raises(ValueError, match=r"match no leaf: '\*nu\*'.*\n") as error:
         opt.init(params_of())
     assert "  ['sum']['w']  bfloat16[4,3]" in str(error.value)
-    with pytest.warns(DeprecationWarning, match="write a mapping"):
-        policy = Policy(state_dtype=lambda path, leaf: jnp.int8)
-    opt = guard(spy(), policy=policy)
-    with pytest.raises(ValueError, match=r"int8.* for \['sca.*return a floating dtype"):
-        opt.init(params_of())
+    with pytest.raises(ValueError, match="or a mapping such as"):
+        Policy(state_dtype=lambda path, leaf: F16)
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,8 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
         headline = f"{owner} got updates in another tree than the params:"
         raise ValueError(short_table(headline, rows))
     leaves = tree_util.tree_leaves(params)
-    fits = lambda p, g: g is None or np.shape(g) == np.shape(p)
-    remedies = [
-        "" if fits(*each) else "give it in that shape" for each in zip(leaves, grads)
-    ]
+    is_wrong = lambda p, g: g is not None and np.shape(g) != np.shape(p)
+    remedies = ["give it in that shape" * is_wrong(*each) for each in zip(leaves, grads)]
     if any(remedies):
         rows = rows_of("updates", paths(params), leaves, grads, remedies)
         headline = f"{owner} got updates in other shapes than the params:"

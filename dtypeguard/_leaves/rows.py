@@ -89,9 +89,9 @@ def rows_of(
     remedies: Iterable[str],
 ) -> list[Row]:
     """A row for each leaf that has a remedy."""
-    leaves = zip(paths, before, after, remedies)
+    told = (each for each in zip(paths, before, after, remedies) if each[-1])
     return [
-        Row(name + p, describe(x), describe(y), told) for p, x, y, told in leaves if told
+        Row(name + path, describe(x), describe(y), remedy) for path, x, y, remedy in told
     ]
 
 

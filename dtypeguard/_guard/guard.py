@@ -27,6 +27,7 @@ from .._leaves.dtypes import (
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, first_line, more
+from .._leaves.rows import paths
 from .._leaves.types import Function, Leaf, Optimizer, Params, PyTree, State, public
 from .._source.warn import Attempts, WarnOnce
 from .attempts import (
@@ -202,8 +203,8 @@ def _guard_transformation(
     def init(params):
         given = Snapshot(params)
         # In the scope as well: a Python float in the state is a float32 there.
-        first = lambda _: as_arrays(inner.init(given.copy()))
-        return own_buffers(without_x64(first, warn, params), given.leaves)
+        first = lambda _: own_arrays(inner.init(given.copy()), given.leaves)
+        return without_x64(first, warn, params)
 
     def run(updates, state, params, extra_args):
         callers_x64 = x64_enabled()
@@ -324,60 +325,46 @@ def strong(tree: _T) -> _T:
 
 def _strong(tree: PyTree, path: str = "") -> PyTree:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
-    arrays = as_arrays(tree, f"strong: tree{path}", remedy)
-    return own_buffers(arrays, tree_util.tree_leaves(tree))
+    return own_arrays(tree, tree_util.tree_leaves(tree), f"strong: tree{path}", remedy)
 
 
-def as_arrays(
+def own_arrays(
     state: State,
+    params: Params,
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
 ) -> State:
-    """Makes JAX arrays of the Python and NumPy numbers of a state, except `constants`."""
-
-    def array(path, leaf):
-        dtype = dtype_of(leaf)
-        is_ready = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "weak_type")
-        if dtype is None or is_ready:
-            return leaf
-        if wraps(leaf, dtype):
-            raise OverflowError(
-                f"{where}{tree_util.keystr(path)} is {shown(leaf)}, which does not fit "
-                f"into {dtype}: {remedy}."
-            )
-        return jnp.array(native(leaf), dtype, copy=True)
-
-    pairs, snapshot = tree_util.tree_flatten_with_path(state)[0], Snapshot(state)
-    kept = snapshot.constants
-    leaves = [x if i in kept else array(path, x) for i, (path, x) in enumerate(pairs)]
-    return snapshot.with_leaves(leaves)
-
-
-def own_buffers(state: State, params: Params) -> State:
     """Makes a first state of strongly typed arrays, each with its own buffer.
 
     Nothing says who else holds an array (a table of rates, a param), so each is copied, one
     after another; an array that nobody else holds is freed meanwhile.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
+    where_of, snapshot = paths(state), Snapshot(state)
+    leaves = snapshot.leaves
+    del state
 
-    def own(leaf):
+    def own(i, leaf):
         if isinstance(leaf, jax.ShapeDtypeStruct):  # of strong, for what is only traced
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         dtype = dtype_of(leaf)
         if dtype is None and not isinstance(leaf, jax.Array):
             return leaf
+        if not hasattr(leaf, "weak_type") and wraps(leaf, dtype):
+            raise OverflowError(
+                f"{where}{where_of[i]} is {shown(leaf)}, which does not fit into {dtype}: "
+                f"{remedy}."
+            )
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            return jnp.array(native(leaf), dtype, copy=True)
         made = leaf if dtype is None else cast(leaf, dtype)
         if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
             made = _copied(leaf)
         seen.add(id(leaf))
         return made
 
-    snapshot = Snapshot(state)
-    leaves = snapshot.leaves
-    del state
     for i in range(len(leaves)):
-        leaves[i] = leaves[i] if i in snapshot.constants else own(leaves[i])
+        leaves[i] = leaves[i] if i in snapshot.constants else own(i, leaves[i])
     return snapshot.copy()
 
 

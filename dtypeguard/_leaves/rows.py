@@ -89,10 +89,8 @@ def rows_of(
     remedies: Iterable[str],
 ) -> list[Row]:
     """A row for each leaf that has a remedy."""
-    told = (each for each in zip(paths, before, after, remedies) if each[-1])
-    return [
-        Row(name + path, describe(x), describe(y), remedy) for path, x, y, remedy in told
-    ]
+    rows = zip(paths, before, after, remedies)
+    return [Row(name + p, describe(x), describe(y), told) for p, x, y, told in rows if told]
 
 
 def count(rows: Sequence[object]) -> str:

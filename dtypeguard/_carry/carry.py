@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jax import tree_util
 
-from .._leaves.arguments import is_transformation, shown
+from .._leaves.arguments import shown
 from .._leaves.types import Args, Function, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
 from .modules import gathered, objects, spread
 from .places import (
@@ -18,8 +18,6 @@ from .places import (
     ReturnedCarry,
     is_alike,
     is_unregistered,
-    name_of_step,
-    places_of,
     structure,
 )
 from .split import HeldTree, SplitTree
@@ -186,13 +184,6 @@ class Carry(NamedTuple):
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
-# The function for optimizers that corresponds to one for steps.
-_OF_AN_OPTIMIZER = {
-    "guard_step": "dtypeguard.guard(optimizer)",
-    "check_step": "dtypeguard.testing.check_contract(optimizer)",
-}
-
-
 def carry_of(
     owner: str,
     step: Step,
@@ -200,18 +191,14 @@ def carry_of(
     returned: Any = None,
 ) -> Carry:
     """Which arguments of a step come back, and as which items of its result."""
-    if is_transformation(step):
-        raise TypeError(
-            f"{owner} got {shown(step)}, which is an optimizer. Write "
-            f"{_OF_AN_OPTIMIZER.get(owner, 'a step that calls its update')}."
-        )
     if not callable(step) or isinstance(step, type):
         raise TypeError(
             f"{owner} got {shown(step)}. Give it a step: a function that takes its carry "
-            "and returns it."
+            "and returns it. (For an optimizer there are dtypeguard.guard and "
+            "dtypeguard.testing.check_contract.)"
         )
-    name, names = name_of_step(step), Names(step)
-    places = places_of(owner, name, names, carry)
+    names = Names(step)
+    places = names.places(owner, carry)
     is_one = not isinstance(carry, tuple)
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
@@ -222,7 +209,7 @@ def carry_of(
         )
     return Carry(
         owner,
-        name,
+        names.step,
         places,
         returned,
         is_one,

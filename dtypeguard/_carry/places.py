@@ -46,6 +46,7 @@ class Names:
     """The parameters of a step."""
 
     def __init__(self, step: Step):
+        self.step = _name_of(step)
         try:
             self.signature = _signature(step)
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
@@ -64,8 +65,32 @@ class Names:
             return self.by_position[position]
         return f"{self._rest or 'args'}[{position - len(self.by_position)}]"
 
-    def place(self, key: int | str) -> Place | None:
-        """The argument with a name or at a position, as `places_of` counts; or None."""
+    def places(
+        self, owner: str, carry: int | str | tuple[int | str, ...]
+    ) -> tuple[Place, ...]:
+        """The arguments that `carry` names.
+
+        Positions do not count a first parameter called `self` or `cls`, unless it is the
+        only one: so the decorator works on a method, above or below `jit`.
+        """
+        asked = carry if isinstance(carry, tuple) else (carry,)
+        is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)
+        if not asked or not all(isinstance(key, str) or is_number(key) for key in asked):
+            raise TypeError(
+                f"{owner} got carry={shown(carry)}. Write the position or the name of the "
+                'argument that comes back, or a tuple of them: carry=0, carry="state", '
+                'carry=("params", "opt_state").'
+            )
+        places = []
+        for key in asked:
+            place = self._place(key)
+            if place is None:
+                raise ValueError(f"{owner} got carry={key!r}, {self._remedy()}")
+            places.append(place)
+        return tuple(places)
+
+    def _place(self, key: int | str) -> Place | None:
+        """The argument with a name or at a position, as `places` counts; or None."""
         if isinstance(key, int):
             is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
             position = key if is_only else key + self._first
@@ -80,14 +105,23 @@ class Names:
         name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
         return Place(key, position, name, parameter.default)
 
-    def remedy(self, step: str) -> str:
-        """What to write for the carry of a step instead of what it does not take."""
+    def _remedy(self) -> str:
+        """What to write for the carry instead of what the step does not take."""
         names = [*self.named][self._first :]
         such_as = f'carry="{names[0]}"' if names else "carry=0"
         return (
-            f"but {step} takes {self.signature}. Write the position or the name of what "
-            f"comes back, such as {such_as}."
+            f"but {self.step} takes {self.signature}. Write the position or the name of "
+            f"what comes back, such as {such_as}."
         )
+
+
+def _name_of(step: Step) -> str:
+    """The name of a step in messages: its own, or that of its type."""
+    inner = getattr(step, "func", step)  # of a partial function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return "step" if name == "<lambda>" else name
 
 
 def _signature(step: Step) -> inspect.Signature:
@@ -101,40 +135,6 @@ def _signature(step: Step) -> inspect.Signature:
         if kinds[:1] != [_Parameter.VAR_POSITIONAL]:
             return own
     return _signature(inner)  # also of an object, such as what `jit` returns
-
-
-def places_of(
-    owner: str, step: str, names: Names, carry: int | str | tuple[int | str, ...]
-) -> tuple[Place, ...]:
-    """The arguments of a step that `carry` names.
-
-    Positions do not count a first parameter called `self` or `cls`, unless it is the only
-    one: so the decorator works on a method, above or below `jit`.
-    """
-    asked = carry if isinstance(carry, tuple) else (carry,)
-    is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)
-    if not asked or not all(isinstance(key, str) or is_number(key) for key in asked):
-        raise TypeError(
-            f"{owner} got carry={shown(carry)}. Write the position or the name of the "
-            'argument that comes back, or a tuple of them: carry=0, carry="state", '
-            'carry=("params", "opt_state").'
-        )
-    places = []
-    for key in asked:
-        place = names.place(key)
-        if place is None:
-            raise ValueError(f"{owner} got carry={key!r}, {names.remedy(step)}")
-        places.append(place)
-    return tuple(places)
-
-
-def name_of_step(step: Step) -> str:
-    """The name of a step in messages: its own, or that of its type."""
-    inner = getattr(step, "func", step)  # of a partial function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    name = getattr(inner, "__name__", type(inner).__name__)
-    return "step" if name == "<lambda>" else name
 
 
 def is_unregistered(value: object) -> bool:

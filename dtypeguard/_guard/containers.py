@@ -140,8 +140,7 @@ def _remedy(like: PyTree, held: PyTree) -> str:
         return "load it with the static fields of the record"
     if is_placed:
         return f"load a list of {len(names)}"
-    listed = [f"{name!r}: ..." for name in names[:FEW]] + ["..."] * (len(names) > FEW)
-    return f"load a dict, {{{', '.join(listed)}}}"
+    return f"load a dict of {_listed(names)}"
 
 
 def _shown(node: PyTree) -> str:
@@ -151,5 +150,8 @@ def _shown(node: PyTree) -> str:
     if not _children(node)[0]:
         return type(node).__name__
     names, is_placed = _names(node)
-    listed = ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)
-    return f"{type(node).__name__} of {len(names) if is_placed else listed}"
+    return f"{type(node).__name__} of {len(names) if is_placed else _listed(names)}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)

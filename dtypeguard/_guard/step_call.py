@@ -114,12 +114,8 @@ class GuardedCall:
                 carried[number] = carried[number].map(_typed_like, leaves)
         return self._with(carried)
 
-    def _values(self) -> list[PyTree]:
-        return [opened(each.copy()) for each in self.carried]
-
     def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
-        values = tuple(opened(each.copy()) for each in carried)
-        return self.carry.put(self.args, self.kwargs, values)
+        return self.carry.put(self.args, self.kwargs, _values(carried))
 
     def _without_x64(self) -> tuple[bool, PyTree]:
         """Makes an attempt with x64 off; returns whether it worked, and its result."""
@@ -159,9 +155,9 @@ class GuardedCall:
             )
             raise (DtypeDriftError(message, rows) if rows else TypeError(message)) from None
 
-    def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
+    def _find(self, result: PyTree) -> tuple[ReturnedCarry, tuple[PyTree, ...]]:
         """Locates the carry in a result; also returns the carries of the call."""
-        values = self._values()
+        values = _values(self.carried)
         return self.carry.find(result, values, bool(self.held)), values
 
     def _settled(self, result: PyTree) -> PyTree:
@@ -211,6 +207,10 @@ class GuardedCall:
                 others += 2 if loop else 1
             frame = frame.f_back
         return loop
+
+
+def _values(carried: Sequence[Snapshot]) -> tuple[PyTree, ...]:
+    return tuple(opened(each.copy()) for each in carried)
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

@@ -102,7 +102,7 @@ explain(3)
 audit(step, PARAMS, carry='c')
     ValueError: but step takes (carry). ...such as carry="carry"
 check_step(ADAM, PARAMS)
-    TypeError: Write dtypeguard.testing.check_contract(optimizer)
+    TypeError: For an optimizer there are ...dtypeguard.testing.check_contract
 check_lock(jnp.sin, jnp.ones(2), path='none.lock')
     AssertionError: found no none.lock. To write it, run the test with DTYPEGUARD_UPDATE=1
 check_precision(jnp.sin, jnp.ones(2), plan='no.plan')

@@ -179,18 +179,12 @@ def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     """Which numbers are others in another kind of dtype."""
+    parts = [(f(values), f(_astype(there, values.dtype))) for f in (np.real, np.imag)]
+    same = [(old == new) | (np.isnan(old) & np.isnan(new)) for old, new in parts]
     # Between signed and unsigned, a wrapped value survives the way back.
-    is_other = _negative(there) != _negative(values)
-    is_other |= np.isfinite(there) != np.isfinite(values)
-    back = _astype(there, values.dtype)
-    changed = back != values
-    if changed.any():  # NaN is no other number in each part of a complex one
-        same = [
-            (f(back) == f(values)) | (np.isnan(f(back)) & np.isnan(f(values)))
-            for f in (np.real, np.imag)
-        ]
-        changed &= ~np.logical_and(*same)
-    return is_other | changed
+    same.append(_negative(there) == _negative(values))
+    same.append(np.isfinite(there) == np.isfinite(values))
+    return ~np.logical_and.reduce(same)
 
 
 def _negative(values: np.ndarray) -> np.ndarray:

@@ -138,8 +138,7 @@ def report_drift(
 
 def _listed(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, and what their casts lose."""
-    remedies = " ".join(row.remedy for row in rows)
-    rounds = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
+    rounds = rounding(row.before for row in rows if "astype" in row.remedy)
     return short_table(headline, rows) + (rounds and f"\n{rounds}")
 
 

@@ -58,7 +58,8 @@ class GuardedCall:
 
     def _run(self) -> PyTree:
         """Makes one attempt, and maybe another if that raises over types."""
-        if self.guarded.is_jitted and self._begins_weakly():
+        data = (leaf for each in self.carried for leaf in each.data())
+        if self.guarded.is_jitted and any(map(_is_weak_and_known, data)):
             try:
                 return self._attempt(*self._strongly_typed())
             except DtypeDriftError:
@@ -74,25 +75,30 @@ class GuardedCall:
             return result
 
     def again(self, error: Exception) -> tuple[bool, PyTree]:
-        """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
-        if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
+        """Maybe makes an attempt with x64 off; returns whether it worked, and the result."""
+        is_drift = isinstance(error, DtypeDriftError)
+        if is_drift or not (HAS_X64_SCOPE and x64_enabled()):
             return False, None
-        if any(is_wide(leaf) and not is_weak(leaf) for leaf in self._inputs()):
+        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
+        leaves = tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
+        if any(is_wide(leaf) and not is_weak(leaf) for leaf in leaves):
             return False, None
-        done, result = self._without_x64()
-        if done:
-            self.guarded.warn_once(
-                f"{self.carry.step} failed with x64 on and was run with it off: "
-                f"{first_line(error)}"
-            )
-        self.is_as_bare = False
-        return done, result
-
-    def _begins_weakly(self) -> bool:
-        """Whether a carry from outside of any trace has a weakly typed leaf."""
-        return any(
-            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
+        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+        self.attempts.again()
+        try:
+            with set_x64(False):
+                for held in self.held:
+                    held.put(tree_util.tree_map(narrow, held.before))
+                carried = [each.map(narrow) for each in self.carried]
+                result = self._attempt(*self._with(carried))
+        except Exception:  # the first error tells the user more than any second one
+            return False, None
+        self.guarded.warn_once(
+            f"{self.carry.step} failed with x64 on and was run with it off: "
+            f"{first_line(error)}"
         )
+        self.is_as_bare = False
+        return True, result
 
     def _strongly_typed(self) -> _Arguments:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
@@ -116,24 +122,6 @@ class GuardedCall:
 
     def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
         return self.carry.put(self.args, self.kwargs, _values(carried))
-
-    def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes an attempt with x64 off; returns whether it worked, and its result."""
-        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
-        self.attempts.again()
-        try:
-            with set_x64(False):
-                for held in self.held:
-                    held.put(tree_util.tree_map(narrow, held.before))
-                carried = [each.map(narrow) for each in self.carried]
-                return True, self._attempt(*self._with(carried))
-        except Exception:  # the first error tells the user more than any second one
-            return False, None
-
-    def _inputs(self) -> list[Leaf]:
-        """The leaves of all inputs of the step."""
-        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
-        return tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))

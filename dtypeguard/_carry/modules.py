@@ -3,9 +3,10 @@
 This file imports none of the libraries. Whoever has a module of one has imported it.
 """
 
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -97,20 +98,13 @@ def nnx_types() -> tuple[type, ...]:
     return tuple(kind for kind in found if isinstance(kind, type))
 
 
+@dataclasses.dataclass(eq=False)
 class Contents:
     """The contents of one Flax NNX object, as a tree."""
 
-    def __init__(
-        self, node: NNXObject, values: Mapping[str, PyTree], structure: Any = None
-    ):
-        self.node = node
-        self.values = values
-        self.structure = structure
-
-    def only(self, names: Collection[str]) -> "Contents":
-        """The contents at these paths."""
-        values = {name: value for name, value in self.values.items() if name in names}
-        return Contents(self.node, values)
+    node: NNXObject
+    values: Mapping[str, PyTree]
+    structure: Any = None
 
 
 class _Name(str):

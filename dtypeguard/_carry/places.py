@@ -85,7 +85,13 @@ class Names:
         for key in asked:
             place = self._place(key)
             if place is None:
-                raise ValueError(f"{owner} got carry={key!r}, {self._remedy()}")
+                names = [*self.named][self._first :]
+                such_as = f'carry="{names[0]}"' if names else "carry=0"
+                raise ValueError(
+                    f"{owner} got carry={key!r}, but {self.step} takes {self.signature}. "
+                    "Write the position or the name of what comes back, such as "
+                    f"{such_as}."
+                )
             places.append(place)
         return tuple(places)
 
@@ -104,15 +110,6 @@ class Names:
         position = self.by_position.index(key) if key in self.by_position else None
         name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
         return Place(key, position, name, parameter.default)
-
-    def _remedy(self) -> str:
-        """What to write for the carry instead of what the step does not take."""
-        names = [*self.named][self._first :]
-        such_as = f'carry="{names[0]}"' if names else "carry=0"
-        return (
-            f"but {self.step} takes {self.signature}. Write the position or the name of "
-            f"what comes back, such as {such_as}."
-        )
 
 
 def _name_of(step: Step) -> str:

@@ -12,7 +12,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import Carry
-from .._carry.modules import closed, objects, opened
+from .._carry.modules import closed, objects, opened, put_contents
 from .._carry.places import ReturnedCarry
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
@@ -75,7 +75,7 @@ class GuardedCall:
             return result
 
     def again(self, error: Exception) -> tuple[bool, PyTree]:
-        """Maybe makes an attempt with x64 off; returns whether it worked, and the result."""
+        """Maybe makes an attempt with x64 off: whether it worked, and the result."""
         is_drift = isinstance(error, DtypeDriftError)
         if is_drift or not (HAS_X64_SCOPE and x64_enabled()):
             return False, None
@@ -88,7 +88,7 @@ class GuardedCall:
         try:
             with set_x64(False):
                 for held in self.held:
-                    held.put(tree_util.tree_map(narrow, held.before))
+                    put_contents(held.node, tree_util.tree_map(narrow, held.before))
                 carried = [each.map(narrow) for each in self.carried]
                 result = self._attempt(*self._with(carried))
         except Exception:  # the first error tells the user more than any second one

@@ -163,8 +163,6 @@ class Carry(NamedTuple):
 
     def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
-        if items.result is None:
-            return f"{self.step} returned None. Write return {', '.join(self.labels)}."
         text = f"{self.step} returned {items.summary()}"
         if self.returned is not None:
             text += f"; returned={self._as_given(self.returned)} names another item"

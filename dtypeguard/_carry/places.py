@@ -210,7 +210,7 @@ class Items:
     def summary(self) -> str:
         """What it is, for a message: `a dict with the items 'loss', 'state'`."""
         if not self.keys:
-            return describe(self.result)
+            return "None" if self.result is None else describe(self.result)
         keys = ", ".join(map(repr, self.keys))
         return f"a {type(self.result).__name__} with the items {keys}"
 

@@ -16,6 +16,7 @@ from .._rounding.rounding import rounds
 _Casting = Literal["same_kind", "unsafe"]
 _OnDrift = Literal["cast", "warn", "error"]
 _Rounding = Literal["nearest", "stochastic"]
+_OPTIONS = {"rounding": _Rounding, "casting": _Casting, "on_drift": _OnDrift}
 _DTypeLike = DType  # a NumPy dtype, a JAX scalar type or their name
 _StateRule = Mapping[str, _DTypeLike]
 
@@ -106,24 +107,14 @@ class Policy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("rounding", _Rounding),
-            ("casting", _Casting),
-            ("on_drift", _OnDrift),
-        ):
+        for name, allowed in _OPTIONS.items():
             value = getattr(self, name)
             if value not in get_args(allowed):
                 options = " or ".join(f'"{option}"' for option in get_args(allowed))
                 raise _error(name, value, f"write {name}={options}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise _error("seed", self.seed, "write an int, such as seed=0")
-        if not 0 <= self.seed < 2**32:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise _error("seed", self.seed, "write a seed from 0 to 2**32 - 1")
-        for name, convert in (
-            ("compute_dtype", _compute_dtype),
-            ("state_dtype", _state_dtype),
-            ("updates_dtype", _stored_dtype),
-        ):
+        for name, convert in _CONVERTERS.items():
             if getattr(self, name) is not None:
                 # Keep scalar types: np.dtype("float64") == None is True.
                 object.__setattr__(self, name, convert(name, getattr(self, name)))
@@ -244,6 +235,13 @@ def _state_dtype(name: str, value: _DTypeLike) -> DType:
     if made != "params":
         refuse_blanket(jnp.dtype(made))
     return made
+
+
+_CONVERTERS = {
+    "compute_dtype": _compute_dtype,
+    "state_dtype": _state_dtype,
+    "updates_dtype": _stored_dtype,
+}
 
 
 def refuse_blanket(dtype: DType, given: object = None) -> None:

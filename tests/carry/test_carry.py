@@ -181,7 +181,7 @@ def test_returned_of_another_length():
 @pytest.mark.parametrize(
     ("carry", "returned", "result", "message"),
     [
-        (0, None, None, r"step returned None. Write return params\."),
+        (0, None, None, r"step returned None, and not the new params. Write return par"),
         (
             0,
             None,

@@ -93,7 +93,7 @@ guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
 guard_step(lambda state, x=1.0: state, carry=2)
     ValueError: carry=2, but ... takes (state, x=1.0). Write the position
 guard_step(lambda state: None)(PARAMS)
-    TypeError: step returned None. Write return state
+    TypeError: step returned None, and not the new state. Write return state
 strong({'n': 5 * 10**9})
     OverflowError: strong: tree['n'] is 5000000000, which does not fit into int32:
     turn on jax_enable_x64

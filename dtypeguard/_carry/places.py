@@ -73,40 +73,32 @@ class Names:
         Positions do not count a first parameter called `self` or `cls`, unless it is the
         only one: so the decorator works on a method, above or below `jit`.
         """
-        asked = carry if isinstance(carry, tuple) else (carry,)
-        is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)
-        if not asked or not all(isinstance(key, str) or is_number(key) for key in asked):
-            raise TypeError(
-                f"{owner} got carry={shown(carry)}. Write the position or the name of the "
-                'argument that comes back, or a tuple of them: carry=0, carry="state", '
-                'carry=("params", "opt_state").'
-            )
         places = []
-        for key in asked:
+        for key in carry if isinstance(carry, tuple) and carry else (carry,):
             place = self._place(key)
             if place is None:
-                names = [*self.named][self._first :]
-                such_as = f'carry="{names[0]}"' if names else "carry=0"
                 raise ValueError(
-                    f"{owner} got carry={key!r}, but {self.step} takes {self.signature}. "
-                    "Write the position or the name of what comes back, such as "
-                    f"{such_as}."
+                    f"{owner} got carry={shown(key)}, but {self.step} takes "
+                    f"{self.signature}. Write the position or the name of the argument "
+                    'that comes back, or a tuple of them: carry=0, carry="state", '
+                    'carry=("params", "opt_state").'
                 )
             places.append(place)
         return tuple(places)
 
     def _place(self, key: int | str) -> Place | None:
         """The argument with a name or at a position, as `places` counts; or None."""
-        if isinstance(key, int):
+        if type(key) is int:
             is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
             position = key if is_only else key + self._first
             if key < 0 or position >= len(self.by_position):
                 is_in_rest = key >= 0 and self._rest is not None
                 return Place(self.at(position), position, None) if is_in_rest else None
             key = self.by_position[position]
-        if key not in self.named:
-            return Place(key, None, key) if self._takes_any else None
-        parameter = self.named[key]
+        parameter = self.named.get(key) if isinstance(key, str) else None
+        if parameter is None:
+            is_any = isinstance(key, str) and self._takes_any
+            return Place(key, None, key) if is_any else None
         position = self.by_position.index(key) if key in self.by_position else None
         name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
         return Place(key, position, name, parameter.default)

@@ -143,11 +143,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     check_policy("guard", policy)
     if inner is None:
         return functools.partial(guard, policy=policy)
-    is_class = inspect.isclass(inner)
-    if not is_class and callable(getattr(inner, "init", None)):
-        if callable(getattr(inner, "update", None)):
-            return _guard_transformation(inner, policy, WarnOnce())
-    elif callable(inner):
+    if is_transformation(inner) and not inspect.isclass(inner):
+        return _guard_transformation(inner, policy, WarnOnce())
+    if callable(inner):
         return _guard_factory(inner, policy)
     raise TypeError(
         f"guard got {inner!r}. Give it a gradient transformation (anything with `init` "

@@ -95,17 +95,12 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     check_leaves(takes, name, tree, is_array, remedy)
 
 
-_SUCH_AS = {
-    "extra_args": 'keyword arguments of update, such as extra_args={"value": loss}',
-    "kwargs": 'arguments by name, such as kwargs={"key": key}',
-}
-
-
 def check_names(owner: str, name: str, value: object) -> None:
     """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
     if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        such_as = f"Write a dict of {_SUCH_AS[name]}."
-        raise TypeError(f"{owner} got {name}={shown(value)}. {such_as}")
+        such_as = f'such as {name}={{"value": loss}}'
+        remedy = f"Write a dict of arguments by name, {such_as}"
+        raise TypeError(f"{owner} got {name}={shown(value)}. {remedy}.")
 
 
 def shown(value: object) -> str:

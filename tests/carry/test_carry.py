@@ -150,12 +150,13 @@ def test_self_counts_if_it_is_the_only_argument():
 @pytest.mark.parametrize(
     ("function", "carry", "message"),
     [
-        (step, True, r"got carry=True. Write the position or the name"),
+        (step, True, r"got carry=True, but step takes .* Write the position or the name"),
+        (step, (), r"got carry=\(\), but step takes .* or a tuple of them"),
         (step, -1, r"carry=-1, but step takes \(params, opt_state, .* Write the position"),
-        (lambda *, state: state, 0, r'takes \(\*, state\).* such as carry="state"\.'),
+        (lambda *, state: state, 0, r"takes \(\*, state\)\. Write .* or the name of the"),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
         (lambda: 0, 0, r"but step takes \(\)"),
-        (lambda *args: args, "state", r"takes \(\*args\)\. .*such as carry=0\."),
+        (lambda *args: args, "state", r"takes \(\*args\)\. .*carry=0,"),
         (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
     ],

@@ -100,7 +100,7 @@ strong({'n': 5 * 10**9})
 explain(3)
     TypeError: explain got 3. Write `with dtypeguard.explain():` around the loop
 audit(step, PARAMS, carry='c')
-    ValueError: but step takes (carry). ...such as carry="carry"
+    ValueError: but step takes (carry). Write the position or the name
 check_step(ADAM, PARAMS)
     TypeError: For an optimizer there are ...dtypeguard.testing.check_contract
 check_lock(jnp.sin, jnp.ones(2), path='none.lock')

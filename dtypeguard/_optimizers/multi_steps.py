@@ -124,8 +124,7 @@ def multi_steps(
             # Without any gradient, the types of what Optax's functions return are others.
             is_given = tree_util.tree_leaves(updates)
             asked = updates if is_given else tree_util.tree_map(jnp.zeros_like, acc_grads)
-            skipped = should_skip_update_fn(asked, gradient_step, params)
-            skips, skip_state = _skips(skipped)
+            skips, skip_state = _skips(should_skip_update_fn(asked, gradient_step, params))
             emits = ~skips & emits
             keep = lambda old, new: jnp.where(skips, old, new)
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -104,7 +103,6 @@ class Contents:
 
     node: NNXObject
     values: Mapping[str, PyTree]
-    structure: Any = None
 
 
 class _Name(str):
@@ -113,14 +111,14 @@ class _Name(str):
     __slots__ = ()
 
 
-def _static(held: Contents) -> tuple[Closed, tuple[str, ...], Any]:
-    return Closed(held.node), tuple(held.values), held.structure
+def _static(held: Contents) -> tuple[Closed, tuple[str, ...]]:
+    return Closed(held.node), tuple(held.values)
 
 
 tree_util.register_pytree_with_keys(
     Contents,
     lambda held: ([(_Name(k), x) for k, x in held.values.items()], _static(held)),
-    lambda x, values: Contents(x[0].node, dict(zip(x[1], values)), x[2]),
+    lambda x, values: Contents(x[0].node, dict(zip(x[1], values))),
     lambda held: (tuple(held.values.values()), _static(held)),
 )
 

@@ -6,7 +6,6 @@ terminals. Nothing here imports JAX.
 
 import contextlib
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ MARKS = (
     (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
 )
 
-_MOST = 20  # errors that caused one another
-
 
 def is_colored(stream: TextIO) -> bool:
     """Whether a stream is a terminal, and rich is installed."""
@@ -31,24 +28,16 @@ def is_colored(stream: TextIO) -> bool:
 
 def marked(text: str, style: str = "") -> "Text":
     """A text for rich, with what stands out."""
-    from rich.style import Style
     from rich.text import Text
 
     made = Text(text, style)
     for pattern, mark in MARKS[: 1 if style else None]:
-        for found in pattern.finditer(text):
-            made.stylize(mark, *found.span())
-    for found in MARKS[0][0].finditer(text):
-        file, _, line = found[0].partition(":")
-        if os.path.isfile(path := os.path.abspath(file)):
-            made.stylize(Style(link=f"file://{path}#{line}"), *found.span())
+        made.highlight_regex(pattern, mark)
     return made
 
 
 def ansi(text: str, stream: TextIO) -> str:
-    """A text as a terminal shows it in color; as it is for any other stream."""
-    if not is_colored(stream):
-        return text
+    """A text as a terminal shows it in color."""
     from rich.console import Console
 
     console = Console(file=stream)
@@ -61,7 +50,7 @@ def ansi(text: str, stream: TextIO) -> str:
 def colored_notes(error: BaseException | None) -> Iterator[None]:
     """A context in which the notes of dtypeguard have colors on a terminal."""
     before: list[tuple[list[object], list[object]]] = []
-    while error is not None and len(before) < _MOST and is_colored(sys.stderr):
+    while error is not None and len(before) < 20 and is_colored(sys.stderr):
         notes = getattr(error, "__notes__", None)
         if type(notes) is list:
             before.append((notes, [*notes]))

@@ -1,6 +1,7 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -9,17 +10,16 @@ import numpy as np
 from .._costs.costs import input_names, line_costs, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
-from .._numbers.formats import Formats
-from .._numbers.products import products_named
+from .._numbers.formats import Formats, products_named
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .curve import search_if_asked
+from .curve import searched
 from .losses import advice_of, line_losses
-from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of
+from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
-from .products import ProductRuns, check_options, product_losses
+from .products import check_options, product_losses
 from .report import PrecisionReport
 
 
@@ -73,10 +73,9 @@ def audit_precision(
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
         matmul_precision: if given, the program is compared with itself, its products and
             convolutions of float32 operands rounded as another device rounds them: "tpu"
-            (bfloat16 operands), "a100" or "h100" (TF32); a name of
-            `jax.default_matmul_precision`, or "bfloat16_3x"; or a
-            `jax.lax.DotAlgorithmPreset` with float32 sums, or its name. A product that asks
-            for a higher precision is not rounded. Costs are left out.
+            (bfloat16 operands), "a100" or "h100" (TF32); or "bfloat16", "bfloat16_3x",
+            "tensorfloat32", "float32". A product that asks for a higher precision is not
+            rounded. Costs are left out.
         reference: what the outputs should be: a tree of arrays of the shapes of the
             outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
@@ -169,17 +168,23 @@ def audit_call(
     if work is not None and work.narrow is not None and work.wide:
         names = input_names(f, subject.given.paths)
         costs = line_costs(graph, jnp.dtype(work.narrow), names)
-    setting = {**formats.names, "tolerance": tolerance}
-    setting["matmul_precision"] = products and products.name
+    setting = {
+        "wide": str(formats.wide),
+        "narrow": formats.narrow and str(formats.narrow),
+        "tolerance": tolerance,
+        "matmul_precision": products and products.name,
+    }
     if not subject.has_values:
         return PrecisionReport(costs=costs, work=work, **setting)
     with running(traced, formats):
         prepared = prepare(subject, traced, graph, formats, show_status)
         measures, runs = prepared.measures, prepared.runs
         compiled = runs.compiled()
-        plan = search_if_asked(prepared, tolerance, inputs, show_status)
-        if isinstance(runs, ProductRuns):
-            found = product_losses(measures, runs, tolerance, show_status)
+        plan = None
+        if tolerance is not None and inputs.budget and has_plan(formats):
+            plan = searched(prepared, tolerance, inputs, show_status)
+        if products is not None:
+            found = product_losses(measures, runs, products, tolerance, show_status)
         else:
             remedy = functools.partial(advice_of, formats, traced.has_float64)
             lines = plan and plan.lines
@@ -187,26 +192,24 @@ def audit_call(
         stuck = runs.unmoved() if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-        flipped, words = runs.flipped(measures.total), runs.words
-    paths, left_out, mended, left, price = traced.paths, prepared.left_out, *found.run[:3]
+        flipped = runs.flipped(measures.total)
+    paths = traced.paths
+    mended, price = found.run.error, found.run.price
     if plan is not None:
         mended = plan.plan.error or 0.0
         has_products = work is not None and any(work.flops.values())
-        left = runs.left(mended)
         price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
-    counted = [n for n in range(len(paths)) if n not in left_out]
+    counted = [n for n, size in enumerate(runs.own.sizes) if size < math.inf]
     return PrecisionReport(
         error=runs.total,
         outputs={paths[n]: runs.by_output[n] for n in counted},
         losses=found.lines,
         fix=found.fix,
         mended=mended,
-        left=left,
         price=price,
-        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        unmoved={paths[n]: share for n, share in stuck.items() if n in counted},
         vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
         not_finite=prepared.not_finite,
-        once=runs.once,
         compiled=compiled,
         flipped=flipped,
         decisions=runs.decisions,
@@ -217,7 +220,6 @@ def audit_call(
         not_examined=tuple(sorted(measures.program.unknown)),
         is_of_integers=not measures.are_floats,
         raises=measures.raises,
-        words=words,
         **compared,
         **setting,
     )

@@ -29,26 +29,13 @@ def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | N
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line, without the statements inside of it."""
-    every = (x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt))
+    every = [x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt)]
     found = [node for node in every if contains(node, line)]
     if not found:
         return None
     node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
     vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
     return node
-
-
-def lines_of_parts(file: str, line: int) -> dict[str, int]:
-    """The lines of the parts that a statement writes out, by keyword and by key."""
-    node, found = statement(file, line), dict[str, set[int]]()
-    for each in ast.walk(node) if node else ():
-        if isinstance(each, ast.keyword) and each.arg:
-            found.setdefault(each.arg, set()).add(each.value.lineno)
-        elif isinstance(each, ast.Dict):
-            for key, value in zip(each.keys, each.values):
-                if isinstance(key, ast.Constant):
-                    found.setdefault(str(key.value), set()).add(value.lineno)
-    return {name: min(lines) for name, lines in found.items() if len(lines) == 1}
 
 
 _INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
@@ -96,11 +83,9 @@ def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
 def _scopes(file: str, line: int) -> Sequence[ast.AST]:
     """The functions around a line, inside out, and their module."""
     nodes = _nodes(source_text(file))
-    around = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]
+    functions = ast.FunctionDef, ast.AsyncFunctionDef
+    around = [x for x in nodes if isinstance(x, functions) and contains(x, line)]
     return [*reversed(around), *nodes[:1]]
-
-
-_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def _bound(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:

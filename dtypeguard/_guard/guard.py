@@ -338,7 +338,7 @@ def own_arrays(
     after another; an array that nobody else holds is freed meanwhile.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
-    where_of, snapshot = paths(state), Snapshot(state)
+    snapshot = Snapshot(state)
     leaves = snapshot.leaves
     del state
 
@@ -350,8 +350,8 @@ def own_arrays(
             return leaf
         if not hasattr(leaf, "weak_type") and wraps(leaf, dtype):
             raise OverflowError(
-                f"{where}{where_of[i]} is {shown(leaf)}, which does not fit into {dtype}: "
-                f"{remedy}."
+                f"{where}{paths(snapshot.copy())[i]} is {shown(leaf)}, which does not fit "
+                f"into {dtype}: {remedy}."
             )
         if isinstance(leaf, (np.ndarray, np.generic)):
             return jnp.array(native(leaf), dtype, copy=True)

@@ -156,7 +156,6 @@ def _settle(
     names = functools.cache(lambda: paths(tree))
     casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
-    chooses = changes_dtypes(policy)
 
     def row(i: int, remedy: str, castable: bool = False) -> Row:
         before, after = describe(recorded[i]), describe(leaves[i])
@@ -192,7 +191,7 @@ def _settle(
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             # Where a policy chooses the dtypes of floats, a cast between them is its own.
-            is_asked = chooses and kind(dtype) == kind(new_dtype) == "float"
+            is_asked = kind(dtype) == kind(new_dtype) == "float" and changes_dtypes(policy)
             if weakened or not (new_dtype == dtype or is_asked):
                 drifted.append(row(i, _brought_back(dtype, new_dtype)))
             with casts.of(i, leaf):

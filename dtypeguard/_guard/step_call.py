@@ -185,7 +185,9 @@ class GuardedCall:
     @functools.cached_property
     def _loop(self) -> str:
         """Whose loop called the step, or a lambda around it; empty if none did."""
-        frame, others, loop = sys._getframe(), 0, ""
+        leaves = (leaf for each in self.carried for leaf in each.leaves)
+        is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)  # else it is no body
+        frame, others, loop = sys._getframe() if is_traced else None, 0, ""
         while frame is not None and others < 2 and loop != LOOPS_OF_EQUINOX:
             module = frame.f_globals.get("__name__", "")
             # Equinox may have called a loop of JAX.

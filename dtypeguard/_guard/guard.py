@@ -16,11 +16,12 @@ from jax.core import Tracer
 from .._carry.modules import closed, contents, objects, opened, put_contents
 from .._carry.split import Snapshot
 from .._leaves.arguments import is_transformation, shown
-from .._leaves.compat import CAN_COPY, PromotionError, x64_enabled
+from .._leaves.compat import CAN_COPY, PromotionError, add_x64, x64_enabled
 from .._leaves.dtypes import (
     canonical_scalar,
     cast,
     dtype_of,
+    is_wide,
     is_wide_scalar,
     narrow,
     native,
@@ -355,9 +356,10 @@ def own_arrays(
             )
         if isinstance(leaf, (np.ndarray, np.generic)):
             return jnp.array(native(leaf), dtype, copy=True)
-        made = leaf if dtype is None else cast(leaf, dtype)
-        if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
-            made = _copied(leaf)
+        with add_x64(is_wide(leaf)):  # what the optimizer holds stays as it is
+            made = leaf if dtype is None else cast(leaf, dtype)
+            if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
+                made = _copied(leaf)
         seen.add(id(leaf))
         return made
 

@@ -25,7 +25,8 @@ from ._leaves.arguments import (
 )
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, lock_of, text_of
+from ._lock.check import compared, text_of
+from ._lock.step import lock_of
 from ._precision.audit import audit_precision
 from ._precision.curve import check_call
 from ._precision.planned import inputs_of
@@ -415,7 +416,6 @@ def parametrize_with_checks(
     for _, opt in named:
         _maker(opt)
     rules = _known("rules", options.pop("rules", None), _RULES)
-    _known("configurations", options.get("configurations"), _NAMES)
     inspect.signature(check_contract).bind(None, **options)
     return pytest.mark.parametrize(
         ("optimizer", "check"),

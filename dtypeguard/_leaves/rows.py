@@ -51,11 +51,6 @@ class Type(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} (weak)" if self.is_weak else self.name
 
-    @property
-    def is_key(self) -> bool:
-        """Whether it is that of random keys."""
-        return self.name.startswith("key<")
-
 
 def type_of(leaf: Leaf) -> Type | None:
     """The type of a leaf; None if it is not an array leaf."""

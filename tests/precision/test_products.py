@@ -35,28 +35,6 @@ def f(x, y, w):
     return k @ w / jnp.sum(k, 1, keepdims=True)
 inputs = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
 """,
-    "convolution": """
-def f(filters, x):
-    nhwc = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-    def loss(filters):
-        w, v = filters
-        h = lax.conv_general_dilated(x, w, (1, 1), "SAME", **nhwc)  # loses
-        h = jnp.tanh(h - jnp.mean(h, (1, 2), keepdims=True))
-        h = lax.conv(jnp.moveaxis(h, 3, 1), v, (2, 2), "VALID")
-        return jnp.sum(h**2)
-    return jax.grad(loss)(filters)
-inputs = (normal(0, 3, 3, 2, 4) / 4, normal(1, 2, 4, 2, 2) / 4), normal(2, 2, 8, 8, 2) + 20
-""",
-    "rotations": """
-def f(x, rates):
-    angles = rates * 2 * jnp.pi / 100
-    c, s = jnp.cos(angles), jnp.sin(angles)
-    r = jnp.stack([c, -s, s, c], -1).reshape(-1, 2, 2)
-    def turn(i, x):
-        return jnp.matmul(r, x)  # loses
-    return lax.fori_loop(0, 100, turn, x) - x
-inputs = normal(0, 16, 2, 2), 1 + jnp.arange(16.0) / 7
-""",
     "remat attention": """
 @jax.checkpoint
 def attend(q, k, v):

@@ -37,6 +37,11 @@ class MatchedLine(NamedTuple):
     expression: str | None
     scope: str
 
+    @property
+    def loose(self) -> "MatchedLine":
+        """What entries tell apart: the same with any number for each of its floats."""
+        return self._replace(expression=_loose(self.expression or ""))
+
     def __str__(self) -> str:
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
@@ -96,7 +101,7 @@ class Matcher:
             return None
         line = key_of_line(stack)
         if line not in self._known:
-            numbers = [n for n, x in enumerate(self._entries) if _matches(x, line)]
+            numbers = [n for n, x in enumerate(self._entries) if matches(x, line)]
             self._found.update(numbers)
             best = max(numbers, key=self._weight, default=None)
             self._known[line] = None if best is None else self._entries[best]
@@ -132,10 +137,11 @@ class Matcher:
         raise PlanError("\n".join([f"{count} of the plan matches nothing:", *rows]))
 
 
-def _matches(entry: PlanEntry, line: MatchedLine) -> bool:
-    if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
+def matches(entry: PlanEntry, line: MatchedLine) -> bool:
+    """Whether an entry of a plan names a line."""
+    scope, text = entry.scope, entry.expression
+    if scope not in (None, line.scope) and not _is_in_scope(str(scope), line.scope):
         return False
-    text = entry.expression
     if text is not None and _loose(text) != _loose(line.expression or ""):
         return False
     return _is_place(entry.place, line.place)
@@ -179,7 +185,7 @@ class _WithoutFloats(ast.NodeTransformer):
 def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
     """What to write in place of an entry that matches nothing."""
     anywhere = dataclasses.replace(entry, scope=None)
-    scopes = {line.scope for line in lines if _matches(anywhere, line)}
+    scopes = {line.scope for line in lines if matches(anywhere, line)}
     if scopes:
         return f"the nearest scope there is {_nearest(entry.scope or '', scopes)!r}"
     names = {line.place if entry.expression is None else str(line) for line in lines}

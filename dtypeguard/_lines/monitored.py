@@ -31,9 +31,6 @@ class Monitored:
     Before Python 3.12, and where other tools have taken all places, nothing is recorded.
     It may be entered several times, in one another too. What it knows of functions it
     keeps; of arrays it knows only those that are alive.
-
-    Attributes:
-        recorder: what it has recorded.
     """
 
     def __init__(self) -> None:

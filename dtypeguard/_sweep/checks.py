@@ -290,8 +290,7 @@ def _checkpoint(trial: Trial) -> None:
     loaded = tree_util.tree_unflatten(structure, [np.asarray(leaf) for leaf in leaves])
     restored = restore(loaded, record(trial.opt, params))
     same_types("state", state, restored)
-    step = functools.partial(trial.opt.update, updates, restored, params, **extra_args)
-    jax.eval_shape(step)
+    eqx.filter_eval_shape(trial.opt.update, updates, restored, params, **extra_args)
 
 
 def _blind_to_x64(trial: Trial) -> None:

@@ -207,19 +207,6 @@ def test_very_small_and_very_large_outputs_have_shares(size):
     assert report.losses[0].share == pytest.approx(1)
 
 
-def test_a_loop_whose_elements_end_by_themselves():
-    def power(n, x):
-        return lax.fori_loop(0, n, lambda i, h: h * 1.01, x)
-
-    n, x = jnp.arange(4), jnp.arange(1, 5).astype(BF16)
-    report = audit_precision(jax.vmap(power), n, x)
-    exact = np.arange(1, 5) * 1.01 ** np.arange(4)
-    off = np.asarray(jax.vmap(power)(n, x), np.float64) - exact
-    assert report.error == pytest.approx(
-        np.linalg.norm(off) / np.linalg.norm(exact), rel=0.01
-    )
-
-
 def attention(params, q, dtype=None):
     weights = jax.nn.softmax(q @ (q @ params["k"] + params["b"]).T)
     return jnp.var((weights @ q.astype(dtype)).astype(F32))

@@ -6,6 +6,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import products
 import pytest
 from helpers import need, some
@@ -13,7 +14,6 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
-from dtypeguard.testing import check_precision
 
 pytestmark = [
     pytest.mark.third_party,
@@ -318,7 +318,13 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
         assert within in str(audit_precision(f, A, matmul_precision="tpu"))
 
 
-def test_a_test_can_check_it():
-    check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-2)
-    with pytest.raises(AssertionError, match="as on a TPU"):
-        check_precision(jnp.dot, A, B, matmul_precision="tpu", max_error=1e-3)
+def test_products_that_are_too_small_for_a_device():
+    x, y = normal(0, 4, 4), normal(1, 4, 4)
+    product = lambda x, y: x @ y
+    report = audit_precision(product, x, y, matmul_precision="a100")
+    assert "or is too small to be" in report.headline
+    rounded = lambda x: jax.lax.reduce_precision(x, 8, 10)
+    reference = np.asarray(product(rounded(x), rounded(y)))
+    report = audit_precision(product, x, y, reference=reference)
+    assert report.differences[0].verdict == "differs"
+    assert 'matmul_precision="tensorfloat32"' in report.differences[0].reason

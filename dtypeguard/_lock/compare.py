@@ -47,10 +47,9 @@ def differences(
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    functions = now.lock.functions
-    gone = {x: was for x, was in locked.functions.items() if x not in functions}
+    gone = {x: was for x, was in locked.functions.items() if x not in now.lock.functions}
     changes: list[FunctionChange] = []
-    for function, entries in functions.items():
+    for function, entries in now.lock.functions.items():
         is_new = function not in locked.functions
         moved = _moved_from(function, entries, gone) if is_new else None
         was = gone.pop(moved) if moved else locked.functions.get(function, [])

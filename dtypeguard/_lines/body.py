@@ -39,7 +39,7 @@ class Body(NamedTuple):
     @property
     def name(self) -> str:
         """Its name for the carry."""
-        return Names.of(self.function).at(self.carry or 0)
+        return Names(self.function).at(self.carry or 0)
 
     @property
     def carried(self) -> SplitTree:

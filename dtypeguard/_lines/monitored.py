@@ -20,7 +20,7 @@ from .._source.origin import callers, release
 from .recorder import Recorder
 
 # How often a line is looked at, and a call of a function is seen.
-_MOST_SEEN, _MOST_CALLS = 20, 1000
+_MOST_SEEN, _MOST_CALLS = 10, 1000
 # How often what was made before is looked at as recording begins.
 _MOST_STARTS = 100
 

@@ -183,13 +183,15 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 
 
 def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
-    # What made an index a float is rather to be changed than its use.
-    site, is_index = call.site, kind(call.wanted) == "int"
-    leaves = [
-        RefusedLeaf(n, text, (x.value,), of_argument(x, site), None, is_index, argument=x)
-        for n, (text, x) in enumerate(named)
-    ]
-    text = f"{call.site.name or 'a call'} refuses the types of what it is given."
+    site, leaves = call.site, list[RefusedLeaf]()
+    for number, (text, x) in enumerate(named):
+        why = of_argument(x, site)
+        # What made an index a float is rather to be changed, but for the line of its use.
+        is_made = why.origin is None or why.origin.users.line != site.line
+        is_first = kind(call.wanted) == "int" and is_made
+        about = number, text, (x.value,), why, None, is_first
+        leaves.append(RefusedLeaf(*about, argument=x))
+    text = f"{site.name or 'a call'} refuses the types of what it is given."
     return Finding(text, leaves, call) if leaves else None
 
 

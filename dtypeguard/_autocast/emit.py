@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
@@ -53,7 +52,7 @@ from .decide import (
 from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
 from .plan import Plan, PlanEntry
-from .products import is_bilinear, product, rounded
+from .products import BILINEAR, Product, product
 
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
@@ -111,15 +110,8 @@ class Emission(Interpreter):
         self.program, self.emitter = program, emitter
         self.plan: WidthPlan = rules.made
         self.given = rules.given
-        self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
 
     # Values
-
-    def block(self, block: Block, given: Sequence[Leaf]) -> list[Leaf]:
-        outside, self._rounded = self._rounded, {}
-        made = super().block(block, given)
-        self._rounded = outside
-        return made
 
     def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Any]:
         values = [*block.consts, *given]
@@ -156,23 +148,13 @@ class Emission(Interpreter):
         if computes is None:
             return self.written(node, values)
         dtype, result = computes
-        if is_bilinear(node.eqn) and is_narrower(dtype, FLOAT32):
-            narrow = [self._round(x, dtype) for x in values]
-            return [product(node.eqn, values, narrow, result)]
+        if node.name in BILINEAR and is_narrower(dtype, FLOAT32):
+            return [product(Product(node.eqn, dtype, result), *values)]
         try:
             return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype
             made = self.written(node, values)
             return [cast(x, result) if is_float(x) else x for x in made]
-
-    def _round(self, array: Leaf, dtype: DType) -> Leaf:
-        """An operand of a product, rounded once for all products of a function."""
-        if not isinstance(array, Tracer):  # which would live longer than without
-            return rounded(array, dtype)
-        key = id(array), dtype
-        if key not in self._rounded:
-            self._rounded[key] = array, rounded(array, dtype)
-        return self._rounded[key][1]
 
     # What holds other equations
 

@@ -38,11 +38,9 @@ from .._numbers.program import NumericProgram
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .decide import (
     CALLS,
-    CHOOSES,
     FLOAT32,
     OWN_RULES,
     ByPlan,
-    Kept,
     Types,
     ValueType,
     dtype_of,
@@ -54,6 +52,8 @@ from .matching import Matcher, key_of_line
 from .plan import Plan, PlanEntry
 from .products import BILINEAR, Product, product
 
+# Of these XLA may leave out the rounding on one side.
+_CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
 _OWN = Formats(FLOAT32)
@@ -72,7 +72,7 @@ class Emitter:
 
     def __init__(self, plan: Plan):
         self.plan, self.matcher = plan, Matcher(plan)
-        self.kept: dict[Kept, None] = {}
+        self.kept: dict[str, None] = {}
         self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
         self.products = 0
 
@@ -94,7 +94,7 @@ class Emitter:
         program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
-        made = rules.of([*known, *others])
+        made = rules.block(program.block, [*known, *others])
         self.products += len(rules.products)
         return Emission(program, rules, self).block(program.block, arrays), made
 
@@ -133,16 +133,12 @@ class Emission(Interpreter):
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """As it stands."""
-        return bind(node.eqn, self._as_written(node, values), node.eqn.params)
-
-    def _as_written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        return [
-            cast(x, v.aval.dtype) if is_inexact(v.aval) else x
-            for x, v in zip(values, node.eqn.invars)
-        ]
+        pairs = zip(values, node.eqn.invars)
+        own = [cast(x, v.aval.dtype) if is_inexact(v.aval) else x for x, v in pairs]
+        return bind(node.eqn, own, node.eqn.params)
 
     def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in CHOOSES:
+        if node.name in _CHOOSES:
             values = [_widened(x, v.aval) for x, v in zip(values, node.eqn.invars)]
         computes = self.plan.computes(int(self.plan.entries[node.number]))
         if computes is None:
@@ -262,17 +258,12 @@ class Emission(Interpreter):
         self, node: Node, values: Sequence[Leaf], first: int, count: int
     ) -> list[Leaf]:
         """The operands of a loop, of which this many are carried."""
-        entries = self.plan.carried[node.number][:count]
-        outs = node.eqn.outvars
-        carry = values[first : first + count]
-        shared = [*values[:first]]
+        entries, last = self.plan.carried[node.number], first + count
+        carry = map(self._left, values[first:last], node.eqn.outvars, entries)
+        shared = values[:first]
         if node.rule == "scan":  # their cotangents are added up
-            dtypes = [dtype_of(v.aval) for v in node.eqn.invars]
-            shared = [
-                cast(x, dtype) if is_narrower(dtype_of(x), dtype) else x
-                for x, dtype in zip(shared, dtypes)
-            ]
-        return [*shared, *map(self._left, carry, outs, entries), *values[first + count :]]
+            shared = map(_widened, shared, (v.aval for v in node.eqn.invars))
+        return [*shared, *carry, *values[last:]]
 
 
 Emission.rules = {
@@ -294,8 +285,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays)
-        pairs = zip(made, jaxpr.out_avals)
+        pairs = zip(emitter.emit(jaxpr, arrays)[0], jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)
@@ -340,6 +330,5 @@ def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
 
 def _retyped(aval: Aval, dtype: DType) -> Aval:
     """An abstract value with another dtype."""
-    if dtype is None or aval.dtype == dtype:
-        return aval
-    return aval.update(dtype=dtype, weak_type=False)
+    is_own = dtype in (None, dtype_of(aval))
+    return aval if is_own else aval.update(dtype=dtype, weak_type=False)

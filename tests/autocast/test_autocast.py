@@ -40,7 +40,7 @@ def test_signature_and_attributes():
 
     assert str(inspect.signature(model)) == "(w, x, *, scale: float = 1.0)"
     assert model.__doc__ == "Documented."
-    assert model.plan == Plan.of(jnp.bfloat16)
+    assert model.plan == Plan(jnp.bfloat16)
     assert model(_W, _X, scale=2.0).dtype == jnp.float32
 
 
@@ -54,7 +54,7 @@ def test_decorated_method():
 
 
 def test_plan_by_path_and_name(tmp_path):
-    Plan.of(jnp.bfloat16).save(tmp_path / "a.plan")
+    Plan(jnp.bfloat16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
         assert dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
 
@@ -178,7 +178,6 @@ def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)
     assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32")]
-    assert "preferred_element_type" in str(*cast.kept)
 
 
 def test_own_precision_stays():
@@ -337,10 +336,7 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
-    message = (
-        "'bfloat', which is neither a dtype nor a file. Write jnp.bfloat16, jnp.float16 "
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="bfloat does not exist.*bfloat16 and float16"):
         dtypeguard.autocast(layer, "bfloat")
 
 

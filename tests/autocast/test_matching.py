@@ -149,7 +149,7 @@ _EDITED = {
     ),
     "taken out": (
         _MODEL.replace("jax.nn.softmax(h)", "h"),
-        "1 entry of the plan matches nothing",
+        "1 of 5 entries of the plan match nothing",
     ),
 }
 
@@ -163,14 +163,11 @@ def test_does_not_hold(tmp_path, text, message):
 def test_unknown_function_and_scope(tmp_path):
     stacks = _program(tmp_path)
     norms = PlanEntry("model.py:norms"), PlanEntry("model.py:norm", scope="frist")
-    message = r'nearest there is "model.py:norm"\n.*nearest scope there is \'first\''
+    message = (
+        r'nearest there is "model.py:norm"\n.*nearest .* "model.py:norm in scope first"'
+    )
     with pytest.raises(PlanError, match=message):
         matched(_entries(*norms, *_PLANNED), stacks)
-
-
-def test_another_program(tmp_path):
-    with pytest.raises(PlanError, match=r"of another program.* computes in model.py"):
-        matched(_entries(PlanEntry("train.py:loss")), _program(tmp_path))
 
 
 def test_another_root(tmp_path):

@@ -200,11 +200,12 @@ def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
 def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
     """The entries of all tables."""
     scopes = data.get("scope", {})
-    pairs = scopes.items() if isinstance(scopes, Mapping) else [("", scopes)]
+    pairs = scopes.items() if isinstance(scopes, Mapping) else [(" ", scopes)]
     for scope, entries in ((None, data.get("entries", {})), *pairs):
         if not isinstance(entries, Mapping) or (scope is not None and not scope.strip()):
+            title = "entries" if scope is None else f"scope.{scope}".strip(" .")
             raise PlanError(
-                f"{name} has {scope or 'a scope'!r} = {entries!r}, which is no table of "
+                f"{name} has {title} = {entries!r}, which is no table of "
                 "entries. Write [entries], or [scope.NAME] with the name of a "
                 "jax.named_scope, and entries below it."
             )

@@ -336,7 +336,7 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
-    with pytest.raises(ValueError, match="bfloat does not exist.*bfloat16 and float16"):
+    with pytest.raises(ValueError, match=r"bfloat does not exist.*bfloat16 and float16"):
         dtypeguard.autocast(layer, "bfloat")
 
 

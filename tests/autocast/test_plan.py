@@ -62,7 +62,7 @@ _BAD = {
     ),
     "scope": (
         "version = 1\nnarrow = 'float16'\nscope = 'layer0'",
-        r"has 'a scope' = 'layer0'.*Write \[entries\], or \[scope.NAME\]",
+        r"has scope = 'layer0', .*Write \[entries\], or \[scope.NAME\]",
     ),
     "expression of no function": (
         "version = 1\nnarrow = 'float16'\n[entries]\n'a.py:jnp.exp(x)' = 'float32'",

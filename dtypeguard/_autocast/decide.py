@@ -5,7 +5,6 @@ What moves numbers keeps the dtype that they have, and sums are as written. What
 asks for stays, and so does what a narrow dtype would lose.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
-_CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
 _CONSTANT = "by a constant that {} does not hold"
 
 # These are added up in the dtype as written, whatever is narrow around them.
@@ -40,15 +38,14 @@ _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-# What is emitted with another jaxpr inside, by the parameter that holds it.
+# The calls that are emitted, by the parameter that holds their jaxpr.
 CALLS: dict[str, str] = {
     **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
     **dict.fromkeys(
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
     ),
 }
-
-# Functions with rules of derivatives of their own.
+# Those with rules of derivatives of their own.
 OWN_RULES = "custom_jvp_call", "custom_vjp_call"
 
 
@@ -138,8 +135,7 @@ class ByPlan(Propagation[ValueType]):
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
-            outs = node.eqn.outvars
-            made = [x._replace(dtype=dtype_of(v.aval)) for x, v in zip(made, outs)]
+            made = [widest(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
         self.leave(node, made)
         return made
 
@@ -163,9 +159,8 @@ class ByPlan(Propagation[ValueType]):
 
     def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
         dtypes = [value.dtype for value in values]
-        wider = lambda a, b: b if is_narrower(a, b) else a
         # In the first turns of a loop the body tells; then the wider of both.
-        dtype = dtypes[-1] if 0 < attempt < 3 else functools.reduce(wider, dtypes)
+        dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
         return ValueType(dtype, _is_kept(values), _is_lost(values))
 
     def entry_of(self, value: ValueType, aval: Aval) -> int:
@@ -234,9 +229,9 @@ class ByPlan(Propagation[ValueType]):
         if Written(node.stack).is_of_sampler:
             return None
         if is_product and _asks_for_precision(eqn):
-            return self._keep(node, _OWN_PRECISION)
+            return self._keep(node, "by the precision that it asks for")
         if _is_kept(values):
-            return self._keep(node, _CAST)
+            return self._keep(node, "by its own cast")
         if _is_lost(values):
             return self._keep(node, _CONSTANT.format(dtype))
         return dtype
@@ -261,8 +256,7 @@ class ByPlan(Propagation[ValueType]):
             made = self._written(node, values)
         else:
             return self._plain(node, values)
-        made = _marked(made, is_kept=True) if _is_kept(floats) else made
-        return _marked(made, is_lost=True) if _is_lost(floats) else made
+        return _marked(made, is_kept=_is_kept(floats), is_lost=_is_lost(floats))
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
@@ -271,8 +265,7 @@ class ByPlan(Propagation[ValueType]):
 
     def _summed(self, node: Node, values: Types) -> Types:
         """As written but where an entry says more."""
-        entry = self._entry(node)
-        if entry is None or not any(is_float(var.aval) for var in node.eqn.outvars):
+        if (entry := self._entry(node)) is None:
             return self._written(node, values)
         return self._in(entry.dtype, node, values)
 
@@ -286,9 +279,8 @@ class ByPlan(Propagation[ValueType]):
         (made,) = self._written(node, values)
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        return [
-            value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")
-        ]
+        value = value._replace(dtype=made.dtype, is_kept=False)
+        return _marked([value], is_kept=is_kept)
 
     def _multiplied(self, node: Node, values: Types) -> Types:
         """A product or a convolution."""

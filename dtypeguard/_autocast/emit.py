@@ -59,11 +59,19 @@ _MOST = 2000
 _OWN = Formats(FLOAT32)
 
 
+@contextlib.contextmanager
+def _in_context(eqn: Equation) -> Iterator[None]:
+    """The line, the scopes, the mesh and what else an equation was traced with."""
+    info = eqn.source_info
+    names = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
+        yield
+
+
 class Emitter:
     """Emits programs by a plan.
 
     Attributes:
-        plan: the plan.
         matcher: finds the entries of equations.
         kept: the lines that compute as written though the plan makes them narrow.
         inner: the jaxprs that were emitted, each with that of the program.
@@ -83,20 +91,17 @@ class Emitter:
         known: Sequence[ValueType] = (),
         around: PlanEntry | None = None,
     ) -> tuple[list[Leaf], Types]:
-        """The results of a closed jaxpr, of its arguments, and what is known of them.
+        """The results of a closed jaxpr, and what is known of them.
 
-        Args:
-            jaxpr: the jaxpr.
-            arrays: its arguments.
-            known: what is known of the first ones.
-            around: the entry of the function whose rule it is, for lines without one.
+        Of the first arguments something is known. Of a rule, the entry of its function is
+        that of lines without one.
         """
         program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
         made = rules.block(program.block, [*known, *others])
         self.products += len(rules.products)
-        return Emission(program, rules, self).block(program.block, arrays), made
+        return Emission(rules, self).block(program.block, arrays), made
 
 
 class Emission(Interpreter):
@@ -106,19 +111,16 @@ class Emission(Interpreter):
         plan: what each equation computes in.
     """
 
-    def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
-        self.program, self.emitter = program, emitter
+    def __init__(self, rules: ByPlan, emitter: Emitter):
+        self.emitter = emitter
         self.plan: WidthPlan = rules.made
         self.given = rules.given
-
-    # Values
 
     def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Any]:
         values = [*block.consts, *given]
         return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
 
-    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
-        return _in_context(eqn)
+    context = staticmethod(_in_context)
 
     def kept(
         self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
@@ -128,8 +130,6 @@ class Emission(Interpreter):
     def _kept(self, block: Block, var: Any, value: Leaf) -> Leaf:
         """A value; a narrow one of many uses in its own dtype, as cotangents are added."""
         return _widened(value, var.aval) if block.uses[var] > 1 else value
-
-    # Equations
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """As it stands."""
@@ -291,15 +291,6 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)
     emitter.matcher.check()
     return made
-
-
-@contextlib.contextmanager
-def _in_context(eqn: Equation) -> Iterator[None]:
-    """The line, the scopes, the mesh and what else an equation was traced with."""
-    info = eqn.source_info
-    names = source_info_util.current_name_stack() + info.name_stack
-    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
-        yield
 
 
 def cast(array: Leaf, dtype: DType) -> Leaf:

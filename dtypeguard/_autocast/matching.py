@@ -102,11 +102,10 @@ class Matcher:
             ValueError: names all that did not, with the nearest line of the program.
         """
         missed = [x for n, x in enumerate(self._entries) if n not in self._found]
-        if not missed:
-            return
         rows = [f"  {entry}{self._nearest(entry)}" for entry in missed]
         count = f"{len(missed)} of {len(self._entries)} entries of the plan"
-        raise PlanError("\n".join([f"{count} match nothing in this program:", *rows]))
+        if rows:
+            raise PlanError("\n".join([f"{count} match nothing in this program:", *rows]))
 
     def _nearest(self, entry: PlanEntry) -> str:
         """What to write in place of an entry that matches nothing."""

@@ -166,9 +166,6 @@ class Plan:
         return cls(**_fields_of(name, data), **figures)
 
 
-# The text of a plan
-
-
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 

@@ -99,14 +99,11 @@ def _transposed(cotangent: Leaf, *pair: Any, of: Product, place: int) -> Leaf:
     return known[jaxpr.outvars[0]]
 
 
-def _tangent(*pair: Leaf, of: Product) -> Leaf:
-    return of.of(*pair)
-
-
 def _mapped(pair: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
     return TANGENT.bind(*pair, of=of._replace(axes=(*of.axes, (*axes,)))), 0
 
 
+_tangent = lambda *pair, of: of.of(*pair)
 TANGENT.def_impl(_tangent)
 TANGENT.def_abstract_eval(lambda *x, of: jax.make_jaxpr(of.of)(*x).out_avals[0])
 mlir.register_lowering(TANGENT, mlir.lower_fun(_tangent, multiple_results=False))

@@ -123,9 +123,6 @@ def operations(eqn: JaxEquation) -> float:
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
 
 
-# Which lines make products wide: a `why` for each.
-
-
 class LineCost(NamedTuple):
     """What makes a program compute wider than it is expected to.
 

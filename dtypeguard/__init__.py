@@ -75,24 +75,22 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     }
 
     def __getattr__(name: str) -> object:
+        file, message = (
+            _FILE_OF.get(name, ""),
+            f"module {__name__!r} has no attribute {name!r}",
+        )
         if name in _DEPRECATED:
-            return _deprecated(name)
-        if name not in _FILE_OF:
-            message = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __name__), name)
-        globals()[name] = value
-        return value
-
-    def _deprecated(name: str) -> object:
-        """A name that is to go, with a warning that says what serves in its place."""
-        file, instead = _DEPRECATED[name]
+            file, instead = _DEPRECATED[name]
+            what = "deprecated" if file else "gone"
+            message = f"dtypeguard.{name} is {what}. Use {instead}."
         if not file:
-            message = f"dtypeguard.{name} is gone. Use {instead}."
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        message = f"dtypeguard.{name} is deprecated. Use {instead}."
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
-        return getattr(importlib.import_module(f".{file}", __name__), name)
+        value = getattr(importlib.import_module(f".{file}", __name__), name)
+        if name in _DEPRECATED:
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        else:
+            globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         imported = {"TYPE_CHECKING", "importlib", "sys", "warnings"}

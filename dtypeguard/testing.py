@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 import math
 import os
 import pathlib
@@ -410,8 +409,10 @@ def parametrize_with_checks(
             f"parametrize_with_checks got {shown(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
         )
-    named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
-    for opt in named.values():
+    named = [(_name(x).partition("(")[0], x) for x in optimizers]
+    if isinstance(optimizers, Mapping):
+        named = [*optimizers.items()]
+    for _, opt in named:
         _maker(opt)
     rules = _known("rules", options.pop("rules", None), _RULES)
     _known("configurations", options.get("configurations"), _NAMES)
@@ -424,19 +425,10 @@ def parametrize_with_checks(
                 functools.partial(check_contract, rules=(rule,), **options),
                 id=f"{name}-{rule}",
             )
-            for name, opt in named.items()
+            for name, opt in named
             for rule in rules
         ],
     )
-
-
-def _by_name(optimizers: Iterable[Optimizer]) -> dict[str, Optimizer]:
-    named: dict[str, Optimizer] = {}
-    for opt in optimizers:
-        first = _name(opt).partition("(")[0]
-        others = (f"{first}_{number}" for number in itertools.count(2))
-        named[next(x for x in itertools.chain([first], others) if x not in named)] = opt
-    return named
 
 
 def _name(opt_or_factory: Optimizer) -> str:
@@ -479,8 +471,6 @@ def _known(what: str, names: Iterable[str] | None, known: Iterable[str]) -> tupl
     first, *others = known
     if names is None:
         return first, *others
-    if not isinstance(names, Iterable):
-        raise TypeError(f"got {what}={names!r}. Write a list, such as {what}={[first]}.")
     names = (names,) if isinstance(names, str) else tuple(names)
     if unknown := [name for name in names if name not in known]:
         there = ", ".join([first, *others])

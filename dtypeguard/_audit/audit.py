@@ -1,7 +1,7 @@
 """Audits an optimizer or a step: which leaves drift, and on which line of source."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from .._carry.carry import Call, carry_of
@@ -31,7 +31,6 @@ from .._program.trace import Program, TraceFailed, trace
 from .examine import Advice, check_x64, examine, left, refused
 from .report import AuditReport, TraceError
 
-Arguments = tuple[Args, Kwargs]
 Which = int | str | tuple[int | str, ...]
 Returned = Key | tuple[Key, ...] | None
 
@@ -173,7 +172,7 @@ class _Update(NamedTuple):
             return Call(step, carry, args, kwargs, static={bool}, in_place=False)
 
         inputs = self.params, self.updates, extra.arrays
-        program = trace(make, inputs, is_made=True, is_optimizer=True)
+        program = trace(make, inputs, is_optimizer=True)
         policy = policy_of(self.opt)
         state = [leaf for parts in program.carried for leaf in parts.arrays]
         stores_wide = policy.state_dtype is not None and any(map(is_wide, state))
@@ -215,18 +214,7 @@ def audit_step(
     check_names("audit", "kwargs", kwargs)
     check_x64("audit", x64)
     name = carry_of("audit", step, carry, returned).step
-    return examine(_Step(step, carry, returned, lambda: (args, kwargs), name), x64)
-
-
-def audit_made_step(
-    step: Step, make: Callable[[], Arguments], carry: Which, returned: Returned, name: str
-) -> AuditReport:
-    """Audits a step on the arguments that a function makes, which it traces if it can."""
-    subject = _Step(step, carry, returned, make, name, is_made=True, needs_arrays=True)
-    try:
-        return examine(subject, None)
-    except TraceFailed:
-        return examine(subject._replace(is_made=False), None)
+    return examine(_Step(step, args, kwargs, carry, returned, name), x64)
 
 
 def guarding(name: str, carry: Which, returned: Returned) -> str:
@@ -237,36 +225,25 @@ def guarding(name: str, carry: Which, returned: Returned) -> str:
 
 
 class _Step(NamedTuple):
-    """A step and what makes its arguments."""
+    """A step and its arguments."""
 
     step: Step
+    args: Args
+    kwargs: Kwargs
     carry: Which
     returned: Returned
-    make: Callable[[], Arguments]
     name: str
-    is_made: bool = False
-    needs_arrays: bool = False
 
     kind = "step"
 
     def call(self) -> Call:
         """The call to audit."""
-        try:
-            args, kwargs = self.make()
-        except Exception as error:
-            raise TraceFailed("inputs") from error
         carry = carry_of("audit", self.step, self.carry, self.returned)
-        call = Call(self.step, carry, args, kwargs)
-        if self.needs_arrays and not any(tree.arrays for tree in call.carried):
-            raise ValueError(
-                f"{self.name} carries {', '.join(call.names)}, in which there is no array: "
-                "nothing would be checked. Write carry=NAME, of what comes back."
-            )
-        return call
+        return Call(self.step, carry, self.args, self.kwargs)
 
     def trace(self, types: Mapping[str, DType] | None = None) -> Program:
         """Traces it; see `trace`."""
-        return trace(self.call, is_made=self.is_made, types=types)
+        return trace(self.call, types=types)
 
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
         """A guard, a first carry of other types, or both."""

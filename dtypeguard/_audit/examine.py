@@ -52,8 +52,6 @@ def examine(subject: Any, x64: bool | None) -> AuditReport:
         try:
             program = subject.trace()
         except TraceFailed as failed:
-            if failed.args == ("inputs",):
-                raise
             error = reduce_error(failed.__cause__, *failed.args)
             advice = subject.advice((), error)
             return AuditReport(error=error, **about, **advice._asdict())

@@ -25,7 +25,6 @@ from .._numbers.nodes import (
     CALL,
     COMPUTED,
     OWN,
-    SKIPPED,
     SOLVE,
     STOCHASTIC,
     Block,
@@ -269,7 +268,7 @@ class Emission(Interpreter):
 Emission.rules = {
     COMPUTED: Emission.computed,
     "reduce_precision": Emission.computed,
-    **dict.fromkeys((OWN, SKIPPED, SOLVE, STOCHASTIC), Emission.written),
+    **dict.fromkeys((OWN, SOLVE, STOCHASTIC), Emission.written),
     **dict.fromkeys(("scan", "while", "cond"), Emission.held),
     CALL: Emission.call,
     "shard_map": Emission.shards,

@@ -6,7 +6,6 @@ This file imports none of the libraries. Whoever has a module of one has importe
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -100,12 +99,9 @@ def nnx_types() -> tuple[type, ...]:
 class Contents:
     """The contents of one Flax NNX object, as a tree."""
 
-    def __init__(
-        self, node: NNXObject, values: Mapping[str, PyTree], structure: Any = None
-    ):
+    def __init__(self, node: NNXObject, values: Mapping[str, PyTree]):
         self.node = node
         self.values = values
-        self.structure = structure
 
     def only(self, names: Collection[str]) -> "Contents":
         """The contents at these paths."""
@@ -125,12 +121,9 @@ class _Structure(Closed):
     def __init__(self, held: Contents):
         super().__init__(held.node)
         self.names = tuple(held.values)
-        self.structure = held.structure
 
     def __eq__(self, other: object) -> bool:
-        own = self.names, self.structure
-        others = getattr(other, "names", None), getattr(other, "structure", None)
-        return super().__eq__(other) and own == others
+        return super().__eq__(other) and self.names == getattr(other, "names", None)
 
     def __hash__(self) -> int:
         return hash((type(self.node), self.names))
@@ -139,7 +132,7 @@ class _Structure(Closed):
 tree_util.register_pytree_with_keys(
     Contents,
     lambda held: ([(_Name(k), x) for k, x in held.values.items()], _Structure(held)),
-    lambda x, values: Contents(x.node, dict(zip(x.names, values)), x.structure),
+    lambda x, values: Contents(x.node, dict(zip(x.names, values))),
     lambda held: (tuple(held.values.values()), _Structure(held)),
 )
 

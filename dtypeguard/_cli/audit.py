@@ -5,22 +5,21 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._audit.audit import audit, audit_made_step
+from .._audit.audit import audit
 from .._audit.report import AuditReport
+from .._carry.carry import Call, carry_of
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
-from .._leaves.types import Args, DType, Kwargs, Optimizer
+from .._leaves.types import DType, Optimizer
 from .._lines.monitored import RECORD
-from .._program.trace import TraceFailed
 from .._sweep.inputs import Entry
 from .forms import check_files, deliver
 from .options import UsageError, right
-from .targets import FORM, NamedCall, Reader, as_usage_error
+from .targets import FORM, Reader, as_usage_error
 
 DTypes = tuple[DType, ...]
 # Dtypes of params and gradients, as options have them, and whether --x64 is among them.
@@ -38,17 +37,14 @@ _OF_A_STEP = "Here these are --carry and --returned, such as --carry params,opt_
 def run(options: argparse.Namespace) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options)
-    is_step = options.step or options.inputs is not None
-    as_step = f"Write: {_as_step(options.target)}"
-    if is_step and options.inputs is None:
-        raise UsageError(f"a step needs a function that gives its arguments. {as_step}")
+    is_step, as_step = options.inputs is not None, f"Write: {_as_step(options.target)}"
     others = ("set", "params", "grads") if is_step else ("carry", "returned")
     if given := [x for x in others if vars(options)[x] not in (None, [], 0)]:
         what = "an optimizer" if is_step else "a step"
         raise UsageError(f"--{given[0]} is for {what}. {as_step}")
     with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
         report = (_audit_step if is_step else _audit_optimizer)(options)
-    return deliver(report, options, report.ok, "green")
+    return deliver(options, report, report.ok, "green")
 
 
 def _as_step(target: str) -> str:
@@ -58,23 +54,22 @@ def _as_step(target: str) -> str:
 
 def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
     """The audit on small params; if nobody chose types, the first that finds something."""
-    reader = Reader(options)
+    reader, first = Reader(options), None
     if options.params or options.grads:
-        return _audited(
-            reader, options, (options.params or ("float32",), options.grads, options.x64)
-        )
-    choices = [(*x[:2], True) for x in _TELLING[:3]] if options.x64 else _TELLING
-    reports = list[AuditReport]()
+        asked = options.params or ("float32",), options.grads, options.x64
+        return _audited(reader, options, asked)
+    choices = dict.fromkeys((*types, x64 or options.x64) for *types, x64 in _TELLING)
     said = f"Tried {', '.join(map(_as_options, choices))}."
     for choice in choices:
-        reports.append(_audited(reader, options, choice))
+        report = _audited(reader, options, choice)
         # In types that nobody asked for, an update may be as wide as its gradient.
-        if reports[1:] and all(drift.where == "updates" for drift in reports[-1].drifts):
-            reports[-1] = reports[0]
-        if not reports[-1].ok:
+        if first and all(drift.where == "updates" for drift in report.drifts):
+            report = first
+        first = first or report
+        if not report.ok:
             said = f"Found with {_as_options(choice)}."
             break
-    return dataclasses.replace(reports[-1], summaries=(*reports[-1].summaries, said))
+    return dataclasses.replace(report, summaries=(*report.summaries, said))
 
 
 def _as_options(inputs: _Inputs) -> str:
@@ -131,29 +126,23 @@ def _call(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
 
 
 def _audit_step(options: argparse.Namespace) -> AuditReport:
-    """The audit of a step, whose inputs are made while it is traced."""
-    reader, name = Reader(options), options.target.rpartition(":")[2]
-    made = list[NamedCall]()
-
-    def make() -> tuple[Args, Kwargs]:
-        args, kwargs = inputs()
-        made.append(NamedCall(options.target, options.inputs, step, args, kwargs))
-        return args, kwargs
-
+    """The audit of a step on what `--inputs` names."""
     with add_x64(options.x64):
-        step, inputs = reader.target(), reader.arguments(options.inputs)
+        call = Reader(options).call()
+        target, inputs, step, args, kwargs = call
         try:
-            report = audit_made_step(step, make, options.carry, options.returned, name)
-        except TraceFailed as failed:
-            with as_usage_error(f"{options.inputs} cannot be called"):
-                raise failed.__cause__ or failed from None
-        except (TypeError, ValueError) as error:  # about the carry
-            asks = re.search(r"(Write|Say) .*(carry|returned)=", str(error), re.DOTALL)
-            if asks or not made or not made[-1].misfit():
-                raise UsageError(str(error), *[_OF_A_STEP] * bool(asks)) from error
-            report = None
-    wrong = made[-1].misfit() if made else ""
-    if report is None or (wrong and report.error and report.error.is_of_call):
-        unfit = f"does not give what {options.target} takes"
-        raise UsageError(f"{options.inputs} {unfit}: {wrong}. {FORM}")
-    return report
+            carry = carry_of("audit", step, options.carry, options.returned)
+            carried = Call(step, carry, args, kwargs)
+            if not any(tree.arrays for tree in carried.carried):
+                raise ValueError(
+                    f"{target} carries {', '.join(carried.names)}, in which there is no "
+                    "array: nothing would be checked."
+                )
+            report = audit(
+                step, *args, carry=options.carry, returned=options.returned, kwargs=kwargs
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(str(error), _OF_A_STEP) from error
+    if report.error and report.error.is_of_call and (wrong := call.misfit()):
+        raise UsageError(f"{inputs} does not give what {target} takes: {wrong}. {FORM}")
+    return dataclasses.replace(report, name=target.rpartition(":")[2])

@@ -17,21 +17,14 @@ _FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
 _FILES = ".ipynb", ".npz"
 
 
-# Names that pages had before, and the pages that have their text now.
-_MOVED = {
-    "stability": "contract",
-    "limits": "contract",
-    "releases": "contract",
-    "migrating": "corrected-optimizers",
-    "accumulate": "corrected-optimizers",
-    "devices": "libraries",
-    "notebooks": "libraries",
-    "glossary": "faq",
-    "why-dtypes-drift": "find-the-line",
-    "lbfgs": "find-the-line",
-    "stalled-updates": "precision",
-    "not-finite": "precision",
-    "too-wide": "precision",
+# By page, the names of those that it has taken in.
+_MERGED = {
+    "contract": ("stability", "limits", "releases"),
+    "corrected-optimizers": ("migrating", "accumulate"),
+    "libraries": ("devices", "notebooks"),
+    "faq": ("glossary",),
+    "find-the-line": ("why-dtypes-drift", "lbfgs"),
+    "precision": ("stalled-updates", "not-finite", "too-wide"),
 }
 
 
@@ -44,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         listed += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
         return _print("\n".join(listed) + "\n")
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
-    name: str = _MOVED.get(name, name)
+    name: str = next((page for page, names in _MERGED.items() if name in names), name)
     if name in files:
         return _print(files[name].read_bytes())
     if name in pages:

@@ -8,10 +8,9 @@ import tomllib
 
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import LockError, compared, lock_of, text_of
-from .._lock.step import TracedStep
+from .._lock.check import Locked, LockError, compared, data_of_cause, lock_of, text_of
 from .._program.trace import TraceFailed
-from .forms import FormedReport, check_files, deliver, of_lock
+from .forms import check_files, deliver
 from .options import UsageError, write
 from .targets import Reader
 
@@ -20,47 +19,37 @@ def run(options: argparse.Namespace) -> int:
     """Prints, writes, checks or updates a lock."""
     check_files(options, options.out, options.update)
     path = options.out or options.check or options.update
+    words = ["dtypeguard lock", options.target, "--inputs", options.inputs]
+    update = " ".join([*words, *["--x64"] * options.x64, "--update", str(path)])
     if options.out and os.path.exists(options.out):
-        raise UsageError(
-            f"{options.out} exists. To write it anew, use --update: "
-            f"{_command(options, options.out)}"
-        )
-    try:
-        with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
-            now = _traced(options, path)
-        if options.check:
-            found = compared(now, path)
-            formed = of_lock(found, _command(options, path))
-            return deliver(formed, options, found.holds)
-        text, said = text_of(now.lock), "written"
-        if not path:
-            return deliver(FormedReport(text, (), tomllib.loads(text)), options)
-        if options.update and os.path.exists(path):
-            found = compared(now, path)
-            said = "up to date" if found.holds else "updated"
-            if not found.holds:
-                write("-", found.report())
-        write(path, text)
-        write("-", f"{path} is {said}.")
-    except LockError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{path} exists. To write it anew, use --update: {update}")
+    to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
+    with RECORD, to_stderr, x64:  # a script may print
+        call = Reader(options).call()
+        with call.running(LockError):
+            try:
+                now = lock_of(*call[2:], path)
+            except TraceFailed as failed:
+                raise failed.__cause__ or failed from None
+            is_there = path and os.path.exists(path)
+            found = compared(now, path) if options.check or is_there else None
+    if found and options.check:
+        return _checked(options, found, update)
+    text = text_of(now.lock)
+    if not path:
+        return deliver(options, text, True, data=tomllib.loads(text))
+    if found and not found.holds:
+        write("-", found.report())
+    said = "written" if found is None else "up to date" if found.holds else "updated"
+    write(path, text)
+    write("-", f"{path} is {said}.")
     return 0
 
 
-def _traced(options: argparse.Namespace, path: str | None) -> TracedStep:
-    with add_x64(options.x64):
-        call = Reader(options).call()
-        try:
-            return lock_of(*call[2:], path)
-        except LockError:
-            raise
-        except (TraceFailed, TypeError, ValueError) as error:
-            cause = error.__cause__ if isinstance(error, TraceFailed) else error
-            with call.running():
-                raise cause or error from None
-
-
-def _command(options: argparse.Namespace, path: str) -> str:
-    """The command that updates a lock."""
-    words = ["dtypeguard lock", options.target, "--inputs", options.inputs]
-    return " ".join([*words, *["--x64"] * options.x64, "--update", path])
+def _checked(options: argparse.Namespace, found: Locked, update: str) -> int:
+    """Delivers what differs from a lock."""
+    step, path = found.now.lock.step, found.path
+    text = f"{step} is as locked in {path}." if found.holds else found.report(update)
+    causes = [] if found.holds else map(data_of_cause, found.causes().causes)
+    data = {"step": step, "path": path, "ok": found.holds, "causes": [*causes]}
+    return deliver(options, text, found.holds, data=data)

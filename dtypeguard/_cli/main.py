@@ -12,15 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from .options import UsageError, to_reader
+from .options import UsageError, parse, to_reader
 
 USAGE = 2
-_PLAN = "dtypeguard plan is deprecated: write dtypeguard precision, with the same options."
-_SWEEP = (
-    "the sweep over Optax's optimizers is part of dtypeguard's own tests now. For your own "
-    "optimizer write dtypeguard.testing.check_contract(optimizer) in a test, or run "
-    "dtypeguard audit FILE.py:optimizer"
-)
 
 
 def console() -> int:
@@ -45,23 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command in ("run", "audit", "precision", "lock", "demo"):
             _check_jax()
-        if command == "sweep":
-            raise UsageError(_SWEEP)
-        if command == "plan":
-            print(_PLAN, file=sys.stderr)
-            argv[0] = "precision"
-        from .options import parser, say_what_is_replaced
-
         try:
-            arguments = parser().parse_args(argv)
-        except SystemExit as stop:  # argparse has printed why
-            return int(stop.code or 0)
-        say_what_is_replaced(arguments.command, argv)
-        arguments.is_plan = command == "plan"
+            arguments = parse(argv)
+        except SystemExit:  # argparse has printed the help or the version
+            return 0
         run = importlib.import_module(f".{arguments.command}", __package__).run
         return run(arguments) if command == "run" else _status(run, arguments)
     except UsageError as error:
-        print(f"dtypeguard {command}:", *error.args, sep="\n  ", file=sys.stderr)
+        print(
+            f"dtypeguard {command}".strip() + ":", *error.args, sep="\n  ", file=sys.stderr
+        )
         return USAGE
 
 

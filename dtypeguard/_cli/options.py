@@ -1,4 +1,4 @@
-"""What the command line accepts, in two tables, and how it prints and writes.
+"""What the command line accepts, in three tables, and how it prints and writes.
 
 Nothing here imports JAX: a script may set variables that JAX reads.
 """
@@ -10,39 +10,24 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 from .._explain.colors import is_colored, marked
-
-FORMS = "text", "json", "github"
-# Of the demo; each is a file in `scenes/`.
-SCENES = (
-    "prodigy",
-    "schedule_free",
-    "lbfgs",
-    "fromage",
-    "zero_nans",
-    "failing_scan",
-    "compiles_again",
-    "stalled_loss",
-    "as_on_a_tpu",
-    "lost_cast",
-)
 
 
 def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
-    if value in ("true", "false", "none"):  # as strings, even "false" is true
-        raise argparse.ArgumentTypeError(
-            f"{text!r} would be a string. Write: --set {name}={value.title()}"
-        )
+    literal = value.title() if value in ("true", "false", "none") else value
     with contextlib.suppress(ValueError, SyntaxError):
-        return name, ast.literal_eval(value)
+        return name, ast.literal_eval(literal)
     return name, value
+
+
+_LETTERS = {"bf": "bfloat", "f": "float", "c": "complex"}
 
 
 def _dtypes(text: str) -> tuple[str, ...]:
@@ -51,8 +36,7 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
     found = []
     for name in text.split(","):
-        short = re.fullmatch(r"(bf|f|c)(\d+.*)", name.strip())
-        full = _LETTERS[short[1]] + short[2] if short else name.strip()
+        full = re.sub(r"^(bf|f|c)(?=\d)", lambda x: _LETTERS[x[0]], name.strip())
         try:
             found.append(str(jnp.dtype(full)))
         except TypeError:
@@ -62,9 +46,6 @@ def _dtypes(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-_LETTERS = {"bf": "bfloat", "f": "float", "c": "complex"}
-
-
 def _dtype(text: str) -> Any:
     import jax.numpy as jnp  # as above
 
@@ -72,15 +53,12 @@ def _dtype(text: str) -> Any:
 
 
 def _error(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
-        )
-    return number
+    with contextlib.suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
+    )
 
 
 def _places(text: str) -> int | str | tuple[int | str, ...]:
@@ -88,118 +66,83 @@ def _places(text: str) -> int | str | tuple[int | str, ...]:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-# By name: its metavar, its help, and what else argparse is to know. With a `+`, another
-# one of that name.
-_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "script": (
-        "SCRIPT ...",
-        "the script or module, and its arguments",
-        {"nargs": argparse.REMAINDER},
-    ),
-    "-m": ("", "SCRIPT is a module", {"action": "store_true", "dest": "is_module"}),
-    "--all": (
-        "",
-        "name every leaf, where notes and list otherwise fit on a screen",
-        {"action": "store_true"},
-    ),
-    "--json+": (
-        "",
-        "end standard output with what was found, as json",
-        {"action": "store_const", "const": "json", "dest": "format"},
-    ),
-    "name": ("NAME", "of a page or a file, or a word", {"nargs": "?"}),
-    "name+": ("NAME", "of a scene", {"nargs": "?", "choices": SCENES}),
-    "--inputs": (
-        "INPUTS",
-        "its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of them by "
-        "name, or the only one; or a function that returns these",
-        {},
-    ),
-    "--x64": ("", "turn jax_enable_x64 on", {"action": "store_true"}),
-    "--set": (
-        "NAME=VALUE",
-        "an argument for the function that makes the optimizer; may be repeated",
-        {"action": "append", "type": _setting, "default": []},
-    ),
-    "--params": (
-        "DTYPES",
-        "dtypes for the optimizer's params in turn: bfloat16,float32 or bf16,f32 "
-        "(default: without --grads several choices, until a leaf drifts; else float32)",
-        {"type": _dtypes},
-    ),
-    "--grads": (
-        "DTYPES",
-        "the same for the gradients (default: as params)",
-        {"type": _dtypes},
-    ),
-    "--carry": (
-        "WHICH",
-        "the argument of a step that comes back, by position or name, or several: 0,1 or "
-        "params,opt_state (default: 0)",
-        {"type": _places, "default": 0},
-    ),
-    "--returned": (
-        "WHICH",
-        "the item of the result that it comes back as, or as many (default: the result "
-        "itself if it has the same tree, else the first items)",
-        {"type": _places},
-    ),
-    "--wide": (
-        "DTYPE",
-        "the dtype to compare with (default: float32, or float64 if all is in float32)",
-        {"type": _dtype},
-    ),
-    "--narrow": (
-        "DTYPE",
-        "run it as if all of it were in this dtype, such as bf16; with --tolerance search "
-        "which lines have to stay wide",
-        {"type": _dtype},
-    ),
-    "--matmul-precision": (
-        "NAME",
-        "round float32 products as another device does: tpu, a100, bfloat16, ...",
-        {},
-    ),
-    "--tolerance": (
-        "X",
-        "the relative error that the lines to compute wider have to reach (with --check, "
-        "by default that of the plan)",
-        {"type": _error},
-    ),
-    "--max-error": ("X", "exit 1 if the error is above", {"type": _error}),
-    "--reference": (
-        "FILE",
-        "what the outputs should be: an .npz file with an array for each path of an output "
-        "('out' for the only one), or FILE.py:NAME of such a tree or of a function; exit 1 "
-        "if one is another computation",
-        {},
-    ),
-    "--held-out": (
-        "INPUTS",
-        "arguments that a search does not see: their errors stand beside; may be repeated",
-        {"action": "append", "default": []},
-    ),
-    "--out": ("FILE", "write it (default: print it)", {}),
-    "--check": ("FILE", "exit 1 if the target is not as this file says", {}),
-    "--update": ("FILE", "write the lock anew and print what changed", {}),
-    "--json": ("FILE", "as json: to FILE, or printed", {"nargs": "?", "const": "-"}),
-    "--format": (
-        "FORM",
-        f"what is printed: {', '.join(FORMS)} (default: text; where GITHUB_ACTIONS is set "
-        "github, annotations of lines)",
-        {"choices": FORMS},
-    ),
+# With a `+`, another option of that name.
+_HELP = {
+    "target": "what is looked at: FILE.py:NAME or MODULE:NAME",
+    "script": "the script or module, and its arguments",
+    "name": "of a page, a file or a scene; of docs, a word as well",
+    "-m": "SCRIPT is a module",
+    "--all": "name every leaf, where notes and list otherwise fit on a screen",
+    "--json+": "end standard output with what was found, as json",
+    "--inputs": "its arguments, FILE.py:NAME or MODULE:NAME: a tuple of them, a dict of "
+    "them by name, or the only one; or a function that returns these",
+    "--x64": "turn jax_enable_x64 on",
+    "--set": "name=value for the function that makes the optimizer; may be repeated",
+    "--params": "dtypes for the optimizer's params in turn: bfloat16,float32 or bf16,f32 "
+    "(default: without --grads several choices, until a leaf drifts; else float32)",
+    "--grads": "the same for the gradients (default: as params)",
+    "--carry": "the argument of a step that comes back, by position or name, or several: "
+    "0,1 or params,opt_state (default: 0)",
+    "--returned": "the item of the result that it comes back as, or as many (default: the "
+    "result itself if it has the same tree, else the first items)",
+    "--wide": "the dtype to compare with (default: float32, or float64 if all is float32)",
+    "--narrow": "run it as if all of it were in this dtype, such as bf16; with "
+    "--tolerance search which lines have to stay wide",
+    "--matmul-precision": "round float32 products as another device does: tpu, a100, ...",
+    "--tolerance": "the relative error that the lines to compute wider have to reach "
+    "(with --check, by default that of the plan)",
+    "--max-error": "exit 1 if the error is above",
+    "--reference": "what the outputs should be: an .npz file with an array for each path "
+    "of an output ('out' for the only one), or FILE.py:NAME of such a tree or of a "
+    "function; exit 1 if one is another computation",
+    "--held-out": "as --inputs, of which a search only says the error; may be repeated",
+    "--out": "write a plan or a lock to this file (default: print what was found)",
+    "--check": "exit 1 if the target is not as this file says",
+    "--update": "write the lock in this file anew and print what changed",
+    "--json": "as json: to this file, or printed",
+    "--format": "what is printed: text, json or github, annotations of lines (default: "
+    "text; where GITHUB_ACTIONS is set github)",
 }
-# Options of 0.1 that go with a later minor version, and what serves in their place.
-_REPLACED: dict[str, tuple[dict[str, Any], str]] = {
-    "--step": ({"action": "store_true"}, ""),  # which --inputs say
-    "--updates": ({"dest": "grads", "type": _dtypes}, ""),
-    "--markdown": ({"nargs": "?"}, "text is printed, and --json is for programs"),
-    "--also": (
-        {"action": "append", "default": []},
-        "let --inputs name a list of arguments",
-    ),
-    "--budget": ({"type": int}, "a search ends by itself"),
+_FLAG = {"action": "store_true"}
+_LIST = {"action": "append", "default": []}
+# What argparse is to know of an option beside its help.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "target": {"metavar": "TARGET"},
+    "script": {"metavar": "SCRIPT ...", "nargs": argparse.REMAINDER},
+    "name": {"metavar": "NAME", "nargs": "?"},
+    "-m": {**_FLAG, "dest": "is_module"},
+    "--all": _FLAG,
+    "--json+": {"action": "store_const", "const": "json", "dest": "format"},
+    "--x64": _FLAG,
+    "--set": {**_LIST, "type": _setting},
+    "--params": {"type": _dtypes},
+    "--grads": {"type": _dtypes},
+    "--carry": {"type": _places, "default": 0},
+    "--returned": {"type": _places},
+    "--wide": {"type": _dtype},
+    "--narrow": {"type": _dtype},
+    "--tolerance": {"type": _error},
+    "--max-error": {"type": _error},
+    "--held-out": _LIST,
+    "--json": {"nargs": "?", "const": "-"},
+    "--format": {"choices": ("text", "json", "github")},
+    "--step": _FLAG,
+    "--updates": {"type": _dtypes, "dest": "grads"},
+    "--also": {**_LIST, "dest": "held_out"},
+    "--markdown": {"nargs": "?"},
+}
+# Words of 0.1 that go with a later minor version, and what serves in their place. Options
+# among them are accepted wherever there is a target.
+_REPLACED = {
+    "plan": "write dtypeguard precision, and --out for the file of the plan",
+    "sweep": "it is part of dtypeguard's own tests now. For your own optimizer write "
+    "dtypeguard.testing.check_contract(optimizer) in a test, or run dtypeguard audit "
+    "FILE.py:optimizer",
+    "--step": "--inputs says that a target is a step",
+    "--updates": "write --grads",
+    "--also": "write --held-out",
+    "--markdown": "text is printed, and --json is for programs",
+    "--budget": "a search ends by itself",
 }
 
 
@@ -208,10 +151,7 @@ class _Command(NamedTuple):
 
     description: str
     example: str
-    target: str = ""
-    options: str = ""
-    replaced: str = ""
-    exclusive: str = ""
+    options: str
 
 
 COMMANDS = {
@@ -222,19 +162,17 @@ COMMANDS = {
         "end, standard error lists the functions that were compiled more than once, with "
         "what differs between the calls.",
         "dtypeguard run train.py --epochs 3",
-        options="--all --json+ --format -m script",
+        "--all --json+ --format -m script",
     ),
     "audit": _Command(
         "Names each leaf of the state, of the updates or of the carry of a step that "
-        "changes its type, both types, and the line. With --inputs the target is a step, "
-        "else an optimizer. Exits 1 if a leaf does, 2 if it cannot run, else 0.",
+        "changes its type, both types, and the line. The target is an optimizer or a "
+        "function that makes one, with --inputs a step. Exits 1 if a leaf does, 2 if it "
+        "cannot run, else 0.",
         "dtypeguard audit optax:adam --set learning_rate=1e-3, dtypeguard audit "
         "my_script.py:opt or dtypeguard audit my_script.py:train_step --inputs "
         "my_script.py:inputs",
-        "an optimizer or a function that makes one: optax:adam, my_script.py:opt, "
-        "my_package.optim:make_optimizer; or with --inputs a step",
-        "--inputs --x64 --set --params --grads --carry --returned --json --format",
-        "--step --updates --markdown",
+        "target --inputs --x64 --set --params --grads --carry --returned --json --format",
     ),
     "precision": _Command(
         "Runs a function as written and in wider dtypes. Names the lines that its error "
@@ -247,12 +185,8 @@ COMMANDS = {
         "dtypeguard precision my_script.py:loss --inputs my_script.py:inputs; dtypeguard "
         "precision train.py:step --inputs train.py:inputs --narrow bfloat16 --tolerance "
         "0.02 --out train.plan",
-        "a function of arrays, FILE.py:NAME or MODULE:NAME: a loss, a gradient, a train "
-        "step, some steps in a scan",
-        "--inputs! --x64 --wide --narrow --matmul-precision --tolerance --max-error "
-        "--reference --held-out --json --format",
-        "--also --budget",
-        "--out --check",
+        "target --inputs! --x64 --wide --narrow --matmul-precision --tolerance --max-error "
+        "--reference --held-out --json --format --out --check",
     ),
     "lock": _Command(
         "Traces a step and lists, for each of its functions, the types of products, sums, "
@@ -260,24 +194,26 @@ COMMANDS = {
         "Exits 1 if --check finds that the step is not as locked, 2 if it cannot run, else "
         "0.",
         "dtypeguard lock my_script.py:step --inputs my_script.py:inputs --check step.lock",
-        "a step, FILE.py:NAME or MODULE:NAME",
-        "--inputs! --x64 --json --format",
-        "",
-        "--out --check --update",
+        "target --inputs! --x64 --json --format --out --check --update",
     ),
     "docs": _Command(
         "Prints a page of the documentation, as Markdown, or a file of one; without a "
         "name, the names of all, with titles. Exits 2 if there is no such page, else 0.",
         "dtypeguard docs explain",
-        options="name",
+        "name",
     ),
     "demo": _Command(
-        "Runs ten small programs as they are, and with one call added. With a "
-        "NAME, shows that one in full. Exits 1 if one fails with the call, else 0.",
+        "Runs ten small programs as they are, and with one call added. With a name, shows "
+        "that one in full. Exits 1 if one fails with the call, else 0.",
         "dtypeguard demo prodigy",
-        options="name+",
+        "name",
     ),
 }
+_EXCLUSIVE = "--out", "--check", "--update"
+
+
+class UsageError(Exception):
+    """The command line asks for what cannot be done; the message shows the right form."""
 
 
 def right(command: str) -> str:
@@ -285,13 +221,27 @@ def right(command: str) -> str:
     return f"Write for example: {COMMANDS.get(command, COMMANDS['audit']).example}"
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks for; says what serves in place of what is replaced."""
+    command = next(iter(words), "")
+    for word in words if command != "run" else ():
+        name = word.partition("=")[0]
+        if name in _REPLACED and (name == command or name.startswith("-")):
+            print(f"dtypeguard: {name} is replaced: {_REPLACED[name]}.", file=sys.stderr)
+    try:
+        plain = ["precision", *words[1:]] if command == "plan" else words
+        return parser().parse_args(plain)
+    except UsageError as error:
+        is_script = command.endswith(".py")
+        write = f"Did you mean dtypeguard run {command}?" if is_script else right(command)
+        raise UsageError(f"{error}. {write}") from None
+
+
 class _Parser(argparse.ArgumentParser):
-    """Ends its errors with the right form, like all errors of the command line."""
+    """Its errors are those of the command line."""
 
     def error(self, message: str) -> NoReturn:
-        script = re.search(r"invalid choice: '([^']*\.py)'", message)
-        meant = f"Did you mean dtypeguard run {script[1]}?" if script else ""
-        super().error(f"{message}. {meant or right(self.prog.rpartition(' ')[2])}")
+        raise UsageError(message)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -309,36 +259,16 @@ def parser() -> argparse.ArgumentParser:
             description=command.description,
             epilog=f"For example: {command.example}",
         )
-        if command.target:
-            made.add_argument("target", metavar="TARGET", help=command.target)
-        for option in command.options.split():
-            _add(made, option)
-        for option in command.replaced.split():
-            how, _ = _REPLACED[option]
-            made.add_argument(option, **how, help=argparse.SUPPRESS)
-        group = made.add_mutually_exclusive_group() if command.exclusive else made
-        for option in command.exclusive.split():
-            _add(group, option)
+        options = command.options.split()
+        files = made.add_mutually_exclusive_group() if "--out" in options else made
+        if "target" in options:
+            options += [x for x in _REPLACED if x.startswith("-")]
+        for word in options:
+            option, group = word.rstrip("!"), files if word in _EXCLUSIVE else made
+            text, settings = _HELP.get(option, argparse.SUPPRESS), _SETTINGS.get(option, {})
+            action = group.add_argument(option.rstrip("+"), help=text, **settings)
+            action.required |= option != word
     return parser
-
-
-def _add(group: argparse._ActionsContainer, option: str) -> None:
-    metavar, text, how = _OPTIONS[option.rstrip("!")]
-    settings: dict[str, Any] = how | ({"metavar": metavar} if metavar else {})
-    action = group.add_argument(option.rstrip("!+"), help=text, **settings)
-    action.required |= option.endswith("!")
-
-
-def say_what_is_replaced(command: str, words: list[str]) -> None:
-    """Says of options of 0.1 what serves in their place."""
-    for word in words:
-        name = word.partition("=")[0]
-        if name in COMMANDS[command].replaced.split() and (instead := _REPLACED[name][1]):
-            print(f"dtypeguard: {name} is deprecated: {instead}.", file=sys.stderr)
-
-
-class UsageError(Exception):
-    """The command line asks for what cannot be done; the message shows the right form."""
 
 
 SILENCE = 10.0  # seconds, after which a pipe is told what a command is at

@@ -14,17 +14,17 @@ from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.curve import check_call, plan_call
-from .._precision.planned import BUDGET, PlannedInputs
+from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
 from . import options as command_line
-from .forms import Annotation, FormedReport, check_files, deliver
+from .forms import check_files, deliver
 from .options import UsageError
 from .targets import NamedCall, Reader
 
 
 def run(options: argparse.Namespace) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
-    is_search = bool(options.out or options.is_plan) and not options.check
+    is_search = bool(options.out)
     if is_search and options.narrow is None:
         raise UsageError("a search needs --narrow. Write for example: --narrow bfloat16")
     if options.check and options.narrow is not None:
@@ -37,11 +37,12 @@ def run(options: argparse.Namespace) -> int:
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, shown as show, x64:
         call = reader.call()
-        found, is_ok, style = way(options, show, reader, call)
-    return deliver(found, options, is_ok, style)
+        found = way(options, show, reader, call)
+    return deliver(options, *found)
 
 
-_Found = tuple[Any, bool, str]  # a report, whether it is fine, and its style then
+# What `deliver` is given: a report, whether it is fine, its style then, its data.
+_Found = tuple[Any, bool, str, Any]
 
 
 def _audited(
@@ -71,7 +72,7 @@ def _audited(
     bounds = options.max_error, options.tolerance
     is_within = any(x is not None and report.error <= x for x in bounds)
     is_good = is_within or not (report.error or report.costs)
-    return report, is_ok, "green" if is_good else ""
+    return report, is_ok, "green" if is_good else "", None
 
 
 def _searched(
@@ -80,39 +81,23 @@ def _searched(
     more = _more(options, reader)
     with call.running():
         found = plan_call(*call[2:], options.narrow, options.tolerance, more, show)
-    text = str(found)
-    if options.out:
-        found.plan.save(options.out)
-        text += f"\n{options.out} is written."
-    elif not options.json:
-        text += f"\n\n{found.plan.text()}"
-    return _of_plan(text, found.headline, found.is_of_use, found.data)
+    found.plan.save(options.out)
+    text = f"{found}\n{options.out} is written."
+    return text, found.is_of_use, "", found.data
 
 
 def _checked(
     options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
 ) -> _Found:
     more = _more(options, reader)
-    try:
-        with call.running(PlanError):
-            found = check_call(*call[2:], options.check, options.tolerance, more, show)
-    except PlanError as error:
-        raise UsageError(str(error)) from error
-    return _of_plan(str(found), str(found), found.is_within, found.data)
-
-
-def _of_plan(text: str, headline: str, is_ok: bool, data: dict) -> _Found:
-    finding = Annotation(None, "plan", headline, "notice" if is_ok else "error")
-    return FormedReport(text, [finding], data), is_ok, ""
+    with call.running(PlanError):
+        found = check_call(*call[2:], options.check, options.tolerance, more, show)
+    return found, found.is_within, "", found.data
 
 
 def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
-    """Further inputs of a search."""
-    also, held_out = (
-        [reader.call(name)[3:] for name in names]
-        for names in (options.also, options.held_out)
-    )
-    return PlannedInputs(also, held_out, BUDGET)
+    """Further inputs, which a search does not see."""
+    return PlannedInputs(held_out=[reader.call(name)[3:] for name in options.held_out])
 
 
 def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:

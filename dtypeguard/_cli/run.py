@@ -29,9 +29,10 @@ class ScriptWatch:
     As a finder of modules it sees JAX import its own files, and finds none of them.
     """
 
+    compilations: Any = None  # made with the first
+
     def __init__(self) -> None:
         self._recording = contextlib.ExitStack()
-        self._recompiled: Any = None
         self._is_open = False
 
     def __enter__(self):
@@ -50,14 +51,6 @@ class ScriptWatch:
         """Starts with the first file of JAX's after its options."""
         if name.startswith("jax."):
             self._start()
-
-    def lines(self, is_whole: bool = False) -> list[str]:
-        """The list of what was compiled again for its types; may be empty."""
-        return self._recompiled.lines(is_whole) if self._recompiled else []
-
-    def changed(self) -> list[Any]:
-        """The functions that were compiled again."""
-        return self._recompiled.changed() if self._recompiled else []
 
     def _start(self) -> None:
         if not hasattr(sys.modules.get("jax"), "config"):
@@ -81,8 +74,8 @@ class ScriptWatch:
         with contextlib.suppress(Exception):  # the list lacks it; the script runs on
             from .._lines.recompiled import Compilations
 
-            self._recompiled = self._recompiled or Compilations()
-            self._recompiled.record(sys._getframe(1))
+            self.compilations = self.compilations or Compilations()
+            self.compilations.record(sys._getframe(1))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
     def end() -> None:
         watching.close()
-        _tell(options, watch, next(iter(ended), None))
+        _tell(options, watch, *ended)
 
     sys.argv[:] = options.script
     try:
@@ -105,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
     except BaseException as error:
         _explain(error, options.all)
         ended.append(error)
-        _print(error)
+        with colored_notes(error):  # by the hook of the script, if it has one
+            sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
@@ -120,30 +114,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(
-    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
+    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None = None
 ) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
-    form, lines = options.format or default_form(), watch.lines(options.all)
+    form, found = options.format or default_form(), watch.compilations
+    lines = found.lines(options.all) if found else []
     sys.stdout.flush()
     if lines and form != "json":
         print(*lines, sep="\n", file=sys.stderr)
     if form == "json" or (form == "github" and (lines or error)):
-        from .forms import annotations, of_run
+        from .forms import annotations, notes, of_run
 
-        found = of_run(error, lines, watch.changed())
         if form == "json":
-            write("-", found.to_json())
-        else:
-            print(*annotations(found.findings), sep="\n", file=sys.stderr)
-
-
-def _print(error: BaseException) -> None:
-    """Gives an error to the hook of the script; prints both if the hook raises."""
-    try:
-        with colored_notes(error):
-            sys.excepthook(type(error), error, error.__traceback__)
-    except Exception as failed:
-        sys.__excepthook__(type(failed), failed, failed.__traceback__)
+            return write("-", of_run(error, lines))
+        for note in notes(error) if error else ():
+            print(*annotations(note, "error"), sep="\n", file=sys.stderr)
+        if lines:
+            print(*annotations("\n".join(lines), "warning"), sep="\n", file=sys.stderr)
 
 
 def _explain(error: BaseException, is_whole: bool) -> None:

@@ -7,8 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from .._carry.modules import spread
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.types import Args, Kwargs
-from .._source.files import package
 from .._source.origin import origin_of_error
 from .options import UsageError, right
 
@@ -45,15 +43,19 @@ class NamedCall(NamedTuple):
         return ""
 
     @contextlib.contextmanager
-    def running(self, *passed: type[Exception]) -> Iterator[None]:
-        """Makes a usage error of what a run raises; it says whose error it is."""
+    def running(self, *own: type[Exception]) -> Iterator[None]:
+        """Makes a usage error of what a run raises; it says whose error it is.
+
+        Errors of these types are dtypeguard's own, which say what to do.
+        """
         try:
             yield
-        except (UsageError, *passed):
+        except UsageError:
             raise
         except Exception as error:
             is_users = origin_of_error(error) is not None
-            if not is_users and str(error).startswith(("audit_precision", "lock")):
+            is_own = str(error).startswith(("audit_precision", "lock")) and not is_users
+            if isinstance(error, own) or is_own:
                 raise UsageError(str(error)) from error
             given = f"what {self.inputs} gives"
             if self.misfit():
@@ -62,9 +64,7 @@ class NamedCall(NamedTuple):
                 what = "raises"
                 advice = f"It is an error of the program itself, called with {given}."
             else:
-                last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-                whose = package(last.f_code.co_filename) or "Python"
-                what, advice = "cannot be measured:", f"It is one of {whose}."
+                what, advice = "cannot be measured:", "It is no error of the program."
             raise UsageError(f"{self.target} {what} {_reason(error)}", advice) from error
 
 
@@ -80,32 +80,23 @@ class Reader:
         return self.load(self._options.target, right(self._options.command))
 
     def call(self, inputs: str = "") -> NamedCall:
-        """The target with the arguments that `--inputs` or another name gives."""
-        inputs = inputs or self._options.inputs
-        step, make = self.target(), self.arguments(inputs)
-        with as_usage_error(f"{inputs} cannot be called"):
-            return NamedCall(self._options.target, inputs, step, *make())
+        """The target with the arguments that `--inputs` or another name gives.
 
-    def arguments(self, inputs: str) -> Callable[[], tuple[Args, Kwargs]]:
-        """A function that gives arguments by position and by name.
-
-        It raises a `UsageError` if there is no array in them: nothing would be checked.
+        Without an array among them nothing would be checked.
         """
-        where = self._options.target.rpartition(":")[0]
+        inputs = inputs or self._options.inputs
+        step, where = self.target(), self._options.target.rpartition(":")[0]
         name = inputs if inputs.isidentifier() else "inputs"
-        made = self.load(inputs, f"Write for example: --inputs {where}:{name}")
-
-        def make() -> tuple[Args, Kwargs]:
-            given = made() if callable(made) else made
-            if not SplitTree(spread(given)).arrays:
-                what = "None" if given is None else "no array"
-                raise UsageError(f"{inputs} gives {what}: nothing would be checked. {FORM}")
-            # A state is often a named tuple: the only argument then.
-            if type(given) is tuple:
-                return given, {}
-            return ((), given) if type(given) is dict else ((given,), {})
-
-        return make
+        given = self.load(inputs, f"Write for example: --inputs {where}:{name}")
+        with as_usage_error(f"{inputs} cannot be called"):
+            given = given() if callable(given) else given
+        if not SplitTree(spread(given)).arrays:
+            what = "None" if given is None else "no array"
+            raise UsageError(f"{inputs} gives {what}: nothing would be checked. {FORM}")
+        # A state is often a named tuple: the only argument then.
+        args = () if type(given) is dict else given if type(given) is tuple else (given,)
+        kwargs = given if type(given) is dict else {}
+        return NamedCall(self._options.target, inputs, step, args, kwargs)
 
     def load(self, named: str, advice: str) -> Any:
         """Imports what `MODULE:NAME` or `FILE.py:NAME` names."""

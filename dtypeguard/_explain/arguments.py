@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.dtypes import dtype_of, is_array, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.groups import parameter
-from .._leaves.types import DType, Leaf
+from .._leaves.types import DType
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
-from .._source.files import is_users
-from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_sites
+from .._source.files import is_installed, is_users
+from .finding import Failure, Finding, RefusedCall, RefusedLeaf
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
 _GIVEN, _WANTED = rf"(?P<given>{_TYPE})", rf"(?P<wanted>{_TYPE})"
@@ -30,22 +30,13 @@ _WHOLE = _INDICES | _SIZES | {"seed", "lower", "upper"}
 
 
 class Role(NamedTuple):
-    """What a message says.
+    """What a message says."""
 
-    Attributes:
-        pattern: that the message has, with the type that was given, the one wanted, and
-            the parameter.
-        wanted: the dtype that JAX takes; "alike" if it wants arguments of one type.
-        names: of the parameters of which it speaks; empty if it may be any.
-        is_only: whether no other is meant where a parameter of such a name is there.
-        is_checked: whether another library refuses what the user's call has.
-    """
-
-    pattern: str
-    wanted: str = ""
-    names: frozenset[str] = frozenset()
-    is_only: bool = False
-    is_checked: bool = False
+    pattern: str  # with the type that was given, the one wanted, and the parameter
+    wanted: str = ""  # the dtype that JAX takes; "alike" for arguments of one type
+    names: frozenset[str] = frozenset()  # of parameters; empty if it may be any
+    is_only: bool = False  # whether no other is meant where one of such a name is there
+    is_checked: bool = False  # whether another library refuses what the user's call has
 
 
 # The first that fits an error is its role.
@@ -115,7 +106,6 @@ _ROLES = (
 )
 _REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
 _FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
-_IN_64_BITS = {"float32": "float64", "complex64": "complex128"}
 
 
 class Complaint(NamedTuple):
@@ -142,8 +132,6 @@ def complaint(message: str) -> Complaint | None:
     types = [given] if given else _REFUSED.findall(message)
     if wanted == "int32":  # the first that is none is refused
         types = [x for x in re.findall(_TYPE, message) if "int" not in x]
-    if "wanted" not in named and given in _IN_64_BITS.values():
-        wanted = _IN_64_BITS.get(wanted, wanted)
     refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
     return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 
@@ -154,10 +142,9 @@ def checked(message: str) -> Complaint | None:
     It is about types if it names two, or one and a class for all of a kind.
     """
     types = frozenset(re.findall(rf"\b{_TYPE}", message))
-    is_of_types = len(types) > 1 or re.search("<class '(int|float|complex)'>", message)
-    return (
-        Complaint(types, None, Role("", is_checked=True)) if types and is_of_types else None
-    )
+    is_of_kind = types and re.search("<class '(int|float|complex)'>", message)
+    about = Complaint(types, None, Role("", is_checked=True))
+    return about if len(types) > 1 or is_of_kind else None
 
 
 def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
@@ -168,57 +155,46 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     site = failure.sites[-1]
     find = _different if about.wanted is None else _refused
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
-    name = site.name or "a call"
-    headline = f"{name} has an argument of a type that it does not accept."
-    if len(refused) > 1:
-        headline = f"{name} has arguments of a type that it does not accept."
-    if about.wanted is None:
-        headline = f"the arguments of {name} have different types."
-    is_float = lambda x: kind(dtype_of(x.value)) == "float"
-    keeps = kind(about.wanted) == "int" and any(
-        is_float(x) and x.base not in _WHOLE | about.names for x in refused
-    )
-    call = RefusedCall(about.wanted, name, site, keeps)
-    return _found(headline, call, [(_label(x, site), x) for x in refused])
+    keeps = not {x.base for x in refused} <= _WHOLE | about.names
+    call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
+    return _found(call, [(_label(x, site), x) for x in refused])
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
     if about.wanted is None and failure.is_of_jax:
         return None
-    for site in users_sites(failure.sites):
+    for site in reversed([x for x in failure.sites if not is_installed(x.file)]):
         inner = [frame.f_code.co_filename for frame in site.inside[:1]]
         if about.wanted is None and not all(map(is_users, inner)):
             return None  # it was raised in a function that JAX calls
         named = [x for x in written_in(site) if str(dtype_of(x.value)) in about.types]
         if named:
-            name, wanted = site.name or "a call", about.wanted
-            others = {*about.types} - {str(dtype_of(x.value)) for x in named}
-            if len(about.types) == 2 and len(others) == 1 and "assert" not in name:
-                wanted = jnp.dtype(others.pop())
-            call = RefusedCall(None if about.wanted and named[1:] else wanted, name, site)
-            headline = f"{name} refuses the type of what it is given."
-            return _found(headline, call, [(x.text, x) for x in named])
+            others = about.types - {str(dtype_of(x.value)) for x in named}
+            wanted = None if named[1:] else about.wanted
+            if len(about.types) == 2 and len(others) == 1 and "assert" not in site.name:
+                wanted = jnp.dtype(*others)
+            return _found(RefusedCall(wanted, site), [(x.text, x) for x in named])
     return None
 
 
-def _found(
-    headline: str, call: RefusedCall, named: Sequence[tuple[str, Argument]]
-) -> Finding | None:
+def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
     leaves = [
         RefusedLeaf(n, text, (x.value,), of_argument(x, call.site), argument=x)
         for n, (text, x) in enumerate(named)
     ]
-    return Finding(headline, leaves, call) if leaves else None
+    text = f"{call.site.name or 'a call'} refuses the types of what it is given."
+    return Finding(text, leaves, call) if leaves else None
 
 
 def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
     """The arguments of those types that a message names."""
-    named = [x for x in given if _type_names(x.value) & about.types]
-    if about.names:
-        named = [x for x in named if x.base in about.names]
-    else:
-        named = [x for x in named if x.base not in _INDICES | _CHOICES]
+    types = lambda value: {str(dtype_of(value)), type(value).__name__}
+    # A bool is an option of a function.
+    given = [x for x in given if type(x.value) is not bool]
+    named = [x for x in given if types(x.value) & about.types]
+    is_named = about.names.__contains__ if about.names else lambda base: base not in _WHERE
+    named = [x for x in named if is_named(x.base)]
     # A Python number may be an option, such as an axis.
     arrays = [x for x in named if not is_python_number(x.value)]
     if about.types <= {str(dtype_of(x.value)) for x in arrays}:
@@ -263,10 +239,3 @@ def _label(argument: Argument, site: Site) -> str:
         return text[:40] or argument.name
     name = "index" if isinstance(site.node, ast.Subscript) else argument.name
     return name if text == argument.name else f"{name} = {text}"
-
-
-def _type_names(value: Leaf) -> set[str]:
-    """How messages call the type of a value. An option of a function is a bool."""
-    if type(value) is bool or not (is_array(value) or is_python_number(value)):
-        return set()
-    return {str(dtype_of(value)), type(value).__name__}

@@ -6,7 +6,6 @@ terminals. Nothing here imports JAX.
 
 import contextlib
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -31,24 +30,16 @@ def is_colored(stream: TextIO) -> bool:
 
 def marked(text: str, style: str = "") -> "Text":
     """A text for rich, with what stands out."""
-    from rich.style import Style
     from rich.text import Text
 
     made = Text(text, style)
     for pattern, mark in MARKS[: 1 if style else None]:
-        for found in pattern.finditer(text):
-            made.stylize(mark, *found.span())
-    for found in MARKS[0][0].finditer(text):
-        file, _, line = found[0].partition(":")
-        if os.path.isfile(path := os.path.abspath(file)):
-            made.stylize(Style(link=f"file://{path}#{line}"), *found.span())
+        made.highlight_regex(pattern, mark)
     return made
 
 
 def ansi(text: str, stream: TextIO) -> str:
-    """A text as a terminal shows it in color; as it is for any other stream."""
-    if not is_colored(stream):
-        return text
+    """A text as a terminal shows it in color."""
     from rich.console import Console
 
     console = Console(file=stream)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind
-from .._leaves.rows import count, paths
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
+from .._leaves.rows import count
 from .._leaves.types import Aval, Leaf
 from .._lines.body import Results, difference
 from .._lines.drift import Drift, drift_between
@@ -39,33 +39,26 @@ def _is_meant(failure: Failure, *avals: Aval) -> bool:
 
 def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
     """The leaves of a carry that come back in another dtype or shape."""
-    body = call.bodies["body"]
+    body, found = call.bodies["body"], list[RefusedLeaf]()
     places = [body.name + path for path in body.carried.paths]
-    found: list[RefusedLeaf] = []
+    meant: dict[str, Drift] = {}
     for drifts in _drifts(call):
-        meant = {x.path: x for x in reversed([*drifts]) if _is_meant(failure, *x.avals)}
-        others = [x for path, x in zip(places, call.first) if path not in meant]
-        for drift in reversed(meant.values()):
-            place = places.index(drift.path) if drift.path in places else None
-            # No line in what JAX wrote is anything to the user.
-            origin = drift.origin or (call.line if call.is_of_jax else None)
-            first = call.first[place : place + 1] if place is not None else ()
-            # To change its line would change both, as of the params of an average.
-            arrays = [x for x in first if not is_python_number(x)]
-            is_shared = any(x is y for x in arrays for y in others)
-            begun = None if is_shared else _begun(drift, arrays)
-            leaf = RefusedLeaf(
-                len(found),
-                call.path(drift.path),
-                drift.avals,
-                Why(origin, drift.cause, begun),
-                place,
-                drift.is_castable,
-            )
-            is_of_first = is_shared or _is_of_first(leaf, call)
-            found.append(leaf._replace(is_of_first=is_of_first))
-        if found:
-            break
+        for drift in drifts if not meant else ():
+            if _is_meant(failure, *drift.avals):
+                meant.setdefault(drift.path, drift)
+    others = [x for path, x in zip(places, call.first) if path not in meant]
+    for drift in meant.values():
+        place = places.index(drift.path) if drift.path in places else None
+        # No line in what JAX wrote is anything to the user.
+        origin = drift.origin or (call.line if call.is_of_jax else None)
+        first = call.first[place : place + 1] if place is not None else ()
+        # To change its line would change both, as of the params of an average.
+        arrays = [x for x in first if not is_python_number(x)]
+        is_shared = any(x is y for x in arrays for y in others)
+        why = Why(origin, drift.cause, None if is_shared else _begun(drift, arrays))
+        leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
+        is_of_first = is_shared or _is_of_first(leaf, call)
+        found.append(leaf._replace(is_of_first=is_of_first))
     verb = "comes" if len(found) == 1 else "come"
     some = f"{count(found)} of the carry of {call.kind.name} {verb}"
     return f"{some} back in another type.", found
@@ -78,7 +71,7 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     """
     body = call.bodies["body"]
     yield from body.drifts(call.first)
-    pairs = zip(*map(tree_util.tree_leaves, call.compared)) if call.kind.renamed else ()
+    pairs = zip(*map(tree_util.tree_leaves, call.compared))
     yield (
         drift_between(body.name + path, what, old, new, lines=of_value(new))
         for path, (old, new) in zip(body.carried.paths, pairs)
@@ -89,8 +82,8 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
 def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     """Whether the first value of a leaf is rather to be changed than what a body does.
 
-    It is where a number gives way, and where the dtype in which it begins is the rarer one
-    of what the loop was given.
+    It is where a number gives way to what holds it, and where the dtype in which it begins
+    is the rarer one of what the loop was given.
     """
     (old, new), why = leaf.dtypes, leaf.why
     if why.begun is None or is_installed(why.begun.users.file):
@@ -99,8 +92,8 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return True
     if why.origin.is_of_optimizer or why.cause is None:  # the user's own cast
         return False
-    if kind(old) != kind(new):
-        return not leaf.values[0].shape
+    if rank(old) != rank(new):
+        return rank(new) > rank(old)
     have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
     return have[0] <= have[1]
 
@@ -120,33 +113,26 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
     traced = [(name, body.results()) for name, body in call.bodies.items()]
     branches = [(name, results) for name, results in traced if results is not None]
     counts = {len(results.graph.outputs) for _, results in branches}
-    found: list[RefusedLeaf] = []
-    differing = []
-    for number, path in enumerate(_paths(call, *counts) if len(counts) == 1 else ()):
-        first, *others = (results.aval(number) for _, results in branches)
-        kinds = [difference(first, other) for other in others]
-        kinds = [next(filter(None, kinds), None), *kinds]
+    differing, found = [], list[RefusedLeaf]()
+    for number in range(*counts) if len(counts) == 1 else ():
+        avals = [results.aval(number) for _, results in branches]
+        kinds = [difference(avals[0], aval) for aval in avals]
+        kinds[0] = next(filter(None, kinds), None)
         items = [(*branch, what) for branch, what in zip(branches, kinds) if what]
-        avals = [results.aval(number) for _, results, _ in items]
-        if items and _is_meant(failure, *avals[:2]):
-            differing.append(path)
-            for (name, results, what), aval in zip(items, avals):
-                why, kept = _lines(results, number, what)
-                about = len(found), call.path(f"result{path}"), (aval,), why, number
-                found.append(RefusedLeaf(*about, branch=name, kept=kept))
+        if items and _is_meant(failure, *(x.aval(number) for _, x, _ in items[:2])):
+            differing.append((number, items))
+    # JAX names all of one branch that differ.
+    paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
+    if len(paths) != len(differing):
+        paths = [f"[{number}]" for number, _ in differing]
+    for path, (number, items) in zip(paths, differing):
+        for name, results, what in items:
+            why, kept = _lines(results, number, what)
+            values = (results.aval(number),)
+            about = len(found), call.path(f"result{path}"), values, why
+            found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
     return f"the branches of {call.kind.name} give {some}", found
-
-
-def _paths(call: ControlFlow, leaves: int) -> list[str]:
-    """The paths of a result with so many leaves."""
-    for tree in call.trees:
-        if tree.num_leaves == leaves:
-            try:
-                return paths(tree_util.tree_unflatten(tree, range(leaves)))
-            except Exception:  # a node that rejects numbers as leaves
-                continue
-    return paths(list(range(leaves)))
 
 
 def _lines(results: Results, number: int, what: str) -> tuple[Why, str]:

@@ -11,8 +11,8 @@ from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .arguments import checked, complaint, find_arguments, find_checked
 from .control_flow import find_in_control_flow
-from .finding import Failure
-from .remedies import Choice, choose
+from .finding import Failure, Finding
+from .remedies import choose
 from .text import noted, text_of
 from .unfiltered import UNFILTERED, hide_jax, printed
 
@@ -104,15 +104,10 @@ class _Explaining(contextlib.ContextDecorator):
             self._records.pop().__exit__(None, None, None)
 
     def __call__(self, function: _F) -> _F:
-        if not callable(function):
+        if not callable(function) or runs_later(function):
             raise TypeError(
                 f"explain got {shown(function)}. Write `with dtypeguard.explain():` around "
-                "the loop, or @dtypeguard.explain above a function."
-            )
-        if runs_later(function):
-            raise TypeError(
-                f"explain() got {function!r}, whose body runs only after it has been "
-                "called. Write `with dtypeguard.explain():` inside of it."
+                "the loop; inside of a body that runs only after it has been called."
             )
         return super().__call__(function)
 
@@ -129,12 +124,12 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
         if isinstance(part, _ERRORS) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
-                if (choice := _choice(part)) is not None:
-                    part.add_note(text_of(choice, is_whole))
-                    part.dtypeguard_rows = noted(choice)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
+                if (finding := _finding(part)) is not None:
+                    part.add_note(text_of(finding, is_whole))
+                    part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 
-def _choice(error: BaseException) -> Choice | None:
+def _finding(error: BaseException) -> Finding | None:
     """What to say of an error; None if no leaf is found that is at fault."""
     failure = Failure(error)
     if about := complaint(failure.message):

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._leaves.dtypes import dtype_of
+from .._leaves.dtypes import dtype_of, fits, kind
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site, sites
-from .._source.files import is_installed
 from .._source.origin import Why
 from .frames import ControlFlow
 
@@ -34,36 +33,28 @@ class Failure:
 
 
 class RefusedLeaf(NamedTuple):
-    """A leaf of a type that JAX refuses.
+    """A leaf of a type that JAX refuses."""
 
-    Attributes:
-        number: its place among the leaves of the error.
-        path: of the leaf, in the user's objects.
-        values: that have its types: a carry's before and after, another's own.
-        why: the lines behind its type.
-        place: of the leaf among all that the carry, or the result of branches, has.
-        is_castable: whether a guard casts the leaf of a carry back.
-        is_of_first: whether the line of its first value is rather to be changed.
-        branch: that returns it, by the name of its parameter.
-        kept: what a branch returns as it was, as a note tells it.
-        argument: that has the type.
-    """
-
-    number: int
-    path: str
-    values: tuple[Aval | Leaf, ...]
+    number: int  # its place among the leaves of the error
+    path: str  # in the user's objects
+    values: tuple[Aval | Leaf, ...]  # a carry's before and after, another's own
     why: Why = Why()
-    place: int | None = None
-    is_castable: bool = False
-    is_of_first: bool = False
-    branch: str = ""
-    kept: str = ""
-    argument: Argument | None = None
+    place: int | None = None  # among all that the carry has
+    is_of_first: bool = False  # whether the line of its first value is rather to be changed
+    branch: str = ""  # that returns it, by the name of its parameter
+    kept: str = ""  # what a branch returns as it was, as a note tells it
+    argument: Argument | None = None  # that has the type
 
     @property
     def dtypes(self) -> list[DType]:
         """Those of the values."""
         return [getattr(x, "dtype", None) or dtype_of(x) for x in self.values]
+
+    @property
+    def is_castable(self) -> bool:
+        """Whether a guard casts the leaf of a carry back."""
+        old, new = self.dtypes[0], self.dtypes[-1]
+        return old != new and kind(old) is not None and fits(old, new)
 
     @property
     def is_reshaped(self) -> bool:
@@ -72,19 +63,11 @@ class RefusedLeaf(NamedTuple):
 
 
 class RefusedCall(NamedTuple):
-    """A call whose arguments are refused.
+    """A call whose arguments are refused."""
 
-    Attributes:
-        wanted: the dtype that is taken; None if the arguments are to be alike.
-        name: of the call.
-        site: the line of the call.
-        keeps: whether floats stand where JAX wants ints, and are no index and no size.
-    """
-
-    wanted: DType | None
-    name: str
+    wanted: DType | None  # that is taken; None if the arguments are to be alike
     site: Site
-    keeps: bool = False
+    keeps: bool = False  # whether JAX wants ints of what is no index and no size
 
 
 class Finding(NamedTuple):
@@ -94,8 +77,4 @@ class Finding(NamedTuple):
     leaves: Sequence[RefusedLeaf]
     of: ControlFlow | RefusedCall
     sites: Sequence[Site] = ()
-
-
-def users_sites(sites: Sequence[Site]) -> list[Site]:
-    """The user's own lines that an error passed through, inside out."""
-    return [site for site in reversed(sites) if not is_installed(site.file)]
+    remedies: Sequence[str] = ()  # what to write

@@ -10,94 +10,96 @@ import io
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import dtype_of, fits, is_python_number, is_weak, kind, rank
+from .._leaves.dtypes import is_python_number, is_weak, kind, rank
 from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import DType, Leaf
 from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin, frame_of, is_update
 from .._source.syntax import CASTING
-from .finding import Finding, RefusedCall, RefusedLeaf, users_sites
+from .finding import Finding, RefusedCall, RefusedLeaf
 from .frames import ControlFlow
 
 # What is to be written for a leaf of a carry, the best first, by what becomes of it.
 _OF_A_CARRY = {
     "wider": ("begin", "guard"),  # what begins wide loses nothing
-    "another kind": ("begin", "guard"),
-    "weak": ("begin",),
     "narrower": ("cast", "guard"),
-    "a lesser kind": ("cast",),
-    "another shape": ("begin",),
+    "weak": ("begin",),
+    "of another shape": ("begin",),
+    "what an optimizer makes it": ("guard",),
 }
-_WAYS = 2  # of mending a leaf that are said
-# Whether the types then agree; None if that is not known.
-Outcome = bool | None
+_CHECKED = "Checked: with this change the types agree."
+
+
+class Change(NamedTuple):
+    """What is to be written at a line: a verb, for what, and the rest of the sentence."""
+
+    line: str
+    verb: str
+    name: str
+    rest: str
 
 
 class Remedy(NamedTuple):
-    """One way of writing it; leaves whose numbers are in `changes` stand first."""
+    """One way of mending leaves; those whose numbers are in `first` stand first."""
 
-    text: str
-    leaves: Sequence[RefusedLeaf]
-    trial: Callable[[], Outcome] = lambda: None
-    changes: frozenset[int] = frozenset()
-
-
-class Choice(NamedTuple):
-    """What a note says; `to` are the dtypes to which what is wider is cast."""
-
-    headline: str
-    leaves: Sequence[RefusedLeaf]
-    remedies: Sequence[str] = ()
+    changes: Sequence[Change]
     is_checked: bool = False
-    to: Sequence[str] = ()
+    first: frozenset[int] = frozenset()
 
 
-def choose(finding: Finding) -> Choice:
-    """What is found, and what to write: of each leaf what was tried with success first."""
-    sentences: list[str] = []
-    is_checked, leaves = False, [*finding.leaves]
+def choose(finding: Finding) -> Finding:
+    """What is found with what to write, the leaves that are to be changed first."""
+    sentences, leaves, is_checked = list[str](), [*finding.leaves], False
     for ways in _remedies(finding):
-        outcomes = [(way, way.trial()) for way in {x.text: x for x in ways}.values()]
-        said = [(way, outcome) for way, outcome in outcomes if outcome is not False][:_WAYS]
-        is_checked |= any(outcome for _, outcome in said)
-        mended: set[int] = set()
-        for way, _ in said:
-            numbers = {leaf.number for leaf in way.leaves}
-            text = f"or {way.text}" if mended & numbers else way.text
-            mended |= numbers
-            sentences += [f"{x[0].upper()}{x[1:].rstrip('.')}." for x in text.splitlines()]
-        for way, _ in said[:1]:
-            leaves.sort(key=lambda leaf: leaf.number not in way.changes)
-    told = " ".join(remedy := [*dict.fromkeys(sentences)])
-    guarded = {str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in told}
-    to = [x for x in ("bfloat16", "float16") if f'("{x}")' in told or x in guarded]
-    return Choice(finding.headline, leaves, remedy, is_checked and bool(remedy), to)
+        for word, way in zip(("", "or "), ways):
+            first, *others = _sentences(way.changes)
+            sentences += [word + first, *(f"and {x}" for x in others)]
+            is_checked |= way.is_checked
+            if not word:
+                leaves.sort(key=lambda leaf: leaf.number not in way.first)
+    told = [f"{x[0].upper()}{x[1:]}." for x in dict.fromkeys(sentences)]
+    text = " ".join(told)
+    guarded = [str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in text]
+    is_rounded = lambda name: name in guarded or f'("{name}")' in text
+    narrow = " and ".join(filter(is_rounded, ("bfloat16", "float16")))
+    rounds = f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that "
+    told += [_CHECKED] * is_checked + [f"{rounds}loses."] * bool(narrow)
+    return finding._replace(leaves=leaves, remedies=told)
 
 
-def _remedies(finding: Finding) -> Iterator[Sequence[Remedy]]:
+def _sentences(changes: Sequence[Change]) -> Iterator[str]:
+    """A sentence for all of which the same is to be said at one line."""
+    for group in grouped(changes, lambda x: x._replace(name="")):
+        names, (line, verb, _, rest) = [x.name for x in group], group[0]
+        name = " and ".join(names) if len(names) <= FEW else of_holders(names)
+        yield f"{f'at {line} ' * bool(line)}{verb} {name}{rest}"
+
+
+def _remedies(finding: Finding) -> Iterator[Iterator[Remedy]]:
     """The ways of mending what an error is about: of each sequence one is to be chosen."""
     if _is_of_optimizer(finding):
-        yield [Remedy("wrap the optimizer: dtypeguard.guard(opt)", finding.leaves)]
+        wrap = Change("", "wrap", "the optimizer", ": dtypeguard.guard(opt)")
+        yield iter([Remedy([wrap])])
     elif isinstance(finding.of, RefusedCall):
-        yield [*_of_call(finding.of, finding)]
+        yield _of_call(finding.of, finding.leaves)
     elif finding.of.is_loop:
-        yield [*_of_loop(finding.of, finding)]
-    else:
-        yield from _of_branches(finding.of, finding)
+        yield _of_loop(finding.of, finding.leaves)
+    elif not is_installed(finding.of.file):  # nobody edits the branches of a package
+        by_path = grouped(finding.leaves, lambda leaf: leaf.path)
+        key = lambda own: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in own)
+        yield from map(_of_branches, grouped(by_path, key))
 
 
 def _is_of_optimizer(finding: Finding) -> bool:
@@ -105,33 +107,20 @@ def _is_of_optimizer(finding: Finding) -> bool:
     packages = itertools.takewhile(lambda x: is_installed(x.file), reversed(finding.sites))
     if is_update([frame_of(site.frame) for site in packages]):
         return True
-    leaves = [leaf for leaf in finding.leaves if not leaf.kept] or finding.leaves
-    lines = [leaf.why.origin for leaf in leaves if leaf.why.origin is not None]
+    lines = [x.why.origin for x in finding.leaves if x.why.origin and not x.kept]
     of = lambda line: line.is_of_optimizer or line.is_of_apply_updates
-    is_loop_or_branch = isinstance(finding.of, ControlFlow)
     has_lines = any(x.is_of_optimizer for x in lines) and all(map(of, lines))
-    return is_loop_or_branch and has_lines
+    return isinstance(finding.of, ControlFlow) and has_lines
 
 
-def _change_of(old: DType, new: DType) -> str:
-    """What becomes of a leaf, as the table says it."""
-    if rank(old) != rank(new):
-        return "another kind" if rank(new) > rank(old) else "a lesser kind"
-    return "wider" if fits(old, new) and new.itemsize > old.itemsize else "narrower"
+def _width(dtype: DType) -> tuple[int, int]:
+    """What is greater for a dtype that holds more."""
+    return rank(dtype), dtype.itemsize
 
 
 def _line(line: Origin | None) -> str:
     """The user's own line; empty if it is not known, or a package's."""
     return str(line.users) if line and not is_installed(line.users.file) else ""
-
-
-def _at(line: Origin | None, text: str) -> str:
-    return f"at {_line(line)} {text}" if _line(line) else text
-
-
-def _name(leaves: Sequence[RefusedLeaf]) -> str:
-    paths = [leaf.path for leaf in leaves]
-    return " and ".join(paths) if len(paths) <= FEW else of_holders(paths)
 
 
 def _cast(dtype: DType, old: DType) -> str:
@@ -140,260 +129,189 @@ def _cast(dtype: DType, old: DType) -> str:
     return f'{real}.astype("{dtype}"){lost(old, dtype)}'
 
 
-def _each(
-    leaves: Sequence[RefusedLeaf],
-    line: Callable[[RefusedLeaf], Origin | None],
-    text: Callable[[str, RefusedLeaf], str],
-) -> str:
-    """A sentence for the leaves of each line of which the same is to be said."""
-    groups = grouped(leaves, lambda x: (_line(line(x)), text("", x)))
-    told = [_at(line(those[0]), text(_name(those), those[0])) for those in groups]
-    return ".\nAnd ".join(told)
-
-
 # Loops
 
 
-def _of_loop(call: ControlFlow, finding: Finding) -> Iterator[Remedy]:
-    leaves = finding.leaves
+def _of_loop(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterator[Remedy]:
+    """To mend each leaf by its first form; to guard the body where that mends all."""
     has_own_lines = any(x.why.origin and x.why.origin.outermost for x in leaves)
-    if call.is_of_jax or (is_installed(call.file) and not has_own_lines):
-        if all(_line(leaf.why.begun) for leaf in leaves):
-            yield _begin(call, leaves)
-        yield from _given(finding, {leaf.dtypes[0]: leaf.dtypes[1] for leaf in leaves})
-        return
-    of_form = lambda form: [leaf for leaf in leaves if form in _forms(leaf)]
-    begin, cast = of_form("begin"), of_form("cast")
-    guard = _guard(call, [leaf for leaf in of_form("guard") if leaf.is_castable])
-    # What begins on no line that could be named is guarded first.
-    is_last = all(_line(x.why.begun) or x.is_of_first for x in begin)
-    if guard and not is_last:
-        yield guard
-    if begin:
-        yield _begin(call, begin)
-    if cast:
-        told = lambda name, x: f"cast {name} back to {x.dtypes[0]}: {_cast(*x.dtypes)}"
-        yield Remedy(_each(cast, lambda x: x.why.origin, told), cast)
-    if guard and is_last:
-        yield guard
+    is_others = call.is_of_jax or (is_installed(call.file) and not has_own_lines)
+    of = lambda leaf: ("begin",) if is_others else _OF_A_CARRY[_becomes(leaf)]
+    begin = [x for x in leaves if of(x)[0] == "begin"]
+    has_lines = all(_line(x.why.begun) or (x.is_of_first and not is_others) for x in begin)
+    if is_others and not has_lines:
+        return iter(())  # nobody edits its body
+    is_checked, guard = _agree(call.bodies["body"], leaves, begin), _guard(call, leaves)
+    make = {
+        "begin": lambda leaf: _begin(leaf) if is_checked is not False else None,
+        "cast": _cast_back,
+        "guard": lambda leaf: guard if leaf.is_castable else None,
+    }
+    changes = [*filter(None, dict.fromkeys(make[of(x)[0]](x) for x in leaves))]
+    ways = [Remedy(changes, bool(is_checked))] if changes else []
+    is_guarded = all("guard" in of(x) and x.is_castable for x in leaves)
+    if guard and is_guarded and changes != [guard]:
+        # What begins on no line that could be named is guarded first.
+        ways.insert(has_lines, Remedy([guard]))
+    return iter(ways)
 
 
-def _forms(leaf: RefusedLeaf) -> tuple[str, ...]:
+def _becomes(leaf: RefusedLeaf) -> str:
+    """What becomes of a leaf of a carry, as the table says it."""
     origin = leaf.why.origin
     if leaf.is_reshaped:
-        return _OF_A_CARRY["another shape"]
+        return "of another shape"
     if is_weak(leaf.values[0]):
-        return _OF_A_CARRY["weak"]
+        return "weak"
     if origin and (origin.is_of_optimizer or origin.is_of_apply_updates):
-        return ("guard",)
-    return _OF_A_CARRY[_change_of(*leaf.dtypes)]
+        return "what an optimizer makes it"
+    old, new = map(_width, leaf.dtypes)
+    return "wider" if new > old else "narrower"
 
 
-def _begin(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy:
-    """To begin leaves in the type in which they come back."""
-
-    def text(name: str, leaf: RefusedLeaf) -> str:
-        old, new = leaf.dtypes
-        to = type_text(leaf.values[1]) if leaf.is_reshaped else str(new)
-        return f"begin {name} as {to}{lost(old, new) * (kind(new) != kind(old))}"
-
-    places = {x.place: x.values[1] for x in leaves if x.place is not None}
-    tried = partial(_agree, call.bodies["body"], places)
-    is_tried = len(places) == len(leaves)
-    told = _each(leaves, lambda x: x.why.begun, text)
-    return Remedy(told, leaves, tried if is_tried else lambda: None)
+def _begin(leaf: RefusedLeaf) -> Change:
+    old, new = leaf.dtypes
+    to = type_text(leaf.values[1]) if leaf.is_reshaped else str(new)
+    rest = f" as {to}{lost(old, new) * (kind(new) != kind(old))}"
+    return Change(_line(leaf.why.begun), "begin", leaf.path, rest)
 
 
-def _agree(body: Body, first: Mapping[int, Aval]) -> Outcome:
-    """Whether leaves of a carry, by their places, come back as they are to begin.
+def _cast_back(leaf: RefusedLeaf) -> Change:
+    rest = f" back to {leaf.dtypes[0]}: {_cast(*leaf.dtypes)}"
+    return Change(_line(leaf.why.origin), "cast", leaf.path, rest)
 
-    The body is traced again, on types alone. What raises over values tells nothing.
+
+def _agree(
+    body: Body, leaves: Sequence[RefusedLeaf], begin: Sequence[RefusedLeaf]
+) -> bool | None:
+    """Whether leaves of a carry come back as they are to begin; None if it is not known.
+
+    The body is traced again, on types alone. Errors about anything else tell nothing. Other
+    leaves come back as they did: another remedy mends them.
     """
-    types = [*map(_type, SplitTree(body.inputs[body.carry or 0]).arrays)]
-    begun = [first.get(number, leaf) for number, leaf in enumerate(types)]
-    try:
-        was, now = _returned(body, types), _returned(body, begun)
-    except Exception as error:
-        of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
-        return None if isinstance(error, of_values) else False
-    # What else differs is as it was, and another remedy mends it.
-    return all(
-        not difference(old, new)
-        or (is_weak(old) if number in first else not difference(new, was[number]))
-        for number, (old, new) in enumerate(zip(begun, now))
-    )
-
-
-def _returned(body: Body, first: Sequence[Aval]) -> Sequence[Aval]:
-    """The types of the carry that a body returns for another first one."""
-    inputs, position = list(body.inputs), body.carry or 0
-    inputs[position] = SplitTree(inputs[position]).merged(first)
-    parts = SplitTree(tuple(inputs))
+    if not begin or any(leaf.place is None for leaf in begin):
+        return None
+    parts = SplitTree(body.inputs)
+    start = len(SplitTree(body.inputs[: body.carry]).arrays)
 
     def run(arrays: Sequence[Leaf]) -> Sequence[Leaf]:
         returned = body.function(*parts.merged(arrays))
         return SplitTree(returned[0] if body.is_pair else returned).arrays
 
+    first = {start + (leaf.place or 0): leaf.values[1] for leaf in begin}
+    returned = {leaf.place: leaf.values[1] for leaf in leaves}
     silent = contextlib.redirect_stdout(io.StringIO())
-    with RECORD.unseen(), silent, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has printed and warned before
-        return jax.eval_shape(run, [*map(_type, parts.arrays)])
+    try:
+        with RECORD.unseen(), silent, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it has printed and warned before
+            types = jax.eval_shape(list, parts.arrays)
+            types = [first.get(place, x) for place, x in enumerate(types)]
+            found = jax.eval_shape(run, types)
+    except Exception as error:
+        is_of_types = type(error) is TypeError or any(x.is_reshaped for x in begin)
+        return False if is_of_types else None
+    return all(
+        is_weak(old) or not difference(returned.get(place, old), new)
+        for place, (old, new) in enumerate(zip(types[start:], found))
+    )
 
 
-def _type(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    """The type of an array or a number, weak if it is."""
-    dtype = dtype_of(leaf)
-    dtype = leaf.dtype if kind(dtype) is None else jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=is_weak(leaf))
-
-
-def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Remedy | None:
+def _guard(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Change | None:
     """To guard the body; None where no guard sees what a package keeps."""
     code = call.bodies["body"].code
-    name, carry, line = code.co_name if code else "body", call.kind.carry, call.line
-    what = "the body"
+    name, carry = code.co_name if code else "body", call.kind.carry
+    line, what = _line(call.line), "the body"
     if is_installed(call.file):
-        lines = (x.why.origin for x in leaves if x.why.origin)
-        frame = next((line.outermost for line in lines if line.outermost), None)
+        frames = [x.why.origin.outermost for x in leaves if x.why.origin]
+        frame = next(filter(None, frames), None)
         if frame is None or package(call.file) in STATEFUL:
             return None
-        name, line = frame.function.rpartition("<locals>.")[2], None
-        carry, what = call.carry, f"what you give to {package(call.file)}"
+        name, carry = frame.function.rpartition("<locals>.")[2], call.carry
+        line, what = "", f"what you give to {package(call.file)}"
         if short_path(call.file).startswith(os.path.join("flax", "core")):
             carry = int("." not in name)  # Linen gives it the module first
     name = name if name.replace(".", "").isidentifier() else "lambda ..."
     given = f"{name}, carry={carry}" if carry else name
-    text = _at(line, f"guard {what}: dtypeguard.guard_step({given})")
-    return Remedy(text, leaves) if leaves else None
+    return Change(line, "guard", what, f": dtypeguard.guard_step({given})")
 
 
 # Branches
 
 
-def _of_branches(call: ControlFlow, finding: Finding) -> Iterator[Sequence[Remedy]]:
-    by_path = grouped(finding.leaves, lambda leaf: leaf.path)
-    key = lambda of_path: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in of_path)
-    for alike in grouped(by_path, key):
-        own = [leaf for of_path in alike for leaf in of_path]
-        if call.is_of_nnx and own[0].path.startswith("result[0]"):  # objects given to it
-            names = dict.fromkeys(leaf.branch for leaf in own if not leaf.kept)
-            guarded = " and ".join(f"dtypeguard.guard_step({name})" for name in names)
-            yield [Remedy(f"guard what you give to {package(call.file)}: {guarded}", own)]
-        elif len({leaf.values[0].shape for leaf in alike[0]}) > 1:
-            yield [Remedy("return one shape from all branches", own)]
-        elif not is_installed(call.file) or any(_line(x.why.origin) for x in own):
-            yield [*_returns(alike[0], _name([of_path[0] for of_path in alike]), own)]
-        else:
-            width = lambda dtype: (rank(dtype), dtype.itemsize)
-            narrow, wide = sorted((own[0].dtypes[0], own[1].dtypes[0]), key=width)
-            yield [*_given(finding, {narrow: wide})]
+def _of_branches(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
+    """To begin what was there in the other dtype, or to return one dtype.
 
-
-def _returns(
-    first: Sequence[RefusedLeaf], name: str, own: Sequence[RefusedLeaf]
-) -> Iterator[Remedy]:
-    """To begin what was there in the other dtype, or to return one dtype."""
+    Args:
+        alike: leaves of which the branches return the same types, by path.
+    """
+    first, names = alike[0], [own[0].path for own in alike]
     kept, made = ([x for x in first if bool(x.kept) == y] for y in (True, False))
     dtypes = list(dict.fromkeys(x.dtypes[0] for x in first))
     if kept and made and len(dtypes) == 2:
-        (old,), (new,), line = kept[0].dtypes, made[0].dtypes, kept[0].why.root
-        origin = made[0].why.origin
-        is_cast = any(f"{x}(" in (origin.users.code if origin else "") for x in CASTING)
-        is_wider = _change_of(old, new) in ("wider", "another kind")
-        if is_wider and _line(line) and not is_cast:  # the user's own cast is to change
-            text = f"begin what {kept[0].branch} returns as {new}{lost(old, new)}"
-            yield Remedy(_at(line, text), own)
-    meant = [x.dtypes[0] for x in kept] if kept and made else []
-    losses = lambda to: sum(jnp.promote_types(x, to) != to for x in dtypes)
-    for to in dict.fromkeys([*meant, *sorted(dtypes, key=losses)]):
+        (old,), (new,), line = kept[0].dtypes, made[0].dtypes, _line(kept[0].why.root)
+        code = made[0].why.origin.users.code if made[0].why.origin else ""
+        is_cast = any(f"{x}(" in code for x in CASTING)  # of the user's: it is to change
+        if _width(new) > _width(old) and line and not is_cast:
+            what, rest = f"what {kept[0].branch} returns", f" as {new}{lost(old, new)}"
+            yield Remedy([Change(line, "begin", what, rest)])
+    meant = {x.dtypes[0] for x in kept} if made else ()
+    for to in sorted(dtypes, key=lambda x: (x in meant, _width(x)), reverse=True):
         others = [x for x in first if x.dtypes[0] != to]
-        if all(fits(x.dtypes[0], to) or rank(to) > rank(x.dtypes[0]) for x in others):
-            names = " and ".join(dict.fromkeys(x.branch for x in others))
-            cast = _cast(to, others[0].dtypes[0])
-            line = others[0].why.origin if len(others) == 1 else None
-            yield Remedy(_at(line, f"let {names} return {name} as {to}: {cast}"), own)
+        if others and rank(to) == max(map(rank, dtypes)):
+            verb = f"let {' and '.join(x.branch for x in others)} return"
+            line = _line(others[0].why.origin) if len(others) == 1 else ""
+            rest = f" as {to}: {_cast(to, others[0].dtypes[0])}"
+            yield Remedy([Change(line, verb, path, rest) for path in names])
 
 
 # Arguments
 
-_Casts = Sequence[tuple[RefusedLeaf, DType]]
+_PYTHONS = {"int": int, "float": float, "complex": complex, "bool": bool}
 
 
-def _of_call(call: RefusedCall, finding: Finding) -> Iterator[Remedy]:
-    """To cast arguments: of one call all, or those after which they have one dtype."""
-    leaves, wanted = finding.leaves, call.wanted
-    if call.keeps:
-        return
-    ways = _to_meet(leaves) if wanted is None else [[(leaf, wanted) for leaf in leaves]]
-    if is_installed(call.site.file):  # nobody edits its call: what the user made is cast
-        made = [[pair for pair in way if _line(pair[0].why.origin)] for way in ways]
-        given = {leaf.dtypes[-1]: to for leaf, to in ways[0]}
-        if not any(made) and all(kind(old) == kind(to) for old, to in given.items()):
-            yield from _given(finding, given)
-        ways = [way for way in made if way]
-    for way in ways:
-        sentences = dict.fromkeys(_of_argument(*pair, call.site) for pair in way)
-        numbers = frozenset(leaf.number for leaf, _ in way)
-        yield Remedy(".\nAnd ".join(sentences), leaves, changes=numbers)
+def _of_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Iterator[Remedy]:
+    """To cast arguments: all of them, or those after which they have one dtype."""
+    targets = _meeting(leaves) if call.wanted is None else [call.wanted]
+    for to in targets if not call.keeps else ():
+        casts = [x for x in leaves if x.dtypes[-1] != to]
+        if is_installed(call.site.file):  # what the user made is cast
+            casts = [x for x in casts if _line(x.why.origin)]
+        if changes := [*filter(None, (_of_argument(x, to, call.site) for x in casts))]:
+            yield Remedy(changes, first=frozenset(leaf.number for leaf in casts))
 
 
-def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> str:
+def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Change | None:
     """What to write for one argument: at its source, else in the call."""
     argument, value, why, old = leaf.argument, leaf.values[-1], leaf.why, leaf.dtypes[-1]
     name = (argument and argument.is_whole and argument.text) or leaf.path
     number = getattr(argument and argument.source, "lineno", None) or site.line
-    is_number, is_other_kind = is_python_number(value), kind(dtype) != kind(old)
-    is_of_host = is_number or isinstance(value, (np.ndarray, np.generic))
-    is_made_so = why.cause is None and not why.is_promoted
-    is_from_there = is_made_so and (is_of_host or is_other_kind)
+    is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
+    is_from_there = why.cause is None and not why.is_promoted
+    is_from_there &= is_of_host or kind(dtype) != kind(old)
     made = _line(why.origin) * (is_installed(site.file) or is_from_there)
-    where = made or line_text(site.file, number)
-    if is_number:
-        word, make = _PYTHONS[str(kind(dtype))]
-        if type(cast := make(value)) is type(value):
-            return f'at {where} give {name} as jax.numpy.asarray({value!r}, "{dtype}")'
-        loss = lost(old, dtype) * (cast != value)
-        return f"at {where} make {name} {word}: {cast!r}{loss}"
+    line, to = made or line_text(site.file, number), str(kind(dtype))
+    if is_python_number(value):
+        cast = _PYTHONS[to](value)
+        rest = f" a{'n' * (to == 'int')} {to}: {cast!r}{lost(old, dtype) * (cast != value)}"
+        return Change(line, "make", name, rest) if type(cast) is not type(value) else None
     if made and is_from_there:
-        return f"at {made} begin {name} as {dtype}{lost(old, dtype)}"
-    return f"at {where} cast {name} to {dtype}: {_cast(dtype, old)}"
+        return Change(line, "begin", name, f" as {dtype}{lost(old, dtype)}")
+    return Change(line, "cast", name, f" to {dtype}: {_cast(dtype, old)}")
 
 
-_PYTHONS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "int": ("an int", int),
-    "float": ("a float", float),
-    "complex": ("a complex number", complex),
-    "bool": ("a bool", bool),
-}
-
-
-def _to_meet(leaves: Sequence[RefusedLeaf]) -> Sequence[_Casts]:
-    """The casts after which some arguments have one dtype: the best way and another."""
-    of = lambda leaf: dtype_of(leaf.values[-1])
-    base = lambda leaf: leaf.argument.base if leaf.argument else ""
-    width = lambda dtype: (rank(dtype), dtype.itemsize)
-    dtypes, names = sorted({*map(of, leaves)}, key=width), {*map(base, leaves)}
+def _meeting(leaves: Sequence[RefusedLeaf]) -> Sequence[DType]:
+    """The dtypes in which arguments meet, the best first; none if they cannot."""
+    dtypes = sorted({leaf.dtypes[-1] for leaf in leaves}, key=_width)
+    by_name = {x.argument.base: x.dtypes[-1] for x in leaves if x.argument}
     if len(dtypes) < 2 or not all(map(kind, dtypes)):
         return []
-    narrow, wide = dtypes[0], dtypes[-1]
-    written = ("operand", "array", "primals", *("x" if names & {"min", "max"} else ()))
-    if kept := [leaf for leaf in leaves if base(leaf) in written]:
-        targets = [of(kept[0])]  # it is written to, or clamped
-    elif names <= {"lower", "upper"}:
-        targets = [np.dtype("int32")]
-    elif rank(narrow) != rank(wide):
-        targets = [wide]
-    else:
-        targets = [narrow, wide] if wide.itemsize == 8 else [wide, narrow]
-    ways = [[(x, to) for x in leaves if of(x) != to] for to in targets]
-    is_written = lambda way: all(x.argument and x.argument.source for x, _ in way)
-    return [way for way in ways if is_written(way)] or ways[:1]
-
-
-def _given(finding: Finding, pairs: dict[DType, DType]) -> Iterator[Remedy]:
-    """To give a package, or a function of JAX, its arrays in another dtype."""
-    for site in users_sites(finding.sites)[:1]:
-        arrays = " and ".join(f"its {old} arrays as {new}" for old, new in pairs.items())
-        text = f"at {line_text(site.file, site.line)} give {site.name or 'the call'}"
-        text += f' {arrays}: .astype("{next(iter(pairs.values()))}")'
-        yield Remedy(text, finding.leaves)
+    if by_name.keys() <= {"lower", "upper"}:
+        return [np.dtype("int32")]
+    written = ["operand", "array", "primals"] + ["x"] * bool({"min", "max"} & {*by_name})
+    if kept := [by_name[name] for name in written if name in by_name]:
+        return kept[:1]
+    if rank(dtypes[0]) != rank(dtypes[-1]):
+        return dtypes[-1:]
+    ways = [dtypes[0], dtypes[-1]][:: 1 if dtypes[-1].itemsize == 8 else -1]
+    unwritten = {x.dtypes[-1] for x in leaves if not (x.argument and x.argument.source)}
+    return [to for to in ways if unwritten <= {to}] or ways[:1]

@@ -9,8 +9,7 @@ from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
 from .._leaves.rows import columns, type_text
 from .._leaves.types import Leaf
 from .._source.origin import Origin
-from .finding import RefusedLeaf
-from .remedies import Choice
+from .finding import Finding, RefusedLeaf
 
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
@@ -37,49 +36,39 @@ class NotedLeaf(NamedTuple):
     begun: Origin | None
 
 
-def noted(choice: Choice) -> tuple[NotedLeaf, ...]:
+def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
     """All leaves, in their order."""
     return tuple(
         NotedLeaf(x.path, x.branch, (*map(_type, x.values),), *x.why[:3])
-        for x in choice.leaves
+        for x in finding.leaves
     )
 
 
-def text_of(choice: Choice, is_whole: bool = False) -> str:
+def text_of(finding: Finding, is_whole: bool = False) -> str:
     """The note.
 
     Args:
-        choice: what it says.
+        finding: what it says.
         is_whole: whether to list every leaf. Otherwise the note fits on a screen.
     """
     key = lambda leaf: leaf.path if leaf.branch else leaf.number
-    groups = grouped(grouped(choice.leaves, key), _key)
+    groups = grouped(grouped(finding.leaves, key), _key)
     most = len(groups) if is_whole else CAUSES
     lines = []
     for group in groups[:most]:
         lines += _names(group, is_whole)
         lines += [f"  {line}" for line in columns([*_facts(group[0], len(group) > 1)])]
     is_cut = len(groups) > most or any(len(group) > FEW for group in groups)
-    narrow = " and ".join(map(str, choice.to))
-    loses = (
-        f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that loses."
-    )
     hint = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
-    after = [
-        *choice.remedies,
-        "Checked: with this change the types agree." * choice.is_checked,
-        loses * bool(narrow),
-        hint * (is_cut and not is_whole),
-    ]
     lines += and_more(max(len(groups) - most, 0))
     if sys.version_info < (3, 12):
         lines.append("(Python 3.12 and later record lines, and name more of them.)")
     note = [
-        f"dtypeguard: {choice.headline}",
+        f"dtypeguard: {finding.headline}",
         *(f"  {x}" for x in lines),
-        *filter(None, after),
+        *finding.remedies,
     ]
-    return "\n".join(note)
+    return "\n".join(note + [hint] * (is_cut and not is_whole))
 
 
 def _key(unit: _Unit) -> Hashable:

@@ -64,10 +64,8 @@ def printed(error: BaseException) -> Iterator[BaseException]:
 def hide_jax(error: BaseException) -> None:
     """Takes JAX's frames out of an error that is explained, where JAX would."""
     for part in printed(error) if UNFILTERED.before != "off" else ():
-        trace = _without_jax(part.__traceback__)
-        if trace is not part.__traceback__:
-            with contextlib.suppress(Exception):  # an error may be frozen
-                part.__traceback__ = trace
+        with contextlib.suppress(Exception):  # an error may be frozen
+            part.__traceback__ = _without_jax(part.__traceback__)
 
 
 def _without_jax(trace: TracebackType | None) -> TracebackType | None:

@@ -74,7 +74,7 @@ class Calls:
 Cast = Callable[..., Leaf]
 
 
-class NoOpCasts:
+class NoOpCasts(Calls):
     """While entered, a cast that is asked for is an equation, though it changes nothing.
 
     In a program that is to be wider it is where width ends: `x.astype(jnp.bfloat16)` does
@@ -88,9 +88,10 @@ class NoOpCasts:
             cast = module[name]
             self._patched.callback(module.__setitem__, name, cast)
             module[name] = self._kept(cast, thread)
-        return self
+        return super().__enter__()
 
     def __exit__(self, *exception):
+        super().__exit__(*exception)
         self._patched.close()
         self._common.clear()
 

@@ -1,6 +1,7 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,17 +17,16 @@ from .evaluate import (
     as_dtype,
     binding,
     evaluate,
-    evaluate_in,
     own_dtype,
     round_inwards,
     round_to,
     rounded_as,
 )
-from .formats import Formats
+from .formats import Formats, product
 from .nodes import Node
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import is_inexact
-from .products import product
+from .program import NumericProgram
 
 # What an equation raises that takes no operands of another dtype.
 REFUSALS = (TypeError, ValueError, NotImplementedError)
@@ -64,29 +64,22 @@ def _compiled(same: object, run: _Function) -> _Function:
     return run
 
 
+@dataclasses.dataclass
 class Arithmetic:
     """Computes equations in the dtypes that their entries say.
 
     Args:
-        formats: the dtypes of the program.
-        unknown: gets the primitives that take no wider operands.
-        functions: gets what evaluates equations.
+        program: the program, which keeps what evaluates equations.
+        formats: its dtypes.
         is_traced: whether XLA compiles what is computed, and must leave out no rounding.
         scale: a power of two. If given, what a backward pass makes wide is rounded as if it
             were multiplied by this, as it is where the loss is.
     """
 
-    def __init__(
-        self,
-        formats: Formats,
-        unknown: set[str],
-        functions: dict[object, Callable[..., list[Leaf]]],
-        is_traced: bool = False,
-        scale: float | None = None,
-    ):
-        self._formats, self._unknown = formats, unknown
-        self._functions = functions
-        self._is_traced, self._scale = is_traced, scale
+    program: NumericProgram
+    formats: Formats
+    is_traced: bool
+    scale: float | None
 
     # Values
 
@@ -95,8 +88,8 @@ class Arithmetic:
         array = array if hasattr(array, "dtype") else jnp.asarray(array)
         if not is_inexact(array):
             return array
-        own = as_dtype(array, self._formats.written(array.dtype))
-        dtype = self._formats.widened(array.dtype)
+        own = as_dtype(array, self.formats.written(array.dtype))
+        dtype = self.formats.widened(array.dtype)
         wide = as_dtype(array, dtype) if meant is None else jnp.asarray(meant, dtype)
         return Either(own, wide, meant)
 
@@ -104,23 +97,19 @@ class Arithmetic:
         """What `jax.random` draws: below 1 stays below 1 in a narrow dtype."""
         if not is_inexact(array):
             return array
-        own = round_inwards(array, self._formats.written(array.dtype))
-        return Either(own, as_dtype(array, self._formats.widened(array.dtype)))
+        own = round_inwards(array, self.formats.written(array.dtype))
+        return Either(own, as_dtype(array, self.formats.widened(array.dtype)))
 
     def as_written(self, value: Value, dtype: DType) -> Leaf:
         """A value as a narrow equation takes it, where the program has this dtype."""
         array = own_form(value)
-        if kind(dtype) not in ("float", "complex"):
-            return array
-        narrow = as_dtype(array, self._formats.written(dtype))
+        narrow = as_dtype(array, self.formats.written(dtype))
         return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType) -> Leaf:
         """A value as a wide equation takes it."""
-        array = wide_form(value) if self._scale is None else own_form(value)
-        if kind(dtype) not in ("float", "complex"):
-            return array
-        return as_dtype(array, self._formats.widened(dtype))
+        array = wide_form(value) if self.scale is None else own_form(value)
+        return as_dtype(array, self.formats.widened(dtype))
 
     # Equations
 
@@ -142,24 +131,21 @@ class Arithmetic:
         if rounds_constant or entry == ROUNDED:
             is_number = lambda v: isinstance(v, Either) and v.meant is not None
             values = [v.own if is_number(v) else v for v in values]
-        dtypes = [var.aval.dtype for var in node.eqn.invars]
-        if entry in (WIDE, ROUNDED):
-            operands = [*map(self.as_wide, values, dtypes)]
-        else:
-            operands = [*map(self.as_written, values, dtypes)]
+        settle = self.as_written if entry == WRITTEN else self.as_wide
+        operands = [settle(x, v.aval.dtype) for x, v in zip(values, node.eqn.invars)]
         try:
-            if entry == ROUNDED and node.rounds:
+            if entry == WRITTEN:
+                made = self._written(node, operands)
+            elif entry == ROUNDED and node.rounds:
                 made = self._rounded(node, values, operands)
-            elif entry in (WIDE, ROUNDED):
-                made = self._evaluated(node, True, operands)
             else:
-                made = self._written(node, values, operands)
+                made = self._evaluated(node, WIDE, operands)
         except REFUSALS:  # it does not take wider operands
-            self._unknown.add(node.name)
+            self.program.unknown.add(node.name)
             made = self.own(node, values)
         made = [*map(self._kept, made)]
-        if node.is_backward and self._scale is not None:
-            dtypes = [self._formats.written(v.aval.dtype) for v in node.eqn.outvars]
+        if node.is_backward and self.scale is not None:
+            dtypes = [self.formats.written(v.aval.dtype) for v in node.eqn.outvars]
             made = self._as_if_scaled(made, dtypes)
         return operands, made
 
@@ -168,83 +154,73 @@ class Arithmetic:
     ) -> tuple[list[Leaf], list[Leaf]]:
         """The operands and the results of an equation in a dtype that a plan names.
 
-        With a loss scale, what a backward pass makes narrow is rounded as if it were
-        multiplied by that, and stays in the dtype as written.
+        With a loss scale, those of a backward pass stay in the dtype as written.
         """
         own = [*map(own_form, values)]
         dtype, result = computes
-        if node.is_backward and self._scale is not None:
+        if node.is_backward and self.scale is not None:
             operands, made = self.computed(node, own, WRITTEN)
             return operands, self._as_if_scaled(made, [result] * len(made))
-        eqn = node.eqn  # not the node: what is compiled is kept
-        compute = lambda *x: evaluate_in(eqn, x, dtype, result)
+        operands = [as_dtype(x, dtype) if kind(x.dtype) == "float" else x for x in own]
         try:
-            if not self._is_traced:
-                key = node.number, computes
-                if key not in self._functions:
-                    same, _ = binding(node.eqn, own_dtype)
-                    self._functions[key] = _compiled((same, computes), compute)
-                compute = self._functions[key]
-            made = compute(*own)
+            made = self._evaluated(node, computes, operands)
         except REFUSALS:
-            dtypes = [var.aval.dtype for var in node.eqn.invars]
-            written = self._written(node, own, [*map(self.as_written, own, dtypes)])
+            _, written = self.computed(node, own, WRITTEN)
             made = [as_dtype(x, result) if is_inexact(x) else x for x in written]
         return own, [*map(self._kept, made)]
 
-    def _written(
-        self, node: Node, values: Sequence[Value], operands: list[Leaf]
-    ) -> list[Leaf]:
-        formats = self._formats
+    def _written(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+        narrow = self.formats.narrow
         is_own = node.name in primitives.OF_OWN_DTYPES
-        if formats.narrow is not None and (is_own or formats.narrow.itemsize < 2):
-            # Nothing computes in 8 bits: results are rounded to them.
-            made = self.own(node, [*map(own_form, values)])
-            return [
-                as_dtype(x, formats.written(x.dtype)) if is_inexact(x) else x for x in made
-            ]
-        return self._evaluated(node, False, operands)
+        if narrow is None or (narrow.itemsize > 1 and not is_own):
+            return self._evaluated(node, WRITTEN, operands)
+        # Nothing computes in 8 bits: results are rounded to them.
+        return [self.as_written(x, x.dtype) for x in self.own(node, operands)]
 
-    def _evaluated(self, node: Node, is_wide: bool, operands: list[Leaf]) -> list[Leaf]:
+    def _evaluated(
+        self, node: Node, entry: int | Computes, operands: list[Leaf]
+    ) -> list[Leaf]:
         """The results of an equation; outside of a trace, by a function that is compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
-        formats = self._formats
-        if algorithm := formats.algorithm(node.eqn, is_wide):
+        formats = self.formats
+        if algorithm := formats.algorithm(node.eqn, entry == WIDE):
             return product(node.eqn, operands, algorithm)
-        dtype_of: DtypeOf = formats.widened if is_wide else formats.written
-        if self._is_traced:
+        dtype_of: DtypeOf = formats.widened if entry == WIDE else formats.written
+        if isinstance(entry, Computes):
+            dtype_of = entry.of
+        if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
-        key = node.number, is_wide, formats
-        if key not in self._functions:
-            self._functions[key] = _compiled(*binding(node.eqn, dtype_of))
-        return self._functions[key](*operands)
+        key = node.number, entry, formats
+        if key not in self.program.functions:
+            self.program.functions[key] = _compiled(*binding(node.eqn, dtype_of))
+        return self.program.functions[key](*operands)
 
     def _rounded(
         self, node: Node, values: Sequence[Value], operands: list[Leaf]
     ) -> list[Leaf]:
         """The wide results, rounded as the equation rounds on operands as written."""
-        if self._formats.products is not None:
-            return self._written(node, values, operands)
-        exact = self._evaluated(node, True, operands)
+        if self.formats.products is not None:
+            return self._written(node, operands)
+        exact = self._evaluated(node, WIDE, operands)
         dtypes = [var.aval.dtype for var in node.eqn.invars]
         narrow = [*map(self.as_written, values, dtypes)]
-        own = [*map(self._kept, self._written(node, values, narrow))]
-        from_narrow = self._evaluated(node, True, [*map(self.as_wide, narrow, dtypes)])
+        own = [*map(self._kept, self._written(node, narrow))]
+        from_narrow = self._evaluated(node, WIDE, [*map(self.as_wide, narrow, dtypes)])
         triples = zip(own, exact, from_narrow)
         return [rounded_as(*each) if is_inexact(each[1]) else each[1] for each in triples]
 
     def _kept(self, x: Leaf) -> Leaf:
         """A result; if it is narrow, XLA shall not keep it wide."""
-        if not self._is_traced or not is_inexact(x):
+        if not self.is_traced or not is_inexact(x):
             return x
-        is_narrow = bits(x.dtype) < 32 or self._formats.widened(x.dtype) != x.dtype
+        is_narrow = bits(x.dtype) < 32 or self.formats.widened(x.dtype) != x.dtype
         return lax.optimization_barrier(x) if is_narrow else x
 
     def _as_if_scaled(self, made: list[Leaf], dtypes: Sequence[DType]) -> list[Leaf]:
         """What a backward pass makes in these dtypes where the loss is scaled."""
-        scale = jnp.asarray(self._scale)
+        scale = jnp.asarray(self.scale)
         return [
             round_to(x * scale.astype(x.dtype), dtype) / scale.astype(x.dtype)
             if kind(dtype) == "float" and 0 < bits(dtype) < bits(x.dtype)

@@ -1,6 +1,5 @@
 """Evaluates an equation of a jaxpr in other dtypes than its own, and rounds its results."""
 
-import collections
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
@@ -53,9 +52,8 @@ def bound_product(
 ) -> Leaf:
     """A `dot_general` as XLA can run it.
 
-    On a CPU, it refuses some products of bfloat16 with a float32 result, `BF16 x BF16 =
-    F32`, by the layout that it gives them. Of the same numbers in float32 it computes the
-    same. Of two matrices it refuses those into which it moves a transposition.
+    On a CPU, it refuses some products of bfloat16 with a float32 result, by the layout that
+    it gives them; of two matrices those into which it moves a transposition.
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
@@ -93,36 +91,31 @@ def _param(name: str, value: Leaf, dtype_of: DtypeOf) -> object:
         return value
     variables = [*inside.invars, *(v for eqn in inside.eqns for v in eqn.outvars)]
     dtypes = (*((v.aval.dtype, dtype_of(v.aval.dtype)) for v in variables),)
-    key = id(value), dtypes, current_mesh(), x64_enabled()
-    if key not in _RETYPED:
-        avals = [
-            jax.ShapeDtypeStruct(v.aval.shape, dtype_of(v.aval.dtype))
-            for v in inside.invars
-        ]
-        made = jax.make_jaxpr(functools.partial(_evaluate_all, inside, dtype_of))(*avals)
-        # The program is kept, so that none after it has its identity.
-        _RETYPED[key] = value, made.jaxpr if inside is value else made
-        while len(_RETYPED) > _MOST_RETYPED:
-            _RETYPED.popitem(last=False)
-    return _RETYPED[key][1]
+    return _retyped(value, dtypes, current_mesh(), x64_enabled())
 
 
-# Programs inside of equations, in other dtypes: JAX compiles an equation anew for each.
-_RETYPED = collections.OrderedDict[object, tuple[Leaf, Leaf]]()
-_MOST_RETYPED = 256
+@functools.lru_cache(256)  # JAX compiles an equation anew for each program inside of it
+def _retyped(jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object) -> Jaxpr:
+    """A program without constants, such as what combines two numbers, in other dtypes."""
+    inside, others = open_jaxpr(jaxpr), dict(dtypes)
+    dtype_of = lambda dtype: others.get(dtype, dtype)
 
+    def run(*operands: Leaf) -> list[Leaf]:
+        known = dict(zip(inside.invars, operands))
 
-def _evaluate_all(jaxpr: Jaxpr, dtype_of: DtypeOf, *operands: Leaf) -> list[Leaf]:
-    """The results of a jaxpr without constants, such as of what combines two numbers."""
-    known = dict(zip(jaxpr.invars, operands))
+        def read(var: Leaf) -> Leaf:
+            is_literal = hasattr(var, "val")
+            own = dtype_of(var.aval.dtype)
+            return jnp.asarray(var.val, own) if is_literal else known[var]
 
-    def read(var: Leaf) -> Leaf:
-        is_literal = hasattr(var, "val")
-        return jnp.asarray(var.val, dtype_of(var.aval.dtype)) if is_literal else known[var]
+        for eqn in inside.eqns:
+            known |= zip(eqn.outvars, evaluate(eqn, [*map(read, eqn.invars)], dtype_of))
+        return [*map(read, inside.outvars)]
 
-    for eqn in jaxpr.eqns:
-        known |= zip(eqn.outvars, evaluate(eqn, [*map(read, eqn.invars)], dtype_of))
-    return [*map(read, jaxpr.outvars)]
+    avals = [var.aval for var in inside.invars]
+    given = [jax.ShapeDtypeStruct(x.shape, dtype_of(x.dtype)) for x in avals]
+    made = jax.make_jaxpr(run)(*given)
+    return made.jaxpr if inside is jaxpr else made
 
 
 @jax.jit
@@ -161,10 +154,7 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     made = lax.optimization_barrier(lax.convert_element_type(array, dtype))
     back = lax.convert_element_type(made, array.dtype)
     is_inside = (lax.abs(back) <= lax.abs(array)) | (array != array)
-    # The next number towards 0, of either sign, has the next smaller bits.
-    bits = lax.bitcast_convert_type(made, jnp.dtype(f"uint{8 * jnp.dtype(dtype).itemsize}"))
-    less = lax.bitcast_convert_type(lax.sub(bits, lax.full_like(bits, 1)), dtype)
-    return lax.select(is_inside, made, less)
+    return lax.select(is_inside, made, lax.nextafter(made, lax.full_like(made, 0)))
 
 
 # The meshes of devices under which a program computes, which `auto_axes` changes.

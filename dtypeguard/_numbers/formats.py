@@ -1,21 +1,127 @@
-"""The dtypes in which a program is run."""
+"""The dtypes in which a program is run, and its products as a device computes them.
 
-from typing import Any, NamedTuple
+A device that rounds float32 operands multiplies the rounded ones exactly, and adds in
+float32. With several passes, an operand is a sum of parts with fewer digits, and the
+products of the greatest are added.
+"""
 
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from .._leaves.dtypes import kind
-from .._leaves.types import DType, Equation
-from .products import Algorithm, Products
+from .._leaves.arguments import shown
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Equation, Leaf
+from .._program.graph import PRODUCTS
+from .evaluate import evaluate, round_to
 
-# A number with so many binary digits was probably meant as it is, as integers are.
-_FEW_DIGITS = 4
+
+class Algorithm(NamedTuple):
+    """How a product of float32 operands is computed.
+
+    Attributes:
+        dtype: the name of the format of the parts; None if operands are not rounded.
+        parts: of how many parts an operand is the sum. Products are made of those whose
+            numbers, from 0 for the greatest part on, add up to less than this.
+    """
+
+    dtype: str | None = None
+    parts: int = 1
+
+    def split(self, operand: Leaf) -> list[Leaf]:
+        """The parts of an operand, the greatest first."""
+        if self.dtype is None or not _is_single(operand.dtype):
+            return [operand]
+        parts, rest = [], operand
+        for _ in range(self.parts):
+            part = self._rounded(rest)
+            parts.append(part)
+            rest = rest - part
+            rest = jnp.where(jnp.isfinite(rest), rest, jnp.zeros_like(rest))
+        return parts
+
+    def _rounded(self, x: Leaf) -> Leaf:
+        if kind(x.dtype) == "complex":
+            return lax.complex(self._rounded(lax.real(x)), self._rounded(lax.imag(x)))
+        if self.dtype == "tensorfloat32":
+            return lax.reduce_precision(x, 8, 10)
+        return round_to(x, jnp.dtype(self.dtype))
 
 
-def has_few_digits(numbers: np.ndarray) -> np.ndarray:
-    """Which of some finite numbers have few binary digits."""
-    digits = np.ldexp(np.frexp(numbers)[0], _FEW_DIGITS)
-    return digits == np.round(digits)
+FLOAT32 = Algorithm()
+_BFLOAT16, _THREE_PASSES = Algorithm("bfloat16"), Algorithm("bfloat16", 2)
+_TENSORFLOAT32 = Algorithm("tensorfloat32")
+
+
+class Exempt(NamedTuple):
+    """The matrix products that a device does not round: XLA makes them multiply and add.
+
+    With a vector and fewer elements than `vector` together, with one of a batch of vectors
+    if `batched`, and with fewer elements than `any`.
+    """
+
+    vector: float = 0
+    batched: bool = False
+    any: float = 0
+
+    def has(self, eqn: Equation) -> bool:
+        """Whether an equation is one of them."""
+        if eqn.primitive.name != "dot_general":
+            return False
+        contracting, batch = eqn.params["dimension_numbers"]
+        shapes = [var.aval.shape for var in eqn.invars[:2]]
+        free = [
+            math.prod(n for axis, n in enumerate(shape) if axis not in (*used, *batched))
+            for shape, used, batched in zip(shapes, contracting, batch)
+        ]
+        # As XLA counts them: of one of a batch.
+        size = math.prod(shapes[0][axis] for axis in contracting[0]) * sum(free)
+        is_vector = 1 in free and (self.batched or not batch[0])
+        return size < self.any or (is_vector and size < self.vector)
+
+
+class Products(NamedTuple):
+    """What a device makes of products of float32 operands.
+
+    Attributes:
+        name: of the setting, and how a sentence on it begins.
+        default: what it does where a program asks for nothing; and for `Precision.HIGH`.
+        levels: the names of what it may ask for instead, the cheapest first.
+        exempt: which of them it does not round.
+        mended: the level of an equation that is to be computed wider.
+    """
+
+    name: str
+    begin: str
+    default: Algorithm
+    high: Algorithm
+    levels: tuple[str, ...]
+    exempt: Exempt
+    mended: str = "HIGHEST"
+
+    def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
+        """How an equation is computed; None if it is no product of such operands."""
+        if not _is_product(eqn):
+            return None
+        asked = eqn.params.get("precision")
+        is_level = isinstance(asked, (tuple, type(None)))
+        if not is_level or self.exempt.has(eqn):  # a preset is left alone on both sides
+            return FLOAT32
+        # XLA takes the highest of both operands.
+        level = max((each.value for each in asked or ()), default=0)
+        written = (self.default, self.high, FLOAT32)[level]
+        if not is_wide or written == FLOAT32:
+            return written
+        return self.high if self.mended == "HIGH" else FLOAT32
+
+    def rounds(self, eqn: Equation) -> bool:
+        """Whether the operands of an equation are rounded."""
+        return self.algorithm(eqn, is_wide=False) not in (None, FLOAT32)
 
 
 class Formats(NamedTuple):
@@ -32,12 +138,6 @@ class Formats(NamedTuple):
     narrow: np.dtype | None = None
     is_own: bool = False
     products: Products | None = None
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """Their names, as reports have them."""
-        narrow = None if self.narrow is None else str(self.narrow)
-        return {"wide": str(self.wide), "narrow": narrow}
 
     def written(self, dtype: DType) -> DType:
         """The dtype in which the program computes a value."""
@@ -62,3 +162,74 @@ class Formats(NamedTuple):
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """How a device computes an equation; None if it is as JAX has it."""
         return None if self.products is None else self.products.algorithm(eqn, is_wide)
+
+
+def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
+    """The result of a product as a device computes it."""
+    # An accelerator would round what it is given here as well.
+    highest = (lax.Precision.HIGHEST,) * 2
+    eqn = eqn.replace(params={**eqn.params, "precision": highest})
+    lefts, rights = map(algorithm.split, operands[:2])
+    made = [
+        evaluate(eqn, [left, right, *operands[2:]], _at_least_single)[0]
+        for n, left in enumerate(lefts)
+        for right in rights[: algorithm.parts - n]
+    ]
+    total = functools.reduce(lax.add, reversed(made))  # the smallest first
+    return [lax.convert_element_type(total, eqn.outvars[0].aval.dtype)]
+
+
+# Of a TPU, JAX's issue 16349 says so of a vector and a matrix. Of GPUs, XLA's source does:
+# `ShouldStrengthReduceDotToReduce`, and `xla_gpu_gemm_rewrite_size_threshold`.
+_ON_GPU = Exempt(vector=1e7, batched=True, any=100)
+_EXEMPT = {"tpu": Exempt(vector=math.inf), "a100": _ON_GPU, "h100": _ON_GPU}
+DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
+_SETTINGS = {
+    **dict.fromkeys(("tpu", "bfloat16"), _BFLOAT16),
+    **dict.fromkeys(("a100", "h100", "tensorfloat32"), _TENSORFLOAT32),
+    "bfloat16_3x": _THREE_PASSES,
+    "float32": FLOAT32,
+}
+
+
+def products_named(name: object) -> Products:
+    """The products that a setting names.
+
+    Raises:
+        TypeError: if it is no name.
+        ValueError: if it is not known.
+    """
+    if not isinstance(name, str) or name.lower() not in _SETTINGS:
+        raise (ValueError if isinstance(name, str) else TypeError)(
+            f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
+            f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
+        )
+    setting = name.lower()
+    default = _SETTINGS[setting]
+    high = _THREE_PASSES if default == _BFLOAT16 else default
+    levels = ("HIGHEST",) if high == default else ("HIGH", "HIGHEST")
+    format = "TF32" if default == _TENSORFLOAT32 else default.dtype or "float32"
+    begin = f"with {format} products{' in 3 passes' * (default.parts > 1)}"
+    if setting in DEVICES:
+        begin = f"as on {DEVICES[setting]} ({format} products)"
+    exempt = _EXEMPT.get(setting, Exempt())
+    return Products(setting, begin, default, high, levels, exempt)
+
+
+def _is_product(eqn: Equation) -> bool:
+    """Whether an equation is a product that rounding applies to."""
+    if eqn.primitive.name not in PRODUCTS:
+        return False
+    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
+    return any(map(_is_single, dtypes)) and all(
+        _is_single(x) or 0 < bits(x) <= 32 for x in dtypes
+    )
+
+
+def _is_single(dtype: DType) -> bool:
+    return dtype in (np.float32, np.complex64)
+
+
+def _at_least_single(dtype: DType) -> DType:
+    is_narrow = kind(dtype) == "float" and bits(dtype) < 32
+    return np.dtype("float32") if is_narrow else dtype

@@ -1,6 +1,6 @@
 """The lines of source at which a program rounds."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from .._leaves.dtypes import Cast
 from .._lines.equations import Written
@@ -23,7 +23,6 @@ class Line:
             became of them.
         casts: the casts of dtypeguard that it stands for, if it is none of the user's.
         only_casts: whether it rounds by casts alone that are written on it.
-        is_narrowed: whether it rounds only because the program is run in `narrow`.
         is_in_loop: whether a loop computes it.
         products: the products on it whose operands a device rounds, with the equations
             around them.
@@ -36,35 +35,26 @@ class Line:
         self.primitives: set[str] = set()
         self.constants: dict[float, float] = {}
         self.only_casts = True
-        self.is_narrowed = True
         self.is_in_loop = False
         self.products: list[Stack] = []
 
     def note(self, stack: Stack, dtype: str) -> None:
         """Notes an equation that rounds on it, and its dtype as written."""
-        eqn, name, written = stack[0], stack[0].primitive.name, Written(stack)
+        name, written = stack[0].primitive.name, Written(stack)
         self.dtypes.add(dtype)
         self.primitives.add(name)
-        self.is_narrowed &= any(str(var.aval.dtype) != dtype for var in eqn.outvars[:1])
         is_cast = name == "convert_element_type" and written.is_explicit
         self.only_casts &= is_cast and written.is_of_users
         outer = {each.primitive.name for each in stack[1:]}
         self.is_in_loop |= not outer.isdisjoint(("scan", "while"))
 
 
-class Lines(Sequence[Line]):
+class Lines(list[Line]):
     """The lines of a program, numbered as they come."""
 
     def __init__(self):
-        self._lines: list[Line] = []
+        super().__init__()
         self._numbers: dict[Hashable, int] = {}
-        self._casts = 0
-
-    def __getitem__(self, number):
-        return self._lines[number]
-
-    def __len__(self) -> int:
-        return len(self._lines)
 
     def number_of(self, stack: Stack) -> int:
         """The number of the line of an equation; a new one if there is none yet.
@@ -72,28 +62,26 @@ class Lines(Sequence[Line]):
         Of a package, each line of the user's that calls it is another. So is each part of
         a tree that dtypeguard casts, up to some number of them.
         """
-        origin = _origin_of(stack)
-        cast = Written(stack).cast_of_ours
-        key = self._key(origin, cast)
+        key, cast = self._key(stack), Written(stack).cast_of_ours
         if key not in self._numbers:
-            self._numbers[key] = len(self._lines)
-            self._lines.append(Line(origin))
-            self._casts += cast is not None
+            self._numbers[key] = len(self)
+            self.append(Line(_origin_of(stack)))
         if cast is not None:
-            self._lines[self._numbers[key]].casts[cast] = None
+            self[self._numbers[key]].casts[cast] = None
         return self._numbers[key]
 
     def find(self, stack: Stack) -> int | None:
         """The number of the line of an equation; None if nothing rounds there."""
-        return self._numbers.get(self._key(_origin_of(stack), Written(stack).cast_of_ours))
+        return self._numbers.get(self._key(stack))
 
-    def _key(self, origin: Origin | None, cast: Cast | None) -> Hashable:
+    def _key(self, stack: Stack) -> Hashable:
+        origin, cast = _origin_of(stack), Written(stack).cast_of_ours
         places = () if origin is None else (origin, origin.users)
         key = tuple((each.file, each.line) for each in places)
         if cast is None:
             return key
         part = (key, cast.owner, cast.part)
-        is_full = self._casts >= _MOST_CASTS
+        is_full = sum(bool(line.casts) for line in self) >= _MOST_CASTS
         return part if part in self._numbers or not is_full else (*part[:2], "")
 
 

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from . import plans
 from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, measured
+from .probes import Noted, Probes
 from .program import NumericProgram
-from .run import Noted, Probes, run
+from .run import run
 
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
@@ -24,28 +24,52 @@ _LEAST_ALONE = 0.02
 _FEW_LINES, _TOGETHER = 24, 8
 
 
+class Inputs(NamedTuple):
+    """Inputs that a program runs on.
+
+    Attributes:
+        arrays: the arrays.
+        exact: the measured outputs for them in wide types.
+        sizes: what the error of each is relative to; infinity where it does not count.
+    """
+
+    arrays: list[Leaf]
+    exact: list[Leaf]
+    sizes: list[float]
+
+    def errors(self, made: Sequence[Leaf]) -> list[float]:
+        """How far off outputs are, relative to their sizes."""
+        triples = zip(made, self.exact, self.sizes)
+        errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
+        return [error if math.isfinite(error) else math.inf for error in errors]
+
+    def off(self, made: Sequence[Leaf]) -> float:
+        """How far off outputs are: the root mean square over those that count."""
+        pairs = zip(self.errors(made), self.sizes)
+        known = [error for error, size in pairs if size < math.inf]
+        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+
+
 class Measures:
     """What the lines of a program add to its error, with its decisions as written.
 
     Attributes:
         program: the program.
-        arrays: its inputs.
         lines: how many lines of source round.
         outputs: the places of the outputs that are measured: the floating ones, if there
             are any. Ints and bools are off by the share of those that differ.
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         decisions: what it decides as written, by the number of the equation.
-        follows: whether other runs decide so: not if it returns ints and bools alone, nor
+        given: those that other runs follow; None if it returns ints and bools alone, or
             if wide types are finite only without, as a logarithm of a negative number.
-        exact: these outputs in wide types with these decisions; ints, and bools, with
-            others.
-        by_output: the error of each of them as written, relative to its norm.
-        total: the root mean square of these.
+        own: its inputs, and these outputs in wide types with these decisions; ints, and
+            bools, with others.
+        total: the root mean square of the errors of these outputs as written.
     """
 
     def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
-        self.program, self.arrays = program, list(arrays)
+        self.program, self.arrays = program, [*arrays]
         self.lines = len(program.lines)
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
@@ -53,20 +77,18 @@ class Measures:
         self.decisions: Noted = {}
         self.raises = False
         self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
-        self.follows = self.are_floats and not self.raises
-        self.exact = self._outputs(())
-        if self.follows and not all(map(_is_finite, self.exact)):
-            self.follows = False
-            own = self._outputs(())
-            self.follows = not any(map(_is_finite_elsewhere, own, self.exact))
-            self.exact = self.exact if self.follows else own
-        self._norms = [size_of(x) or 1.0 for x in self.exact]
+        follows = self.are_floats and not self.raises
+        self.given = self.decisions if follows else None
+        exact = self._outputs(())
+        if follows and not all(jnp.isfinite(x).all() for x in exact):
+            given, self.given = self.given, None
+            pairs = [*zip(self._outputs(()), exact)]
+            if any((jnp.isfinite(x) & ~jnp.isfinite(y)).any() for x, y in pairs):
+                exact = [x for x, _ in pairs]
+            else:
+                self.given = given
+        self.own = Inputs(self.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
-
-    @property
-    def given(self) -> Noted | None:
-        """The decisions that runs follow."""
-        return self.decisions if self.follows else None
 
     def run(
         self,
@@ -93,34 +115,31 @@ class Measures:
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
         for number in numbers:
-            self._norms[number] = math.inf
-        self.by_output = self._distances(self.written)
-        self.total = self._mean(self.by_output)
+            self.own.sizes[number] = math.inf
+        self.total = self.own.off(self.written)
         self._errors = {frozenset(range(self.lines)): self.total}
         self._bounds = dict[int, float]()
 
     def is_repeatable(self) -> bool:
         """Whether the program returns the same again."""
-        again = zip(self._outputs(()), self.exact)
+        again = zip(self._outputs(()), self.own.exact)
         return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in again)
 
     def error(self, rounding: Iterable[int]) -> float:
         """The error of the program if these lines round and the others are wide."""
         key = frozenset(rounding)
         if key not in self._errors:
-            self._errors[key] = self._mean(self._distances(self._outputs(key)))
+            self._errors[key] = self.own.off(self._outputs(key))
         return self._errors[key]
 
     def shares(self, show_status: Callable[[int], None] = lambda _: None) -> list[float]:
         """The share of each line in the squared error.
 
         It is the part of the error along the whole that comes as this line rounds as well,
-        where the lines before it round, and those after it are wide. So the shares add up
-        to 1. After other roundings a line rounds otherwise: leaving out an early line would
-        change what all later ones add, and give it their shares as well. A line that causes
-        next to nothing alone has none.
-
-        Where the error is not finite, they are as the squares of what lines cause alone.
+        where the lines before it round, and those after it are wide: leaving out an early
+        line would change what all later ones add. So the shares add up to 1. A line that
+        causes next to nothing alone has none. Where the error is not finite, they are as
+        the squares of what lines cause alone.
         """
         if self.total and self.lines > _FEW_LINES:
             for first in range(0, self.lines, _TOGETHER):
@@ -156,9 +175,9 @@ class Measures:
         """How far outputs are off along the error, as a part of it."""
         # In units of the error, whose square may be too small for a number.
         power = 1 if self.are_floats else 0.5  # of counts
-        units = [(norm * self.total) ** power for norm in self._norms]
-        along = map(_along, made, self.exact, self.written, units)
-        return math.fsum(along) / sum(norm < math.inf for norm in self._norms)
+        units = [(size * self.total) ** power for size in self.own.sizes]
+        along = map(_along, made, self.own.exact, self.written, units)
+        return math.fsum(along) / sum(size < math.inf for size in self.own.sizes)
 
     def alone(self, number: int) -> float:
         """The error if only this line rounds."""
@@ -173,42 +192,17 @@ class Measures:
 
         None if that is less than a hundredth of what the line causes alone.
         """
-        program = self.program
-        mine = [meant for line, meant in program.constants if line == number]
-        errors = {x: self._error_of(plans.constant(program, number, x)) for x in mine}
+        program, errors = self.program, dict[float, float]()
+        for meant in program.lines[number].constants:
+            plan = plans.constant(program, number, meant)
+            errors[meant] = self.own.off(self.run(plan, Probes(given=self.given)))
         most = max(errors, key=errors.__getitem__, default=None)
         is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
         return most if is_much else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
-        return self._following(plans.rounding(self.program, {*rounding}))
-
-    def _following(self, plan: WidthPlan) -> list[Leaf]:
+        plan = plans.rounding(self.program, {*rounding})
         return self.run(plan, Probes(given=self.given))
-
-    def _error_of(self, plan: WidthPlan) -> float:
-        return self._mean(self._distances(self._following(plan)))
-
-    def _distances(self, made: Sequence[Leaf]) -> list[float]:
-        return errors_of(made, self.exact, self._norms)
-
-    def _mean(self, errors: Sequence[float]) -> float:
-        return mean_of(errors, self._norms)
-
-
-def errors_of(
-    made: Sequence[Leaf], exact: Sequence[Leaf], sizes: Sequence[float]
-) -> list[float]:
-    """How far outputs are off, relative to their sizes."""
-    triples = zip(made, exact, sizes)
-    errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
-    return [error if math.isfinite(error) else math.inf for error in errors]
-
-
-def mean_of(errors: Sequence[float], sizes: Sequence[float]) -> float:
-    """The root mean square of the errors of the outputs that count."""
-    known = [error for error, size in zip(errors, sizes) if size < math.inf]
-    return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
 
 
 # So many numbers are compared at a time. They are on the host, where nothing is compiled.
@@ -220,15 +214,6 @@ def size_of(x: Leaf) -> float:
     if not is_inexact(x):
         return float(x.size)
     return math.hypot(*(_norm(np.where(np.isfinite(x), x, 0)) for (x,) in _pieces(x)))
-
-
-def _is_finite(x: Leaf) -> bool:
-    return not is_inexact(x) or bool(jnp.isfinite(x).all())
-
-
-def _is_finite_elsewhere(x: Leaf, other: Leaf) -> bool:
-    """Whether a number is finite that is not so in another array."""
-    return is_inexact(x) and bool(jnp.any(jnp.isfinite(x) & ~jnp.isfinite(other)))
 
 
 def distance(x: Leaf, exact: Leaf) -> float:
@@ -255,15 +240,11 @@ def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
 def _pieces(*arrays: Leaf) -> Iterator[list[np.ndarray]]:
     """Pieces of arrays of one shape; floats have 64 bits a number."""
     flat = [np.asarray(x).reshape(-1) for x in arrays]
+    double = lambda x: x.astype(np.promote_types(x.dtype, np.float64))
     for first in range(0, flat[0].size, _PIECE):
+        pieces = [x[first : first + _PIECE] for x in flat]
         with np.errstate(all="ignore"):
-            yield [_as_double(x[first : first + _PIECE]) for x in flat]
-
-
-def _as_double(x: np.ndarray) -> np.ndarray:
-    if not is_inexact(x):
-        return x
-    return x.astype(np.complex128 if kind(x.dtype) == "complex" else np.float64)
+            yield [double(x) if is_inexact(x) else x for x in pieces]
 
 
 def _norm(x: np.ndarray) -> float:

@@ -12,14 +12,14 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._lines.equations import Written
-from .._program.graph import Stack, expanded, jaxprs_in, loop_parts, open_jaxpr
+from .._program.graph import Stack, expanded, jaxprs_in, open_jaxpr
 from .._rounding.rounding import round_with
 from . import primitives
 from .formats import Formats
 from .primitives import is_inexact
 
 # How an equation is run: by the names of primitives in `control.py`, or as one of these.
-COMPUTED, OWN, SAMPLE, CALL, SKIPPED = "computed", "own", "sample", "call", "skipped"
+COMPUTED, OWN, SAMPLE, CALL = "computed", "own", "sample", "call"
 SOLVE, STOCHASTIC = "custom_linear_solve", "stochastic"
 CONTROL = frozenset(["scan", "while", "cond", "reduce_precision"])
 if hasattr(jax, "shard_map"):  # from JAX 0.7 on
@@ -111,10 +111,9 @@ def rule_of(eqn: Equation, stack: Stack, is_fixed: bool, formats: Formats) -> Ru
         return SAMPLE, ()
     if (found := _with_others_inside(eqn)) is not None:
         return found
-    if eqn.primitive.name in primitives.DEBUG:
-        return SKIPPED, ()
     has_keys = any(primitives.is_key(var.aval) for var in eqn.invars)
-    is_own = _is_opaque(eqn) or has_keys or eqn.primitive.name in primitives.OF_BITS
+    is_own = eqn.primitive.name in primitives.OF_BITS | primitives.DEBUG
+    is_own = is_own or has_keys or _is_opaque(eqn)
     return (OWN if is_own else COMPUTED), ()
 
 
@@ -126,8 +125,10 @@ def has_reference(eqn: Equation) -> bool:
 def _with_others_inside(eqn: Equation) -> Rule | None:
     """How an equation is run that has others inside, which are run in its place."""
     name, jaxprs = eqn.primitive.name, jaxprs_in(eqn.params)
+    if name == "while":
+        return name, [eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]]
     if name in CONTROL:
-        return name, _parts(eqn)
+        return name, jaxprs
     if name == SOLVE:
         return name, [eqn.params["jaxprs"].solve]
     if (inside := expanded(eqn)) is not None:
@@ -152,18 +153,6 @@ def has_no_wide_form(eqn: Equation) -> bool:
     takes_bits = eqn.primitive.name in primitives.OF_BITS
     takes_floats = takes_bits and any(is_inexact(var.aval) for var in eqn.invars)
     return _is_opaque(eqn) or is_drawn or takes_floats
-
-
-def _parts(eqn: Equation) -> list[Jaxpr]:
-    """The jaxprs of a loop, the body first, of branches or of shards."""
-    name, params = eqn.primitive.name, eqn.params
-    if name == "cond":
-        return [*params["branches"]]
-    if name == "scan":
-        return [loop_parts(eqn).body]
-    if name == "while":
-        return [loop_parts(eqn).body, params["cond_jaxpr"]]
-    return [params["jaxpr"]] if name == "shard_map" else []
 
 
 def live(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:

@@ -11,9 +11,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Leaf
 from .._program.graph import loop_parts
-from .formats import Formats
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
@@ -29,6 +29,10 @@ class Computes(NamedTuple):
 
     dtype: DType
     result: DType
+
+    def of(self, dtype: DType) -> DType:
+        """The dtype of a result that is written in another."""
+        return self.result if kind(dtype) == "float" else dtype
 
 
 class WidthPlan(NamedTuple):
@@ -140,15 +144,14 @@ class Propagation(Generic[State]):
             return self.called(node, values)
         if node.rule == SOLVE:
             return self.solve(node, values)
-        if node.rule in _JOINING:
-            made = _JOINING[node.rule](self, node, self.entering(node, values))
+        if node.rule in ("scan", "while", "cond", "shard_map"):
+            is_loop = node.rule in ("scan", "while")
+            join = self._loop if is_loop else self._branches
+            made = join(node, self.entering(node, values))
             self.leave(node, made)
             return [self.crossing(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
-        return (
-            self.computed(node, values)
-            if node.rule == COMPUTED
-            else self.opaque(node, values)
-        )
+        rule = self.computed if node.rule == COMPUTED else self.opaque
+        return rule(node, values)
 
     def leave(self, node: Node, values: Sequence[State]) -> None:
         """Notes what results leave in."""
@@ -162,11 +165,9 @@ class Propagation(Generic[State]):
         return self.leaving(block, self.block(block, given))
 
     def _branches(self, node: Node, values: list[State]) -> list[State]:
-        made = [self.inside(block, values[1:]) for block in node.inner]
+        given = values[1:] if node.rule == "cond" else values  # what shards are given
+        made = [self.inside(block, given) for block in node.inner]
         return [self.joined(each, 0) for each in zip(*made)]
-
-    def _shards(self, node: Node, values: list[State]) -> list[State]:
-        return self.inside(node.inner[0], values)
 
     def _loop(self, node: Node, values: list[State]) -> list[State]:
         _, before, consts, count = loop_parts(node.eqn)
@@ -184,14 +185,6 @@ class Propagation(Generic[State]):
         if node.rule == "while":
             self.block(node.inner[1], [*values[:before], *carry])
         return [*carry, *made[count:]]
-
-
-_JOINING: dict[str, Callable[..., list[Any]]] = {
-    "scan": Propagation._loop,
-    "while": Propagation._loop,
-    "cond": Propagation._branches,
-    "shard_map": Propagation._shards,
-}
 
 
 class WideLines(Propagation[bool]):
@@ -271,25 +264,11 @@ def constant(program: NumericProgram, line: int, meant: float) -> WidthPlan:
     return wide(program)._replace(constants=frozenset([(line, meant)]))
 
 
-def chosen_wide(
-    program: NumericProgram,
-    is_wide: Callable[[Node, bool], bool],
-    is_given_wide: bool = False,
-) -> WidthPlan:
-    """The equations that a rule chooses, and what must be wide between them."""
-    return WideLines(program, is_wide, is_given_wide).plan()
-
-
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:
-    """Some lines wide in the source, and so what is made of what they make, or not.
+    """Some lines wide in the source; the backward pass of a line is as wide as the line.
 
-    The backward pass of a line is as wide as the line.
-
-    Args:
-        program: the program.
-        lines: their numbers.
-        keeps: whether what is made of what they make is wide as well, up to an explicit
-            cast; otherwise other lines are as written.
+    With `keeps`, what is made of what they make is wide as well, up to an explicit cast;
+    otherwise other lines are as written.
     """
     are_wide = {*lines}
 
@@ -302,18 +281,13 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
             return node.line in are_wide
         if not keeps or node.is_of_ours:
             return False
-        is_kept = has_wide and not is_narrowed(program.formats, node)
+        # Up to where the source asks for a narrow dtype, whatever is given.
+        is_asked = node.name == "convert_element_type" and node.is_asked
+        is_narrow = is_asked and program.formats.rounds(node.eqn.outvars[0].aval.dtype)
+        is_kept = has_wide and (node.is_backward or not is_narrow)
         if is_kept and node.line is not None:
             are_wide.add(node.line)
         return is_kept
 
     is_given = program.formats.narrow is not None and 0 in lines
     return WideLines(program, is_wide, is_given).plan()
-
-
-def is_narrowed(formats: Formats, node: Node) -> bool:
-    """Whether the source asks for a narrow dtype at a conversion, whatever is given."""
-    if node.name != "convert_element_type" or node.is_backward:
-        return False
-    is_narrow = formats.rounds(node.eqn.outvars[0].aval.dtype)
-    return is_narrow and node.is_asked

@@ -34,10 +34,11 @@ def not_finite_in(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     """How many elements are not finite, and whether those of the operands are."""
     if not is_inexact(array):
         return None
-    has = lambda is_bad: [jnp.any(is_bad(x)) for x in operands if is_inexact(x)]
-    is_new = lambda is_bad: functools.reduce(
-        lambda new, bad: new & ~bad, has(is_bad), jnp.any(is_bad(array))
-    )
+
+    def is_new(is_bad: Callable[[Leaf], Leaf]) -> Leaf:
+        before = [jnp.any(is_bad(x)) for x in operands if is_inexact(x)]
+        return jnp.any(is_bad(array)) & ~functools.reduce(jnp.logical_or, before, False)
+
     born = is_new(jnp.isnan) | is_new(lambda x: ~jnp.isfinite(x))
     return jnp.stack([jnp.sum(~jnp.isfinite(array)), born.astype(int)])
 
@@ -64,12 +65,16 @@ class Probes:
         none = lambda noted: None if noted is None else {}
         return Probes(none(self.decisions), given, none(self.finite), self.note)
 
+    def given_for(self, node: Node) -> Leaf | None:
+        """The decision that is given for an equation."""
+        return None if self.given is None else self.given.get(node.number)
+
     def given_inside(self, node: Node) -> Noted | None:
         """The decisions that are given for what is inside of an equation."""
-        given, first = self.given, node.inner[0].first
-        if given is None:
+        if self.given is None:
             return None
-        return {n: given[n] for n in given if first <= n < node.number}
+        inside = range(node.inner[0].first, node.number)
+        return {n: x for n, x in self.given.items() if n in inside}
 
     def add(self, decisions: Noted | None, finite: Counts | None) -> None:
         """Adds what was noted inside."""
@@ -115,10 +120,8 @@ def decision(node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]) -> Leaf
         return operands[-1]
     if node.name != "sort":
         return next(filter(_is_index, made))
-    names = "dimension", "is_stable", "num_keys"
-    params = {key: node.eqn.params[key] for key in names}
-    shape = operands[0].shape
-    places = lax.broadcasted_iota(np.int32, shape, params["dimension"])
+    params = node.eqn.params
+    places = lax.broadcasted_iota(np.int32, operands[0].shape, params["dimension"])
     return lax.sort([*operands, places], **params)[-1]
 
 
@@ -128,8 +131,6 @@ def following(
     """The results of an equation with another decision than its own."""
     if node.name in _VALUES:
         return [other.astype(made[0].dtype)]
-    if node.name in SELECTS:  # it was among the operands
-        return [*made]
     if node.name == "sort":
         axis = node.eqn.params["dimension"]
         return [jnp.take_along_axis(x, other, axis) for x in operands]

@@ -36,7 +36,6 @@ class NumericProgram:
 
     Attributes:
         lines: those at which it rounds.
-        constants: the lines and the Python numbers that are rounded there.
         size: how many numbers there are.
         unknown: the primitives that run as written, since they have no wide form.
         backward: the narrow dtypes that a backward pass has.
@@ -53,15 +52,13 @@ class NumericProgram:
     def __init__(self, jaxpr: Jaxpr, formats: Formats, numbers: PythonNumbers | None):
         self.jaxpr, self.formats = jaxpr, formats
         self.lines, self.unknown = Lines(), set[str]()
-        self.constants: list[tuple[int, float]] = []
         self.backward = set[np.dtype]()
         self.literals, self.functions = dict[object, Any](), dict[object, Any]()
         self._numbers = numbers
         if formats.narrow is not None:  # the first line stands for the inputs
             line = self.lines[self.lines.number_of(())]
             dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
-            written = {(x, formats.written(x)) for x in dtypes}
-            line.dtypes |= {str(narrow) for own, narrow in written if narrow != own}
+            line.dtypes |= {str(y) for x in dtypes if (y := formats.written(x)) != x}
         if numbers is not None:
             numbers.start_again()
         self.block = self._enter(jaxpr, (), formats.narrow is None, {})
@@ -92,6 +89,8 @@ class NumericProgram:
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
         for eqn in open_jaxpr(jaxpr).eqns:
+            if self._numbers is not None and eqn.primitive.name in primitives.DEBUG:
+                continue
             node = self._node(eqn, (eqn, *outer), fixed, numbers)
             if node.rule == SAMPLE:
                 fixed.update(eqn.outvars)
@@ -104,18 +103,13 @@ class NumericProgram:
         self, eqn: Equation, stack: Stack, fixed: set[Any], numbers: dict[Any, float]
     ) -> Node:
         """The record of an equation."""
-        if self._numbers is None:
-            rule, jaxprs = rule_of(eqn, stack, False, self.formats)
-            return Node(
-                eqn, stack, rule, [self._enter(x, stack, False, {}) for x in jaxprs]
-            )
-        if has_reference(eqn):
+        if self._numbers is not None and has_reference(eqn):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "
                 f"({eqn.primitive.name}): give it a function that returns new arrays."
             )
         meant = self._meant(eqn.invars, stack)
-        is_fixed = all(
+        is_fixed = self._numbers is not None and all(
             hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
             for var in eqn.invars
         )
@@ -191,13 +185,10 @@ class NumericProgram:
         dtype = self.formats.written(dtype)
         if not self.formats.rounds(dtype):
             return
-        number = self.lines.number_of(node.stack)
-        line = self.lines[number]
+        node.line = self.lines.number_of(node.stack)
+        line = self.lines[node.line]
         line.dtypes.add(str(dtype))
         line.constants[meant] = held(meant, dtype)
-        if (number, meant) not in self.constants:
-            self.constants.append((number, meant))
-        node.line = number
 
     def _rounds(self, eqn: Equation) -> bool:
         """Whether an equation rounds as written, where it has a wide form."""

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import DType, Leaf
-from .._lines.calls import Calls, NoOpCasts
+from .._lines.calls import NoOpCasts
 from .._lines.tracebacks import Chain, calls_of_frame
 from .._source.inert import variables_of
 from .._source.origin import Origin
 
 
-class PythonNumbers(Calls):
+class PythonNumbers(NoOpCasts):
     """While entered, remembers the Python numbers in calls from the user's lines into JAX.
 
     A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array. Casts to the dtype
@@ -23,20 +23,8 @@ class PythonNumbers(Calls):
     """
 
     def __init__(self):
-        self._casts = NoOpCasts()
         self._numbers: dict[tuple[str, int], list[tuple[Chain | None, float]]] = {}
         self._given: collections.Counter[tuple[object, ...]] = collections.Counter()
-
-    def __enter__(self):
-        self._casts.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *exception):
-        super().__exit__(*exception)
-        self._casts.__exit__(*exception)
-
-    def into_user(self, frame: FrameType) -> None:
-        self._casts.into_user(frame)
 
     def start_again(self) -> None:
         """The next number of each call is its first one."""

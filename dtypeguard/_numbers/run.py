@@ -1,8 +1,7 @@
 """Runs a program by a plan, to measure it.
 
-Equations run one by one, each in the dtypes of its entry, as JAX runs them outside of
-`jit`, and loops turn by turn. What is compiled is the body of a loop of many turns, if no
-loop or branch is in it. What shards compute is not examined.
+Equations run one by one, as JAX runs them outside of `jit`, and loops turn by turn. What is
+compiled is the body of a loop of many turns, if no loop or branch is in it.
 """
 
 import contextlib
@@ -26,14 +25,13 @@ from .nodes import (
     COMPUTED,
     OWN,
     SAMPLE,
-    SKIPPED,
     SOLVE,
     STOCHASTIC,
     Block,
     Interpreter,
     Node,
 )
-from .plans import WIDE, WidthPlan, solved
+from .plans import WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
     Counts,
@@ -49,7 +47,6 @@ from .program import NumericProgram
 
 # Of loops with more equations than these, over all turns, the bodies are compiled.
 _MOST_EAGER, _MOST_UNROLLED = 2000, 400
-_CALLS = CALL, SOLVE
 _NESTED = frozenset(["scan", "while", "cond"])
 
 
@@ -63,32 +60,22 @@ def run(
 ) -> list[Leaf]:
     """The results of a program by a plan, in the dtypes of the program by default."""
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-        return _Run(program, plan, probes or Probes(), formats, scale).outputs(arrays)
+        arithmetic = Arithmetic(program, formats or program.formats, False, scale)
+        return _Run(plan, probes or Probes(), arithmetic).outputs(arrays)
 
 
 class _Run(Interpreter):
     """One run of a program, or of a body while JAX traces that."""
 
-    def __init__(
-        self,
-        program: NumericProgram,
-        plan: WidthPlan,
-        probes: Probes,
-        formats: Formats | None,
-        scale: float | None,
-        is_traced: bool = False,
-    ):
-        self.program, self.plan, self.probes = program, plan, probes
-        self.formats = formats or program.formats
-        self.scale, self.is_traced = scale, is_traced
-        known = program.unknown, program.functions
-        self.arithmetic = Arithmetic(self.formats, *known, is_traced, scale)
+    def __init__(self, plan: WidthPlan, probes: Probes, arithmetic: Arithmetic):
+        self.plan, self.probes, self.arithmetic = plan, probes, arithmetic
+        self.program, self.formats = arithmetic.program, arithmetic.formats
 
     def outputs(self, arrays: Sequence[Leaf]) -> list[Leaf]:
-        block, of = self.program.block, self.arithmetic
-        given = of.as_wide if self.plan.is_wide_given else of.as_written
-        arrays = [*map(jnp.asarray, arrays)]
-        made = self.block(block, [given(x, x.dtype) for x in arrays])
+        block, entry = self.program.block, int(self.plan.is_wide_given)
+        variables = block.inputs[len(block.consts) :]
+        given = self.crossed(map(jnp.asarray, arrays), variables, itertools.repeat(entry))
+        made = self.block(block, given)
         return self.crossed(made, block.outputs, itertools.repeat(None))
 
     # What enters and leaves
@@ -106,7 +93,7 @@ class _Run(Interpreter):
 
     def crossed(
         self,
-        values: Sequence[Value],
+        values: Iterable[Value],
         variables: Sequence[Leaf],
         entries: Iterable[int | None],
     ) -> list[Leaf]:
@@ -148,7 +135,7 @@ class _Run(Interpreter):
     def kept(
         self, block: Block, node: Node, values: Sequence[Value], made: Sequence[Value]
     ) -> Sequence[Value]:
-        if node.rule not in _CALLS:
+        if node.rule != CALL:
             self.probes.count(node.number, made, values)
         return made
 
@@ -187,15 +174,12 @@ class _Run(Interpreter):
         return self._inside(node, node.inner[0], operands, probes)
 
     def loop(self, node: Node, values: list[Value]) -> list[Value]:
-        """A `while` loop; under `vmap`, each element goes on by itself.
-
-        It notes how many turns it took, and follows that of another run.
-        """
+        """A `while` loop, which notes its turns; under `vmap`, of each element."""
         _, before, consts, count = loop_parts(node.eqn)
         values = self._entered(node, values, before + consts, count)
         constants, outside, carry = split(values, before, consts)
         given = self.probes.given_inside(node)
-        most = None if self.probes.given is None else self.probes.given.get(node.number)
+        most = self.probes.given_for(node)
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
         is_on = self._goes_on(node, constants, turns, carry, most)
         state, notes = (turns, carry, is_on), []
@@ -239,30 +223,25 @@ class _Run(Interpreter):
         self, node: Node, part: Callable[..., Any], is_long: bool
     ) -> Callable[..., Any]:
         """What runs a turn of a loop: equation by equation, or compiled."""
-        blank = self.probes.empty(None)
-        if self.is_traced or not is_long or not _is_straight(node.inner):
+        blank, known = self.probes.empty(None), self.arithmetic
+        if known.is_traced or not is_long or not _is_straight(node.inner):
             return functools.partial(part, self, node, blank)
-        return self._compiled(node, part, blank)
-
-    def _compiled(
-        self, node: Node, part: Callable[..., Any], blank: Probes
-    ) -> Callable[..., Any]:
-        """A part of this run, compiled quickly: it runs some dozen times only."""
-        program, plan, formats = self.program, self.plan, self.formats
+        functions, plan = self.program.functions, self.plan
         notes = blank.decisions is None, blank.finite is None, blank.note
-        key = node.number, plan.part(node.inner[0].first, node.number), formats, *notes
-        if key not in program.functions:
+        of_plan = plan.part(node.inner[0].first, node.number)
+        key = node.number, of_plan, self.formats, *notes
+        if key not in functions:
 
             def traced(scale, *operands):
-                runner = _Run(program, plan, blank, formats, scale, is_traced=True)
+                arithmetic = Arithmetic(known.program, known.formats, True, scale)
                 with under_mesh(node.eqn):
-                    return part(runner, node, blank, *operands)
+                    return part(_Run(plan, blank, arithmetic), node, blank, *operands)
 
-            options = {"xla_backend_optimization_level": "0"}
+            # Quickly: it runs some dozen times only.
             is_on_cpu = jax.default_backend() == "cpu"
-            made = jax.jit(traced, compiler_options=options if is_on_cpu else None)
-            program.functions[key] = made
-        return functools.partial(program.functions[key], self.scale)
+            options = {"xla_backend_optimization_level": "0"} if is_on_cpu else None
+            functions[key] = jax.jit(traced, compiler_options=options)
+        return functools.partial(functions[key], known.scale)
 
     def cond(self, node: Node, values: list[Value]) -> list[Value]:
         index, *operands = self._entered(node, values)
@@ -276,13 +255,8 @@ class _Run(Interpreter):
     # Rules
 
     def computed(self, node: Node, values: list[Value]) -> list[Value]:
-        plan, number = self.plan, node.number
-        probes, entry = self.probes, int(plan.entries[number])
-        is_watched = probes.decisions is not None or probes.given is not None
-        is_watched = is_watched and decides(node)
-        given = None
-        if is_watched and probes.given is not None:
-            given = probes.given.get(number)
+        plan, decisions = self.plan, self.probes.decisions
+        entry, given = int(plan.entries[node.number]), self.probes.given_for(node)
         if given is not None and node.name in SELECTS:
             values = [*values[:-1], given]
         if computes := plan.computes(entry):
@@ -293,8 +267,8 @@ class _Run(Interpreter):
             operands, made = self.arithmetic.computed(node, values, entry, is_constant)
         if given is not None:
             made = following(node, operands, made, given)
-        if is_watched and probes.decisions is not None:
-            probes.decisions[number] = decision(node, operands, made)
+        if decisions is not None and decides(node):
+            decisions[node.number] = decision(node, operands, made)
         return [*made]
 
     def own(self, node: Node, values: list[Value]) -> list[Value]:
@@ -312,9 +286,6 @@ class _Run(Interpreter):
             return made
         return self.crossed(made, node.eqn.outvars, entries)
 
-    def skipped(self, node: Node, values: list[Value]) -> list[Value]:
-        return []
-
     def solve(self, node: Node, values: list[Value]) -> list[Value]:
         return self.block(node.inner[0], solved(node, values))
 
@@ -326,12 +297,12 @@ class _Run(Interpreter):
     def stochastic(self, node: Node, values: list[Value]) -> list[Value]:
         """A stochastic rounding of dtypeguard, of the first floating operand."""
         if self.formats.is_own or self.plan.entries[node.number] != WIDE:
-            made = self.own(node, values)
-            dtypes = [var.aval.dtype for var in node.eqn.outvars]
-            return [self.arithmetic.as_written(x, d) for x, d in zip(made, dtypes)]
-        pairs = zip(values, node.eqn.invars)
-        value = next(v for v, var in pairs if is_inexact(var.aval))
-        return [self.arithmetic.as_wide(value, v.aval.dtype) for v in node.eqn.outvars]
+            made, entry = self.own(node, values), WRITTEN
+        else:
+            pairs = zip(values, node.eqn.invars)
+            made = [next(v for v, var in pairs if is_inexact(var.aval))]
+            entry = WIDE
+        return self.crossed(made, node.eqn.outvars, itertools.repeat(entry))
 
 
 _Run.rules = {
@@ -339,7 +310,6 @@ _Run.rules = {
     OWN: _Run.own,
     SAMPLE: _Run.sample,
     CALL: _Run.call,
-    SKIPPED: _Run.skipped,
     "scan": _Run.scan,
     "while": _Run.loop,
     "cond": _Run.cond,

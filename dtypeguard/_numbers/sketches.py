@@ -1,6 +1,6 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,9 +14,9 @@ from .._program.graph import Stack
 from . import plans
 from .nodes import CALL, Node
 from .plans import Propagation
+from .probes import Counts, Probes
 from .program import NumericProgram
-from .run import Counts, Probes, run
-from .subject import largest
+from .run import run
 
 _BUCKETS = 64
 # What is larger, such as a mask of -1e30, would hide the rest of a value.
@@ -37,8 +37,7 @@ def sketches(
 ) -> tuple[list[SketchNode], list[int | None]]:
     """The values of a program in wide types in order, and the numbers of its outputs."""
     noted: Counts = {}
-    note = _sketch_by(_signs_for(program))
-    run(program, plans.wide(program), arrays, Probes(finite=noted, note=note))
+    run(program, plans.wide(program), arrays, Probes(finite=noted, note=_note))
     values = _Values(program, noted)
     given = [*range(len(values.nodes))]
     return values.nodes, values.block(program.block, given)
@@ -66,57 +65,33 @@ class _Values(Propagation[int | None]):
 
     def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
         shape = getattr(node.eqn.outvars[place].aval, "shape", ())
-        found = self._noted.get((node.number, place))
-        sketch = None if found is None else np.asarray(found, np.float64)
-        for eqn in node.stack[:0:-1]:
-            name = eqn.primitive.name
-            if name == "scan" and sketch is not None and len(sketch):
-                sketch = sketch[-1 if eqn.params["reverse"] else 0]
-            elif name in ("scan", "while"):
-                sketch = None
-        if sketch is not None and not sketch.size:
-            sketch = None
+        sketch = self._noted.get((node.number, place))
+        if sketch is not None:
+            loops = [x for x in node.stack[:0:-1] if x.primitive.name == "scan"]
+            first = (*(-1 if loop.params["reverse"] else 0 for loop in loops),)
+            sketch = np.asarray(sketch, np.float64)[first]
         self.nodes.append(SketchNode((*operands,), shape, node.stack, sketch))
         return len(self.nodes) - 1
 
 
-def _signs_for(program: NumericProgram) -> np.ndarray:
-    """A sign for each number of the largest value of a program."""
-    # Complex numbers are two.
-    rows = 2 * (-(-largest(program.jaxpr) // _BUCKETS) or 1)
-    return np.random.default_rng(0).choice([-1.0, 1.0], rows * _BUCKETS)
+def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+    return None if kind(getattr(array, "dtype", None)) is None else _sketch(array)
 
 
-def _sketch_by(signs: np.ndarray) -> Callable[..., Leaf | None]:
-    """What notes a sketch of an array."""
-    sketched = jax.jit(_sketch)
-
-    def note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
-        if kind(getattr(array, "dtype", None)) is None:
-            return None
-        return sketched(array, signs[: _rows(array) * _BUCKETS])
-
-    return note
-
-
-def _rows(array: Leaf) -> int:
-    size = array.size * (2 if kind(array.dtype) == "complex" else 1)
-    return -(-size // _BUCKETS) or 1
-
-
-def _sketch(array: Leaf, signs: Leaf) -> Leaf:
+@jax.jit
+def _sketch(array: Leaf) -> Leaf:
     """Sums of the numbers of an array with signs, whose distance is about that of arrays.
 
     The mean of the squared distance over signs is that of the arrays. An array of up to 64
     numbers is its own sketch.
     """
-    rows = _rows(array)
     if kind(array.dtype) == "complex":
         array = jnp.stack([jnp.real(array), jnp.imag(array)])
     flat = lax.convert_element_type(lax.reshape(array, (array.size,)), np.float64)
     # Infinity, or not a number, is as good as one number.
     flat = lax.select(lax.abs(flat) < _LARGE, flat, lax.full_like(flat, 3))
-    if rows * _BUCKETS > flat.size:
-        flat = lax.pad(flat, np.float64(0), [(0, rows * _BUCKETS - flat.size, 0)])
-    signed = flat * jnp.asarray(signs)
+    rows = -(-flat.size // _BUCKETS) or 1
+    flat = lax.pad(flat, np.float64(0), [(0, rows * _BUCKETS - flat.size, 0)])
+    signs = np.random.default_rng(0).choice([-1, 1], flat.size).astype(np.int8)
+    signed = flat * lax.convert_element_type(signs, np.float64)
     return lax.reduce(signed.reshape(rows, _BUCKETS), np.float64(0), lax.add, (0,))

@@ -1,7 +1,6 @@
 """What an audit of precision is given: a function and its arguments, checked and traced."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from .._carry.split import SplitTree
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
-from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -101,17 +100,9 @@ class Subject:
                 f"values to {what}. Give it arrays."
             )
 
-    def traced(
-        self, f: Function | None = None, arrays: Sequence[Leaf] | None = None
-    ) -> Traced:
-        """The function, traced.
-
-        Args:
-            f: another one of the same arguments.
-            arrays: others in place of those among the arguments.
-        """
-        f, arrays = f or self.f, self.given.arrays if arrays is None else arrays
-        outputs: list[str] = []
+    def traced(self, f: Function | None = None) -> Traced:
+        """The function, traced, or another one of the same arguments."""
+        f, outputs = f or self.f, list[str]()
 
         def run(*arrays):
             args, kwargs = gathered(self.given.merged(arrays))
@@ -137,7 +128,7 @@ class Subject:
             if self.has_values:
                 stack.enter_context(numbers)
             try:
-                program = jax.make_jaxpr(run)(*arrays)
+                program = jax.make_jaxpr(run)(*self.given.arrays)
             except Exception as error:
                 of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
                 is_of_value = isinstance(error, of_values) or "hashable" in str(error)
@@ -169,11 +160,9 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
             "wide=jnp.float64."
         )
     if narrower is not None and narrower.itemsize >= target.itemsize:
-        beside = f"the {target} that it compares with" if wide is None else f"wide={target}"
-        wider = ", or wide=jnp.float64" if narrower.itemsize < 8 else ""
         raise ValueError(
-            f"audit_precision got narrow={narrower}, which is not narrower than {beside}. "
-            f"Write a narrower dtype for narrow, such as narrow=jnp.bfloat16{wider}."
+            f"audit_precision got narrow={narrower}, which is not narrower than {target}, "
+            "with which it compares. Write a narrower one, such as narrow=jnp.bfloat16."
         )
     return Formats(target, narrower)
 
@@ -202,8 +191,3 @@ def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
         yield from (var.aval for var in eqn.outvars)
         for inside in jaxprs_in(eqn.params):
             yield from avals_in(inside)
-
-
-def largest(jaxpr: Jaxpr) -> int:
-    """The number of elements of the largest value of a jaxpr."""
-    return max((math.prod(getattr(x, "shape", ())) for x in avals_in(jaxpr)), default=0)

@@ -9,8 +9,7 @@ import numpy as np
 from .._costs.costs import input_names, line_costs, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
-from .._numbers.formats import Formats
-from .._numbers.products import products_named
+from .._numbers.formats import Formats, products_named
 from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
@@ -73,10 +72,9 @@ def audit_precision(
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
         matmul_precision: if given, the program is compared with itself, its products and
             convolutions of float32 operands rounded as another device rounds them: "tpu"
-            (bfloat16 operands), "a100" or "h100" (TF32); a name of
-            `jax.default_matmul_precision`, or "bfloat16_3x"; or a
-            `jax.lax.DotAlgorithmPreset` with float32 sums, or its name. A product that asks
-            for a higher precision is not rounded. Costs are left out.
+            (bfloat16 operands), "a100" or "h100" (TF32); or "bfloat16", "bfloat16_3x",
+            "tensorfloat32", "float32". A product that asks for a higher precision is not
+            rounded. Costs are left out.
         reference: what the outputs should be: a tree of arrays of the shapes of the
             outputs, of NumPy or what `numpy.asarray` takes; a dict of them by path; or a
             function of the same arguments. `PrecisionReport.differences` has the verdicts.
@@ -169,8 +167,12 @@ def audit_call(
     if work is not None and work.narrow is not None and work.wide:
         names = input_names(f, subject.given.paths)
         costs = line_costs(graph, jnp.dtype(work.narrow), names)
-    setting = {**formats.names, "tolerance": tolerance}
-    setting["matmul_precision"] = products and products.name
+    setting = {
+        "wide": str(formats.wide),
+        "narrow": formats.narrow and str(formats.narrow),
+        "tolerance": tolerance,
+        "matmul_precision": products and products.name,
+    }
     if not subject.has_values:
         return PrecisionReport(costs=costs, work=work, **setting)
     with running(traced, formats):

@@ -19,13 +19,13 @@ from .._leaves.dtypes import bits
 from .._leaves.rows import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
+from .._numbers.measure import Inputs
 from .._numbers.nodes import Node
 from .._numbers.plans import WidthPlan
 from .._numbers.run import run
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .prepared import Prepared, Show, prepare, running
-from .runs import Inputs
 
 BUDGET = 300
 _NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")

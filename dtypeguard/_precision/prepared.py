@@ -19,12 +19,12 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import is_wide
 from .._leaves.types import Function
 from .._lines.equations import Written
-from .._numbers.finite import Birth, not_finite
+from .._numbers.finite import not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
-from .._program.graph import Graph
+from .._program.graph import Graph, Stack
 from .._source.origin import Origin
 from .products import ProductRuns
 from .runs import Runs
@@ -85,7 +85,7 @@ def prepare(
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
-    first_bad = _checked(subject.f, measures, subject.given.paths, paths)
+    first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths)
     show_status("running it plainly")
     runs = (Runs if formats.products is None else ProductRuns)(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
@@ -97,7 +97,11 @@ def prepare(
 
 
 def _checked(
-    f: Function, measures: Measures, given: Sequence[str], outputs: Sequence[str]
+    f: Function,
+    measures: Measures,
+    graph: Graph,
+    given: Sequence[str],
+    outputs: Sequence[str],
 ) -> Origin | None:
     """The line that makes the first value that is not finite as written, if any."""
     unknown = measures.program.unknown
@@ -108,27 +112,26 @@ def _checked(
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )
-    wrong = [p for p, x in zip(outputs, measures.exact) if not jnp.isfinite(x).all()]
+    wrong = [p for p, x in zip(outputs, measures.own.exact) if not jnp.isfinite(x).all()]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
-    written, in_wide = not_finite(measures)
-    if in_wide:
+    written, in_wide = not_finite(measures, graph)
+    if in_wide is not None:
         raise ValueError(
             f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
             f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
-            f"{_cause(in_wide[0], given)} is not. Give it arguments for which all are "
+            f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
             "finite."
         )
-    return Written(written[0].stack).origin if written else None
+    return Written(written[1]).origin if written else None
 
 
-def _cause(birth: Birth, paths: Sequence[str]) -> str:
+def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:
     """The input or the line of source whose value is not finite."""
-    if birth.number is not None:
-        path = paths[birth.number]
+    if not stack:
+        path = paths[number]
         return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
-    made = birth.stack[0].primitive.name
-    origin = Written(birth.stack).origin
+    made, origin = stack[0].primitive.name, Written(stack).origin
     if origin is None:
         return f"what {made} makes, inside JAX,"
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"

@@ -1,6 +1,5 @@
 """An audit of products as another device does them: its runs and its advice."""
 
-import dataclasses
 from collections.abc import Callable, Iterable
 
 import jax
@@ -8,10 +7,9 @@ import jax
 from .._leaves.arguments import shown
 from .._leaves.types import DType, Equation, Leaf
 from .._numbers import plans
-from .._numbers.formats import Formats
+from .._numbers.formats import Formats, Products
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
-from .._numbers.products import Level, Products
 from .._program.graph import Graph
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
@@ -46,7 +44,7 @@ class ProductRuns(Runs):
         assert products is not None
         self.products, self.level = products, products.levels[0]
 
-    def raised_to(self, level: Level) -> None:
+    def raised_to(self, level: str) -> None:
         """Lines are given this precision from now on."""
         self.level = level
         self._known.clear()
@@ -62,7 +60,7 @@ class ProductRuns(Runs):
             why = ": each asks for another precision, or is too small to be"
             why *= begin != "with float32 products"
             nothing = f"{begin} no product is rounded{why}."
-        return ReportWords(begin, f"at Precision.{self.level.name}", nothing)
+        return ReportWords(begin, f"at Precision.{self.level}", nothing)
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with the products of some lines in another precision."""
@@ -73,7 +71,7 @@ class ProductRuns(Runs):
 
     def remedy(self, line: Line, _: bool) -> str:
         """What to write for a line."""
-        name = self.level.name
+        name = self.level
         precision = f"jax.lax.Precision.{name}"
         within = f'with jax.default_matmul_precision("{name.lower()}"):'
         origin = line.origin
@@ -90,7 +88,7 @@ class ProductRuns(Runs):
     # What differs from runs in wide types
 
     def _formats_of_lines(self) -> Formats:
-        products = dataclasses.replace(self.products, mended=self.level.algorithm)
+        products = self.products._replace(mended=self.level)
         return self.program.formats._replace(products=products)
 
     def compiled(self) -> float:
@@ -126,7 +124,7 @@ def product_losses(
     assert found is not None
     asks = any(map(_asks, runs.program.lines))
     if len(found.fix) == measures.lines > 1 and not asks:
-        within = f'with jax.default_matmul_precision("{runs.level.name.lower()}"):'
+        within = f'with jax.default_matmul_precision("{runs.level.lower()}"):'
         told = f"Put `{within}` around the whole call: all that multiply are needed."
         fix = tuple(each._replace(remedy=told) for each in found.fix)
         found = found._replace(fix=fix)

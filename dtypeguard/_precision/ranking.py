@@ -26,7 +26,6 @@ from .._numbers.nodes import (
     COMPUTED,
     OWN,
     SAMPLE,
-    SKIPPED,
     SOLVE,
     STOCHASTIC,
     Interpreter,
@@ -262,7 +261,6 @@ _Flagged.rules = {
     "scan": _Flagged.scan,
     "while": _Flagged.loop,
     "cond": _Flagged.cond,
-    SKIPPED: lambda self, node, values: [],
     **dict.fromkeys(
         (OWN, SAMPLE, SOLVE, STOCHASTIC, "shard_map", "reduce_precision"), _Flagged.written
     ),

@@ -18,7 +18,7 @@ from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.formats import Formats
-from .._numbers.measure import Measures, distance, errors_of, mean_of, size_of
+from .._numbers.measure import Inputs, Measures, distance, size_of
 from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import Noted, Probes
@@ -36,24 +36,6 @@ _LEAST_PART = 0.1
 # powers of two.
 _LEAST_LOST, _LEFT_AT_MOST = 0.001, 0.5
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
-
-
-class Inputs(NamedTuple):
-    """Inputs that a program runs on.
-
-    Attributes:
-        arrays: the inputs.
-        exact: the measured outputs in wide types.
-        sizes: what the error of each is relative to; infinity where it does not count.
-    """
-
-    arrays: list[Leaf]
-    exact: list[Leaf]
-    sizes: list[float]
-
-    def off(self, made: Sequence[Leaf]) -> float:
-        """How far off outputs are: the root mean square over those that count."""
-        return mean_of(errors_of(made, self.exact, self.sizes), self.sizes)
 
 
 class WideRun(NamedTuple):
@@ -106,7 +88,7 @@ class Runs:
         """Counts no error of these outputs from now on."""
         for number in numbers:
             self.own.sizes[number] = math.inf
-        self.by_output = errors_of(self.written, *self.own[1:])
+        self.by_output = self.own.errors(self.written)
         self.total = self.own.off(self.written)
         pairs = zip(self.written, self.own.exact)
         self.once = self.own.off([exact.astype(x.dtype) for x, exact in pairs])
@@ -254,9 +236,8 @@ class Runs:
         lost = self._lost() if short else 0.0
         if not short or (lost < _LEAST_LOST and math.isfinite(self.total)):
             return None
-        plan = plans.chosen_wide(
-            self.program, lambda node, has_wide: node.is_backward or has_wide
-        )
+        is_wide = lambda node, has_wide: node.is_backward or has_wide
+        plan = plans.WideLines(self.program, is_wide).plan()
         tried = []
         for power in _POWERS:
             made = self._measures.run(plan, scale=np.float32(2.0**power))

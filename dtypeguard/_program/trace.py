@@ -14,7 +14,7 @@ from .graph import Graph
 
 
 class TraceFailed(Exception):
-    """A function does not trace: "init", "update", "step" or "inputs", its one argument."""
+    """A function does not trace: "init", "update" or "step", its one argument."""
 
 
 class Program(NamedTuple):
@@ -51,7 +51,6 @@ def trace(
     make: Callable[..., Call],
     inputs: Sequence[PyTree] = (),
     *,
-    is_made: bool = False,
     is_optimizer: bool = False,
     types: Mapping[str, DType] | None = None,
 ) -> Program:
@@ -83,7 +82,7 @@ def trace(
         )
         return arrays
 
-    made = Graph(jax.make_jaxpr(first)(*inputs)) if is_made else first(*inputs)
+    made = Graph(jax.make_jaxpr(first)(*inputs)) if is_optimizer else first(*inputs)
     graph = made if isinstance(made, Graph) else None
     return Program(first=graph, is_optimizer=is_optimizer, **traced)
 

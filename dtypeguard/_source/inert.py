@@ -78,33 +78,30 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
         yield from zip(names, items) if is_named else enumerate(items)
 
 
-def code_of(function: Any) -> CodeType | None:
-    """The code that runs when a function or an object is called; None if it is in C."""
+def code_of(function: Any, is_written: bool = False) -> CodeType | None:
+    """The code that runs when a function or an object is called; None if it is in C.
+
+    Args:
+        function: any object.
+        is_written: whether to look into wrappers that say what they wrap.
+    """
     for _ in range(_MOST):
-        if type(function) is FunctionType:
-            return function.__code__
+        inner = fields_of(function).get("__wrapped__") if is_written else None
         if type(function) is MethodType:
             function = function.__func__
         elif type(function) is functools.partial:
             function = function.func
+        elif inner is not None:
+            function = inner
+        elif type(function) is FunctionType:
+            return function.__code__
         else:
             call = static(type(function), "__call__")
             return call.__code__ if type(call) is FunctionType else None
     return None
 
 
-def written_code(function: Any) -> CodeType | None:
-    """The code of a function in partials and in wrappers that say what they wrap."""
-    for _ in range(_MOST):
-        if type(function) is functools.partial:
-            function = function.func
-            continue
-        wrapper = function.__func__ if type(function) is MethodType else function
-        inner = fields_of(wrapper).get("__wrapped__")
-        if inner is None:
-            break
-        function = inner
-    return code_of(function)
+written_code = functools.partial(code_of, is_written=True)
 
 
 def variables_of(frame: FrameType) -> Any:

@@ -1,7 +1,6 @@
 """A line of source as reports print it, and the frames that lead to it."""
 
 import dataclasses
-import dis
 import inspect
 import sys
 import traceback
@@ -10,7 +9,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES
-from .files import is_installed, is_users, line_text, package
+from .files import is_installed, is_recorded, is_users, line_text, package
 from .syntax import line_at
 
 
@@ -125,16 +124,11 @@ def origin_at(file: str, line: int, function: str) -> Origin:
 
 
 def origin_of_return(code: CodeType) -> Origin | None:
-    """The line at which a user's function returns, or begins; None if it is a package's."""
-    if is_installed(code.co_filename) or not is_users(code.co_filename):
+    """The last line of a user's function; None if it is a package's."""
+    if not is_recorded(code.co_filename):
         return None
-    ends = (x for x in dis.get_instructions(code) if x.opname.startswith(_RETURNS))
-    lines = {x.positions.lineno for x in ends if x.positions}
-    line = lines.pop() if len(lines) == 1 else None
-    return origin_at(code.co_filename, line or code.co_firstlineno, code.co_qualname)
-
-
-_RETURNS = "RETURN_VALUE", "RETURN_CONST"
+    last = max(line for *_, line in code.co_lines() if line)
+    return origin_at(code.co_filename, last, code.co_qualname)
 
 
 def is_update(frames: Iterable["Frame"]) -> bool:

@@ -29,7 +29,7 @@ def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | N
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """The innermost statement on a line, without the statements inside of it."""
-    every = (x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt))
+    every = [x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt)]
     found = [node for node in every if contains(node, line)]
     if not found:
         return None
@@ -96,11 +96,9 @@ def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
 def _scopes(file: str, line: int) -> Sequence[ast.AST]:
     """The functions around a line, inside out, and their module."""
     nodes = _nodes(source_text(file))
-    around = [x for x in nodes if isinstance(x, _FUNCTIONS) and contains(x, line)]
+    functions = ast.FunctionDef, ast.AsyncFunctionDef
+    around = [x for x in nodes if isinstance(x, functions) and contains(x, line)]
     return [*reversed(around), *nodes[:1]]
-
-
-_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def _bound(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:

@@ -1,14 +1,11 @@
 """The rules that optimizers and steps with stable types keep, each as a check.
 
-A check raises where a user's program would. The types are those of one abstract evaluation:
-an optimizer is traced once for each set of argument types, as `jax.jit` caches its traces,
-and what runs its control flow over it sees nothing but types, so what it says of an update
-holds for all of these types.
+A check raises where a user's program would. Nearly everything is traced and does not run.
 """
 
+import contextlib
 import copy
 import functools
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -30,24 +27,20 @@ from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
-from .._leaves.dtypes import cast, dtype_of, is_array, is_weak, promoted_weakly
-from .._leaves.rows import by_path, tree_rows, type_of
-from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step, Updates
+from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.rows import by_path, describe, tree_rows, type_of
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 
 _T = TypeVar("_T")
+_Step = Callable[[PyTree], PyTree]  # takes and returns what it carries
+# Leaves by path, and others that must not be the same, with the name of these.
+_Buffers = tuple[Mapping[str, Leaf], str, Sequence[Leaf]]
+Check = Callable[[_Step, PyTree], None]  # of a step and its first carry, both traced
 
 
 class Fault(Exception):
     """A check failed; the message says where and how, in one line."""
-
-
-class CheckedCall:
-    """A step and its first carry, while they are traced."""
-
-    def __init__(self, step: Callable[[PyTree], PyTree], carry: PyTree):
-        self.step = step
-        self.carry = carry
 
 
 class Training(NamedTuple):
@@ -57,46 +50,6 @@ class Training(NamedTuple):
     state: State
 
 
-class OptimizerSubject(CheckedCall):
-    """The training step of an optimizer, traced once for each set of argument types."""
-
-    def __init__(self, opt: Optimizer, inputs: UpdateInputs):
-        self.opt = opt
-        arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
-
-        def update(updates, state, params, arrays):
-            return opt.update(updates, state, params, **eqx.combine(arrays, functions))
-
-        def step(updates, carry, arrays):
-            updates, state = self._update(updates, carry.state, carry.params, arrays)
-            return Training(optax.apply_updates(carry.params, updates), state)
-
-        # `jit` compiles nothing here. Its cache of traces distinguishes what tracing can
-        # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
-        # own, and so are their traces. The step asks for that of the update.
-        self._update, jitted = jax.jit(update), jax.jit(step)
-        self.init = opt.init
-        self.grads, self.extra_args = inputs.updates, inputs.extra_args
-        super().__init__(
-            lambda carry: jitted(inputs.updates, carry, arrays),
-            Training(inputs.params, opt.init(inputs.params)),
-        )
-
-    def update(
-        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
-    ) -> tuple[Updates, State]:
-        """The optimizer's own update."""
-        return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
-
-
-def init(eager: State, traced: State) -> None:
-    """The first state is the same if `init` runs, on `some_zeros`, and if it is traced.
-
-    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
-    """
-    same_types("state", eager, traced, where=" where init is traced")
-
-
 def some_zeros(params: Params) -> Params:
     """Params whose every other leaf is zero: an `init` that runs may look at values."""
     leaves, treedef = tree_util.tree_flatten(params)
@@ -104,24 +57,24 @@ def some_zeros(params: Params) -> Params:
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def scan(subject: CheckedCall) -> None:
+def scan(step: _Step, carry: PyTree) -> None:
     """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
-    lax.scan(lambda carry, _: (subject.step(carry), None), subject.carry, None, length=2)
+    lax.scan(lambda carry, _: (step(carry), None), carry, None, length=2)
 
 
-def cond(subject: CheckedCall) -> None:
+def cond(step: _Step, carry: PyTree) -> None:
     """A step and no step are two branches of a cond."""
-    lax.cond(jnp.asarray(True), subject.step, lambda carry: carry, subject.carry)
+    lax.cond(jnp.asarray(True), step, lambda carry: carry, carry)
 
 
-def while_loop(subject: CheckedCall) -> None:
+def while_loop(step: _Step, carry: PyTree) -> None:
     """A step is the body of a while_loop."""
-    lax.while_loop(lambda _: jnp.asarray(False), subject.step, subject.carry)
+    lax.while_loop(lambda _: jnp.asarray(False), step, carry)
 
 
-def compilations(subject: CheckedCall) -> None:
+def compilations(step: _Step, carry: PyTree) -> None:
     """The carry keeps its types in one jitted step, which else compiles more than once."""
-    same_types("", subject.carry, subject.step(subject.carry))
+    same_types("", carry, jax.eval_shape(step, carry))
 
 
 def failures_of(checks: Mapping[str, Callable[[_T], None]], subject: _T) -> dict[str, str]:
@@ -141,8 +94,7 @@ def one_line(error: Exception) -> str:
         return str(error)
     first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
     leaf = next((line for line in others if " has type " in line or "->" in line), "")
-    line = f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
-    return textwrap.shorten(line, 400, placeholder=" ...")
+    return f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
 
 
 def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
@@ -151,14 +103,17 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
     `jit` compiles anew for a type, a shape or another implementation of random keys.
     """
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
-        how = after.structure if isinstance(after, Contents) else None
-        path, old, new, *_ = how or tree_rows(name, before, after, "")[0]
-        raise Fault(f"another tree, {path.lstrip('.')}: {old} -> {new}")
+        raise _another_tree(name, before, after)
     raise_first(
         f"{(name + path).lstrip('.')}: {_told(old, new)} -> {_told(new, old)}{where}"
         for (path, old), new in zip(by_path(before).items(), by_path(after).values())
         if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
     )
+
+
+def _another_tree(name: str, before: PyTree, after: PyTree) -> Fault:
+    path, old, new, *_ = tree_rows(name, before, after, "")[0]
+    return Fault(f"another tree, {path.lstrip('.')}: {old} -> {new}")
 
 
 def _type(leaf: Leaf) -> str:
@@ -167,8 +122,7 @@ def _type(leaf: Leaf) -> str:
 
 def _told(leaf: Leaf, other: Leaf) -> str:
     """The type of a leaf, with its shape if that of the other differs."""
-    is_same = jnp.shape(leaf) == jnp.shape(other)
-    return _type(leaf) if is_same else f"{_type(leaf)} of shape {jnp.shape(leaf)}"
+    return _type(leaf) if jnp.shape(leaf) == jnp.shape(other) else describe(leaf)
 
 
 def raise_first(faults: Iterable[str]) -> None:
@@ -191,14 +145,26 @@ class Trial:
         return audit_optimizer(self.opt, params, updates=updates, extra_args=extra_args)
 
     @property
-    def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:
-        """What a jitted step donates, by path, and what it only reads."""
-        params = tree_util.tree_map(jnp.copy, self.inputs.params)
-        return by_path(Training(params, self.opt.init(params))), ()
+    def buffers(self) -> _Buffers:
+        """What a jitted step donates, and what of it the next `init` gives as well."""
+        copies = [tree_util.tree_map(jnp.copy, self.inputs.params) for _ in range(2)]
+        first, again = (by_path(Training(x, self.opt.init(x))) for x in copies)
+        kept = [leaf for path, leaf in first.items() if leaf is again.get(path)]
+        return first, "another first state", kept
 
-    def trace(self, check: Callable[[OptimizerSubject], None]) -> None:
-        """Runs a check while the optimizer is traced."""
-        run = lambda inputs: check(OptimizerSubject(self.opt, inputs))
+    def trace(self, check: Check) -> None:
+        """Runs a check while a training step is traced."""
+
+        def run(inputs):
+            params, updates, extra_args = inputs
+
+            def step(carry):
+                params, state = carry
+                new, state = self.opt.update(updates, state, params, **extra_args)
+                return Training(optax.apply_updates(params, new), state)
+
+            check(step, Training(params, self.opt.init(params)))
+
         eqx.filter_eval_shape(run, self.inputs)
 
     @property
@@ -206,7 +172,7 @@ class Trial:
         """Whether a guard's policy does not go with these flags and dtypes."""
         try:
             if policy_of(self.opt) != Policy():
-                self.trace(lambda subject: subject.step(subject.carry))
+                self.trace(_runs)
         except Exception as error:
             return isinstance(error, Unavailable)
         return False
@@ -224,9 +190,9 @@ class StepTrial:
         self.constants: list[str] = []
 
     @property
-    def buffers(self) -> tuple[dict[str, Leaf], Iterable[Leaf]]:
-        """What a jitted step donates, by path, and what it only reads."""
-        return dict(self.carried.values), self._call.rest.arrays
+    def buffers(self) -> _Buffers:
+        """What a jitted step donates, and what it only reads."""
+        return self.carried.values, "another argument", self._call.rest.arrays
 
     def with_strong_carry(self) -> "StepTrial":
         """The same trial with a strongly typed first carry that shares no buffer."""
@@ -234,11 +200,11 @@ class StepTrial:
         trial.carried = strong(tree_util.tree_map(ones_like, self.carried))
         return trial
 
-    def trace(self, check: Callable[[CheckedCall], None]) -> None:
+    def trace(self, check: Check) -> None:
         """Runs a check while the step is traced."""
 
         def run(carried, others):
-            check(CheckedCall(lambda carried: self._run(carried, others), carried))
+            check(lambda carried: self._run(carried, others), carried)
 
         jax.eval_shape(run, self.carried, self._call.rest.arrays)
 
@@ -247,15 +213,15 @@ class StepTrial:
         arrays = [[next(left) for _ in tree.arrays] for tree in self._call.carried]
         before, after = self._call.carried, self._call.run(arrays, others)
         triples = [*zip(self.names, before, after)]
+        for name, old, new in triples:  # other trees may have the same paths
+            if old.treedef != new.treedef:
+                raise _another_tree(name, old.tree, new.tree)
         self.constants = [
             f"{name}{path}: {shown(old)} -> {shown(new)}, a constant of the program"
             for name, *trees in triples
             for path, old, new in changed_constants(*trees)
         ]
-        # What has the same paths may still be another tree.
-        other = [x for x in triples if x[1].treedef != x[2].treedef]
-        how = [tree_rows(name, old.tree, new.tree, "")[0] for name, old, new in other]
-        return Contents(None, self._by_path(after).values, *how[:1])
+        return self._by_path(after)
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
         leaves = {
@@ -266,9 +232,18 @@ class StepTrial:
         return Contents(None, leaves)
 
 
+def _runs(step: _Step, carry: PyTree) -> None:
+    with contextlib.suppress(Fault):  # of another tree, which other checks find
+        step(carry)
+
+
 def _init(trial: Trial) -> None:
-    eager = trial.opt.init(some_zeros(trial.inputs.params))
-    trial.trace(lambda subject: init(eager, subject.carry.state))
+    """The first state is the same if `init` runs, on `some_zeros`, and if it is traced.
+
+    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
+    """
+    eager, where = trial.opt.init(some_zeros(trial.inputs.params)), " where init is traced"
+    trial.trace(lambda _, carry: same_types("state", eager, carry.state, where))
 
 
 def _audited(where: str) -> Callable[[Trial], None]:
@@ -286,18 +261,10 @@ def _audited(where: str) -> Callable[[Trial], None]:
 
 def _donation(trial: Trial | StepTrial) -> None:
     """No array is donated twice, nor one that the optimizer has for its next `init`."""
-    donated, others = trial.buffers
-    if isinstance(trial, Trial):
-        again, _ = trial.buffers
-        raise_first(
-            f"{path.lstrip('.')} is one array in two first states: init keeps it"
-            for path, leaf in donated.items()
-            if isinstance(leaf, jax.Array) and leaf is again.get(path)
-        )
-    named = [(path.lstrip("."), leaf) for path, leaf in donated.items()]
+    donated, other, leaves = trial.buffers
     owners: dict[int | None, str] = {}
-    for name, leaf in (*named, *(("another argument", leaf) for leaf in others)):
-        pointer = _pointer(leaf)
+    for path, leaf in (*donated.items(), *((other, leaf) for leaf in leaves)):
+        name, pointer = path.lstrip("."), _pointer(leaf)
         if pointer is not None and (owner := owners.setdefault(pointer, name)) != name:
             raise Fault(f"{owner} and {name} are one buffer")
 
@@ -334,14 +301,14 @@ def _blind_to_x64(trial: Trial) -> None:
         raise Fault(trial.report.summaries[0])
 
 
-def _types(subject: CheckedCall) -> None:
-    """A carry keeps its types; a leaf that begins weakly may promote, as in JAX loops."""
-    before, after = subject.carry, subject.step(subject.carry)
+def _types(step: _Step, carry: Contents) -> None:
+    """A carry keeps its types; leaves that begin weakly are left to the loops."""
+    after = step(carry)
     values = {
-        path: _promoted(leaf, after.values.get(path, leaf))
-        for path, leaf in before.values.items()
+        path: after.values.get(path, leaf) if is_weak(leaf) else leaf
+        for path, leaf in carry.values.items()
     }
-    same_types("", Contents(None, values, before.structure), after)
+    same_types("", Contents(None, values), after)
 
 
 def _step_compiles_once(trial: StepTrial) -> None:
@@ -349,18 +316,10 @@ def _step_compiles_once(trial: StepTrial) -> None:
     raise_first(trial.constants)
 
 
-def _promoted(before: Leaf, after: Leaf) -> Leaf:
-    if not is_weak(before) or dtype_of(before) is None or dtype_of(after) is None:
-        return before
-    if is_weak(after) and dtype_of(after) == dtype_of(before):
-        return before
-    return cast(before, promoted_weakly(before, after))
-
-
 _Rule = Callable[[Any], None]  # of a `Trial` or of a `StepTrial`
 
 
-def _traced(check: Callable[[Any], None]) -> _Rule:
+def _traced(check: Check) -> _Rule:
     return lambda trial: trial.trace(check)
 
 
@@ -390,24 +349,19 @@ def broken(
 ) -> dict[str, list[tuple[Configuration, str]]]:
     """The rules that an optimizer breaks, each with where and how."""
     chosen = {rule: RULES[rule] for rule in rules}
-    refused: dict[str, list[tuple[Configuration, str]]] = {}
-    found: dict[str, list[tuple[Configuration, str]]] = {}
-    runs = False
+    found, refused, runs = {}, {}, False
     for configuration in configurations:
-        with configuration.flags(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with configuration.flags(), warnings.catch_warnings(action="ignore"):
             trial = Trial(make(), inputs(configuration))
-            is_refused = trial.is_refused
+            where = refused if trial.is_refused else found
             failures = failures_of(chosen, trial)
-        runs |= not is_refused
+        runs |= where is found
         for rule, reason in failures.items():
-            where = refused if is_refused else found
             where.setdefault(rule, []).append((configuration, reason))
     return found if runs else refused
 
 
 def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, str]:
     """The rules that a step breaks, each with how; "traces" alone if the step raises."""
-    runs = _traced(lambda subject: subject.step(subject.carry))
     chosen = {rule: STEP_RULES[rule] for rule in rules}
-    return failures_of({"traces": runs}, trial) or failures_of(chosen, trial)
+    return failures_of({"traces": _traced(_runs)}, trial) or failures_of(chosen, trial)

@@ -120,7 +120,8 @@ class Entry:
 
     def build(self) -> Optimizer:
         """Makes the transformation, under the x64 flag that it will run under."""
-        with _no_warnings(DeprecationWarning):  # Optax announces renamings
+        # Optax announces renamings.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             return self.make()
 
     def inputs(
@@ -139,26 +140,29 @@ class Entry:
         """The names of the extra args that it needs.
 
         The signature of a chain does not show what it needs. Only a run does: in the
-        plainest dtypes, first without extra args, last with all that it takes.
+        plainest dtypes, without extra args, with each of them, with all that it takes.
         """
-        errors: list[Exception] = []
+        first: Exception | None = None
         # Optax relies on standard promotion, whatever the caller chose.
-        with set_x64(False), jax.numpy_dtype_promotion("standard"), _no_warnings():
-            opt = self.build()
+        standard = jax.numpy_dtype_promotion("standard")
+        with set_x64(False), standard, warnings.catch_warnings(action="ignore"):
+            opt = self.make()
             run = lambda params, updates, extra_args: opt.update(
                 updates, opt.init(params), params, **extra_args
             )
             takes = inspect.signature(opt.update).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-            for names in _USUAL_EXTRA_ARGS:
-                taken = tuple(name for name in names if takes_all or name in takes)
-                inputs = self._inputs(jnp.float32, jnp.float32, taken)
+            known = [name for name in _EXTRA_ARGS if takes_all or name in takes]
+            each = [(name,) for name in known]
+            for names in ((), *each, *_TOGETHER, tuple(known)):
                 try:
-                    eqx.filter_eval_shape(run, *inputs)
-                    return taken
+                    eqx.filter_eval_shape(
+                        run, *self._inputs(jnp.float32, jnp.float32, names)
+                    )
+                    return names
                 except Exception as error:
-                    errors.append(error)
-        raise errors[0]
+                    first = first or error
+        raise first or TypeError(self.id)
 
     def _inputs(
         self, params: DTypes, grads: DTypes, names: tuple[str, ...]
@@ -167,13 +171,6 @@ class Entry:
         updates = in_turn(self.recipe.grads(self.recipe.params), grads)
         extra_args = {name: _EXTRA_ARGS[name](arrays, updates) for name in names}
         return UpdateInputs(arrays, updates, extra_args)
-
-
-@contextlib.contextmanager
-def _no_warnings(category: type[Warning] = Warning) -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category)
-        yield
 
 
 def in_turn(tree: PyTree, dtypes: DTypes) -> PyTree:
@@ -223,14 +220,5 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": lambda params, updates: updates,
     "sample_size": lambda params, updates: jnp.asarray(8, jnp.int32),
 }
-# Those that optimizers need together; at last all.
-_USUAL_EXTRA_ARGS = (
-    (),
-    ("value",),
-    ("loss",),
-    ("value", "grad", "value_fn"),
-    ("obj_fn",),
-    ("grad_fn",),
-    ("sum_sq_diff_grads", "sample_size"),
-    tuple(_EXTRA_ARGS),
-)
+# Those that optimizers need together.
+_TOGETHER = ("value", "grad", "value_fn"), ("sum_sq_diff_grads", "sample_size")

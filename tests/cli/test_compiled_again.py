@@ -128,28 +128,6 @@ LISTED = {
             "becomes float32 (weak) {the half}",
         ],
     ),
-    "an optimizer's state narrower than its params": (
-        """
-        import jax, jax.numpy as jnp
-
-        def zeros(param):
-            return jnp.zeros_like(param, dtype=jnp.bfloat16)  # the zeros
-
-        @jax.jit
-        def step(params, state):
-            moments = lambda p, s: (0.9 * s[0] + 0.1 * p, 0.999 * s[1] + 0.001 * p * p)
-            return jax.tree.map(moments, params, state)
-
-        params = {"w": jnp.ones((3, 4)), "b": jnp.ones(4)}
-        state = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
-        for _ in range(3):
-            state = step(params, state)
-        """,
-        [
-            "4 leaves of state['b'] and state['w']  bfloat16 -> float32",
-            "|begins as bfloat16 {the zeros}",
-        ],
-    ),
     "a number that is an int in one call": (
         """
         import jax, jax.numpy as jnp
@@ -195,43 +173,6 @@ LISTED = {
             step(jnp.ones(n))  # the call
         """,
         ["run: step", "x  float32[4] -> float32[3]", "called {the call}"],
-    ),
-    "a shape and a constant at once": (
-        """
-        import functools, jax, jax.numpy as jnp
-
-        @functools.partial(jax.jit, static_argnames="causal")
-        def attend(x, causal):
-            return x * 2
-
-        attend(jnp.ones(4), True)
-        attend(jnp.ones(3), False)
-        """,
-        ["was compiled 2 times", "x  float32[4] -> float32[3]", "causal  True -> False"],
-    ),
-    "a field of a dataclass": (
-        """
-        import dataclasses, functools, jax, jax.numpy as jnp
-
-        @jax.tree_util.register_dataclass
-        @dataclasses.dataclass
-        class State:
-            w: jax.Array
-            rate: float = dataclasses.field(metadata={"static": True})
-
-        @jax.jit
-        def step(state):
-            return state.w * state.rate
-
-        for n in range(5):
-            rate = 0.1 * (n + 1)
-            step(State(jnp.ones(3), rate))
-        """,
-        [
-            "state.rate  0.1 -> 0.2",
-            "state.rate is a constant",
-            "trace it, as jnp.asarray(0.1).",
-        ],
     ),
     "constants and new functions": (
         """

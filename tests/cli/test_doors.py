@@ -5,7 +5,6 @@ import json
 import os
 import sys
 
-import jax
 import pytest
 
 from dtypeguard import testing
@@ -37,41 +36,35 @@ inputs = lambda: (jnp.ones(3, jnp.float32), jnp.ones(3, jnp.float32))
 """
 
 
-@pytest.fixture
-def folder(script, tmp_path, monkeypatch):
-    """A folder with a script that sets a flag, which is as before then."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+@pytest.fixture(autouse=True)
+def wide(folder, script):
+    """A script that sets a flag."""
     script(WIDE, "wide.py")
-    x64 = jax.config.jax_enable_x64
-    yield tmp_path
-    jax.config.update("jax_enable_x64", x64)
-    sys.modules.pop("wide", None)
 
 
 STEP = ["--inputs", "wide.py:inputs"]
 
 
-@pytest.mark.parametrize("words", [["wide.py:step", "--step", *STEP], ["wide.py:opt"]])
-def test_an_audit_runs_under_the_flags_that_a_file_sets(words, folder, capsys):
+@pytest.mark.parametrize("words", [["wide.py:step", *STEP], ["wide.py:opt"]])
+def test_an_audit_runs_under_the_flags_that_a_file_sets(words, capsys):
     assert main(["audit", *words]) == 1
     assert "float32 -> float64" in capsys.readouterr().out
 
 
-def test_an_audit_runs_under_the_flags_of_the_environment(folder, script, capsys):
+def test_an_audit_runs_under_the_flags_of_the_environment(script):
     script(WIDE.replace("jax.config", "# jax.config"), "wide.py")
-    words = ["audit", "wide.py:step", "--step", *STEP]
+    words = ["audit", "wide.py:step", *STEP]
     with set_x64(True):  # as JAX_ENABLE_X64 does
         assert main(words) == 1
     assert main(words) == 0
 
 
-def test_a_lock_holds_the_flags_that_a_file_sets(folder, capsys):
+def test_a_lock_holds_the_flags_that_a_file_sets(capsys):
     assert main(["lock", "wide.py:step", *STEP]) == 0
     assert "float64" in capsys.readouterr().out
 
 
-def test_a_reference_that_takes_other_arguments(folder, capsys):
+def test_a_reference_that_takes_other_arguments(capsys):
     words = ["precision", "wide.py:loss", *STEP, "--reference", "wide.py:none"]
     assert main(words) == 2
     err = capsys.readouterr().err
@@ -79,7 +72,7 @@ def test_a_reference_that_takes_other_arguments(folder, capsys):
 
 
 @pytest.mark.parametrize("words", [["audit", "wide.py:opt"], ["docs", "api"], ["docs"]])
-def test_a_reader_may_close_the_pipe(words, folder, monkeypatch):
+def test_a_reader_may_close_the_pipe(words, monkeypatch):
     """As `| head` does; the status is that of the command."""
     reads, writes = os.pipe()
     os.close(reads)
@@ -92,7 +85,7 @@ def test_a_reader_may_close_the_pipe(words, folder, monkeypatch):
     ("value", "is_set"),
     [("true", True), ("1", True), ("", False), ("0", False), ("false", False)],
 )
-def test_annotations_where_github_is_set(value, is_set, folder, monkeypatch, capsys):
+def test_annotations_where_github_is_set(value, is_set, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_ACTIONS", value)
     assert main(["audit", "wide.py:opt"]) == 1
     assert ("\n::error file=wide.py" in capsys.readouterr().out) is is_set
@@ -103,7 +96,7 @@ def test_a_run_has_json(run, script):
     assert (code, json.loads(out)) == (0, {"error": None, "compiled_again": []})
 
 
-def test_long_work_speaks_now_and_then_in_a_pipe(folder, monkeypatch):
+def test_long_work_speaks_now_and_then_in_a_pipe(monkeypatch):
     words = ["precision", "wide.py:loss", *STEP]
     told = []
     for silence in (0.0, 1e6):
@@ -114,12 +107,6 @@ def test_long_work_speaks_now_and_then_in_a_pipe(folder, monkeypatch):
             told.append(sys.stderr.getvalue())
     assert "\n" in told[0]
     assert told[1] == ""
-
-
-def test_no_command_has_options_that_are_deprecated_from_the_start(capsys):
-    for command in ("audit", "precision", "lock", "plan"):
-        assert main([command, "--help"]) == 0
-        assert "deprecated" not in capsys.readouterr().out
 
 
 def test_the_names_of_testing_are_its_own():

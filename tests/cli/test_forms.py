@@ -1,15 +1,13 @@
 """What is found, in every form: printed, for programs, for GitHub, and in colors."""
 
-import io
 import json
 import re
 import sys
 
 import pytest
 
-from dtypeguard._cli.forms import Annotation, annotations
+from dtypeguard._cli.forms import annotations
 from dtypeguard._cli.main import main
-from dtypeguard._source.origin import Origin
 
 TRAIN = """
 import jax, jax.numpy as jnp
@@ -35,15 +33,14 @@ pytestmark = pytest.mark.third_party
 
 
 @pytest.fixture
-def folder(script, tmp_path, monkeypatch):
-    """A folder to work in, whose step is locked before it changes."""
-    monkeypatch.chdir(tmp_path)
+def locked(script, folder, monkeypatch):
+    """The folder, with a step that is locked before it changes."""
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     script(TRAIN.replace("jnp.asarray(0.9, jnp.float32)", "0.9"), "train.py")
     assert main(["lock", *INPUTS, "--out", "step.lock"]) == 0
     script(TRAIN, "train.py")
-    return tmp_path
+    return folder
 
 
 COMMANDS = {
@@ -67,7 +64,7 @@ def told(run, capsys, command, *options):
 
 
 @every
-def test_github_has_the_line(run, capsys, folder, command, monkeypatch):
+def test_github_has_the_line(run, capsys, locked, command, monkeypatch):
     asked = told(run, capsys, command, "--format", "github")
     first = next(x for x in asked.splitlines() if x.startswith("::"))
     line = 8 if command == "precision" else 5
@@ -79,7 +76,7 @@ def test_github_has_the_line(run, capsys, folder, command, monkeypatch):
 
 
 @every
-def test_json_is_json_alone(run, capsys, folder, command, monkeypatch):
+def test_json_is_json_alone(run, capsys, locked, command, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     read = json.loads(told(run, capsys, command, "--format", "json"))
     keys = {"audit": "drifts", "precision": "losses", "lock": "causes"}
@@ -97,49 +94,45 @@ def test_a_run_that_ends_well_has_nothing_to_note(run, script, tmp_path):
     assert run("--format", "github", file) == (0, "", "")
 
 
-def test_the_json_of_a_lock(capsys, folder):
+def test_the_json_of_a_lock(capsys, locked):
     assert main(["lock", *INPUTS, "--json"]) == 0
     lock = json.loads(capsys.readouterr().out.partition("\n")[2])
     assert lock["train.py"]["step"]["arithmetic"]
     assert main(["lock", *INPUTS, "--check", "step.lock", "--json", "found.json"]) == 1
-    found = json.loads((folder / "found.json").read_text())
+    found = json.loads((locked / "found.json").read_text())
     (cause,) = found["causes"]
     assert cause["lines"][0]["code"].startswith("return params * jnp.asarray(0.9")
     assert cause["changes"][0]["what"] == "arithmetic"
     assert cause["changes"][0]["locked"] == "bfloat16"
 
 
-def test_what_github_reads_is_escaped(tmp_path, monkeypatch):
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
-    origin = Origin(str(tmp_path / "a" / "b.py"), 3, "f", "x")
-    (line,) = annotations([Annotation(origin, "50%, f: x", "one\ntwo: 3%")])
+def test_what_github_reads_is_escaped(folder, monkeypatch):
+    """All of a report stands at its first line of the user's, at others what names them."""
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(folder))
+    (folder / "a").mkdir()
+    (folder / "a" / "b.py").touch()
+    monkeypatch.chdir(folder / "a")
+    text = "audit: 50%, f: x\n  one  b.py:3  forced by b.py:7\n  two  pytest/x.py:4"
+    first, second = annotations(text, "error")
     title = "title=dtypeguard%3A 50%25%2C f%3A x"
-    assert line == f"::error file=a/b.py,line=3,{title}::one%0Atwo: 3%25"
-    installed = Origin(pytest.__file__, 1, "f", "")
-    assert annotations([Annotation(installed, "t", "", "notice")]) == [
-        "::notice title=dtypeguard%3A t::"
+    whole = text.replace("%", "%25").replace("\n", "%0A")
+    assert first == f"::error file=a/b.py,line=3,{title}::{whole}"
+    assert second == (
+        f"::error file=a/b.py,line=7,{title}::  one  b.py:3  forced by b.py:7"
+    )
+    installed = "audit: t\n  x  pytest/x.py:4"
+    assert [*annotations(installed, "error")] == [
+        "::error title=dtypeguard%3A t::audit: t%0A  x  pytest/x.py:4"
     ]
+    assert [*annotations("audit: fine", "warning")] == []
 
 
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return _Terminal()
-
-
-def test_a_note_has_colors_on_a_terminal(run, folder, terminal, monkeypatch):
+def test_a_note_has_colors_on_a_terminal(run, locked, terminal, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     run("train.py")
     text = terminal.getvalue()
     assert "\033[1;31mdtypeguard\033[0m: 1 leaf of the carry" in text
-    assert f"]8;id={_id(text)};file://{folder}/train.py#5\033\\" in text
+    assert f"]8;id={_id(text)};file://{locked}/train.py#5\033\\" in text
     assert "\033[33mbfloat16[3]\033[0m -> \033[33mfloat32[3]\033[0m" in text
 
 
@@ -147,7 +140,7 @@ def _id(text):
     return re.search(r"\]8;id=(\d+);", text)[1]
 
 
-def test_no_color_is_kept_and_a_pipe_has_none(run, folder, terminal, monkeypatch):
+def test_no_color_is_kept_and_a_pipe_has_none(run, locked, terminal, monkeypatch):
     plain = run("train.py")[2]
     assert "\033" not in plain
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -161,7 +154,7 @@ def test_no_color_is_kept_and_a_pipe_has_none(run, folder, terminal, monkeypatch
     [((), "1"), (("--max-error", "1e-6"), "1;31"), (("--tolerance", "0.1"), "1;32")],
 )
 def test_an_error_without_a_bound_is_neither_green_nor_red(
-    options, style, folder, terminal, monkeypatch
+    options, style, locked, terminal, monkeypatch
 ):
     monkeypatch.setattr(sys, "stdout", terminal)
     main([*COMMANDS["precision"], *options])

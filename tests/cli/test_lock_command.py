@@ -3,7 +3,6 @@
 import inspect
 import pathlib
 import re
-import sys
 
 import locked_step
 import pytest
@@ -21,16 +20,9 @@ TARGET = ["lock", "train.py:step", "--inputs", "train.py:inputs"]
 LEFT_OUT = SOURCE.replace("h = x.astype(F32)", "h = x")
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {*sys.modules}
-    yield tmp_path
-    for name in {*sys.modules} - before:
-        if getattr(sys.modules[name], "__file__", "").startswith(str(tmp_path)):
-            del sys.modules[name]
+@pytest.fixture(autouse=True)
+def train(script):
+    script(SOURCE, "train.py")
 
 
 def body(text):

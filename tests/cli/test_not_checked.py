@@ -97,13 +97,10 @@ def unfit(c, x):
 """
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    (tmp_path / "my_train.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    sys.modules.pop("my_train", None)
+@pytest.fixture(autouse=True)
+def mine(folder):
+    (folder / "my_train.py").write_text(SCRIPT)
+    return folder
 
 
 def status(words):
@@ -136,10 +133,10 @@ ENDING = [
     ("words", "ends"),
     [*((words, "exit") for words in ENDING[::2]), *((x, "other") for x in ENDING[1::4])],
 )
-def test_what_ends_the_program_is_not_taken_for_clean(script, words, ends, capsys):
+def test_what_ends_the_program_is_not_taken_for_clean(mine, words, ends, capsys):
     if ends == "other":
         text = SCRIPT.replace('end = ENDS["exit"]', 'end = ENDS["other"]')
-        (script / "my_train.py").write_text(text)
+        (mine / "my_train.py").write_text(text)
     assert status(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -152,11 +149,11 @@ def test_what_ends_the_program_is_not_taken_for_clean(script, words, ends, capsy
     assert (line in captured.err) == ("sys:" not in words)
 
 
-def test_interrupting_a_command_ends_it(script):
+def test_interrupting_a_command_ends_it(mine):
     text = SCRIPT.replace(
         'end = ENDS["exit"]', "def end():\n    raise KeyboardInterrupt(1)"
     )
-    (script / "my_train.py").write_text(text)
+    (mine / "my_train.py").write_text(text)
     with pytest.raises(KeyboardInterrupt, match="1"):
         status("audit :factory")
 
@@ -166,7 +163,7 @@ COMMANDS = ["audit", "precision", "lock"]
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("inputs", ["none", "empty", "of_name", "no_array"])
-def test_inputs_without_an_array_are_wrong_usage(script, command, inputs, capsys):
+def test_inputs_without_an_array_are_wrong_usage(command, inputs, capsys):
     assert status(f"{command} :identity --inputs :{inputs}") == 2
     captured = capsys.readouterr()
     what = "None" if inputs == "none" else "no array"
@@ -175,7 +172,7 @@ def test_inputs_without_an_array_are_wrong_usage(script, command, inputs, capsys
     assert captured.out == ""
 
 
-def test_a_carry_without_an_array_is_wrong_usage(script, capsys):
+def test_a_carry_without_an_array_is_wrong_usage(capsys):
     assert status("audit :identity --inputs :of_static") == 2
     err = capsys.readouterr().err
     assert "identity carries c, in which there is no array: nothing would be" in err
@@ -190,7 +187,7 @@ def test_a_carry_without_an_array_is_wrong_usage(script, capsys):
         ("misnamed", "missing a required argument: 'x'"),
     ],
 )
-def test_other_arguments_than_a_step_takes_are_wrong_usage(script, inputs, reason, capsys):
+def test_other_arguments_than_a_step_takes_are_wrong_usage(inputs, reason, capsys):
     assert status(f"audit :step --inputs :{inputs}") == 2
     captured = capsys.readouterr()
     told = f"my_train.py:{inputs} does not give what my_train.py:step takes: {reason}."
@@ -234,26 +231,16 @@ inputs = lambda: (jnp.ones(3), jnp.ones(3))
         (":mapped", 2, "my_train.py:inputs does not give what my_train.py:mapped takes"),
     ],
 )
-def test_a_wrapper_may_add_arguments(script, words, code, message, capsys):
+def test_a_wrapper_may_add_arguments(mine, words, code, message, capsys):
     """Then the inputs are not what is wrong, whatever the function inside takes."""
-    (script / "my_train.py").write_text(WRAPPED)
+    (mine / "my_train.py").write_text(WRAPPED)
     assert status(f"audit {words} --inputs :inputs") == code
     captured = capsys.readouterr()
     assert message in captured.out + captured.err
     assert ("does not give what" in captured.err) == ("mapped" in words)
 
 
-@pytest.mark.parametrize(("target", "is_told"), [("three", False), ("unfit", True)])
-def test_the_options_of_a_carry_are_told_where_they_are_asked_for(
-    script, target, is_told, capsys
-):
-    """They have nothing to do with what is no step."""
-    returned = "" if target == "three" else " --returned 7"
-    assert status(f"audit :{target} --inputs :inputs{returned}") == 2
-    assert ("--carry and --returned" in capsys.readouterr().err) == is_told
-
-
-def test_an_exit_that_nothing_catches(script, capsys):
+def test_an_exit_that_nothing_catches(capsys):
     before = os._exit
     assert status("audit :at_once") == 2
     assert "ended the program, with SystemExit: 0" in capsys.readouterr().err
@@ -267,10 +254,10 @@ def test_an_exit_that_nothing_catches(script, capsys):
         ("run at_exit.py", 0),
     ],
 )
-def test_an_exit_at_exit_does_not_change_the_status(script, words, code):
+def test_an_exit_at_exit_does_not_change_the_status(mine, words, code):
     """That of a script which is run is its own: it ends as under `python`."""
     fails = "raise ValueError" if words.startswith("run") else ""
-    (script / "at_exit.py").write_text(
+    (mine / "at_exit.py").write_text(
         f"import atexit, os\natexit.register(os._exit, 0)\n{fails}\n"
         "import jax.numpy as jnp, optax\n"
         "opt = optax.sgd(0.1)\n"
@@ -285,7 +272,7 @@ def test_an_exit_at_exit_does_not_change_the_status(script, words, code):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")
-def test_a_fork_of_the_target_ends_as_it_does(script, capsys):
+def test_a_fork_of_the_target_ends_as_it_does(capsys):
     assert status("audit :of_a_fork --params float32") == 0
     captured = capsys.readouterr()
     assert "no leaf changed" in captured.out

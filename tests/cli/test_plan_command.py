@@ -14,10 +14,9 @@ SEARCH = "--narrow", "bfloat16", "--tolerance"
 
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch):
+def plan(folder):
     """Runs the command on the script, in its folder."""
-    written(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    written(folder)
 
     def run(*options, target="train.py:step", inputs="train.py:inputs"):
         return main(["precision", target, "--inputs", inputs, *map(str, options)])
@@ -46,13 +45,11 @@ def test_a_plan_is_written_and_checked(plan, capsys):
     assert "these lines lose most alone" in out
 
 
-def test_the_old_name_prints_the_plan(plan, capsys):
+def test_the_old_name_searches_as_well(plan, capsys):
     old = ["plan", "train.py:step", "--inputs", "train.py:inputs", *SEARCH, "0.05"]
-    assert main(old) == 0
-    text, err = capsys.readouterr()
-    assert "dtypeguard plan is deprecated: write dtypeguard precision" in err
-    assert '\nnarrow = "bfloat16"\n' in text
-    assert "version = 1" in text
+    assert main([*old, "--out", "train.plan"]) == 0
+    assert "plan is replaced: write dtypeguard precision" in capsys.readouterr().err
+    assert Plan.load("train.plan").narrow == "bfloat16"
 
 
 def test_a_plan_that_reaches_no_tolerance_exits_1(plan, capsys, tmp_path):

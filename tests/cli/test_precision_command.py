@@ -27,12 +27,6 @@ def average(mean, xs):
 def loss(x, scale):
     return x * scale
 
-def product(x):
-    return x @ x
-
-def breaks(x):
-    return x @ x[:1]  # here
-
 def both(x):
     return {"sin": jnp.sin(x), "cos": jnp.cos(x)}
 
@@ -46,24 +40,17 @@ by_tuple = mean, xs
 by_name = {"xs": xs, "mean": mean}
 wide = jnp.linspace(0, 1, 8), 1.1
 large = 1e3 * jnp.ones(3, jnp.float16), 1e3
-count = jnp.arange(3), 2
-matrix = jnp.linspace(0, 1, 64).reshape(8, 8)
-shapes = jax.ShapeDtypeStruct((3,), jnp.float32), 2.0
 
 def made():
     return by_tuple
-
-def raises():
-    raise KeyError("data")  # data
 """
 LINE = 1 + next(n for n, x in enumerate(SCRIPT.splitlines()) if "# loses" in x)
 
 
 @pytest.fixture
-def command(tmp_path):
+def command(folder, script):
     """Runs the command on names of the script."""
-    file = tmp_path / "a_program.py"
-    file.write_text(SCRIPT)
+    file = script(SCRIPT, "a_program.py")
 
     def run(target, inputs, *options):
         argv = ["precision", f"{file}:{target}", "--inputs", f"{file}:{inputs}"]

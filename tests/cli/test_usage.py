@@ -1,7 +1,5 @@
 """Wrong usage of every command exits with 2, prints nothing, and says what to write."""
 
-import sys
-
 import pytest
 
 from dtypeguard._cli.main import main
@@ -34,18 +32,22 @@ def raises():
 def takes_some(rate, nesterov=None):
     assert nesterov is None
 
+def settings(**given):
+    assert given == {"a": 1e-3, "b": False, "c": "text", "d": None, "e": [1]}
+    return opt
+
 inputs = lambda: (x, x)
 """
 WRONG = """
  | required: command. Write for example: dtypeguard audit optax:adam
-sweep | is part of dtypeguard's own tests now. For your own optimizer write
+sweep | sweep is replaced: it is part of dtypeguard's own tests now. For your own
 sweeep | invalid choice: 'sweeep'
 train.py | Did you mean dtypeguard run train.py?
 demo prodigi | Write for example: dtypeguard demo prodigy
 docs no_such_page | no page 'no_such_page'. To list them: dtypeguard docs
 run no_such_script.py | can't open file 'no_such_script.py': No such file
 run -m | no script is named. Write for example: dtypeguard run train.py
-run --x64 train.py | unrecognized arguments: --x64
+run --x64 a.py | arguments: --x64. Write for example: dtypeguard run train.py
 run --format yaml a.py | invalid choice: 'yaml'
 audit | required: TARGET. Write for example: dtypeguard audit
 audit optax:adam --x65 | unrecognized arguments: --x65
@@ -59,7 +61,6 @@ audit optax:adam | dtypeguard audit optax:adam --set learning_rate=VALUE, or aud
 audit :takes_some --set nesterov=1 --set rate=1 | assert nesterov is None It takes rate
 audit :step | it is a step: dtypeguard audit my_script.py:step --inputs my_script
 audit optax:sgd --set 1 | '1' is not name=value
-audit optax:sgd --set nesterov=false | Write: --set nesterov=False
 audit optax:sgd --set rate=1 | It takes learning_rate, momentum, nesterov,
 audit :opt --set rate=1 | is an optimizer already and takes no --set
 audit optax:sgd --params f99 | 'f99' is not a dtype. Write for example
@@ -71,7 +72,6 @@ audit optax:__version__ | neither an optimizer nor a function
 audit :fails.step | my_script.py:fails.step cannot be read: ValueError: no such
 audit :three.step | my_script.py has no three.step
 audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written
-audit :step --step | a step needs a function that gives its arguments
 audit :step --inputs :inputs --params bf16 | --params is for an optimizer
 audit :step --carry 1 | --carry is for a step
 audit :step --inputs inputs | Write for example: --inputs my_script.py:inputs
@@ -104,23 +104,20 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    (tmp_path / "my_script.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    sys.modules.pop("my_script", None)
+@pytest.fixture(autouse=True)
+def mine(folder):
+    (folder / "my_script.py").write_text(SCRIPT)
+    return folder
 
 
 @pytest.mark.parametrize(("words", "message"), CASES)
-def test_wrong_usage(words, message, script, capsys):
+def test_wrong_usage(words, message, mine, capsys):
     words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
     assert main(words) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
     assert captured.out == ""
-    assert [file.name for file in script.glob("*") if file.is_file()] == ["my_script.py"]
+    assert [file.name for file in mine.glob("*") if file.is_file()] == ["my_script.py"]
 
 
 def test_help_shows_at_most_forty_options_and_every_status(capsys):
@@ -148,12 +145,13 @@ def _options_of(name):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("audit :opt --params float32 --markdown", "--markdown is deprecated: text"),
-        ("audit :step --step --inputs :inputs", ""),
+        ("audit :opt --params float32 --markdown", "--markdown is replaced: text is"),
+        ("audit :opt --params float32 --updates float32", "--updates is replaced: write"),
+        ("audit :step --step --inputs :inputs", "--step is replaced: --inputs says"),
         ("audit :step --inputs :inputs", ""),
     ],
 )
-def test_what_was_replaced_still_works(words, sentence, script, capsys):
+def test_what_was_replaced_still_works(words, sentence, capsys):
     words = [f"my_script.py{x}" if x.startswith(":") else x for x in words.split()]
     assert main(words) == 0
     captured = capsys.readouterr()
@@ -162,8 +160,15 @@ def test_what_was_replaced_still_works(words, sentence, script, capsys):
     assert "no leaf changed" in captured.out
 
 
-def test_what_stands_in_a_file_outlasts_wrong_usage(script, tmp_path):
-    file = tmp_path / "old.json"
+def test_what_a_setting_is():
+    """As in Python, and true, false and none as in other languages."""
+    argv = ["audit", "my_script.py:settings", "--params", "float32"]
+    words = ["a=1e-3", "b=false", "c=text", "d=None", "e=[1]"]
+    assert main([*argv, *(x for word in words for x in ("--set", word))]) == 0
+
+
+def test_what_stands_in_a_file_outlasts_wrong_usage(mine):
+    file = mine / "old.json"
     file.write_text("old")
     argv = ["audit", "optax:adam", "--json", str(file)]
     assert main(argv) == 2

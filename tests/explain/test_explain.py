@@ -4,10 +4,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
-import importlib
 import pathlib
 import re
-import sys
 import threading
 import traceback
 
@@ -233,7 +231,7 @@ def test_decorated_bodies_that_run_later_are_refused():
         yield
 
     for function in (generator, coroutine, asynchronous):
-        with pytest.raises(TypeError, match=r"Write `with dtypeguard.explain\(\):` inside"):
+        with pytest.raises(TypeError, match="inside of a body that runs only after"):
             explain()(function)
 
 
@@ -363,12 +361,3 @@ def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
     (note,) = notes(raised(lambda: jax.vmap(train)(jnp.ones(2, jnp.float32))))
     assert re.search(r"\['w'\]  bfloat16\[3\] -> float32\[3\]", note)
     assert "dtypeguard.guard_step(" in note
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="a profiler hides calls from Watch")
-def test_the_way_of_a_leaf_comes_back_to_few_rooms(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE.parents[2] / "benchmarks"))
-    way = importlib.import_module("way")
-    returns = {name: way.way(program).returns for name, program in way.PROGRAMS.items()}
-    most = {"explain": 13, "guard": 7, "guard_step": 7, "audit": 7}
-    assert all(returns[name] <= most[name] for name in most), returns

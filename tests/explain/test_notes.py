@@ -37,7 +37,6 @@ KINDS = {
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
-    "shape": "^Return one shape",
     "": "^  ",
 }
 CHECKED = "Checked: with this change the types agree."
@@ -345,7 +344,7 @@ def a_switch():
     return lax.switch(1, branches, x)
 
 
-@noted("shape", checked=False)
+@noted("", checked=False)
 def branches_of_two_shapes():
     return lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(2))
 
@@ -402,7 +401,7 @@ def a_compiled_function_that_is_given_another_type():
 # Packages and what JAX wrote --------------------------------------------------------------
 
 
-@noted("argument", ("b = jnp.ones(3, BF16)", "b = jnp.ones(3, F32)"))
+@noted("", ("b = jnp.ones(3, BF16)", "b = jnp.ones(3, F32)"))
 def a_loop_that_jax_wrote():
     b = jnp.ones(3, BF16)
     return jax.scipy.sparse.linalg.cg(lambda v: v * SCALE, b)  # named

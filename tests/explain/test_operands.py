@@ -162,7 +162,7 @@ def test_what_is_sliced_is_no_index(call):
     (note,) = notes(
         raised(lambda: eval(f"lax.dynamic_{call}", {"lax": lax, "x": x, "i": i}))
     )
-    assert "an argument of a type" in note
+    assert not re.search(r"\n  operand", note), note
     assert re.search(r"\n  start_index", note), note
 
 

@@ -1,16 +1,13 @@
 """The small set of lines that a report proposes."""
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
-from dtypeguard import PrecisionReport, audit_precision
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._precision.rows import LineLoss
 
 
 def test_the_error_of_outputs_whose_norm_overflows():
@@ -63,16 +60,3 @@ def test_an_output_that_hides_the_errors_of_the_others_is_named():
     zero, large = (jnp.asarray(each, jnp.bfloat16) for each in (0, 300))
     assert note in str(audit_precision(metrics, x, large))
     assert note not in str(audit_precision(metrics, x, zero))
-
-
-FEW, MANY, ONE = (0.46, 0.35, 0.1, 0.05), (0.27, 0.12, 0.1, 0.1), (0.6, 0.1, 0.1, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("shares", "is_spread"), [(FEW, False), (MANY, True), (ONE, False)]
-)
-def test_a_few_lines_that_cause_most_of_the_error_stand_out(shares, is_spread):
-    line = functools.partial(LineLoss, alone=0.01, left=1.0, dtypes=(), constant=None)
-    lines = tuple(line(None, share, remedy="") for share in shares)
-    report = PrecisionReport(losses=lines, fix=lines)
-    assert report.is_spread == is_spread

@@ -242,12 +242,10 @@ def test_other_products_are_left_alone(name):
 @pytest.mark.parametrize(
     ("names", "bits"),
     [
-        (("tpu", "bfloat16", "BF16_BF16_F32", lax.DotAlgorithmPreset.BF16_BF16_F32), 8),
-        (("a100", "h100", "tensorfloat32", "TF32_TF32_F32"), 11),
-        (("F16_F16_F32",), 11),
-        (("bfloat16_3x", "BF16_BF16_F32_X3"), 16),
-        (("TF32_TF32_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"), 22),
-        (("float32", "F32_F32_F32"), 99),
+        (("tpu", "bfloat16"), 8),
+        (("a100", "h100", "tensorfloat32"), 11),
+        (("bfloat16_3x",), 16),
+        (("float32",), 99),
     ],
 )
 def test_settings_round_as_they_say(names, bits):

@@ -8,7 +8,7 @@ import multiprocessing
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,9 +21,9 @@ from dtypeguard._guard.guard import policy_of
 from dtypeguard._guard.policy import dtype_of_update
 from dtypeguard._leaves.dtypes import dtype_of
 from dtypeguard._leaves.rows import by_path, type_of
-from dtypeguard._leaves.types import Optimizer, PyTree, State, Updates
+from dtypeguard._leaves.types import Optimizer, Params, PyTree, State, Updates
 from dtypeguard._sweep import checks
-from dtypeguard._sweep.checks import OptimizerSubject, one_line
+from dtypeguard._sweep.checks import Training, one_line
 from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
@@ -41,7 +41,41 @@ class Skip(Exception):
     """A check does not apply; the message says why."""
 
 
+class OptimizerSubject:
+    """The training step of an optimizer, traced once for each set of argument types."""
+
+    def __init__(self, opt: Optimizer, inputs: UpdateInputs):
+        self.opt = opt
+        arrays, functions = eqx.partition(inputs.extra_args, eqx.is_array)
+
+        def update(updates, state, params, arrays):
+            return opt.update(updates, state, params, **eqx.combine(arrays, functions))
+
+        def step(updates, carry, arrays):
+            updates, state = self._update(updates, carry.state, carry.params, arrays)
+            return Training(optax.apply_updates(carry.params, updates), state)
+
+        # `jit` compiles nothing here. Its cache of traces distinguishes what tracing can
+        # distinguish: dtypes, weak types, the x64 flag. These functions are the subject's
+        # own, and so are their traces. The step asks for that of the update.
+        self._update, jitted = jax.jit(update), jax.jit(step)
+        self.init = opt.init
+        self.grads, self.extra_args = inputs.updates, inputs.extra_args
+        self.carry = Training(inputs.params, opt.init(inputs.params))
+        self.step = lambda carry: jitted(inputs.updates, carry, arrays)
+
+    def update(
+        self, updates: Updates, state: State, params: Params = None, **extra_args: Any
+    ) -> tuple[Updates, State]:
+        """The optimizer's own update."""
+        return self._update(updates, state, params, eqx.filter(extra_args, eqx.is_array))
+
+
 Check = Callable[[OptimizerSubject], None]
+
+
+def _of_step(check: checks.Check) -> Check:
+    return lambda subject: check(subject.step, subject.carry)
 
 
 def eval_shape(subject: OptimizerSubject) -> None:
@@ -91,10 +125,10 @@ def _shapes(tree: PyTree) -> tuple[object, list[tuple[int, ...]]]:
 # These run inside one trace; `init` also needs a state from outside of it.
 CHECKS: dict[str, Check] = {
     "eval_shape": eval_shape,
-    "scan": checks.scan,
-    "cond": checks.cond,
+    "scan": _of_step(checks.scan),
+    "cond": _of_step(checks.cond),
     "MultiSteps": multi_steps,
-    "compilations": checks.compilations,
+    "compilations": _of_step(checks.compilations),
 }
 NAMES = ("init", *CHECKS)
 
@@ -162,7 +196,9 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
         if eager.error:
             failures["init"] = eager.error
         else:
-            before["init"] = lambda subject: checks.init(eager.state, subject.carry.state)
+            before["init"] = lambda subject: checks.same_types(
+                "state", eager.state, subject.carry.state, " where init is traced"
+            )
 
         def run_checks(inputs: UpdateInputs) -> None:
             try:

@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import locked_step as program  # noqa: E402 # pyright: ignore[reportMissingImports]: in tests/support
 
-from dtypeguard._lock.check import lock_of, text_of  # noqa: E402
+from dtypeguard._lock.check import text_of  # noqa: E402
+from dtypeguard._lock.step import lock_of  # noqa: E402
 
 _TIMES = 5
 

@@ -25,7 +25,8 @@ from ._leaves.arguments import (
 )
 from ._leaves.rows import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, lock_of, text_of
+from ._lock.check import compared, text_of
+from ._lock.step import lock_of
 from ._precision.audit import audit_precision
 from ._precision.curve import check_call
 from ._precision.planned import inputs_of

@@ -12,6 +12,7 @@ from .._guard.policy import asks_wide
 from .._leaves.arguments import check_arrays, check_names, is_transformation
 from .._leaves.compat import check_release
 from .._leaves.dtypes import is_wide
+from .._leaves.groups import parameter
 from .._leaves.rows import dtype_text, lost
 from .._leaves.types import (
     Args,
@@ -182,9 +183,9 @@ class _Update(NamedTuple):
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
         """A guard, if it fixes the optimizer."""
         if error is None and all(each.is_castable for each in drifts):
-            return Advice()
+            return {}
         still = left(self._replace(opt=guard(self.opt)).trace)
-        return Advice() if still == () else refused(still, "optimizer")
+        return {} if still == () else refused(still, "optimizer")
 
 
 # For an optimizer that one of these made, the user's own name is better.
@@ -248,7 +249,7 @@ class _Step(NamedTuple):
     def advice(self, drifts: tuple[Drift, ...], error: TraceError | None) -> Advice:
         """A guard, a first carry of other types, or both."""
         if _are_weak(drifts) and left(lambda: self.trace(_types(drifts))) == ():
-            return Advice(remedy=self._begin(drifts))
+            return {"remedy": self._begin(drifts)}
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded = self._replace(step=step)
         wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
@@ -256,19 +257,10 @@ class _Step(NamedTuple):
         is_sure = not error and all(x.is_castable and not x.was_weak for x in drifts)
         still = () if is_sure else left(guarded.trace)
         if still == ():
-            return Advice(remedy=wrap)
-        if not isinstance(still, str) and _are_weak(still):
-            first = still
-            still = left(lambda: guarded.trace(_types(first)))
-            if still == ():
-                return Advice(remedy=f"{wrap} {self._begin(first)}")
-        if error and error.is_of_a_loop:
-            is_counted = error.origin is not None and "fori_loop" in error.origin.code
-            body = "body, carry=1" if is_counted else "body"
-            remedy = f"Wrap the body of that loop: dtypeguard.guard_step({body})."
-            return Advice(remedy=remedy)
-        if error and error.is_of_optimizer:
-            return Advice(remedy="Wrap the optimizer: dtypeguard.guard(opt).")
+            return {"remedy": wrap}
+        is_weak = not isinstance(still, str) and _are_weak(still)
+        if is_weak and left(lambda: guarded.trace(_types(still))) == ():
+            return {"remedy": f"{wrap} {self._begin(still)}"}
         return refused(still, "step")
 
     def _begin(self, drifts: Sequence[Drift]) -> str:
@@ -279,12 +271,9 @@ class _Step(NamedTuple):
             for drift in drifts
             if drift.kind == "dtype"
         ]
-        is_in = lambda path, name: path == name or path.startswith((f"{name}[", f"{name}."))
-        weak = [drift.path for drift in drifts if drift.kind == "weak_type"]
-        holders = [x for x in self.call().names if any(is_in(path, x) for path in weak)]
-        calls = [f"dtypeguard.strong({name})" for name in holders]
-        if calls:
-            advice.append(f"Begin with a strongly typed carry: {', '.join(calls)}.")
+        weak = dict.fromkeys(parameter(x.path) for x in drifts if x.kind == "weak_type")
+        if calls := ", ".join(f"dtypeguard.strong({name})" for name in weak):
+            advice.append(f"Begin with a strongly typed carry: {calls}.")
         return " ".join(advice)
 
 

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -41,20 +40,12 @@ class ChangedConstant:
     path: str  # begins with the name of the parameter
     before: str  # its value before the step
     after: str
-    is_number: bool = dataclasses.field(default=False, repr=False)  # of Python, no bool
 
     def __str__(self) -> str:
-        remedy = f": begin with jnp.asarray({self.before})" * self.is_number
         return (
             f"{self.path} is {self.before}, then {self.after}: a constant of the program, "
-            f"which compiles anew for each value{remedy}"
+            "which compiles anew for each value"
         )
-
-
-# The messages of scan, while_loop and fori_loop, in newer and older releases of JAX.
-_CARRY = re.compile(
-    r"(carry|body_fun) (in|out)put and (carry )?(in|out)put must have", re.IGNORECASE
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,18 +56,11 @@ class TraceError:
     message: str  # the first line of the error; all of a `DtypeDriftError`
     types: tuple[str, ...]  # the two that disagree; empty if the error names none
     origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
-    # Whether floats disagree in the `update` of an optimizer that nothing guards.
-    is_of_optimizer: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def is_of_dtypes(self) -> bool:
         """Whether two types disagree, and not two shapes such as `(3,)` and `(4,)`."""
         return bool(self.types) and not self.types[0].startswith("(")
-
-    @property
-    def is_of_a_loop(self) -> bool:
-        """Whether the carry of a loop came back in other types."""
-        return bool(_CARRY.search(self.message))
 
     @property
     def is_of_call(self) -> bool:
@@ -87,8 +71,7 @@ class TraceError:
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
         types = " and ".join(self.types)
-        origin = self.origin
-        where = f"{origin.place}  {origin.users.code}" if origin else ""
+        where = f"{self.origin.place}  {self.origin.users.code}" if self.origin else ""
         head = filter(None, [types and f"{types} disagree", where])
         return [*head, *self.message.splitlines()]
 
@@ -107,7 +90,7 @@ def wide_summary(found: Sequence[WideOperation]) -> str:
 def constants_summary(found: Sequence[ChangedConstant]) -> str:
     """The first of them and their number; empty if there is none."""
     more = f" (and {len(found) - 1} more)" if found[1:] else ""
-    return f"{found[0]}{more}." if found else ""
+    return f"{found[0]}{more}. Begin a number with jnp.asarray." if found else ""
 
 
 @public
@@ -119,7 +102,6 @@ class AuditReport:
         drifts: the leaves that changed.
         wide_operations: the 64-bit floating-point operations, if no input is 64-bit.
         changed_constants: the leaves of the carry that are no arrays and change.
-        summaries: what these two say, as sentences.
         compilations: how often a jitted step compiles: 1, or 2 if more than once; None if
             it does not trace.
         error: why it does not trace; None if it does.
@@ -133,23 +115,23 @@ class AuditReport:
     drifts: tuple[Drift, ...] = ()
     wide_operations: tuple[WideOperation, ...] = ()
     changed_constants: tuple[ChangedConstant, ...] = ()
-    summaries: tuple[str, ...] = ()
     compilations: int | None = None
     error: TraceError | None = None
     refusal: str | None = None
     name: str = "opt"
     subject: Kind = "optimizer"
     remedy: str = ""
+    note: str = dataclasses.field(default="", repr=False)  # the types that were tried
+
+    @property
+    def summaries(self) -> tuple[str, ...]:
+        """What was found besides drift, as sentences; empty ones where nothing was."""
+        return wide_summary(self.wide_operations), constants_summary(self.changed_constants)
 
     @property
     def ok(self) -> bool:
         """Whether it traces and nothing drifts."""
         return not self.drifts and self.error is None
-
-    @property
-    def is_mended(self) -> bool:
-        """Whether a guard fixes what is wrong, if anything is."""
-        return self.refusal is None
 
     @property
     def headline(self) -> str:
@@ -175,7 +157,7 @@ class AuditReport:
             return ""
         is_step = self.subject == "step"
         guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
-        if self.is_mended:
+        if self.refusal is None:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
         if self.error and "required keyword-only argument" in self.error.message:
             asks = "audit(..., kwargs" if is_step else "audit(..., extra_args"
@@ -190,8 +172,8 @@ class AuditReport:
         """What the analyses other than that of drift say, and what to write."""
         changed = (d for d in self.drifts if d.kind == "dtype")
         cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
-        lost = rounding(cast, self.advice) if self.is_mended else ""
-        return [text for text in (*self.summaries, self.advice, lost) if text]
+        lost = rounding(cast, self.advice) if self.refusal is None else ""
+        return [text for text in (*self.summaries, self.note, self.advice, lost) if text]
 
     def rows(self) -> Sequence[Cells]:
         """Path, types, origin and cause of every drift, as text."""
@@ -234,9 +216,8 @@ class AuditReport:
 
     def to_json(self) -> str:
         """The whole report as JSON, but for the sentences."""
-        fields = shown_fields(self)
-        del fields["summaries"]
-        return json.dumps({"ok": self.ok, **fields}, indent=1, default=shown_fields)
+        fields = {"ok": self.ok, **shown_fields(self)}
+        return json.dumps(fields, indent=1, default=shown_fields)
 
 
 def _cause(drift: Drift) -> Hashable:

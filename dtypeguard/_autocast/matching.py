@@ -32,6 +32,11 @@ class MatchedLine(NamedTuple):
     expression: str | None
     scope: str
 
+    @property
+    def loose(self) -> "MatchedLine":
+        """What entries tell apart: the same with any number for each of its floats."""
+        return self._replace(expression=_loose(self.expression or ""))
+
     def __str__(self) -> str:
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
@@ -85,7 +90,7 @@ class Matcher:
             return None
         line = key_of_line(stack)
         if line not in self._known:
-            numbers = [n for n, x in enumerate(self._entries) if _matches(x, line)]
+            numbers = [n for n, x in enumerate(self._entries) if matches(x, line)]
             self._found.update(numbers)
             best = max(numbers, key=self._weight, default=None)
             self._known[line] = None if best is None else self._entries[best]
@@ -116,10 +121,11 @@ class Matcher:
         return "".join(f': the nearest there is "{name}"' for name in nearest)
 
 
-def _matches(entry: PlanEntry, line: MatchedLine) -> bool:
-    if entry.scope is not None and not _is_in_scope(entry.scope, line.scope):
+def matches(entry: PlanEntry, line: MatchedLine) -> bool:
+    """Whether an entry of a plan names a line."""
+    scope, text = entry.scope, entry.expression
+    if scope not in (None, line.scope) and not _is_in_scope(str(scope), line.scope):
         return False
-    text = entry.expression
     if text is not None and _loose(text) != _loose(line.expression or ""):
         return False
     return _is_place(entry.place, line.place)

@@ -69,7 +69,7 @@ def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
         if not report.ok:
             said = f"Found with {_as_options(choice)}."
             break
-    return dataclasses.replace(report, summaries=(*report.summaries, said))
+    return dataclasses.replace(report, note=said)
 
 
 def _as_options(inputs: _Inputs) -> str:

@@ -8,7 +8,8 @@ import tomllib
 
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import Locked, LockError, compared, data_of_cause, lock_of, text_of
+from .._lock.check import Locked, LockError, compared, data_of_cause, text_of
+from .._lock.step import lock_of
 from .._program.trace import TraceFailed
 from .forms import check_files, deliver
 from .options import UsageError, write
@@ -50,6 +51,6 @@ def _checked(options: argparse.Namespace, found: Locked, update: str) -> int:
     """Delivers what differs from a lock."""
     step, path = found.now.lock.step, found.path
     text = f"{step} is as locked in {path}." if found.holds else found.report(update)
-    causes = [] if found.holds else map(data_of_cause, found.causes().causes)
+    causes = [] if found.holds else map(data_of_cause, found.causes()[0])
     data = {"step": step, "path": path, "ok": found.holds, "causes": [*causes]}
     return deliver(options, text, found.holds, data=data)

@@ -16,6 +16,7 @@ from .._precision.audit import audit_call
 from .._precision.curve import check_call, plan_call
 from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
+from .._precision.rows import plain
 from . import options as command_line
 from .forms import check_files, deliver
 from .options import UsageError
@@ -83,7 +84,7 @@ def _searched(
         found = plan_call(*call[2:], options.narrow, options.tolerance, more, show)
     found.plan.save(options.out)
     text = f"{found}\n{options.out} is written."
-    return text, found.is_of_use, "", found.data
+    return text, found.is_of_use, "", plain(found) | {"ok": found.is_of_use}
 
 
 def _checked(
@@ -92,7 +93,7 @@ def _checked(
     more = _more(options, reader)
     with call.running(PlanError):
         found = check_call(*call[2:], options.check, options.tolerance, more, show)
-    return found, found.is_within, "", found.data
+    return found, found.is_within, "", plain(found) | {"ok": found.is_within}
 
 
 def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:

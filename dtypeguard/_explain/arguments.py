@@ -132,6 +132,8 @@ def complaint(message: str) -> Complaint | None:
     types = [given] if given else _REFUSED.findall(message)
     if wanted == "int32":  # the first that is none is refused
         types = [x for x in re.findall(_TYPE, message) if "int" not in x]
+    if given in ("float64", "complex128") and role.wanted:
+        wanted = {"float32": "float64", "complex64": "complex128"}.get(wanted, wanted)
     refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
     return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
 
@@ -179,8 +181,10 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 
 
 def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
+    # What made an index a float is rather to be changed than its use.
+    site, is_index = call.site, kind(call.wanted) == "int"
     leaves = [
-        RefusedLeaf(n, text, (x.value,), of_argument(x, call.site), argument=x)
+        RefusedLeaf(n, text, (x.value,), of_argument(x, site), None, is_index, argument=x)
         for n, (text, x) in enumerate(named)
     ]
     text = f"{call.site.name or 'a call'} refuses the types of what it is given."

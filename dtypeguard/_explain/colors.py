@@ -20,8 +20,6 @@ MARKS = (
     (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
 )
 
-_MOST = 20  # errors that caused one another
-
 
 def is_colored(stream: TextIO) -> bool:
     """Whether a stream is a terminal, and rich is installed."""
@@ -52,7 +50,7 @@ def ansi(text: str, stream: TextIO) -> str:
 def colored_notes(error: BaseException | None) -> Iterator[None]:
     """A context in which the notes of dtypeguard have colors on a terminal."""
     before: list[tuple[list[object], list[object]]] = []
-    while error is not None and len(before) < _MOST and is_colored(sys.stderr):
+    while error is not None and len(before) < 20 and is_colored(sys.stderr):
         notes = getattr(error, "__notes__", None)
         if type(notes) is list:
             before.append((notes, [*notes]))

@@ -59,8 +59,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
         is_of_first = is_shared or _is_of_first(leaf, call)
         found.append(leaf._replace(is_of_first=is_of_first))
-    verb = "comes" if len(found) == 1 else "come"
-    some = f"{count(found)} of the carry of {call.kind.name} {verb}"
+    some = f"{count(found)} of the carry of {call.kind.name} come{'s' * (len(found) == 1)}"
     return f"{some} back in another type.", found
 
 

@@ -20,7 +20,6 @@ _F = TypeVar("_F", bound=Function)
 # To begin to record takes a millisecond, and `explain` may decorate what runs often.
 _MOST_RECORDED = 1000
 _ENTERED = itertools.count()
-_ERRORS = TypeError, ValueError, AssertionError
 
 
 @overload
@@ -122,7 +121,7 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, _ERRORS) and not is_explained:
+        if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (finding := _finding(part)) is not None:
                     part.add_note(text_of(finding, is_whole))

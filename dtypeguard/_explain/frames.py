@@ -120,9 +120,8 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     first = len(frames)
     while first and not _is_others(frames[first - 1]):
         first -= 1
-    caller = frames[first - 1] if first else None
     known = [(x, getattr(sys.modules.get(x.module), x.name, None)) for x in _KINDS]
-    line = origin_of_frame(caller) if caller else None
+    line = origin_of_frame(frames[first - 1]) if first else None
     for number, (kind, called) in itertools.product(range(first, len(frames)), known):
         if (arguments := _arguments(called, frames[number])) is not None:
             # Flax NNX lets the user choose it for a scan.

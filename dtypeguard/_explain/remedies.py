@@ -40,6 +40,7 @@ _OF_A_CARRY = {
     "what an optimizer makes it": ("guard",),
 }
 _CHECKED = "Checked: with this change the types agree."
+_ROUNDS = "A cast to {} rounds: dtypeguard.audit_precision measures what that loses."
 
 
 class Change(NamedTuple):
@@ -72,10 +73,9 @@ def choose(finding: Finding) -> Finding:
     told = [f"{x[0].upper()}{x[1:]}." for x in dict.fromkeys(sentences)]
     text = " ".join(told)
     guarded = [str(x.dtypes[0]) for x in leaves if x.is_castable and "guard_step" in text]
-    is_rounded = lambda name: name in guarded or f'("{name}")' in text
-    narrow = " and ".join(filter(is_rounded, ("bfloat16", "float16")))
-    rounds = f"A cast to {narrow} rounds: dtypeguard.audit_precision measures what that "
-    told += [_CHECKED] * is_checked + [f"{rounds}loses."] * bool(narrow)
+    narrow = [x for x in ("bfloat16", "float16") if x in guarded or f'("{x}")' in text]
+    rounds = _ROUNDS.format(" and ".join(narrow))
+    told += [_CHECKED] * is_checked + [rounds] * bool(narrow)
     return finding._replace(leaves=leaves, remedies=told)
 
 
@@ -109,8 +109,8 @@ def _is_of_optimizer(finding: Finding) -> bool:
         return True
     lines = [x.why.origin for x in finding.leaves if x.why.origin and not x.kept]
     of = lambda line: line.is_of_optimizer or line.is_of_apply_updates
-    has_lines = any(x.is_of_optimizer for x in lines) and all(map(of, lines))
-    return isinstance(finding.of, ControlFlow) and has_lines
+    is_flow = isinstance(finding.of, ControlFlow)
+    return is_flow and any(x.is_of_optimizer for x in lines) and all(map(of, lines))
 
 
 def _width(dtype: DType) -> tuple[int, int]:
@@ -148,9 +148,10 @@ def _of_loop(call: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Iterator[Remed
         "guard": lambda leaf: guard if leaf.is_castable else None,
     }
     changes = [*filter(None, dict.fromkeys(make[of(x)[0]](x) for x in leaves))]
-    ways = [Remedy(changes, bool(is_checked))] if changes else []
     is_guarded = all("guard" in of(x) and x.is_castable for x in leaves)
-    if guard and is_guarded and changes != [guard]:
+    is_alone = is_guarded and guard in changes
+    ways = [Remedy(changes, bool(is_checked))] if changes and not is_alone else []
+    if guard and is_guarded:
         # What begins on no line that could be named is guarded first.
         ways.insert(has_lines, Remedy([guard]))
     return iter(ways)

@@ -105,13 +105,14 @@ def _facts(unit: _Unit, is_one_of_many: bool = False) -> Iterator[_Fact]:
             type_ = str(old) if is_one_of_many else _type(next(iter(leaf.values)))
             gives = f"{leaf.branch} gives {type_}{f' ({leaf.kept})' * bool(leaf.kept)}"
         begins = [_fact(f"begins as {old}", why.begun)]
-        becomes = [
+        becomes = (
             _fact(gives, why.origin)
             or (gives, _EARLIER * why.is_earlier, "") * bool(leaf.branch or why.is_earlier),
             _fact(f"{'  ' * bool(leaf.branch)}because of {new}", why.cause),
-        ]
-        facts = begins + becomes if leaf.is_of_first else becomes + begins
-        yield from filter(None, facts)
+        )
+        begins = [*(becomes[1:] if leaf.argument else begins)]
+        facts = [*begins, *becomes] if leaf.is_of_first else [*becomes, *begins]
+        yield from filter(None, dict.fromkeys(facts))
 
 
 _EARLIER = "made before lines were recorded"

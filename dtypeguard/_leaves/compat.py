@@ -40,8 +40,10 @@ def x64_enabled() -> bool:
     return bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
 
 
-def set_x64(enabled: bool) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is `enabled`, for this thread only."""
+def set_x64(enabled: bool | None) -> contextlib.AbstractContextManager[None]:
+    """A context in which `jax_enable_x64` is `enabled`, for this thread; None: as it is."""
+    if enabled is None:
+        return contextlib.nullcontext()
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(enabled)
     from jax import experimental

@@ -11,8 +11,9 @@ Trees are flattened as JAX flattens them for the same call.
 
 import functools
 import inspect
+import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -36,13 +37,13 @@ from .._source.inert import (
     static,
     written_code,
 )
-from .._source.origin import Frame, Origin, Why, origin_of_frame
+from .._source.origin import Origin, Why, origin_of_frame
 from .monitored import RECORD
 from .values import Made, is_array
 from .why import Ends, Has, made_of, made_of_number, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
-_DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for static parts
+_DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for constants
 
 
 class CompilingCall(NamedTuple):
@@ -98,28 +99,35 @@ def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
     code = code_of(key)
     wrapper = package(code.co_filename) if code else ""
     wrapper = wrapper if wrapper in _WRAPPERS else ""
-    callers = list[FrameType]()
-    for outer in left:
-        if callers or not wrapper or package(outer.f_code.co_filename) != wrapper:
-            if is_users(outer.f_code.co_filename):
-                callers.append(outer)
-            continue
+    is_wrapping = lambda x: wrapper and package(x.f_code.co_filename) == wrapper
+    callers = [x for x in left if is_users(x.f_code.co_filename)]
+    for outer in itertools.takewhile(is_wrapping, callers):
         wrapping: Any = outer.f_locals.get("self")
         if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
             variables = outer.f_locals
             found = wrapping.__wrapped__, variables["args"], variables["kwargs"]
+    callers = [*itertools.dropwhile(is_wrapping, callers)]
     return CompilingCall(key, *found, jaxpr, wrapper, callers)
 
 
-class Static(NamedTuple):
-    """A part of the arguments that is a constant of the program."""
+class Part(NamedTuple):
+    """A leaf of the arguments, or what is a constant of the program.
 
-    known: Any  # what it equals others by: its type and value, or a weak reference
+    Attributes:
+        shown: as the report has it.
+        known: what it equals others by: types and values of Python's, or a weak reference.
+        made: how it came to be, or what holds it, as far as that was recorded.
+        type: of a leaf.
+        is_object: whether it equals only itself.
+    """
+
     shown: str
-    is_object: bool = False  # which equals only itself
-    lines: Sequence[Frame] = ()  # those that made it, or what holds it
+    known: Any
+    made: Made | None = None
+    type: Type | None = None
+    is_object: bool = False
 
-    def is_same(self, other: "Static") -> bool:
+    def is_same(self, other: "Part") -> bool:
         """Whether another call had the same; no comparison of the user's runs."""
         pair = self.known, other.known
         if not all(type(x) is weakref.ref for x in pair):
@@ -127,8 +135,9 @@ class Static(NamedTuple):
         own, others = (x() for x in pair)
         return own is not None and own is others
 
-
-Described = tuple[Type, tuple[int, ...]]  # a leaf: its type and its shape
+    def is_retyped(self, other: "Part") -> bool:
+        """Whether another call had a leaf of another type, and the same shape."""
+        return self.type is not None and self.known[1] == other.known[1]
 
 
 class Compiled(NamedTuple):
@@ -136,29 +145,20 @@ class Compiled(NamedTuple):
 
     code: CodeType
     name: str  # with the line of its definition
-    leaves: dict[str, Described]
-    statics: dict[str, Static]
-    made: dict[str, Made]  # as far as that was recorded
+    parts: dict[str, Part]
     returned: "dict[str, Returned]"  # in another type
     caller: Origin | None
 
-    def described(self, path: str) -> str:
-        """A leaf or a constant as the report has it."""
-        if path in self.statics:
-            return self.statics[path].shown
-        if path not in self.leaves:
-            return "(absent)"
-        type_, shape = self.leaves[path]
-        return f"{type_.name}[{','.join(map(str, shape))}]{' (weak)' * type_.is_weak}"
-
-    def shape(self, path: str) -> tuple[int, ...] | None:
-        """The shape of a leaf; that of all keys is one."""
-        type_, shape = self.leaves.get(path, (None, None))
-        return () if type_ and type_.is_key else shape
+    @property
+    def tree(self) -> dict[str, object]:
+        """The paths, each with what stands there: a leaf, a constant of a type."""
+        kind = lambda x: x.shown if x.is_object else x.known[0] if not x.type else None
+        return {path: kind(part) for path, part in self.parts.items()}
 
     def why(self, path: str) -> Why:
         """The lines that made a leaf, but for the call itself."""
-        why = self.made[path].why() if path in self.made else Why()
+        made = self.parts[path].made
+        why = made.why() if made else Why()
         is_called = why.root and self.caller and str(why.root.users) == str(self.caller)
         return Why() if is_called else why
 
@@ -181,110 +181,110 @@ def compiled(call: CompilingCall) -> Compiled | None:
         return None
     named = call.arguments()
     traced = {*map(parameter, call.names("arg_names"))} & {*named} or {*named}
-    order = list(named)  # a dict is flattened in the order of its keys
-    pairs = tree_util.tree_flatten_with_path(spread(named))[0]
-    pairs.sort(key=lambda pair: order.index(pair[0][0].key))
-    leaves, made = dict[str, Described](), dict[str, Made]()
-    for (name, *inside), leaf in pairs:
-        is_constant = call.wrapper == "equinox" and is_python_number(leaf)
-        is_typed = is_array(leaf) or type(leaf) in (bool, int, float, complex)
-        if is_typed and name.key in traced and not is_constant:
-            path = f"{name.key}{tree_util.keystr(tuple(inside))}"
-            leaves[path] = _type(leaf), np.shape(leaf)
-            number = is_python_number(leaf) and made_of_number(keys(path)[-1], leaf)
-            if known := number or made_of(leaf):
-                made[path] = known
-    statics = dict(_static_parts(named, leaves))
+    leaves = {
+        f"{name}{tree_util.keystr(path)}": leaf
+        for name in named
+        if name in traced
+        for path, leaf in tree_util.tree_flatten_with_path(spread(named[name]))[0]
+        if is_array(leaf) or type(leaf) in _NUMBERS
+        if not (call.wrapper == "equinox" and is_python_number(leaf))
+    }
+    parts = {path: _leaf(path, leaf) for path, leaf in leaves.items()}
+    returned = dict(_returned(call, leaves)) if call.jaxpr else {}
+    for name, value in named.items():
+        # What is held in a node without keys has another path for JAX.
+        if not any(path.startswith(f"{name}[<flat index") for path in leaves):
+            found = itertools.islice(_constants(name, value, (), parts), _MOST_PARTS)
+            parts |= [(path, part) for path, part in found if path not in parts]
     name = code.co_qualname.rpartition("<locals>.")[2]
     name = f"{name} ({line_text(code.co_filename, code.co_firstlineno)})"
-    returned = dict(_returned(call, leaves)) if call.jaxpr else {}
-    return Compiled(code, name, leaves, statics, made, returned, call.caller)
+    return Compiled(code, name, parts, returned, call.caller)
 
 
-def _returned(
-    call: CompilingCall, leaves: dict[str, Described]
-) -> Iterator[tuple[str, Returned]]:
-    """The leaves that a program gives back in another type, by the names of its results."""
-    jaxpr, places = open_jaxpr(call.jaxpr), [*dict.fromkeys(map(parameter, leaves))]
-    names = dict(zip(leaves, leaves))
-    if call.wrapper == "flax":  # which names and sorts the leaves of each argument anew
-        order = lambda path: (places.index(parameter(path)), _words(path))
-        names = dict(zip(sorted(leaves, key=order), call.names("arg_names")))
-    results = dict[tuple[object, ...], list[tuple[list[str], int]]]()  # by their ends
-    for number, (first, *words) in enumerate(map(_words, call.names("result_paths"))):
-        if call.wrapper == "equinox":  # its own function returns a marker as well
-            words = words[1:]
-        for end in range(len(words) + 1):
-            key = (*words[end:], jaxpr.outvars[number].aval.shape)
-            results.setdefault(key, []).append(([first, *words[:end]], number))
-    ranked = list[tuple[bool, int, int, str, int, str]]()
-    for path, (_, shape) in leaves.items():
-        _, *inner = _words(names.get(path, path))
-        place = places.index(parameter(path)) - ("self" in places)
-        for outer, number in results.get((*inner, shape), ()):
-            is_own = outer[1:] in ([], [str(place)])
-            if inner or is_own:  # a shape alone may be anything's
-                item = "".join(outer[1:2])
-                ranked.append((not is_own, len(outer), place, item, number, path))
-    graph, seen = Graph(call.jaxpr), set[object]()
-    for *_, item, number, path in sorted(ranked):
-        if not seen.isdisjoint({number, path}):  # a result comes back as one leaf alone
-            continue
-        seen |= {number, path}
-        before, after = leaves[path][0], _type(jaxpr.outvars[number].aval)
-        if after != before:
-            output, every = graph.outputs[number], (1 << len(graph.inputs)) - 1
-            matches = Has("dtype", graph.avals[output].dtype)
-            if before.name == after.name:
-                matches = Has("weak_type", after.is_weak)
-            lines = why(graph, output, matches, every, Ends())
-            yield path, Returned(after, lines, int(item) if item.isdigit() else None)
+_NUMBERS = bool, int, float, complex
 
 
-def _words(path: str) -> list[str]:
-    """The parts of a path without its signs, and without the `value` of a variable."""
-    words = keys(path)
-    return words[:-1] if {*words[1:][-1:]} & {"value", "raw_value"} else words
+def _leaf(path: str, leaf: Leaf) -> Part:
+    type_, shape = _type(leaf), np.shape(leaf)
+    shown = f"{type_.name}[{','.join(map(str, shape))}]{' (weak)' * type_.is_weak}"
+    return Part(shown, (type_, shape), _made(path, leaf), type_)
+
+
+def _made(path: str, value: Any) -> Made | None:
+    """How a leaf or a constant came to be."""
+    number = made_of_number(keys(path)[-1], value) if is_python_number(value) else None
+    return number or made_of(value)
 
 
 def _type(leaf: Leaf) -> Type:
     return type_of(leaf) or Type(str(leaf.dtype))
 
 
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+def _returned(
+    call: CompilingCall, leaves: dict[str, Leaf]
+) -> Iterator[tuple[str, Returned]]:
+    """The leaves that a program gives back in another type.
+
+    An argument comes back where as many results in a row have the shapes of its leaves.
+    """
+    results, graph, taken = open_jaxpr(call.jaxpr).outvars, Graph(call.jaxpr), set[int]()
+    shapes, every = [each.aval.shape for each in results], (1 << len(graph.inputs)) - 1
+    first = 1 + (call.wrapper == "equinox")  # whose own function returns a marker as well
+    words = [keys(name)[first:] for name in call.names("result_paths")]
+    is_sorted = call.wrapper == "flax"  # by it, in each argument, which it gives back
+    for place, (_, group) in enumerate(itertools.groupby(leaves, parameter)):
+        paths = sorted(group, key=_in_order) if is_sorted else [*group]
+        own, inner = [np.shape(leaves[path]) for path in paths], keys(paths[0])[1:]
+        starts = (
+            number
+            for number in range(len(shapes))
+            if number not in taken and shapes[number : number + len(own)] == own
+            # One shape alone may be anything's.
+            if own[1:] or is_sorted or words[number] in (inner, [str(place), *inner])
+        )
+        start = next(starts, len(shapes))
+        taken |= {*range(start, start + len(own))}
+        for path, number in zip(paths, range(start, len(shapes))):
+            before, after = _type(leaves[path]), _type(results[number].aval)
+            if after != before:
+                output = graph.outputs[number]
+                matches = Has("dtype", graph.avals[output].dtype)
+                if before.name == after.name:
+                    matches = Has("weak_type", after.is_weak)
+                item = "".join(words[number][: len(words[number]) - len(keys(path)) + 1])
+                is_item = item.isdigit() and not is_sorted
+                lines = why(graph, output, matches, every, Ends())
+                yield path, Returned(after, lines, int(item) if is_item else None)
+
+
+def _in_order(path: str) -> list[int | str]:
+    return [int(key) if key.isdigit() else key for key in keys(path)]
+
+
+_PLAIN = (*_NUMBERS, str, bytes, type(None))
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 
-def _static_parts(
-    named: dict[str, PyTree], leaves: dict[str, Any]
-) -> Iterator[tuple[str, Static]]:
-    """The constants among arguments, by path."""
-    stack = [(name, value, ()) for name, value in reversed(named.items())]
-    # What is held in a node without keys has another path for JAX.
-    unnamed = {parameter(path) for path in leaves if "<flat index" in path}
-    for _ in range(_MOST_PARTS):
-        if not stack:
-            return
-        path, value, around = stack.pop()
-        around = (value, *around)
-        if path in leaves or is_array(value) or len(around) > _DEPTH:
-            continue
-        if type(value) in _PLAIN or is_a(value, np.dtype):
-            if parameter(path) not in unnamed:
-                shown = f"{value:.6g}" if type(value) is float else str(value)
-                number = is_python_number(value) and made_of_number(keys(path)[-1], value)
-                lines = number.through if number else ()
-                yield path, Static((type(value), str(value)), shown[:20], False, lines)
-            continue
-        parts = [(_part(value, key), part) for key, part in items_of(value)]
-        if not parts and type(value) not in _FUNCTIONS and _is_compared_by_parts(value):
-            fields = fields_of(value).items()
-            parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
-        elif not parts and not is_a(value, (dict, list, tuple)):
-            made = next(filter(None, map(RECORD.recorder.made, around)), None)
-            lines = made.through if made else ()
-            yield path, Static(_reference(value), type(value).__name__, True, lines)
-        stack += [(path + key, part, around) for key, part in reversed(parts)]
+def _constants(
+    path: str, value: Any, around: tuple[Any, ...], leaves: dict[str, Part]
+) -> Iterator[tuple[str, Part]]:
+    """The constants in an argument, by path."""
+    if path in leaves or is_array(value) or len(around) >= _DEPTH:
+        return
+    around = (value, *around)
+    parts = [(_part(value, key), part) for key, part in items_of(value)]
+    if type(value) in _PLAIN or is_a(value, np.dtype):
+        shown = f"{value:.6g}" if type(value) is float else str(value)
+        known = type(value), str(value)
+        yield path, Part(shown[:20], known, _made(path, value))
+    elif not parts and type(value) not in _FUNCTIONS and _is_compared_by_parts(value):
+        fields = fields_of(value).items()
+        parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
+    elif not parts and not is_a(value, (dict, list, tuple)):
+        made = next(filter(None, map(RECORD.recorder.made, around)), None)
+        yield path, Part(type(value).__name__, _reference(value), made, is_object=True)
+    for key, part in parts:
+        yield from _constants(path + key, part, around, leaves)
 
 
 def _part(holder: Any, key: object) -> str:

@@ -1,8 +1,7 @@
 """Calls a recorder while the user's code runs, by `sys.monitoring` of Python 3.12.
 
-Every event is switched off once it was seen a few times. When JAX begins a trace, those of
-the user's functions are switched on again, by the functions: `restart_events` would also
-wake what a coverage tool or a debugger has switched off.
+Every event is switched off once it was seen some times, and is not switched on again:
+`restart_events` would also wake what a coverage tool or a debugger has switched off.
 """
 
 import contextlib
@@ -14,14 +13,14 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
-from .._leaves.internals import TRACED, TRACING
+from .._leaves.internals import TRACED
 from .._source.files import is_recorded
 from .._source.inert import code_of
 from .._source.origin import callers, release
 from .recorder import Recorder
 
-# How often a line is looked at, a function is switched on, and a call is seen.
-_MOST_SEEN, _MOST_TRACES, _MOST_CALLS = 3, 100, 1000
+# How often a line is looked at, and a call of a function is seen.
+_MOST_SEEN, _MOST_CALLS = 20, 1000
 # How often what was made before is looked at as recording begins.
 _MOST_STARTS = 100
 
@@ -44,13 +43,10 @@ class Monitored:
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
         # By identity, as to hash code takes long: the user's, with the line on which a call
-        # begins; that of others; and what was switched off in part or as a whole.
+        # begins, and that of others.
         self._own: dict[int, tuple[CodeType, int]] = {}
         self._others: dict[int, CodeType] = {}
-        self._off: dict[int, CodeType] = {}
-        self._ended: set[int] = set()
         self._seen: Counter[tuple[int, object]] = Counter()
-        self._traces: Counter[int] = Counter()
 
     def __enter__(self) -> "Monitored":
         with self._lock:
@@ -118,8 +114,7 @@ class Monitored:
             self._set(code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
-        for each in (self._off, self._ended, self._seen, self._traces):
-            each.clear()
+        self._seen.clear()
         self.recorder.forget()
 
     def _set(self, code: CodeType, events: int) -> None:
@@ -132,31 +127,10 @@ class Monitored:
             self._own[id(code)] = code, next(inside, code.co_firstlineno)
             self._set(code, self._every)
 
-    def _again(self) -> None:
-        """Switches on what was switched off, as a trace begins."""
-        off = dict(self._off)  # other threads go on to switch off
-        for key, code in off.items():
-            if self._traces[key] < _MOST_TRACES:
-                self._traces[key] += 1
-                self._set(code, 0)
-                self._set(code, self._every if key in self._own else self._return)
-                self.recorder.forget(code)
-        for key in [key for key in list(self._seen) if key[0] in off]:
-            self._seen.pop(key, None)
-        for key in off:
-            self._off.pop(key, None)
-            self._ended.discard(key)
-
     def _times(self, code: CodeType, event: object) -> int:
         """How often an event was seen, with this time."""
         self._seen[id(code), event] += 1
         return self._seen[id(code), event]
-
-    def _end(self, code: CodeType) -> None:
-        """Switches a function off that runs often."""
-        self._off[id(code)] = code
-        self._ended.add(id(code))
-        self._set(code, 0)
 
     def _call(self, record: Callable[..., None], frame: FrameType, *given: object) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
@@ -170,20 +144,19 @@ class Monitored:
             self._busy.discard(thread)
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
+        is_seen = get_ident() not in self._busy
         if code.co_qualname in TRACED:
-            if get_ident() not in self._busy:
+            if is_seen:
                 self._call(self.recorder.ends_trace, sys._getframe(1))
             return None
-        if not TRACING.are_in(code.co_name):
-            self._watch(code)
-            is_short = id(code) in self._own and _is_on_one_line(code)
-            return self._on_first(code) if is_short else self._monitoring.DISABLE
-        if self._off and get_ident() not in self._busy:
-            self._again()
-            for frame in callers(sys._getframe(1)):
-                if id(frame.f_code) in self._own:
-                    self._call(self.recorder.resumes, frame)
-        return None
+        self._watch(code)
+        # It has no other line, and so no event of one.
+        if id(code) in self._own and _is_on_one_line(code):
+            times = self._times(code, code.co_firstlineno)
+            if is_seen:
+                self._enter(sys._getframe(1), times)
+            return None if times <= _MOST_CALLS else self._monitoring.DISABLE
+        return self._monitoring.DISABLE
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if get_ident() in self._busy:
@@ -194,25 +167,16 @@ class Monitored:
             self._enter(frame, times)
         if times <= _MOST_SEEN:
             self._call(self.recorder.runs, frame, line)
-        if is_first or times < _MOST_SEEN:
-            return None
-        self._off[id(code)] = code
-        return self._monitoring.DISABLE
+        return None if is_first or times < _MOST_SEEN else self._monitoring.DISABLE
 
     def _enter(self, frame: FrameType, times: int) -> None:
-        """A function of the user's begins."""
+        """A function of the user's begins; one that often does is switched off."""
         if times > _MOST_SEEN:
             self.recorder.begins(frame)  # not one that had the same identity
         else:
             self._call(self.recorder.enters, frame)
         if times > _MOST_CALLS:
-            self._end(frame.f_code)
-
-    def _on_first(self, code: CodeType) -> object:
-        """Sees a function begin that has no other line, and so no event of one."""
-        if get_ident() not in self._busy:
-            self._enter(sys._getframe(2), self._times(code, code.co_firstlineno))
-        return self._monitoring.DISABLE if id(code) in self._ended else None
+            self._set(frame.f_code, 0)
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
         if get_ident() in self._busy:
@@ -224,14 +188,11 @@ class Monitored:
             self.recorder.ends(frame)
             return None
         user = frame.f_back
-        key = id(user and user.f_code)
-        is_seen = value is not None and key in self._own and key not in self._ended
-        if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
+        is_users = user and value is not None and id(user.f_code) in self._own
+        if is_users and self._times(code, user.f_lineno) <= _MOST_SEEN:
             self._call(self.recorder.returns, user, value)
-        if self._times(code, None) <= _MOST_CALLS:
-            return None
-        self._off[id(code)] = code
-        return self._monitoring.DISABLE
+        is_often = self._times(code, None) > _MOST_CALLS
+        return self._monitoring.DISABLE if is_often else None
 
     def _on_call(
         self, code: CodeType, instruction: int, called: object, argument: object

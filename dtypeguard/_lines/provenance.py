@@ -5,14 +5,11 @@ trace is. This file knows tracers by a few attributes, and each may be missing i
 as before 0.8: then a value has no equations, and nothing else is lost.
 """
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from jax.core import Tracer
-
 from .._leaves.dtypes import is_python_number
-from .._leaves.types import Equation, Leaf
+from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, origin_of_frame
@@ -55,42 +52,17 @@ def of_value(value: Leaf) -> Why:
 
 def _traced(tracer: Leaf) -> Graph | None:
     """The equations behind a value; None if there are none, or they cannot be read."""
-    if not isinstance(tracer, Tracer):
-        return None
     try:
         frame: Any = tracer._trace.frame  # pyright: ignore[reportAttributeAccessIssue]: of tracers of jaxprs
-        constants = dict(frame.constvar_to_val)
-        equations = [
-            SimpleNamespace(
-                invars=[operand.val for operand in each.in_tracers],
-                outvars=each.outvars,
-                primitive=each.primitive,
-                params=each.params,
-                source_info=each.source_info,
-            )
-            for each in _parents(tracer)
-        ]
+        variable, constants = tracer.val, dict(frame.constvar_to_val)  # pyright: ignore[reportAttributeAccessIssue]: as above
+        equations = frame.get_eqns()
+        made = (n for n, each in enumerate(equations, 1) if variable in each.outvars)
         jaxpr = SimpleNamespace(
             constvars=[*constants],
             invars=list(frame.invars),
-            eqns=equations,
-            outvars=[tracer.val],  # pyright: ignore[reportAttributeAccessIssue]: as above
+            eqns=equations[: next(made, 0)],
+            outvars=[variable],
         )
-        closed = SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()])
-        return Graph(closed)
-    except Exception:  # this release keeps them elsewhere
+        return Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
+    except Exception:  # no tracer, or this release keeps them elsewhere
         return None
-
-
-def _parents(tracer: Leaf) -> Iterator[Equation]:
-    """The equations that lead to a tracer, operands first."""
-    done: set[int] = set()
-    stack = [(tracer.parent, False)]
-    while stack:
-        equation, is_complete = stack.pop()
-        if is_complete:
-            yield equation
-        elif equation is not None and id(equation) not in done:
-            done.add(id(equation))
-            stack.append((equation, True))
-            stack += [(operand.parent, False) for operand in equation.in_tracers]

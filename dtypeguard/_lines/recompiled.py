@@ -1,8 +1,8 @@
 """Why a function was compiled again: two calls side by side, with the lines behind it.
 
-Each difference is named: types with their lines, shapes, constants, the structure, or a
-function that is new each time. Where nothing that is looked at differs, that is said of
-the user's own functions.
+Each difference is named: types with their lines, shapes, constants, another tree, or a
+function that is new each time. Where nothing that is looked at differs, nothing is said;
+nor where a package is called from another line, or two lines give other trees.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, paramet
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.files import is_installed
 from .._source.origin import Why, callers, origin_of_frames, release
-from .compiling import Compiled, call_of, compiled
+from .compiling import Compiled, Part, call_of, compiled
 
 _OFTEN = 3  # functions of one code that are told to be one
 
@@ -29,11 +29,6 @@ _GUARD = (
 _WEAK = (
     "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
     "dtypeguard.strong(state)."
-)
-_KEYS = "Make all keys alike: jax.random.key(seed), of one implementation."
-_UNKNOWN = (
-    "  The cause is not known: types, shapes, paths and what is seen of constants are "
-    "equal. Devices and shardings are not compared."
 )
 _NEW = "it is a function that is new each time. Write jax.jit once, outside of the loop."
 
@@ -54,8 +49,8 @@ class Recompiled:
     """A function that was compiled more than once, and what differs between its calls."""
 
     def __init__(self, now: Compiled):
-        self.name, self.is_packages = now.name, is_installed(now.code.co_filename)
-        self.times, self.differences = 1, dict[str, Difference]()
+        self.name, self.times = now.name, 1
+        self.differences: dict[str, Difference] = {}
         # Of what it returns, by the names of the parameters that come back there.
         self.items: dict[str, int | None] = {}
 
@@ -67,7 +62,7 @@ class Recompiled:
     def text(self, is_whole: bool) -> list[str]:
         """Its lines in the report, types first."""
         found = sorted(self.differences.values(), key=lambda x: not x.is_type)
-        groups = grouped(found, lambda x: (x.text, x.is_returned, *x.facts))
+        groups = grouped(found, lambda x: (x.text, *x.facts))
         most, lines = len(groups) if is_whole else CAUSES, list[str]()
         for group in groups[:most]:
             paths = [x.path for x in group]
@@ -81,51 +76,35 @@ class Recompiled:
         is_plain = None in items or "self" in guarded or items == [0]
         options = f", carry={(*guarded,)!r}, returned={(*items,)}" * (not is_plain)
         advice = sorted({x.advice: 0 for x in found if x.advice}, key=_GUARD.__eq__)
-        return (
-            [*lines, *(x.replace("{}", options) for x in advice)] if found else [_UNKNOWN]
-        )
+        return [*lines, *(x.replace("{}", options) for x in advice)]
 
     def compare(self, before: Compiled, now: Compiled) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
         self.items |= {parameter(x): each.item for x, each in before.returned.items()}
-        paths = {**before.leaves, **now.leaves, **before.statics, **now.statics}
-        differing = [path for path in paths if _differ(before, now, path)]
-        both = before.leaves.keys() & now.leaves
-        retyped = [x for x in differing if x in both and before.shape(x) == now.shape(x)]
-        is_seen = False  # an object: what is in it is new as well
-        for path in differing:
+        if before.tree != now.tree:
+            there = Difference("arguments", "of another tree", _called(now), "")
+            self.differences.setdefault("", there)
+            return
+        pairs = {path: (before.parts[path], part) for path, part in now.parts.items()}
+        pairs = {path: pair for path, pair in pairs.items() if not pair[0].is_same(pair[1])}
+        retyped = [path for path, (old, new) in pairs.items() if old.is_retyped(new)]
+        objects = [path for path, (_, new) in pairs.items() if new.is_object]
+        for path, pair in pairs.items():
             found = _of_type(before, now, path) if path in retyped else None
             # With another constant it is another program, but for what came back.
-            if found is None or not (found.is_returned or retyped == differing):
-                is_object = path in now.statics and now.statics[path].is_object
-                if is_object and is_seen:
+            if found is None or not (found.is_returned or len(retyped) == len(pairs)):
+                if path in objects[1:]:  # in one that is new
                     continue
-                is_seen |= is_object
-                found = _of_other(before, now, path)
+                found = _of_other(now, path, *pair)
             known = self.differences.get(path)
             if known is None or found.is_type > known.is_type:
                 self.differences[path] = found
-        if not differing and [*before.leaves] != [*now.leaves]:
-            facts, advice = _called(now), "Keep one order."
-            self.differences[""] = Difference("leaves", "in another order", facts, advice)
-
-
-def _differ(before: Compiled, now: Compiled, path: str) -> bool:
-    """Whether two calls differ in a leaf or in a constant."""
-    if before.leaves.get(path) != now.leaves.get(path):
-        return True
-    old, new = before.statics.get(path), now.statics.get(path)
-    return old is not new if old is None or new is None else not old.is_same(new)
-
-
-def _called(now: Compiled) -> list[tuple[str, str, str]]:
-    return [("called", str(now.caller or ""), "")]
 
 
 def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     """The change of a leaf's type, with its lines."""
-    old, new = before.leaves[path][0], now.leaves[path][0]
+    old, new = before.parts[path].type, now.parts[path].type
     begun, back = before.why(path).root, before.returned.get(path)
     is_returned = back is not None and back.type == new
     if begun is None and old.is_weak and path == parameter(path):
@@ -141,27 +120,30 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     return Difference(path, f"{old} -> {new}", facts, advice, why, is_returned, True)
 
 
-def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
-    """Another shape, structure or constant, and the line that made it or called."""
-    text = f"{before.described(path)} -> {now.described(path)}"
-    static = now.statics.get(path) or before.statics.get(path)
-    line, advice = origin_of_frames(static.lines) if static else None, ""
+def _called(now: Compiled) -> list[tuple[str, str, str]]:
+    return [("called", str(now.caller or ""), "")]
+
+
+def _of_other(now: Compiled, path: str, old: Part, new: Part) -> Difference:
+    """Another shape or constant, and the line that made it or called."""
+    text, advice = f"{old.shown} -> {new.shown}", ""
+    line = origin_of_frames(new.made.through) if new.made and not new.type else None
     facts = [("made", line.place, line.users.code)] if line else _called(now)
-    if static and static.is_object:
-        text = f"another {static.shown} each time"
+    if new.is_object:
+        text = f"another {new.shown} each time"
         advice = f"Make {parameter(path)} once, before the calls."
-    elif static and static.known[0] in (int, float):
-        number = f"jnp.asarray({before.described(path)})"
+    elif new.known[0] in (int, float):
         advice = (
-            f"{path} is a constant, of which each compiles anew: trace it, as {number}."
+            f"{path} is a constant, of which each compiles anew: trace it, as "
+            f"jnp.asarray({old.shown})."
         )
     return Difference(path, text, facts, advice)
 
 
 def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str:
     """What to write for a leaf that changed its type."""
-    if old.is_key or new.is_key:
-        return _KEYS
+    if "<" in old.name + new.name:  # random keys
+        return ""
     before, after = (jnp.dtype(x.name) for x in (old, new))
     place = why.begun and why.begun.users
     begin = f"At {place} begin {path} as {after}" if place else f"Begin {path} as {after}"
@@ -198,9 +180,12 @@ class Compilations:
             return
         ref, before = self._last.get(id(call.key), (None, None))
         if before is not None and ref is not None and ref() is call.key:
-            self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
+            is_elsewhere = str(before.caller) != str(now.caller)
+            is_others = is_installed(now.code.co_filename) or before.tree != now.tree
+            if not (is_elsewhere and is_others):
+                self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
         else:
-            types = hash(tuple(now.leaves.items()))
+            types = tuple((path, x.known) for path, x in now.parts.items() if x.type)
             self._new.setdefault((now.name, str(now.caller), types), []).append(now.name)
         self._last[id(call.key)] = weakref.ref(call.key), now
 
@@ -227,6 +212,4 @@ class Compilations:
             made = any(x.is_returned for x in each.differences.values())
             return 0 if made else 1 if each.types else 2
 
-        found = self._found.values()
-        told = (x for x in found if x.differences or not x.is_packages)
-        return sorted(told, key=rank)
+        return sorted((x for x in self._found.values() if x.differences), key=rank)

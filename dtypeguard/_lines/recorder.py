@@ -17,7 +17,6 @@ from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.inert import is_a, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
-from .._source.syntax import lines_of_parts
 from .values import (
     Made,
     Path,
@@ -62,9 +61,6 @@ class Recorder:
         self._strong: OrderedDict[int, None] = OrderedDict()
         self._numbers: dict[str, dict[str, Made]] = {}  # by their text and their names
         self._running: dict[int, _Running] = {}
-        # By the line of a call what a function of the user's returned there.
-        self._helpers: dict[tuple[int, int], Made | None] = {}
-        self._parts: dict[Frame, dict[str, int]] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
         # By their file and their number what lines have read.
         self._read: dict[tuple[str, int], dict[object, Made]] = {}
@@ -100,11 +96,10 @@ class Recorder:
         """A function of the user's ends or yields."""
         self._running.pop(id(frame), None)
 
-    def forget(self, code: CodeType | None = None) -> None:
-        """Calls of a function, or all, may not have been seen to end."""
-        for key, running in list(self._running.items()):  # other threads run on
-            if code in (None, running.code):
-                self._running.pop(key, None)
+    def forget(self) -> None:
+        """Numbers are known as long as it records; calls may not have been seen to end."""
+        self._running.clear()
+        self._numbers.clear()
 
     def _running_of(self, frame: FrameType) -> _Running:
         running = self._running.get(id(frame))
@@ -193,20 +188,9 @@ class Recorder:
 
     def runs(self, frame: FrameType, line: int) -> None:
         """A line begins to run, so that the one before it has run."""
-        running = self._running_of(frame)
-        words = self._words_of(frame.f_code)
+        running, words = self._running_of(frame), self._words_of(frame.f_code)
         if running.line in words:
             self._has_run(frame, running.line, words[running.line])
-        self._begins_line(running, frame, line)
-
-    def resumes(self, frame: FrameType) -> None:
-        """A line runs that was not seen to begin, and is looked at from here on."""
-        running = self._running_of(frame)
-        if running.line != frame.f_lineno:
-            self._begins_line(running, frame, frame.f_lineno)
-
-    def _begins_line(self, running: _Running, frame: FrameType, line: int) -> None:
-        words = self._words_of(frame.f_code)
         start, here = words.get(running.start), words.get(line)
         if start is None or not running.start <= line <= start.end:
             running.start, running.came = line, []
@@ -224,12 +208,6 @@ class Recorder:
         if outer is None or running is None:
             return
         found = [(path, leaf, self.made(leaf)) for path, leaf in held(value)]
-        for _, leaf, made in found:
-            if made and not is_tracer(leaf):
-                key = id(outer.f_code), outer.f_lineno
-                known = self._helpers.setdefault(key, made)
-                if known and known.through[:1] != made.through[:1]:
-                    self._helpers[key] = None  # of several lines
         if outer is frame.f_back:
             running.came += [(path, made) for path, _, made in found if made]
         else:  # what JAX calls comes out of it as other values
@@ -239,11 +217,10 @@ class Recorder:
     def returns(self, frame: FrameType, value: PyTree) -> None:
         """A call on the current line of a function of the user's returns a value."""
         leaves, line = list(held(value)), frame.f_lineno
-        words = self._words_of(frame.f_code).get(line)
         for path, leaf in leaves:  # such as an object that a call makes
             name = _name_in(path)
             if type(leaf) is float and name.isidentifier():
-                self._see(name, leaf, None, self._part(_through(frame, line), words, path))
+                self._see(name, leaf, None, _through(frame, line))
         arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
         if running := self._running.get(id(frame)):
@@ -264,8 +241,8 @@ class Recorder:
                 made = self.made(leaf)
                 if is_number(leaf):
                     if is_stored or (is_made and _name_in(path) in words.others):
-                        through = self._part(_through(frame, line), words, path)
-                        self._see(_name_in((name, *path)), leaf, words, through)
+                        name_in = _name_in((name, *path))
+                        self._see(name_in, leaf, words, _through(frame, line))
                 elif is_made and not made:
                     new.append((path, leaf))
                 elif not is_stored and words.names(path) and (made or is_of_numpy(leaf)):
@@ -282,7 +259,6 @@ class Recorder:
         if not new:
             return
         through, words = _through(frame, line), self._words_of(frame.f_code).get(line)
-        helper = self._helpers.get((id(frame.f_code), line))
         running = self._running.get(id(frame)) or _Running(frame.f_code)
         returned: Sequence[Made | None] = ()
         if running.returned[0] == line and len(running.returned[1]) == len(new):
@@ -295,33 +271,16 @@ class Recorder:
         for path, made in read:
             behind.setdefault(path[-1:], []).append((path, made))
         for (path, leaf), inner in itertools.zip_longest(new, returned):
-            type_, here = type_of(leaf), self._part(through, words, path)
-            if path and helper and helper.type == type_ and not helper.sources:
-                # Of calls that were not seen.
-                own = itertools.takewhile(lambda x: x != through[0], helper.through)
-                made = helper._replace(through=[*own, *through])
-            elif inner is not None and inner.type[0] == leaf.dtype:
-                made = Made(here, type_, [inner], is_passed=True)
+            type_ = type_of(leaf)
+            if inner is not None and inner.type[0] == leaf.dtype:
+                made = Made(through, type_, [inner], is_passed=True)
             else:
                 sources = (as_array(each, type_) for each in _of_place(behind, path))
                 sources = [*filter(None, sources)]
                 others = any(x.type != type_ and not x.type[1] for x in sources)
                 sources = [] if words and words.has_dtype else sources
-                made = Made(here, type_, sources, others)
+                made = Made(through, type_, sources, others)
             self._add(leaf, made)
-
-    def _part(
-        self, through: Sequence[Frame], words: Words | None, path: Path
-    ) -> Sequence[Frame]:
-        """The line of a part that a statement of several lines writes out, and callers."""
-        line, *callers = through
-        parts = dict[str, int]()
-        if words and words.end > line.line:
-            if line not in self._parts:
-                self._parts[line] = lines_of_parts(line.file, line.line)
-            parts = self._parts[line]
-        number = next(filter(None, map(parts.get, reversed(path))), line.line)
-        return [line._replace(line=number), *callers]
 
     def _held(
         self, frame: FrameType, name: str, words: Words | None

@@ -1,27 +1,20 @@
 """A lock in a file: written, read, and compared with a step; what changed, line by line."""
 
-import contextlib
 import json
-import os
 import re
 import tomllib
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._carry.carry import carry_of
-from .._leaves.compat import check_release, set_x64
 from .._leaves.rows import columns
-from .._leaves.types import Step
-from .compare import Causes, Differences, LeafChange, LockCause, causes, differences
-from .computations import KINDS, LockEntry, code_of
-from .step import Lock, LockedCall, TracedStep, name_of_file, traced_step
+from .compare import Causes, FunctionChange, LeafChange, LockCause, causes, differences
+from .computations import KINDS, LockEntry
+from .step import TABLES, Lock, TracedStep
 
 _FORMAT = 2
 _END = "# End of the lock."
 _COUNT = re.compile(r"(.*) \((\d+)\)")
-_TABLES = "inputs", "outputs"
 _MOST = 8  # functions that follow, or leaves of a line
 
 
@@ -44,7 +37,7 @@ def text_of(lock: Lock) -> str:
             counts = Counter(sorted(x.text for x in entries if x.kind == kind))
             items = [_quoted(f"{x} ({n})" if n > 1 else x) for x, n in counts.items()]
             lines += [f"{kind} = [{', '.join(items)}]"] * bool(items)
-    for table in _TABLES:
+    for table in TABLES:
         if types := getattr(lock, table):
             lines += ["", f"[{table}]"]
             lines += [f"{_key(path)} = {_quoted(name)}" for path, name in types.items()]
@@ -61,33 +54,27 @@ def _quoted(text: str) -> str:
 
 def read(path: str) -> Lock:
     """Reads the lock in a file."""
-    again = (
-        f"Restore {path}, with `git checkout` for example, or remove it and write anew; in "
-        "a merge conflict take either side and update."
-    )
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         data = tomllib.loads(text)
-        lock = _lock(data) if data.get("format") == _FORMAT else None
-        if lock and not text.rstrip().endswith(_END):
+        if (known := data.get("format")) != _FORMAT:
+            raise ValueError(f"it has format {known}; this dtypeguard reads {_FORMAT}")
+        if not text.rstrip().endswith(_END):
             raise ValueError("its last line is missing")
+        return _lock(data)
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror}."
         raise LockError(f"{reason} Write it with --out {path}.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
-        reason = f"{type(error).__name__}: {error}"
-        raise LockError(f"{path} is damaged: {reason}. {again}") from None
-    if lock is None:
         raise LockError(
-            f"{path} has format {data.get('format')}; this dtypeguard reads format "
-            f"{_FORMAT}. Use the dtypeguard that wrote it, or remove it and write anew."
-        )
-    return lock
+            f"{path} cannot be used: {type(error).__name__}: {error}. Restore it, or "
+            "remove it and write anew; in a merge conflict take either side and update."
+        ) from None
 
 
 def _lock(data: dict[str, Any]) -> Lock:
-    tables = {name: dict(data.get(name, {})) for name in _TABLES}
+    tables = {name: dict(data.get(name, {})) for name in TABLES}
     functions = {
         # Other keys are for what later versions say of a function.
         (file, function): [
@@ -97,7 +84,7 @@ def _lock(data: dict[str, Any]) -> Lock:
             for text in _repeated(item)
         ]
         for file, inside in data.items()
-        if file not in (*_TABLES, "format", "step")
+        if file not in (*TABLES, "format", "step")
         for function, kinds in inside.items()
     }
     return Lock(str(data["step"]), functions, **tables)
@@ -108,76 +95,53 @@ def _repeated(item: str) -> list[str]:
     return [counted[1]] * int(counted[2]) if counted else [item]
 
 
-def lock_of(
-    step: Step,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    path: str | None,
-    x64: bool | None = None,
-    owner: str = "lock",
-) -> TracedStep:
-    """What a step computes in now."""
-    check_release(owner)
-    flag = contextlib.nullcontext() if x64 is None else set_x64(x64)
-    folder = os.path.dirname(os.path.abspath(path or "lock"))
-    with flag, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the program warns when it runs
-        place = carry_of(owner, step)._replace(places=())
-        call = LockedCall(step, place, args, dict(kwargs))
-        name, code = place.step, code_of(step)
-        if code is not None:
-            file = name_of_file(code.co_filename, folder)
-            name = f"{file}:{code.co_qualname.replace('<locals>.', '')}"
-        return traced_step(call, step, name, folder)
-
-
 class Locked(NamedTuple):
     """A step as it is now, beside the lock in a file."""
 
     now: TracedStep
     path: str
-    found: Differences
+    functions: list[FunctionChange]
+    leaves: list[LeafChange]
 
     @property
     def holds(self) -> bool:
         """Whether nothing differs."""
-        return not (self.found.functions or self.found.leaves)
+        return not (self.functions or self.leaves)
 
     def causes(self) -> Causes:
-        """The causes of what is more than a function that moved."""
-        rest = [x for x in self.found.functions if x.added or x.removed]
-        return causes(self.found._replace(functions=rest), self.now)
+        """What changed, line by line."""
+        return causes(self.functions, self.leaves, self.now)
 
     def report(self, update: str = "") -> str:
         """What differs, cause by cause; ends with how to accept it."""
         found, functions, leaves = self.causes()
-        count = "1 cause" if len(found) == 1 else f"{len(found)} causes"
+        count = f"{len(found)} cause{'s' * (len(found) > 1)}"
         count = count if found else "functions moved"
         text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
         for cause in found:
             text += text_of_cause(cause)
-        moved = [(x.moved_from, x.name) for x in self.found.functions]
+        moved = [(x.moved_from, ":".join(x.function)) for x in self.functions]
         text += [f"  {':'.join(old)} moved to {new}" for old, new in moved if old]
         if functions:
             shown = ", ".join(name for _, name in functions[:_MOST])
             left = len(functions) - _MOST
             text.append(f"  and so: {shown}{f' and {left} more' * (left > 0)}")
         if leaves:
-            text += ["  and so:", *(f"    {x}" for x in _columns(_of_leaves(leaves)))]
+            text += ["  and so:", *(f"    {x}" for x in _columns([x[:3] for x in leaves]))]
         return "\n".join([*text, *[f"If it should be so: {update}"] * bool(update)])
 
 
 def compared(now: TracedStep, path: str) -> Locked:
     """A step beside the lock in a file."""
     lock = read(path)
-    found = differences(lock, now)
-    is_other = found.leaves or any(x.added or x.removed for x in found.functions)
+    functions, leaves = differences(lock, now)
+    is_other = leaves or any(x.added or x.removed for x in functions)
     if lock.step != now.lock.step and is_other:  # not only another name
         raise LockError(
             f"{path} is the lock of {lock.step}, and this is {now.lock.step}. Name its own "
             f"file, or remove {path} if {lock.step} is gone."
         )
-    return Locked(now, path, found)
+    return Locked(now, path, functions, leaves)
 
 
 _Row = tuple[str, str, str]  # what it is, as locked, and now; "" where there is none
@@ -196,11 +160,8 @@ def data_of_cause(cause: LockCause) -> dict[str, Any]:
     """A cause for JSON."""
     return {
         "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
-        "function": cause.change.name if cause.change else "",
-        "changes": [
-            {"what": what, "locked": locked, "now": now}
-            for what, locked, now in _rows(cause)
-        ],
+        "function": ":".join(cause.change.function) if cause.change else "",
+        "changes": [dict(zip(("what", "locked", "now"), row)) for row in _rows(cause)],
     }
 
 
@@ -212,11 +173,7 @@ def _rows(cause: LockCause) -> list[_Row]:
     forward = [kind for kind in kinds if not kind.startswith("backward")]
     text = lambda entries, kind: "; ".join(x.text for x in entries if x.kind == kind)
     rows = [(x, text(removed, x), text(added, x)) for x in forward or kinds]
-    return rows + _of_leaves(cause.leaves)
-
-
-def _of_leaves(changes: Iterable[LeafChange]) -> list[_Row]:
-    return [(f"{x.table} {x.path}", x.before, x.after) for x in changes]
+    return rows + [x[:3] for x in cause.leaves]
 
 
 def _columns(rows: Sequence[_Row]) -> list[str]:

@@ -8,8 +8,9 @@ does it matter how a user's line is split.
 
 import functools
 import inspect
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import CodeType
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from .._lines.tracebacks import Chain, calls_by_jaxpr
 from .._numbers.primitives import is_key, moves
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
+from .._source.origin import Origin, origin_at
 
 PRODUCT, SUM, CAST, OTHER = "products", "sums", "casts", "arithmetic"
 BACKWARD = "backward_"
@@ -69,11 +71,6 @@ class Computation:
         self._sums: set[str] = set()
         self._casts = self._computes = False
 
-    @property
-    def is_move(self) -> bool:
-        """Whether it only moves values, as `reshape` does."""
-        return not (self._products or self._sums or self._casts or self._computes)
-
     def add(self, eqn: JaxEquation, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
@@ -90,10 +87,15 @@ class Computation:
 
     def _add_product(self, eqn: JaxEquation) -> None:
         left, right, out = (_name(v.aval) for v in (*eqn.invars[:2], eqn.outvars[0]))
-        text = f"{left} @ {right} -> {out}"
-        if precision := _precision(eqn.params.get("precision")):
-            text += f", precision {precision}"
-        self._products[text] = {left, right}, {out}
+        asked = _precision(eqn.params.get("precision"))
+        self._products[f"{left} @ {right} -> {out}{asked}"] = {left, right}, {out}
+
+    @property
+    def line(self) -> Origin:
+        """Its line of source."""
+        code, instruction = self.chain[0]
+        places = itertools.islice(code.co_positions(), instruction // 2, None)
+        return line_in(code, next(places, (None,))[0] or code.co_firstlineno)
 
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
@@ -107,25 +109,23 @@ class Computation:
         flow = ", ".join(sorted(gives))
         if takes != gives:
             flow = f"{', '.join(sorted(takes))} -> {flow}".strip()
-        cast, other = (MIRRORED, MIRRORED) if self.is_backward else (CAST, OTHER)
+        kind = MIRRORED if self.is_backward else OTHER
         if self._sums:
-            inside = ", ".join(sorted(self._sums))
-            text = flow if {inside} == takes == gives else f"{flow} in {inside}"
-            found.append(LockEntry(prefix + SUM, text))
+            kind, inside = prefix + SUM, ", ".join(sorted(self._sums))
+            flow = flow if {inside} == takes == gives else f"{flow} in {inside}"
         elif self._products:
             known = [set().union(*each) for each in zip(*self._products.values())]
-            if not (takes <= known[0] and gives <= known[1]):
-                found.append(LockEntry(other, flow))
+            if takes <= known[0] and gives <= known[1]:
+                return found
         elif self._casts and not self._computes and len(takes) < 2:
-            if takes and takes != gives:
-                found.append(LockEntry(cast, flow))
-        else:
-            found.append(LockEntry(other, flow))
-        return found
+            if not takes or takes == gives:
+                return found
+            kind = MIRRORED if self.is_backward else CAST
+        return [*found, LockEntry(kind, flow)]
 
 
 def computations(
-    graph: Graph, step: Step, name_of: Callable[[str], str]
+    graph: Graph, step: CodeType | None, name_of: Callable[[str], str]
 ) -> list[Computation]:
     """What the calls of the user's compute, in the order of the program."""
     is_own, name_of = functools.cache(_is_own_of(step)), functools.cache(name_of)
@@ -139,7 +139,7 @@ def computations(
             key = chain, Written(stack).is_backward
             if key not in found:
                 code = chain[0][0]
-                function = name_of(code.co_filename), function_name(code)
+                function = name_of(code.co_filename), _function_name(code)
                 found[key] = Computation(function, *key)
             found[key].add(stack[0], is_of_optimizer)
             of[id(equation)] = found[key]
@@ -162,47 +162,42 @@ def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool
 
 def _connect(graph: Graph, order: Iterable[Equation], of: dict[int, Computation]) -> None:
     """Fills in what each computation takes from others and gives to others."""
-
-    def use(value: int, user: Computation | None) -> None:
-        aval = graph.avals[value]
+    uses = [(value, of.get(id(each))) for each in order for value in each.inputs]
+    for value, user in [*uses, *((value, None) for value in graph.outputs)]:
         for source in _sources(graph, value):
-            equation = graph.made_by.get(source)
-            maker = of.get(id(equation)) if equation else None
+            maker = of.get(id(graph.made_by.get(source)))
             if user is not None and maker is not None and user.chain == maker.chain:
                 continue  # its own, or what it keeps for its derivative
-            is_number = source in graph.constants and not aval.shape
+            is_number = source in graph.constants and not graph.avals[value].shape
             if user is not None and not is_number:
-                user.takes[source] = aval
+                user.takes[source] = graph.avals[value]
             if maker is not None:
                 maker.gives[source] = graph.avals[source]
-
-    for equation in order:
-        for value in equation.inputs:
-            use(value, of.get(id(equation)))
-    for value in graph.outputs:
-        use(value, None)
 
 
 def _sources(graph: Graph, value: int) -> Iterable[int]:
     """Where a value comes from, past the boundaries of calls, loops and branches."""
-    seen, ends = {value: None}, []
-    for one in (left := [value]):
-        if one not in graph.same:
-            ends.append(one)
-        left += [x for x in graph.same.get(one, ()) if x not in seen]
-        seen |= dict.fromkeys(left)
-    return ends
+    found, seen = [value], {value}
+    for each in found:
+        new = [x for x in graph.same.get(each, ()) if x not in seen]
+        found += new
+        seen.update(new)
+    return [x for x in found if x not in graph.same]
 
 
-def function_name(code: CodeType) -> str:
+def line_in(code: CodeType, line: int) -> Origin:
+    """A line of a function."""
+    return origin_at(code.co_filename, line, _function_name(code))
+
+
+def _function_name(code: CodeType) -> str:
     """The name of a function; what is written in it without a name is a part of it."""
     parts = [part for part in code.co_qualname.split(".") if part not in _UNNAMED]
     return ".".join(parts) or "<module>"
 
 
-def _is_own_of(step: Step) -> Callable[[str], bool]:
+def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
     """Tells whether a file is the user's own, or of the package that the step is in."""
-    code = code_of(step)
     home = package(code.co_filename) if code is not None else ""
     return lambda file: not is_installed(file) or (home != "" and package(file) == home)
 
@@ -222,27 +217,29 @@ def _counts(aval: Aval) -> bool:
     return is_short or family in ("float", "complex")
 
 
+_OF_FLAG = {"float64": "float32", "complex128": "complex64"}
+
+
 def _name(aval: Aval) -> str:
     """The type of a value. What the x64 flag alone changes looks the same."""
     if is_key(aval):
         return "key"
     if not _counts(aval):
         return kind(getattr(aval, "dtype", None)) or ""
-    name, is_weak = str(aval.dtype), getattr(aval, "weak_type", False)
-    if is_weak:
-        name = {"float64": "float32", "complex128": "complex64"}.get(name, name)
-    return f"weak {name}" if is_weak else name
+    name = str(aval.dtype)
+    if not getattr(aval, "weak_type", False):
+        return name
+    return f"weak {_OF_FLAG.get(name, name)}"
 
 
-def _names(avals: Iterable[Aval]) -> set[str]:
+def _names(avals: Collection[Aval]) -> set[str]:
     """The types of values: those that count, if any does."""
-    avals = list(avals)
     counted = list(filter(_counts, avals))
     return set(filter(None, map(_name, counted or avals)))
 
 
 def _precision(asked: object) -> str:
-    """What a product asks for: "highest", "high/default", or the name of an algorithm."""
+    """What a product asks for, such as "highest", "high/default" or an algorithm."""
     each = asked if isinstance(asked, tuple) else (asked,)
-    names = [str(getattr(x, "name", x)).lower() for x in each if x is not None]
-    return "" if set(names) <= {"default"} else "/".join(dict.fromkeys(names))
+    names = dict.fromkeys(str(getattr(x, "name", x)).lower() for x in each if x is not None)
+    return "" if {*names} <= {"default"} else f", precision {'/'.join(names)}"

@@ -3,20 +3,23 @@
 import functools
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from .._carry.carry import Call
+from .._carry.carry import Call, carry_of
 from .._carry.split import SplitTree
-from .._leaves.arguments import parameters
+from .._costs.costs import input_names
+from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
 from .._leaves.groups import parts
 from .._leaves.types import PyTree, Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, Function, LockEntry, computations
+from .computations import Computation, Function, LockEntry, code_of, computations
 
 Types = dict[str, str]
+INPUTS, OUTPUTS = TABLES = "inputs", "outputs"
 _INDEX = re.compile(r"\[\d+\]")
 _NUMBER = re.compile(r"\d+")
 
@@ -56,11 +59,26 @@ class LockedCall(Call):
         return [SplitTree(self._spread(x)) for x in given], SplitTree(self._spread(result))
 
 
-def traced_step(call: LockedCall, step: Step, name: str, folder: str) -> TracedStep:
-    """Traces a step and reads what it computes in."""
-    program = trace(lambda: call)
+def lock_of(
+    step: Step,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    path: str | None,
+    x64: bool | None = None,
+    owner: str = "lock",
+) -> TracedStep:
+    """Traces a step and reads what it computes in; files are named as seen from a path."""
+    check_release(owner)
+    with set_x64(x64), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the program warns when it runs
+        place = carry_of(owner, step)._replace(places=())
+        program = trace(lambda: LockedCall(step, place, args, dict(kwargs)))
+    folder = os.path.dirname(os.path.abspath(path or "lock"))
     name_of = functools.partial(name_of_file, folder=folder)
-    found = computations(program.step, step, name_of)
+    name, code = place.step, code_of(step)
+    if code is not None:
+        name = f"{name_of(code.co_filename)}:{code.co_qualname.replace('<locals>.', '')}"
+    found = computations(program.step, code, name_of)
     functions: dict[Function, list[LockEntry]] = {}
     for each in found:
         if each.entries:
@@ -82,7 +100,7 @@ def name_of_file(file: str, folder: str) -> str:
 
 def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     """Inputs and outputs; objects that are changed in place are both."""
-    graph, names = program.step, [*parameters(step)]
+    graph = program.step
     of_objects = lambda trees: [
         name + path for name, x in zip(program.names, trees) for path in x.paths
     ]
@@ -90,21 +108,12 @@ def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
         TypedLeaf(path, f"{'weak ' * is_weak(x := graph.avals[n])}{x.dtype}", n)
         for path, n in zip(paths, values)
     ]
-    given = [_of_argument(path, names) for path in program.rest.paths]
+    given = [x.path for x in input_names(step, program.rest.paths)]
     made = [f"result{path}" for path in program.others.paths]
     return {
-        "inputs": typed([*of_objects(program.carried), *given], graph.inputs),
-        "outputs": typed([*of_objects(program.returned), *made], graph.outputs),
+        INPUTS: typed([*of_objects(program.carried), *given], graph.inputs),
+        OUTPUTS: typed([*of_objects(program.returned), *made], graph.outputs),
     }
-
-
-def _of_argument(path: str, names: Sequence[str]) -> str:
-    """A path in the arguments, `[0][1]['x']` or `[1]['key']`, by the parameter's name."""
-    which, _, rest = path[1:].partition("]")
-    key, _, rest = rest[1:].partition("]")
-    if which == "0":
-        key = names[int(key)] if int(key) < len(names) else f"args[{key}]"
-    return key.strip("'\"") + rest
 
 
 _Rest = tuple[str, ...]  # of a path

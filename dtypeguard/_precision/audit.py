@@ -1,6 +1,7 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -14,11 +15,11 @@ from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .curve import search_if_asked
+from .curve import searched
 from .losses import advice_of, line_losses
-from .planned import BUDGET, ONE_INPUT, PlannedInputs, inputs_of
+from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
-from .products import ProductRuns, check_options, product_losses
+from .products import check_options, product_losses
 from .report import PrecisionReport
 
 
@@ -179,9 +180,11 @@ def audit_call(
         prepared = prepare(subject, traced, graph, formats, show_status)
         measures, runs = prepared.measures, prepared.runs
         compiled = runs.compiled()
-        plan = search_if_asked(prepared, tolerance, inputs, show_status)
-        if isinstance(runs, ProductRuns):
-            found = product_losses(measures, runs, tolerance, show_status)
+        plan = None
+        if tolerance is not None and inputs.budget and has_plan(formats):
+            plan = searched(prepared, tolerance, inputs, show_status)
+        if products is not None:
+            found = product_losses(measures, runs, products, tolerance, show_status)
         else:
             remedy = functools.partial(advice_of, formats, traced.has_float64)
             lines = plan and plan.lines
@@ -189,26 +192,24 @@ def audit_call(
         stuck = runs.unmoved() if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-        flipped, words = runs.flipped(measures.total), runs.words
-    paths, left_out, mended, left, price = traced.paths, prepared.left_out, *found.run[:3]
+        flipped = runs.flipped(measures.total)
+    paths = traced.paths
+    mended, price = found.run.error, found.run.price
     if plan is not None:
         mended = plan.plan.error or 0.0
         has_products = work is not None and any(work.flops.values())
-        left = runs.left(mended)
         price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
-    counted = [n for n in range(len(paths)) if n not in left_out]
+    counted = [n for n, size in enumerate(runs.own.sizes) if size < math.inf]
     return PrecisionReport(
         error=runs.total,
         outputs={paths[n]: runs.by_output[n] for n in counted},
         losses=found.lines,
         fix=found.fix,
         mended=mended,
-        left=left,
         price=price,
-        unmoved={paths[n]: share for n, share in stuck.items() if n not in left_out},
+        unmoved={paths[n]: share for n, share in stuck.items() if n in counted},
         vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
         not_finite=prepared.not_finite,
-        once=runs.once,
         compiled=compiled,
         flipped=flipped,
         decisions=runs.decisions,
@@ -219,7 +220,6 @@ def audit_call(
         not_examined=tuple(sorted(measures.program.unknown)),
         is_of_integers=not measures.are_floats,
         raises=measures.raises,
-        words=words,
         **compared,
         **setting,
     )

@@ -3,19 +3,17 @@
 import dataclasses
 import math
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from .._autocast.plan import ALL, PRODUCTS, Plan
-from .._leaves.rows import columns, percent, shown_fields
+from .._leaves.rows import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
-from .planned import PlannedInputs, Trials, has_plan, plannable
+from .losses import smallest
+from .planned import PlannedInputs, Trials, plannable
 from .prepared import Prepared, Show, running
 from .ranking import Ranking
-from .rows import plain
 
 # Without a tolerance, the plan keeps this part of what can be narrow.
 _MOST_SHARE = 0.95
@@ -29,23 +27,19 @@ _WORST = 5
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanSearch:
-    """How a plan was found; `print` it.
+    """A plan that was searched or checked, with the runs that show what it does.
 
     Attributes:
         plan: the plan.
         curve: plans from all narrow to all wide, with their figures; it is one of them.
-        runs: how many runs of the program were made.
-        seconds: how long that took.
         notes: what a reader of the figures has to know.
         lines: the numbers of the program's lines that its entries name.
     """
 
     plan: Plan
     curve: tuple[Plan, ...]
-    runs: int
-    seconds: float
     notes: tuple[str, ...] = ()
-    lines: frozenset[int] = frozenset()
+    lines: frozenset[int] = dataclasses.field(default=frozenset(), repr=False)
 
     @property
     def is_within(self) -> bool:
@@ -79,16 +73,7 @@ class PlanSearch:
         return columns(rows)
 
     def __str__(self) -> str:
-        lines = [self.headline, *self.rows(), "", *self.notes]
-        return "\n".join([*lines, f"{self.runs} runs in {self.seconds:.0f} s."])
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        found = shown_fields(self) | shown_fields(self.plan)
-        del found["plan"]
-        found["curve"] = [shown_fields(plan) for plan in self.curve]
-        return plain(found) | {"seconds": round(self.seconds, 3), "ok": self.is_of_use}
+        return "\n".join([self.headline, *self.rows(), *self.notes])
 
     def __repr__(self) -> str:
         return f"PlanSearch({self.headline})"
@@ -118,9 +103,6 @@ def _off(plan: Plan) -> str:
     return f"{off}, {'' if is_within(plan) else 'not '}within {percent(plan.tolerance)}"
 
 
-# The search
-
-
 def plan_call(
     f: Function,
     args: Args,
@@ -136,15 +118,6 @@ def plan_call(
         return searched(prepared, tolerance, inputs, show_status)
 
 
-def search_if_asked(
-    prepared: Prepared, tolerance: float | None, inputs: PlannedInputs, show_status: Show
-) -> PlanSearch | None:
-    """The plan of a program that was run; None without a tolerance, or in other dtypes."""
-    if tolerance is None or not inputs.budget or not has_plan(prepared.formats):
-        return None
-    return searched(prepared, tolerance, inputs, show_status)
-
-
 def searched(
     prepared: Prepared,
     tolerance: float | None,
@@ -153,10 +126,10 @@ def searched(
 ) -> PlanSearch:
     """Searches the plan of a program that was run.
 
-    Lines are ranked by one compiled program; each row of the curve is then run as
-    `autocast` has it, on all inputs.
+    Lines are ranked by runs equation by equation; each row of the curve is then run as
+    `autocast` has it, compiled, on all inputs.
     """
-    started, trials = time.monotonic(), Trials(prepared, inputs)
+    trials = Trials(prepared, inputs)
     scaled = prepared.runs.scaled()
     bare = Plan(
         np.dtype(trials.program.formats.narrow),
@@ -176,7 +149,7 @@ def searched(
         return rows[frozenset(wide)]
 
     bare_error, order = ranking.error(()), ranking.order()
-    choose = lambda bound: ranking.whole(_choose(order, ranking, bound))
+    choose = lambda bound: ranking.whole(smallest(order, ranking.error, bound))
     wanted = [frozenset(), ranking.whole(order[:1]), _cheap(order, ranking)]
     if tolerance is None:
         wanted += [choose(part * bare_error) for part in _PARTS]
@@ -204,32 +177,9 @@ def searched(
     return PlanSearch(
         plan=every[key],
         curve=(*sorted(every.values(), key=by_share),),
-        runs=ranking.count + len(every),
-        seconds=time.monotonic() - started,
         notes=(*_notes(trials, ranking, every[key]),),
         lines=ranking.lines(key or ()),
     )
-
-
-def _choose(order: Sequence[int], ranking: Ranking, bound: float) -> list[int]:
-    """What is enough for a bound, with nothing that is not needed, and least work.
-
-    The best ones for their price are taken first, or the cheapest ones.
-    """
-    work = lambda number: ranking.parts[number].work
-    found = list[list[int]]()
-    for tried in (order, sorted(order, key=work)):
-        least, most = 0, len(tried)
-        while least < most:
-            middle = (least + most) // 2
-            is_enough = ranking.error(tried[:middle]) <= bound
-            least, most = (least, middle) if is_enough else (middle + 1, most)
-        left = [*tried[:most]]
-        for item in reversed(left):
-            others = [other for other in left if other != item]
-            left = others if ranking.error(others) <= bound else left
-        found.append(left)
-    return min(found, key=lambda left: sum(map(work, left)))
 
 
 def _cheap(order: Sequence[int], ranking: Ranking) -> frozenset[int]:
@@ -248,16 +198,13 @@ _Key = frozenset[int] | None
 
 def _marked(rows: Mapping[_Key, Plan], tolerance: float | None) -> _Key:
     """The row with most narrow of those within a tolerance, or the best cheap one."""
-    error, share = ({k: getattr(x, n) or 0.0 for k, x in rows.items()} for n in _FIGURES)
+    error, share = (lambda k: rows[k].error or 0.0), (lambda k: rows[k].share or 0.0)
     if tolerance is None:
-        cheap = [k for k in rows if share[k] >= _MOST_SHARE * max(share.values())]
-        return min(cheap, key=error.__getitem__)
-    within = [k for k in rows if error[k] <= tolerance]
-    worth = lambda k: (share[k], -len(rows[k].entries), -error[k])
-    return max(within, key=worth) if within else min(rows, key=error.__getitem__)
-
-
-_FIGURES = "error", "share"
+        most = max(map(share, rows))
+        return min((k for k in rows if share(k) >= _MOST_SHARE * most), key=error)
+    within = [k for k in rows if error(k) <= tolerance]
+    worth = lambda k: (share(k), -len(rows[k].entries), -error(k))
+    return max(within, key=worth) if within else min(rows, key=error)
 
 
 def _notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
@@ -274,51 +221,6 @@ def _notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
         yield "The runs were spent before all lines were tried."
 
 
-# The check
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanCheck:
-    """What a program by a plan was measured to be.
-
-    Attributes:
-        path: of the plan.
-        plan: the plan.
-        now: the plan with the tolerance and the figures of the check.
-        worst: the narrow lines that cause most alone, with that error; none if within.
-    """
-
-    path: str
-    plan: Plan
-    now: Plan
-    worst: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def is_within(self) -> bool:
-        """Whether it is within the tolerance; without one, whether it is finite."""
-        return is_within(self.now)
-
-    def __str__(self) -> str:
-        plan, now = self.plan, self.now
-        lines = [f"{self.path}: {_off(now)}."]
-        lines.append(
-            f"Now {percent(now.share or 0.0)} of the multiply-adds are {plan.narrow}; in "
-            f"the plan {percent(plan.share or 0.0)}, {percent(plan.error or 0.0)} off."
-        )
-        if self.worst:
-            worst = columns([(percent(x), name) for name, x in self.worst])
-            lines += [f"Of what is {plan.narrow}, these lines lose most alone:"]
-            lines += [*(f"  {x}" for x in worst)]
-            lines.append("Search a plan anew, or give one of them an entry.")
-        return "\n".join(lines)
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        own = {"path": self.path, "worst": self.worst, "ok": self.is_within}
-        return plain(shown_fields(self.now) | own)
-
-
 def check_call(
     f: Function,
     args: Args,
@@ -327,7 +229,7 @@ def check_call(
     tolerance: float | None,
     inputs: PlannedInputs,
     show_status: Show,
-) -> PlanCheck:
+) -> PlanSearch:
     """Measures a function by the plan of a file."""
     plan = Plan.load(path)
     prepared = plannable(f, args, kwargs, plan.narrow, show_status)
@@ -336,11 +238,16 @@ def check_call(
         show_status("running it by the plan")
         bound = plan.tolerance if tolerance is None else tolerance
         now = trials.measured(dataclasses.replace(plan, tolerance=bound))
-        found = PlanCheck(os.fspath(path), plan, now)
-        if not found.is_within:
+        notes = []
+        if plan.error is not None:
+            share = percent(plan.share or 0.0)
+            notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
+        if not is_within(now):
             ranking = Ranking(trials, plan, inputs.budget, show_status)
-            alone = {str(x): ranking.alone(n) for n, x in enumerate(ranking.parts)}
-            known = [(name, x) for name, x in alone.items() if x is not None]
-            worst = sorted(known, key=lambda each: -each[1])
-            found = dataclasses.replace(found, worst=(*worst[:_WORST],))
-        return found
+            alone = [(ranking.alone(n), x) for n, x in enumerate(ranking.parts)]
+            worst = sorted((x, str(part.entries[-1])) for x, part in alone if x is not None)
+            rows = [(percent(x), name) for x, name in worst[: -_WORST - 1 : -1]]
+            notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
+            notes += [f"  {row}" for row in columns(rows)]
+            notes.append("Search a plan anew, or give one of them an entry.")
+    return PlanSearch(now, (now,), (*notes,))

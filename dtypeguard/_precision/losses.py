@@ -30,13 +30,6 @@ _MOST_ALONE, _MOST_TOGETHER, _MOST_RUNS = 8, 64, 96
 _MOST_PRICE = 0.5
 
 
-class Found(NamedTuple):
-    """Lines that are worth computing wider: their numbers, and the run with them wide."""
-
-    lines: list[int]
-    run: WideRun
-
-
 class Losses(NamedTuple):
     """The lines that lose precision, those to compute wider, the run with these."""
 
@@ -61,18 +54,16 @@ def line_losses(
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
     weight = measures.about if cancel else lambda number: abs(shares[number])
-    # A tie is in the order of the source.
-    place = lambda origin: ("", 0) if origin is None else (origin.file, origin.line)
-    places = [place(line.origin) for line in measures.program.lines]
-    rank = lambda n: (-float(f"{weight(n):.2g}"), places[n])
+    # What is nearly the same is in the order of the program.
+    rank = lambda number: -float(f"{weight(number):.2g}")
     order = sorted(range(len(shares)), key=rank)
     show_status("looking for a small set of lines")
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
     scaling, bound = runs.scaled(), allowed(runs, tolerance)
     flipped = runs.flipped(measures.total)
-    found, alone = Found([], runs.nothing), dict[int, WideRun]()
+    found, alone = runs.nothing, dict[int, WideRun]()
     if planned is not None:
-        found = found._replace(lines=[n for n in order if n in planned])
+        found = found._replace(lines=tuple(n for n in order if n in planned))
     elif scaling is None or scaling.error > bound:  # to scale the loss costs nothing
         tried = [*important]
         if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
@@ -91,70 +82,82 @@ def line_losses(
                 left=math.nan if wide is None else wide.left,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=remedy(line, found.run.keeps),
+                remedy=remedy(line, found.keeps),
                 cast=shown_casts([*line.casts]) if line.casts else None,
             )
     fix = tuple(losses[number] for number in found.lines)
-    return Losses(tuple(losses.values()), fix, found.run, scaling)
+    return Losses(tuple(losses.values()), fix, found, scaling)
 
 
 def _fix(
     runs: Runs, order: Sequence[int], few: Sequence[int], bound: float, is_asked: bool
-) -> Found:
+) -> WideRun:
     """The cheapest line that is enough; else some lines, each of which is needed.
 
     If none are enough and no tolerance was asked for, what leaves half is of use as well.
     """
-    nothing, lines = Found([], runs.nothing), runs.program.lines
+    lines = runs.program.lines
     alone = {n: _better(runs, [n], bound) for n in few}
-    dear = {n for n, each in alone.items() if each.run.price > _MOST_PRICE}
+    dear = {n for n, each in alone.items() if each.price > _MOST_PRICE}
     if not is_asked:  # to keep inputs wide is no more than to compute all so
         inputs = {n for n in dear if lines[n].origin is None}
         order = [n for n in order if n not in inputs]
         alone = {n: each for n, each in alone.items() if n not in inputs}
     if not alone or runs.total <= bound:
-        return nothing
-    is_enough = lambda each: each.run.error <= bound
-    enough = sorted(filter(is_enough, alone.values()), key=lambda each: each.run.price)
+        return runs.nothing
+    is_enough = lambda each: each.error <= bound
+    enough = sorted(filter(is_enough, alone.values()), key=lambda each: each.price)
     if enough and enough[0].lines[0] not in dear:
         return enough[0]
-    left = lambda n: alone[n].run.left if n in alone else 1.0
+    left = lambda n: alone[n].left if n in alone else 1.0
     # What makes most products wide comes last, and is dropped first.
     ranked = sorted(order, key=lambda n: (n in dear, left(n)))[:_MOST_TOGETHER]
-    count, begun = 1, runs.count
-    together = _better(runs, ranked[:1], bound)
-    while count < len(ranked) and not is_enough(together):
-        count *= 2
-        together = _better(runs, ranked[:count], bound)
-    for number in [*reversed(together.lines)] if is_enough(together) else ():
-        others = [n for n in together.lines if n != number]
-        if others and runs.count - begun < _MOST_RUNS:
-            fewer = _better(runs, others, bound)
-            together = fewer if is_enough(fewer) else together
-    is_dear = together.run.price > _MOST_PRICE
+    most = runs.count + _MOST_RUNS
+    error = lambda lines: (
+        _better(runs, lines, bound).error if runs.count < most else math.inf
+    )
+    together = _better(runs, smallest(ranked, error, bound), bound)
+    is_dear = together.price > _MOST_PRICE
     if is_enough(together):
         return enough[0] if enough and is_dear else together
     if is_asked:  # which no lines reach
         return together
     tried = [*alone.values(), together]
-    helps = [each for each in tried if each.run.error <= _HALF**0.5 * runs.total]
-    few_first = lambda x: (round(4 * x.run.left), len(x.lines), x.run.left)
-    return min(helps, key=few_first, default=nothing)
+    helps = [each for each in tried if each.error <= _HALF**0.5 * runs.total]
+    few_first = lambda x: (round(4 * x.left), len(x.lines), x.left)
+    return min(helps, key=few_first, default=runs.nothing)
 
 
-def _better(runs: Runs, lines: Sequence[int], bound: float) -> Found:
+def smallest(
+    ranked: Sequence[int], error: Callable[[list[int]], float], bound: float
+) -> list[int]:
+    """The first of ranked items that are enough together, less what is not needed.
+
+    They are 1, 2, 4, 8 ...: all of them, if these are not enough.
+    """
+    count = 1
+    while count < len(ranked) and error([*ranked[:count]]) > bound:
+        count *= 2
+    found = [*ranked[:count]]
+    for item in reversed(found) if error(found) <= bound else ():
+        others = [other for other in found if other != item]
+        found = others if others and error(others) <= bound else found
+    return found
+
+
+def _better(runs: Runs, lines: Sequence[int], bound: float) -> WideRun:
     """The better run with some lines wide: what they make stays wide, or is cast back."""
     kept = runs.with_wide(lines, keeps=True)
     # Inputs are not cast back, and what makes no product wide costs nothing.
     is_line = all(runs.program.lines[number].origin is not None for number in lines)
     if not is_line or (kept.error <= bound and not kept.price):
-        return Found([*lines], kept)
+        return kept
     cast = runs.with_wide(lines, keeps=False)
     if kept.error <= bound:
         is_better = cast.error <= bound and cast.price < kept.price
     else:
         is_better = cast.error < kept.error
-    return Found([*lines], cast if is_better else kept)
+    return cast if is_better else kept
 
 
 def allowed(runs: Runs, tolerance: float | None) -> float:

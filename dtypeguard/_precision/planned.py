@@ -141,17 +141,14 @@ class Trials:
                 )
         return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
 
-    def error(self, function: Callable[..., Sequence[Leaf]]) -> float:
-        """The greatest error of what computes the program, on the inputs of the search."""
-        return self._worst(function, self._given) or 0.0
-
-    def _worst(
-        self, function: Callable[..., Sequence[Leaf]], inputs: Sequence[Inputs]
-    ) -> float | None:
+    def error(
+        self, function: Callable[..., Sequence[Leaf]], inputs: Sequence[Inputs] = ()
+    ) -> float:
+        """The greatest error of what computes the program, by default in the search."""
         # A check in the program may raise as late as its results are read.
         made = lambda arrays: jax.block_until_ready(function(*arrays))
-        error_of = self._runs.error_of
-        return max((error_of(lambda x=x: made(x.arrays), x) for x in inputs), default=None)
+        error_of, inputs = self._runs.error_of, inputs or self._given
+        return max(error_of(lambda x=x: made(x.arrays), x) for x in inputs)
 
     def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
         """What runs the program by a plan, equation by equation."""
@@ -170,13 +167,13 @@ class Trials:
             function = jax.jit(as_function(narrowed(self.program.jaxpr, plan)))
         else:
             function = self.eager(plan)
-        widths = by_plan(self.program, plan)
+        widths, held_out = by_plan(self.program, plan), self._held_out
         nodes = (x for x in self.program.block.all_nodes() if x.number in self.work)
         narrow = (self.work[x.number] for x in nodes if self._is_narrow(x, widths))
         return dataclasses.replace(
             plan,
             error=self.error(function),
-            held_out=self._worst(function, self._held_out),
+            held_out=self.error(function, held_out) if held_out else None,
             share=sum(narrow),
         )
 
@@ -200,9 +197,7 @@ class Trials:
             f = f.__wrapped__
         inner = inspect.unwrap(f)
         name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
-        name = name if name.isidentifier() else "f"
         # Functions such as `jax.grad(loss)` bear the name of the one that they call.
-        if inner is not f:
-            name = f"a function around {name}"
+        around = "a function around " * (inner is not f)
         is_gradient = any(node.is_backward for node in self.program.block.all_nodes())
-        return f"autocast({name}){', with the gradient inside' * is_gradient}"
+        return f"autocast({around}{name}){', with the gradient inside' * is_gradient}"

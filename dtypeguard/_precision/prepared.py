@@ -26,7 +26,6 @@ from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph, Stack
 from .._source.origin import Origin
-from .products import ProductRuns
 from .runs import Runs
 
 Show = Callable[[str], None]
@@ -40,21 +39,18 @@ class Prepared(NamedTuple):
     Attributes:
         subject: the function with its arguments.
         traced: the program.
-        graph: of it.
         measures: of it.
         runs: of it.
-        vanishing: the outputs that rounding alone decides, with their errors.
-        left_out: those of them that do not count: none, if there are no others.
+        vanishing: the outputs that rounding alone decides, with their errors. They do not
+            count, if there are others.
         not_finite: the line that makes the first value that is not finite as written.
     """
 
     subject: Subject
     traced: Traced
-    graph: Graph
     measures: Measures
     runs: Runs
     vanishing: dict[int, float]
-    left_out: list[int]
     not_finite: Origin | None
 
     @property
@@ -87,13 +83,12 @@ def prepare(
     measures = Measures(NumericProgram(program, formats, traced.numbers), arrays)
     first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths)
     show_status("running it plainly")
-    runs = (Runs if formats.products is None else ProductRuns)(measures, graph)
+    runs = Runs(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
-    left_out = [*vanishing] if len(vanishing) < len(paths) else []
-    if left_out:
-        measures.leave_out(left_out)
-        runs.leave_out(left_out)
-    return Prepared(subject, traced, graph, measures, runs, vanishing, left_out, first_bad)
+    if 0 < len(vanishing) < len(paths):
+        measures.leave_out([*vanishing])
+        runs.leave_out([*vanishing])
+    return Prepared(subject, traced, measures, runs, vanishing, first_bad)
 
 
 def _checked(

@@ -1,43 +1,17 @@
-"""What a plan may keep wide, ranked by runs of one compiled program.
-
-Each part of the program has a flag, which is an argument: where it is on, the part rounds.
-So a trial is a call. Of a large program, which takes long to compile, trials are eager.
-"""
+"""What a plan may keep wide, ranked by runs of the program."""
 
 import dataclasses
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from .._autocast.decide import by_plan
-from .._autocast.emit import bind
-from .._autocast.matching import MatchedLine, key_of_line
+from .._autocast.matching import MatchedLine, key_of_line, matches
 from .._autocast.plan import Plan, PlanEntry
-from .._leaves.types import DType, Equation, Leaf
-from .._numbers.evaluate import bits_of, under_mesh
-from .._numbers.nodes import (
-    CALL,
-    COMPUTED,
-    OWN,
-    SAMPLE,
-    SOLVE,
-    STOCHASTIC,
-    Interpreter,
-    Node,
-)
-from .._numbers.plans import WidthPlan
-from .._numbers.program import NumericProgram
-from .._program.graph import loop_parts
 from .planned import Trials
 
-# A program of more equations is not compiled with flags.
-MOST_EQUATIONS = 20_000
 # To name a whole function, so much more of the work may become wide.
 _LITTLE = 0.01
 
@@ -46,27 +20,21 @@ class Part(NamedTuple):
     """An expression of the source that a plan may keep wide.
 
     Attributes:
-        place: the file and the function.
-        expression: its text; None if the source is not known.
-        scope: of `jax.named_scope`; None outside of all.
+        line: where it is.
         nodes: its equations, by their numbers.
         work: its share of the multiply-adds.
     """
 
-    place: str
-    expression: str | None
-    scope: str | None
+    line: MatchedLine
     nodes: frozenset[int]
     work: float
 
-    def __str__(self) -> str:
-        return str(PlanEntry(self.place, self.expression, self.scope))
-
-    def is_named(self, place: str, expression: str | None, scope: str | None) -> bool:
-        """Whether an entry of a plan names it."""
-        is_inside = self.place == place or self.place.startswith(f"{place}.")
-        is_it = is_inside and expression in (None, self.expression)
-        return is_it and scope in (None, self.scope)
+    @property
+    def entries(self) -> list[PlanEntry]:
+        """What a plan may have for it: its function, the expression, that in its scope."""
+        place, expression, scope = self.line
+        parts = (), (expression,), (expression, scope or None)
+        return [PlanEntry(place, *each) for each in parts]
 
 
 class Ranking:
@@ -85,31 +53,24 @@ class Ranking:
         self._show, self.count, self.is_spent = show_status, 0, False
         self._errors: dict[frozenset[int], float] = {}
         program, widths = trials.program, by_plan(trials.program, plan)
+        lines = dict[MatchedLine, MatchedLine]()
         by_line = defaultdict[MatchedLine, list[int]](list)
         for node in program.block.all_nodes():
             if node.rounds and trials.narrows(node, widths):
-                by_line[key_of_line(node.stack)].append(node.number)
+                line = key_of_line(node.stack)
+                by_line[lines.setdefault(line.loose, line)].append(node.number)
+        work = lambda numbers: sum(trials.work.get(number, 0.0) for number in numbers)
         self.parts = [
-            Part(
-                line.place,
-                line.expression,
-                line.scope or None,
-                frozenset(numbers),
-                sum(trials.work.get(number, 0.0) for number in numbers),
-            )
+            Part(line, frozenset(numbers), work(numbers))
             for line, numbers in by_line.items()
             if line.place
         ]
-        self._function = None
-        if program.size <= MOST_EQUATIONS and plan.loss_scale is None:
-            # What cannot be named always rounds: its flag is the last one.
-            places = {part.nodes: number for number, part in enumerate(self.parts)}
-            flags = dict[int, int]()
-            for numbers in by_line.values():
-                place = places.get(frozenset(numbers), len(self.parts))
-                flags |= dict.fromkeys(numbers, place)
-            flagged = _Flagged(program, widths, flags)
-            self._function = jax.jit(flagged.outputs)
+
+    @functools.cache  # noqa: B019 (as short-lived as the search)
+    def _named(self, entry: PlanEntry) -> frozenset[int]:
+        """The parts that an entry of a plan names."""
+        parts = enumerate(self.parts)
+        return frozenset(n for n, part in parts if matches(entry, part.line))
 
     def error(self, wide: Collection[int]) -> float:
         """The error with some parts wide; infinity if no run is left."""
@@ -120,17 +81,10 @@ class Ranking:
                 return math.inf
             self.count += 1
             self._show(f"trying what stays wide: run {self.count}")
-            self._errors[key] = self._error(key)
-        return self._errors[key]
-
-    def _error(self, wide: frozenset[int]) -> float:
-        if self._function is None:
-            entries = (*self._plan.entries, *self.entries(wide))
+            entries = (*self._plan.entries, *self.entries(key))
             plan = dataclasses.replace(self._plan, entries=entries)
-            return self._trials.error(self._trials.eager(plan))
-        flags = np.array([n not in wide for n in range(len(self.parts) + 1)])
-        function = self._function
-        return self._trials.error(lambda *arrays: function(flags, *arrays))
+            self._errors[key] = self._trials.error(self._trials.eager(plan))
+        return self._errors[key]
 
     def tried(self, wide: Collection[int]) -> float | None:
         """The error with some parts wide; None if no run is left."""
@@ -149,8 +103,8 @@ class Ranking:
     def whole(self, wide: Collection[int]) -> frozenset[int]:
         """These parts, and the rest of a function where that is little work."""
         made = {*wide}
-        for place in {self.parts[n].place for n in wide}:
-            rest = {*self._named(place, None, None)} - made
+        for function in {self.parts[n].entries[0] for n in wide}:
+            rest = self._named(function) - made
             if sum(self.parts[n].work for n in rest) <= _LITTLE:
                 made |= rest
         return frozenset(made)
@@ -168,100 +122,17 @@ class Ranking:
         wide: Collection[int],
         without: Callable[[frozenset[int]], float | None] = lambda _: None,
     ) -> tuple[PlanEntry, ...]:
-        """Entries for some parts: a function, an expression, or that in a scope.
+        """Entries for some parts.
 
         `without` gives the error with an entry left out, of the parts that are wide then.
         """
-        made = dict[Any, PlanEntry]()
-        for number in sorted(wide):
-            place, expression, scope, *_ = self.parts[number]
-            keys = (
-                (place, None, None),
-                (place, expression, None),
-                (place, expression, scope),
-            )
-            fits = lambda key: {*self._named(*key)} <= {*wide}
-            key = next(filter(fits, keys), keys[-1])
-            named = self._named(*key)
-            error = without(frozenset(wide) - {*named})
-            share = sum(self.parts[n].work for n in named)
-            made[key] = PlanEntry(*key, error=error, share=share)
-        return (*made.values(),)
-
-    def _named(self, place: str, expression: str | None, scope: str | None) -> list[int]:
-        parts = enumerate(self.parts)
-        return [n for n, part in parts if part.is_named(place, expression, scope)]
-
-
-class _Flagged(Interpreter):
-    """A program of which each part rounds as by a plan where its flag is on; traced."""
-
-    def __init__(self, program: NumericProgram, widths: WidthPlan, flags: dict[int, int]):
-        self._program, self._widths, self._places = program, widths, flags
-
-    def outputs(self, flags: Leaf, *arrays: Leaf) -> list[Leaf]:
-        self._flags = flags
-        return self.block(self._program.block, arrays)
-
-    def context(self, eqn: Equation) -> Any:
-        return under_mesh(eqn)
-
-    def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        return bind(node.eqn, values, node.eqn.params)
-
-    def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        computes = self._widths.computes(int(self._widths.entries[node.number]))
-        if computes is None or node.number not in self._places:
-            return self.written(node, values)
-        is_on = self._flags[self._places[node.number]]
-
-        def rounded(x: Leaf, dtype: DType) -> Leaf:
-            bits = bits_of(dtype) or {}
-            is_wide = getattr(x, "dtype", None) == np.float32
-            return jnp.where(is_on, lax.reduce_precision(x, **bits), x) if is_wide else x
-
-        made = self.written(node, [rounded(x, computes.dtype) for x in values])
-        return [rounded(x, computes.result) for x in made]
-
-    # What holds other equations
-
-    def call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        return self.block(node.inner[0], values)
-
-    def scan(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        _, _, consts, count = loop_parts(node.eqn)
-        params = {name: node.eqn.params[name] for name in ("length", "reverse")}
-
-        def body(carry, xs):
-            made = self.block(node.inner[0], [*values[:consts], *carry, *xs])
-            return made[:count], made[count:]
-
-        first, xs = values[consts : consts + count], values[consts + count :]
-        carry, made = lax.scan(body, first, xs, **params)
-        return [*carry, *made]
-
-    def loop(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        _, before, consts, _ = loop_parts(node.eqn)
-        body, condition = node.inner
-        if condition.outputs[0].aval.shape:  # of a `vmap`
-            return self.written(node, values)
-        goes_on = lambda carry: self.block(condition, [*values[:before], *carry])[0]
-        outside = values[before : before + consts]
-        turn = lambda carry: self.block(body, [*outside, *carry])
-        return lax.while_loop(goes_on, turn, values[before + consts :])
-
-    def cond(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        branches = [lambda *x, block=block: self.block(block, x) for block in node.inner]
-        return lax.switch(values[0], branches, *values[1:])
-
-
-_Flagged.rules = {
-    COMPUTED: _Flagged.computed,
-    CALL: _Flagged.call,
-    "scan": _Flagged.scan,
-    "while": _Flagged.loop,
-    "cond": _Flagged.cond,
-    **dict.fromkeys(
-        (OWN, SAMPLE, SOLVE, STOCHASTIC, "shard_map", "reduce_precision"), _Flagged.written
-    ),
-}
+        chosen, made = frozenset(wide), dict[PlanEntry, None]()
+        for number in sorted(chosen):
+            *wider, entry = self.parts[number].entries
+            fitting = (each for each in wider if self._named(each) <= chosen)
+            made[next(fitting, entry)] = None
+        share = lambda entry: sum(self.parts[n].work for n in self._named(entry))
+        return tuple(
+            dataclasses.replace(x, error=without(chosen - self._named(x)), share=share(x))
+            for x in made
+        )

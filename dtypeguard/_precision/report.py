@@ -7,15 +7,12 @@ from typing import Any
 
 from .._autocast.plan import Plan
 from .._costs.costs import LineCost, Work
-from .._leaves.rows import shown_fields
 from .._leaves.types import public
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import text
 from .curve import PlanSearch
-from .rows import LineDecision, LineLoss, ReportWords, Scaled, plain
-
-_NO_WORDS = ReportWords("", "", "")
+from .rows import LineDecision, LineLoss, Scaled, left, plain
 
 
 @public
@@ -34,7 +31,6 @@ class PrecisionReport:
             not finite, `share` compares the squares of the errors that lines cause alone.
         fix: those of a small set of lines that is worth computing wider.
         mended: the error of a run with these lines wide.
-        left: the share of the squared error that this run leaves.
         price: the share of the operations of matrix products that it makes wide.
         unmoved: for each output that is an input with something added, such as params with
             their updates, the share of the elements that an update moves in wide types and
@@ -47,7 +43,6 @@ class PrecisionReport:
         not_finite: the line that makes the first value that is not finite as written, and
             leads to such an output; the line to fix may stand before it. None if all
             outputs are finite.
-        once: the error if the wide outputs were rounded once to the dtypes as written.
         compiled: the error as XLA compiles the program here: it may leave out a rounding
             that is undone at once.
         flipped: the share of the squared error that other decisions cause than those in
@@ -70,7 +65,6 @@ class PrecisionReport:
         narrow: the dtype that the whole program was run in; None if as written.
         tolerance: the error that `fix` had to reach; None for a tenth of the squared error.
         matmul_precision: the device, or the precision, of its products; None if their own.
-        words: how it names what was run.
     """
 
     error: float = math.nan
@@ -78,12 +72,10 @@ class PrecisionReport:
     losses: tuple[LineLoss, ...] = ()
     fix: tuple[LineLoss, ...] = ()
     mended: float = math.nan
-    left: float = math.nan
     price: float = math.nan
     unmoved: dict[str, float] = dataclasses.field(default_factory=dict)
     vanishing: dict[str, float] = dataclasses.field(default_factory=dict)
     not_finite: Origin | None = None
-    once: float = math.nan
     compiled: float = math.nan
     flipped: float = 0.0
     decisions: tuple[LineDecision, ...] = ()
@@ -100,7 +92,11 @@ class PrecisionReport:
     narrow: str | None = None
     tolerance: float | None = None
     matmul_precision: str | None = None
-    words: ReportWords = dataclasses.field(default=_NO_WORDS, repr=False)
+
+    @property
+    def left(self) -> float:
+        """The share of the squared error that the run with the lines of the fix leaves."""
+        return left(self.mended, self.error)
 
     @property
     def plan(self) -> Plan | None:
@@ -133,10 +129,7 @@ class PrecisionReport:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        fields = shown_fields(self)
-        if self.search is not None:
-            fields["search"] = {**self.search.data, "seconds": None}  # which differ
-        return json.dumps(plain(fields), indent=1)
+        return json.dumps(plain(self), indent=1)
 
     def __repr__(self) -> str:
         return f"<PrecisionReport: {self.headline}>"

@@ -82,18 +82,11 @@ class Scaled(NamedTuple):
     lost: float
 
 
-class ReportWords(NamedTuple):
-    """How a report names what was run.
-
-    Attributes:
-        setting: how the program was run; empty if as written.
-        widened: how the lines of the fix are computed.
-        nothing: what is said where nothing is off.
-    """
-
-    setting: str
-    widened: str
-    nothing: str
+def left(error: float, total: float) -> float:
+    """The share of the squared error that an error is."""
+    if not (total and math.isfinite(error)):
+        return 1.0 if total else 0.0
+    return 0.0 if math.isinf(total) else (error / total) ** 2
 
 
 def plain(value: Any) -> Any:

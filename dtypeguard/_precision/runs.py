@@ -6,7 +6,7 @@ Each makes its own decisions, so their distances are those that a user measures.
 import collections
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from .._leaves.compat import as_function, x64_enabled
 from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
-from .._numbers.formats import Formats
 from .._numbers.measure import Inputs, Measures, distance, size_of
 from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
@@ -25,7 +24,7 @@ from .._numbers.probes import Noted, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
-from .rows import LineDecision, ReportWords, Scaled
+from .rows import LineDecision, Scaled, left
 
 # An error above this may be that of an output that rounding alone decides.
 _FAR = 0.05
@@ -42,12 +41,14 @@ class WideRun(NamedTuple):
     """A run with some lines wide.
 
     Attributes:
+        lines: their numbers.
         error: of its outputs.
         left: the share of the squared error that it leaves.
         price: the share of the operations of matrix products that it makes wide.
         keeps: whether what the lines make stays wide; else it is cast back after each.
     """
 
+    lines: tuple[int, ...]
     error: float
     left: float
     price: float
@@ -62,15 +63,18 @@ class Runs:
         written: the measured outputs of the call as written.
         by_output: the error of each.
         total: the root mean square of these.
-        once: the same if the wide outputs are rounded once to the dtypes as written.
         decisions: the lines whose decisions differ, those that differ most first.
         updated: the outputs that are an input with an update, with the number of that.
         count: how many runs by plans were made.
+        products: those of a device, which are beside float32 ones; None in other audits.
+        level: the precision of the products of wide lines there.
     """
 
     def __init__(self, measures: Measures, graph: Graph):
-        self._measures, self.program, self._graph = measures, measures.program, graph
+        self._measures, self.program = measures, measures.program
         self.written, self.count = measures.written, 0
+        self.products = self.program.formats.products
+        self.level = None if self.products is None else self.products.levels[0]
         self._wide, others = plans.wide(self.program), Noted()
         exact = measures.run(self._wide, Probes(decisions=others))
         self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
@@ -81,7 +85,7 @@ class Runs:
         inside = open_jaxpr(self.program.jaxpr)
         outputs = [inside.outvars[n] for n in measures.outputs]
         self._are_gradients = [_is_backward(inside, var) for var in outputs]
-        self._known: dict[tuple[frozenset[int], bool], WideRun] = {}
+        self._known = dict[object, WideRun]()
         self._work = self._widened_work(self._wide, is_any=True) or 1.0
 
     def leave_out(self, numbers: Collection[int]) -> None:
@@ -90,8 +94,6 @@ class Runs:
             self.own.sizes[number] = math.inf
         self.by_output = self.own.errors(self.written)
         self.total = self.own.off(self.written)
-        pairs = zip(self.written, self.own.exact)
-        self.once = self.own.off([exact.astype(x.dtype) for x, exact in pairs])
 
     def inputs(self, arrays: Sequence[Leaf]) -> Inputs:
         """Other inputs; the error of an input with an update is relative to the update.
@@ -108,12 +110,6 @@ class Runs:
             [*arrays], exact, [max(x, y) if y == math.inf else x for x, y in pairs]
         )
 
-    def error(self, plan: WidthPlan, inputs: Inputs | None = None, **options: Any) -> float:
-        """How far off a run by a plan is."""
-        inputs = inputs or self.own
-        self.count += 1
-        return inputs.off(self._measures.run(plan, arrays=inputs.arrays, **options))
-
     def error_of(self, function: Callable[[], Sequence[Leaf]], inputs: Inputs) -> float:
         """How far off all outputs are that a function makes; infinity if a check raises."""
         try:
@@ -121,12 +117,6 @@ class Runs:
         except jax.errors.JaxRuntimeError:
             return math.inf
         return inputs.off([made[n] for n in self._measures.outputs])
-
-    def left(self, error: float) -> float:
-        """The share of the squared error that an error is."""
-        if not (self.total and math.isfinite(error)):
-            return 1.0 if self.total else 0.0
-        return 0.0 if math.isinf(self.total) else (error / self.total) ** 2
 
     def flipped(self, rounding: float) -> float:
         """The share of the squared error that other decisions cause.
@@ -138,7 +128,7 @@ class Runs:
 
     def compiled(self) -> float:
         """The error where XLA may leave out roundings, as it does by default."""
-        if self.program.formats.narrow is not None:  # there is no such program
+        if self.program.formats.narrow or self.products:  # there is no such program
             return self.total
         function = jax.jit(as_function(self.program.jaxpr))
         return self.error_of(lambda: function(*self.own.arrays), self.own)
@@ -161,8 +151,11 @@ class Runs:
 
     def _exact_otherwise(self) -> list[Leaf]:
         """The floating outputs in wide types, of inputs that differ by a few roundings."""
-        part = 4 * float(jnp.finfo(self.program.formats.wide).eps)
-        arrays = [rounded_otherwise(x, part) for x in self.own.arrays]
+        formats = self.program.formats
+        part = 4 * float(jnp.finfo(formats.wide).eps)
+        arrays = [_rounded_otherwise(x, part) for x in self.own.arrays]
+        if formats.is_own:
+            arrays = [x.astype(y.dtype) for x, y in zip(arrays, self.own.arrays)]
         return self._measures.run(self._wide, arrays=arrays)
 
     def unmoved(self) -> dict[int, float]:
@@ -187,7 +180,7 @@ class Runs:
     @property
     def nothing(self) -> WideRun:
         """The program with no line wide."""
-        return WideRun(self.total, self.left(self.total), 0.0)
+        return WideRun((), self.total, left(self.total, self.total), 0.0)
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """The program with some lines wide.
@@ -197,24 +190,24 @@ class Runs:
         """
         origins = [line.origin for line in self.program.lines]
         called = {n: x.users.place for n, x in enumerate(origins) if x and x.called_from}
-        lines = [*lines]
+        lines, level = [*lines], self.level
+        keeps = keeps and level is None
         callers = {called[number] for number in lines if number in called}
         given_wide = frozenset(n for n, users in called.items() if users in callers)
-        key = chosen, _ = given_wide.union(lines), keeps
+        key = chosen, *_ = given_wide.union(lines), keeps, level
         if key not in self._known:
-            plan = plans.wide_lines(self.program, chosen, keeps)
-            made = self._measures.run(plan, formats=self._formats_of_lines())
+            plan, formats = plans.wide_lines(self.program, chosen, keeps), None
+            if self.products and level:
+                wider = self.products._replace(mended=level)
+                formats = self.program.formats._replace(products=wider)
+            made = self._measures.run(plan, formats=formats)
             # A gradient comes back in the dtype of its argument.
             triples = zip(made, self.written, self._are_gradients)
             error = self.own.off([x.astype(w.dtype) if g else x for x, w, g in triples])
             price = self._widened_work(plan) / self._work
-            self._known[key] = WideRun(error, self.left(error), price, keeps)
+            self._known[key] = WideRun((), error, left(error, self.total), price, keeps)
             self.count += 1
-        return self._known[key]
-
-    def _formats_of_lines(self) -> Formats:
-        """The dtypes in which lines are wide."""
-        return self.program.formats
+        return self._known[key]._replace(lines=(*lines,))
 
     def _widened_work(self, plan: WidthPlan, is_any: bool = False) -> float:
         """The operations of the products that a plan makes wide, or of all of them."""
@@ -226,13 +219,16 @@ class Runs:
 
     def _is_narrow(self, eqn: JaxEquation) -> bool:
         """Whether a product is computed wider where its line is wide."""
+        if self.products is not None:
+            return self.products.rounds(eqn)
         return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
 
     # With the loss scaled
 
     def scaled(self) -> Scaled | None:
         """The loss scale that leaves the least error; None if none leaves half of it."""
-        short = sorted(str(x) for x in self.program.backward if jnp.finfo(x).maxexp < 127)
+        narrow = () if self.products else self.program.backward
+        short = sorted(str(x) for x in narrow if jnp.finfo(x).maxexp < 127)
         lost = self._lost() if short else 0.0
         if not short or (lost < _LEAST_LOST and math.isfinite(self.total)):
             return None
@@ -248,7 +244,7 @@ class Runs:
         error, power = min(
             (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
         )
-        is_better = self.left(error) < _LEFT_AT_MOST
+        is_better = left(error, self.total) < _LEFT_AT_MOST
         return Scaled(2.0**power, error, short[0], lost) if is_better else None
 
     def _lost(self) -> float:
@@ -258,24 +254,14 @@ class Runs:
         lost = sum(int(jnp.sum((x == 0) & (exact != 0))) for x, exact in counted)
         return lost / (sum(x.size for x, _ in counted) or 1) * self._measures.are_floats
 
-    @property
-    def words(self) -> ReportWords:
-        """How a report names what was run."""
-        formats, unknown = self.program.formats, self.program.unknown
-        setting = "" if formats.narrow is None else f"in {formats.narrow}"
-        wide = str(formats.wide)
-        so_far = ", as far as they were examined" * bool(unknown)
-        nothing = f"the outputs are those of {wide}{so_far}."
-        return ReportWords(setting, f"in {wide}", nothing)
 
-
-def rounded_otherwise(array: Leaf, part: float, shift: int = 0) -> Leaf:
+def _rounded_otherwise(array: Leaf, part: float) -> Leaf:
     """A float array with a part of each number added or taken away, in wide types."""
     if not is_inexact(array):
         return array
     widest = np.float64 if x64_enabled() else np.float32
     wide = jnp.asarray(array, np.promote_types(array.dtype, widest))
-    signs = np.where((np.arange(wide.size).reshape(wide.shape) + shift) % 3, 1, -1)
+    signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
     return wide * (1 + signs * part)
 
 

@@ -1,10 +1,11 @@
 """A report of precision as text: what is off, what helps, the lines, what is not seen."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from .._leaves.rows import columns, percent
+from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
 from .rows import STOCHASTICALLY, LineLoss
@@ -38,11 +39,11 @@ def headline(it: Report) -> str:
     told = [headline_of(it.differences)] if it.differences else []
     if is_beside_rounding(it):
         return told[0]
-    told += _updates(it) if max(it.unmoved.values(), default=0.0) > _MOSTLY else []
+    told += _updates(it) if _is_stuck(it) else []
     if math.isnan(it.error):
         told.append(f"{_wide_work(it)} Nothing was run.")
     elif not it.error:
-        told.append(it.words.nothing)
+        told.append(_nothing(it))
     else:
         told.append(_not_finite(it) if math.isinf(it.error) else _off(it))
     return " ".join([told[0], *(x[:1].upper() + x[1:] for x in told[1:])])
@@ -54,8 +55,26 @@ def is_beside_rounding(it: Report) -> bool:
     return "differs" in verdicts or (bool(verdicts) and it.wide == "float64")
 
 
+def _setting(it: Report) -> str:
+    """How the program was run; empty if as written."""
+    if it.matmul_precision is not None:
+        return products_named(it.matmul_precision).begin
+    return "" if it.narrow is None else f"in {it.narrow}"
+
+
+def _nothing(it: Report) -> str:
+    if it.matmul_precision is not None:
+        return (
+            f"{_setting(it)} the outputs are the same: there are no float32 products, or "
+            "each asks for another precision, or is too small to be rounded, or is of "
+            "numbers that rounding keeps."
+        )
+    so_far = ", as far as they were examined" * bool(it.not_examined)
+    return f"the outputs are those of {it.wide}{so_far}."
+
+
 def _not_finite(it: Report) -> str:
-    how = it.words.setting or "as written"
+    how = _setting(it) or "as written"
     if it.raises:
         return f"the program raises {how}, and does not in {it.wide}."
     text = f"the outputs are not finite {how}, and are in {it.wide}{_range(it)}"
@@ -67,7 +86,7 @@ def _off(it: Report) -> str:
     error = percent(it.error)
     off = f"the outputs are {error} off"
     off = f"{error} of the elements of the outputs differ" if it.is_of_integers else off
-    off = f"{it.words.setting} {off}".strip()
+    off = f"{_setting(it)} {off}".strip()
     if abs(it.compiled - it.error) > _MUCH * it.error:
         off += f" ({percent(it.compiled)} as XLA compiles it here)"
     return f"{off}{_range(it)}."
@@ -111,7 +130,8 @@ def _with_fix(it: Report) -> str:
     count = len(it.fix)
     place = it.fix[0].place.partition(",")[0]  # a cast of dtypeguard has its path behind it
     lines = place if count == 1 else f"these {count} lines"
-    text = f"With {lines} {it.words.widened} it is {percent(it.mended)}"
+    how = f"in {it.wide}" if it.matmul_precision is None else "at a higher precision"
+    text = f"With {lines} {how} it is {percent(it.mended)}"
     if it.price > _MOSTLY and it.matmul_precision is None:
         but = ", but so" if makes_all_wide(it) else ", and"
         text += f"{but} {percent(it.price)} of the matrix products become {it.wide}"
@@ -237,7 +257,26 @@ def _code_of(origin: Origin | None) -> str:
 
 def notes(it: Report) -> list[str]:
     """What else is to be known, a sentence each."""
-    return [sentence for says in _NOTES for sentence in says(it)]
+    told = [] if _is_stuck(it) else _updates(it)
+    if len(it.outputs) >= 3 and 0 < it.error < math.inf:
+        worst = ", ".join(_named(it.outputs)[:_MOST_NAMED])
+        told.append(f"Furthest off of {len(it.outputs)} outputs: {worst}.")
+    if it.vanishing:
+        is_all = {*it.vanishing} == {*it.outputs}
+        counted = "counted, since there are no others" if is_all else "not counted"
+        told.append(
+            f"0 but for rounding, in {it.wide} as well, or made of such values, and "
+            f"{counted}: {_few(_named(it.vanishing))}."
+        )
+    if it.not_examined:
+        named = _few(it.not_examined)
+        told.append(f"Run as written, without a look inside: {named}.")
+    return told
+
+
+def _is_stuck(it: Report) -> bool:
+    """Whether rounding takes most of an update away, which comes first then."""
+    return max(it.unmoved.values(), default=0.0) > _MOSTLY
 
 
 def _updates(it: Report) -> list[str]:
@@ -253,43 +292,13 @@ def _updates(it: Report) -> list[str]:
     ]
 
 
-def _updates_below(it: Report) -> Iterable[str]:
-    is_first = max(it.unmoved.values(), default=0.0) > _MOSTLY
-    return [] if is_first else _updates(it)
-
-
-def _once(it: Report) -> Iterable[str]:
-    if it.once > 0 and math.isfinite(it.error):
-        yield f"Rounding the outputs once gives {percent(it.once)}."
-
-
-def _furthest(it: Report) -> Iterable[str]:
-    if len(it.outputs) >= 3 and 0 < it.error < math.inf:
-        yield f"Furthest off of {len(it.outputs)} outputs: {_named(it.outputs)}."
-
-
-def _vanishing(it: Report) -> Iterable[str]:
-    if it.vanishing:
-        is_all = {*it.vanishing} == {*it.outputs}
-        counted = "counted, since there are no others" if is_all else "not counted"
-        yield (
-            f"0 but for rounding, in {it.wide} as well, or made of such values, and "
-            f"{counted}: {_named(it.vanishing)}."
-        )
-
-
-def _named(errors: dict[str, float]) -> str:
-    """Some outputs with their errors, the greatest first."""
+def _named(errors: dict[str, float]) -> list[str]:
+    """Outputs with their errors, the greatest first."""
     worst = sorted(errors, key=lambda path: -errors[path])
-    told = [f"{x or 'the output'} ({percent(errors[x])})" for x in worst[:_MOST_NAMED]]
-    return ", ".join(told)
+    return [f"{x or 'the output'} ({percent(errors[x])})" for x in worst]
 
 
-def _not_examined(it: Report) -> Iterable[str]:
-    if rows := it.not_examined:
-        more = f" and {len(rows) - _MOST_NAMED} more" * (len(rows) > _MOST_NAMED)
-        few = ", ".join(rows[:_MOST_NAMED])
-        yield f"Run as written, without a look inside: {few}{more}."
-
-
-_NOTES = _updates_below, _once, _furthest, _vanishing, _not_examined
+def _few(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMED} more" * (len(names) > _MOST_NAMED)
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,7 +1,8 @@
 """A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
 
+import functools
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +61,6 @@ class Graph:
         self.variables: dict[int, Variable] = {}  # of constants and inputs
         self.regions: dict[Any, Any] = {}  # kept for `blame`
         self._left, self._shared = _MOST, {}
-        self._dependencies: dict[int, int] | None = None
         held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
         self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
@@ -74,19 +74,12 @@ class Graph:
         except Exception:  # an audit without its lines is better than none
             self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
 
-    @property
-    def types(self) -> tuple[list[Aval], list[Aval]]:
-        """The abstract values of the inputs and of the outputs."""
-        of = lambda values: [self.avals[value] for value in values]
-        return of(self.inputs), of(self.outputs)
-
     def dependencies(self, value: int) -> int:
         """The inputs that a value depends on, as the bits of an integer."""
-        if self._dependencies is None:
-            self._dependencies = self._all_dependencies()
         return self._dependencies.get(value, 0)
 
-    def _all_dependencies(self) -> dict[int, int]:
+    @functools.cached_property
+    def _dependencies(self) -> dict[int, int]:
         found, changed = {value: 1 << value for value in self.inputs}, True
         order = self._sources_first()
         while changed:  # a second pass only where a loop feeds values back
@@ -180,9 +173,10 @@ class Graph:
             self._join(entered[:count], made[:count])
             self._join(outputs, entered[:count] + made[count:])
         else:
-            for jaxpr in _jaxprs(eqn):
-                ends = len(jaxpr.invars), len(jaxpr.outvars)
-                if ends == (len(operands), len(outputs)):
+            ends = len(operands), len(outputs)
+            for jaxpr in map(open_jaxpr, (*params.values(), expanded(eqn))):
+                is_jaxpr = hasattr(jaxpr, "eqns")
+                if is_jaxpr and ends == (len(jaxpr.invars), len(jaxpr.outvars)):
                     made = add if self._left > 0 else self._share
                     self._join(outputs, made(jaxpr, operands, stack))
                     break
@@ -251,13 +245,6 @@ def jaxprs_in(params: object) -> list[Jaxpr]:
         params = list(params.values())
     values = params if isinstance(params, (tuple, list)) else ()
     return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
-
-
-def _jaxprs(eqn: JaxEquation) -> Iterator[Jaxpr]:
-    for name, param in {**eqn.params, "expanded": expanded(eqn)}.items():
-        jaxpr = open_jaxpr(param)
-        if hasattr(jaxpr, "eqns") and name != "update_jaxpr":
-            yield jaxpr
 
 
 # By the identity of the object: equal ones may have operands of other types. An equation

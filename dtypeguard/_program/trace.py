@@ -89,6 +89,5 @@ def trace(
 
 def strong_type(leaf: Leaf, dtype: DType = None) -> jax.ShapeDtypeStruct:
     """A leaf's shape, strongly typed, in its own dtype unless another is given."""
-    own = dtype_of(leaf)
-    own = leaf.dtype if own is None else own
-    return jax.ShapeDtypeStruct(np.shape(leaf), own if dtype is None else dtype)
+    dtype = dtype_of(leaf) if dtype is None else dtype
+    return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype if dtype is None else dtype)

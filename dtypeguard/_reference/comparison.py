@@ -10,7 +10,7 @@ from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.rows import by_path, columns
-from .._leaves.types import Aval, Function, Leaf, PyTree
+from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
 from .divergence import divergence
@@ -29,7 +29,7 @@ def comparison(
     paths, avals = traced.outputs, traced.program.out_avals
     given, other = {}, None
     if _is_function(reference, paths):
-        other = _traced(subject, reference)
+        other = subject.traced(reference)
         shapes = dict(zip(paths, (x.shape for x in avals)))
         own = dict(zip(other.outputs, (x.shape for x in other.program.out_avals)))
         right = "Write a function around it that returns the same tree, of the same shapes."
@@ -53,17 +53,6 @@ def comparison(
         return {"differences": (*found.values(),), "divergence": where}
 
     return compare
-
-
-def _traced(subject: Subject, reference: Function) -> Traced:
-    try:
-        return subject.traced(reference)
-    except Exception as error:
-        error.add_note(
-            f"That is reference={shown(reference)}, called with the arguments of "
-            f"{shown(subject.f)}."
-        )
-        raise
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:

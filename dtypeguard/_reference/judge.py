@@ -29,7 +29,7 @@ from .difference import Difference
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
 # another computation.
 _EXPLAINS, _FAR = 2.0, 2.5
-# A difference of less than this part of what a program rounds is not of it.
+# A difference of less than this part of what a device rounds is not of it.
 _LEAST_PART = 0.5
 # On so many other inputs a program rounds anew.
 _DRAWS = 6
@@ -60,32 +60,16 @@ class Rounding(NamedTuple):
     """How far rounding in some precision takes the outputs of a program.
 
     Attributes:
-        dtype: whose rounding it is.
         made: the outputs in this precision.
         most: for each output, the greatest sizes of what rounding gave.
         least: for each, the least size as a whole.
         source: for each, the size of what rounded numbers of the source give.
     """
 
-    dtype: np.dtype
     made: list[np.ndarray]
     most: np.ndarray
     least: np.ndarray
     source: np.ndarray
-
-
-class Beyond(NamedTuple):
-    """How many times what rounding gave a difference has.
-
-    Attributes:
-        times: of it, as a whole or in its largest element.
-        is_largest: whether it is the largest element that has it.
-        is_small: whether it is less than what this precision rounds at least.
-    """
-
-    times: float = math.inf
-    is_largest: bool = False
-    is_small: bool = False
 
 
 class Judge:
@@ -128,9 +112,8 @@ class Judge:
         unit = _UNITS * min(eps, float(jnp.finfo(_SINGLE).eps))
         other = [x if e else x * (1 + unit) for x, e in zip(self.truth, self._exact)]
         source = self._sizes(other, self.truth)
-        once = self._sizes([_in(x, dtype) for x in self.truth], self.truth)
-        most = np.max([*drawn, source, *([] if has_products else [once])], 0)
-        return Rounding(dtype, made, most, np.min(drawn, 0)[:, 0], source[:, 0])
+        most, least = np.max([*drawn, source], 0), np.min(drawn, 0)[:, 0]
+        return Rounding(made, most, least, source[:, 0])
 
     def _sizes(self, made: list[np.ndarray], beside: list[np.ndarray]) -> np.ndarray:
         pairs = zip(map(_difference, made, beside), self._exact)
@@ -141,29 +124,19 @@ class Judge:
         truth, array, grid = self.truth[n], _numeric(given), _grid(given)
         if (np.isfinite(array) != np.isfinite(truth)).any():
             return self._made(n, array, np.inf)
-        off, best = _difference(array, truth), Beyond()
+        off, best = _difference(array, truth), math.inf
         for formats in self._precisions(grid):
-            best = min(best, self._beyond(self._rounding(formats), n, off, grid))
-            if best.times <= _EXPLAINS:
+            best = min(best, self._beyond(self._rounding(formats), n, off))
+            if best <= _EXPLAINS:
                 hides = formats == self._formats and not self._exact[n]
-                return self._made(n, array, best.times, hides=hides)
+                return self._made(n, array, best, hides=hides)
         why = ""
-        if best.is_small:
-            single = self._rounding(Formats(self._formats.wide, _SINGLE))
-            why = self._apart(n, self._size(n, off), single.most[n, 0])
-        elif best.is_largest:
-            why = f"one element is off by {best.times:.2g} times what rounding gives"
-        elif best.times <= _FAR:
-            why = (
-                f"it is {best.times:.2g} times what rounding gives; another algorithm for "
-                "the same may round as much"
-            )
-        elif device := self._device_of(n, off, grid):
+        if best > _FAR and (device := self._device_of(n, off)):
             why = (
                 f"the products of {DEVICES.get(device, device)} would explain it: if that "
                 f'computed the reference, give matmul_precision="{device}"'
             )
-        return self._made(n, array, best.times, why)
+        return self._made(n, array, best, why)
 
     def of_function(self, n: int, other: "Judge") -> Difference:
         """The verdict on another function, which runs in float64 as well."""
@@ -178,26 +151,20 @@ class Judge:
         why = self._apart(n, size, most) if is_hidden else ""
         return self._made(n, other.written.made[n], times, why)
 
-    def _beyond(
-        self, rounding: Rounding, n: int, off: np.ndarray, grid: np.dtype
-    ) -> Beyond:
-        """How far a difference of an output is beyond it, for a reference of a dtype."""
-        is_exact, found = self._exact[n], _sizes_of(off, self._exact[n])
-        is_finer = bits(grid) >= 32 > bits(rounding.dtype) and not is_exact
-        if is_finer and found[0] < _LEAST_PART * rounding.least[n]:
-            return Beyond(_FAR, is_small=True)
-        again = _difference(_in(rounding.made[n], grid), self.truth[n])
-        most = np.maximum(rounding.most[n], _sizes_of(again, is_exact))
+    def _beyond(self, rounding: Rounding, n: int, off: np.ndarray) -> float:
+        """How many times what rounding gave a difference is, or its largest element."""
+        is_exact, most = self._exact[n], rounding.most[n]
         if is_exact:  # of a share of few elements
             most = most + (most / max(off.size, 1)) ** 0.5
-        whole, largest = map(_excess, found, most)
-        return Beyond(max(whole, largest), whole < min(largest, _FAR))
+        return max(map(_excess, _sizes_of(off, is_exact), most))
 
-    def _device_of(self, n: int, off: np.ndarray, grid: np.dtype) -> str | None:
+    def _device_of(self, n: int, off: np.ndarray) -> str | None:
         """The device whose products would explain a difference."""
         for device in () if self._formats.products else _DEVICES:
             there = Formats(_SINGLE, is_own=True, products=products_named(device))
-            if self._beyond(self._rounding(there), n, off, grid).times <= _EXPLAINS:
+            rounding = self._rounding(there)
+            is_much = self._size(n, off) >= _LEAST_PART * rounding.least[n]
+            if is_much and self._beyond(rounding, n, off) <= _EXPLAINS:
                 return device
         return None
 
@@ -320,12 +287,6 @@ def _difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(is_same, 0.0, x - y)
 
 
-def _in(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """An array rounded to a dtype."""
-    with np.errstate(over="ignore"):
-        return x.astype(dtype).astype(np.float64)
-
-
 def _excess(size: float, most: float) -> float:
     """How many times as great a size is; 0 if it is not greater."""
     if size <= most:
@@ -347,5 +308,7 @@ def _grid(array: np.ndarray) -> np.dtype:
     """The narrowest dtype that has all numbers of an array."""
     numbers = _numeric(array)
     known = _BFLOAT16, _FLOAT16, _SINGLE
-    is_of = lambda dtype: np.array_equal(_in(numbers, dtype), numbers, equal_nan=True)
-    return next(filter(is_of, known), _DOUBLE)
+    made = lambda dtype: numbers.astype(dtype).astype(np.float64)
+    is_of = lambda dtype: np.array_equal(made(dtype), numbers, equal_nan=True)
+    with np.errstate(over="ignore"):
+        return next(filter(is_of, known), _DOUBLE)

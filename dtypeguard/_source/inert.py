@@ -22,7 +22,6 @@ from typing import Any
 _mro = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 _module = type.__dict__["__module__"].__get__
-_MOST = 20  # wrappers of one function
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
@@ -47,7 +46,7 @@ def fields_of(value: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for space in map(_namespace, _mro(type(value))):
         variables = space.get("__dict__")
-        if type(variables) in _SLOTS:
+        if type(variables) in (GetSetDescriptorType, MemberDescriptorType):
             known = variables.__get__(value)
             found = (dict(known) if type(known) in (dict, MappingProxyType) else {}) | found
         for name, slot in space.items():
@@ -57,9 +56,6 @@ def fields_of(value: object) -> dict[str, Any]:
                 except AttributeError:  # not assigned yet
                     continue
     return found
-
-
-_SLOTS = GetSetDescriptorType, MemberDescriptorType
 
 
 def items_of(value: Any) -> Iterator[tuple[object, Any]]:
@@ -85,7 +81,7 @@ def code_of(function: Any, is_written: bool = False) -> CodeType | None:
         function: any object.
         is_written: whether to look into wrappers that say what they wrap.
     """
-    for _ in range(_MOST):
+    for _ in range(20):  # wrappers of one function
         inner = fields_of(function).get("__wrapped__") if is_written else None
         if type(function) is MethodType:
             function = function.__func__

@@ -38,19 +38,6 @@ def statement(file: str, line: int) -> ast.stmt | None:
     return node
 
 
-def lines_of_parts(file: str, line: int) -> dict[str, int]:
-    """The lines of the parts that a statement writes out, by keyword and by key."""
-    node, found = statement(file, line), dict[str, set[int]]()
-    for each in ast.walk(node) if node else ():
-        if isinstance(each, ast.keyword) and each.arg:
-            found.setdefault(each.arg, set()).add(each.value.lineno)
-        elif isinstance(each, ast.Dict):
-            for key, value in zip(each.keys, each.values):
-                if isinstance(key, ast.Constant):
-                    found.setdefault(str(key.value), set()).add(value.lineno)
-    return {name: min(lines) for name, lines in found.items() if len(lines) == 1}
-
-
 _INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
 
 

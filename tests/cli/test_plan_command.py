@@ -30,7 +30,6 @@ def test_a_plan_is_written_and_checked(plan, capsys):
     out = capsys.readouterr().out
     assert out.startswith("plan: 100% of the multiply-adds in bfloat16, ")
     assert "train.plan is written." in out
-    assert " runs in " in out
     found = Plan.load("train.plan")
     assert found.measured == "autocast(step), with the gradient inside"
     assert found.error <= found.tolerance == 0.008
@@ -38,7 +37,7 @@ def test_a_plan_is_written_and_checked(plan, capsys):
     assert plan("--check", "train.plan", *unseen) == 0
     out = capsys.readouterr().out
     assert "within 0.8%" in out.splitlines()[0]
-    assert "in the plan" in out
+    assert "In the plan" in out
     assert plan("--check", "train.plan", "--tolerance", 1e-4) == 1
     out = capsys.readouterr().out
     assert "not within 0.01%" in out
@@ -66,7 +65,7 @@ def test_a_check_as_json(plan, capsys):
     assert plan("--check", "train.plan", "--tolerance", 1e-4, "--json") == 1
     data = json.loads(capsys.readouterr().out)
     assert data["ok"] is False
-    assert data["worst"]
+    assert any("lose most alone" in note for note in data["notes"])
 
 
 def test_an_entry_that_matches_nothing_is_wrong_usage(plan, capsys):

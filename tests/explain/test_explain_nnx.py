@@ -59,15 +59,6 @@ def fori_loop(nnx, guarded, model, optimizer):
     nnx.fori_loop(0, 2, guarded(turn, carry=1), (model, optimizer))
 
 
-def while_loop(nnx, guarded, model, optimizer):
-    def step(carry):
-        train(nnx, *carry, X)
-        return carry
-
-    going = lambda carry: carry[1].step[...] < 2
-    nnx.while_loop(going, guarded(step), (model, optimizer))
-
-
 def cond(nnx, guarded, *models):
     true_fun = guarded(lambda *models: train(nnx, *models, X))
     nnx.cond(jnp.asarray(True), true_fun, lambda *models: None, *models)
@@ -76,7 +67,6 @@ def cond(nnx, guarded, *models):
 LOOPS = {
     scan: r"guard_step\(body\)",
     fori_loop: r"guard_step\(turn, carry=1\)",
-    while_loop: r"guard_step\(step\)",
     cond: "",
 }
 

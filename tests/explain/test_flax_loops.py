@@ -34,18 +34,6 @@ def linen_scan(guard):
     return Model().init_with_output(KEY, X)[0]
 
 
-def linen_remat_scan(guard):
-    nn = need("flax.linen")
-
-    class Block(nn.Module):
-        @nn.compact
-        @guard
-        def __call__(self, x):
-            return nn.Dense(4, dtype=BF16)(x) * DOUBLE
-
-    return nn.remat_scan(Block, lengths=(2, 2))().init_with_output(KEY, X)[0]
-
-
 def linen_while_loop(guard):
     nn = need("flax.linen")
 
@@ -86,7 +74,6 @@ def haiku_stack(guard):
     ("program", "guard", "position"),
     [
         (linen_scan, "dtypeguard.guard_step(Block.__call__)", 0),
-        (linen_remat_scan, "dtypeguard.guard_step(Block.__call__)", 0),
         (linen_while_loop, "dtypeguard.guard_step(lambda ..., carry=1)", 1),
         (nnx_scan, "dtypeguard.guard_step(layer, carry=1)", 1),
         (haiku_stack, "dtypeguard.guard_step(lambda ...)", 0),

@@ -87,17 +87,6 @@ def an_average_with_a_computed_decay():
     return lax.scan(body, first, XS)
 
 
-@noted("begin", ("jnp.zeros(4, BF16)", "jnp.zeros(4, F32)"))
-def a_hidden_state_that_nothing_is_like():
-    w = jnp.ones((4, 4))
-
-    def cell(hidden, x):
-        return jnp.tanh(x @ w + hidden @ w), None  # named
-
-    hidden = jnp.zeros(4, BF16)  # first
-    return lax.scan(cell, hidden, jnp.ones((3, 4)))
-
-
 @noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"))
 def a_constant_of_numpy():
     scale = np.float32(2)  # named
@@ -121,19 +110,6 @@ def an_average_that_begins_as_the_params():
     return lax.scan(step, (params, params), jnp.ones(2, BF16))
 
 
-@noted("begin", ("jax.tree.map(jnp.copy, params)", "jax.tree.map(jnp.float32, params)"))
-def an_average_that_begins_as_a_copy_of_the_params():
-    params = {"w": jnp.ones(3, BF16)}  # not
-    first = jax.tree.map(jnp.copy, params)  # named
-
-    def train(carry, x):
-        params, ema = carry
-        ema = jax.tree.map(lambda e, p: jnp.float32(0.99) * e + 0.01 * p, ema, params)
-        return (params, ema), None
-
-    return lax.scan(train, (params, first), jnp.ones(2))
-
-
 @noted("begin", ("np.load(file)", "np.load(file).astype(complex)"), x64=True)
 def a_field_that_a_restart_file_had_in_complex64():
     def step(field, _):
@@ -144,15 +120,6 @@ def a_field_that_a_restart_file_had_in_complex64():
     file.seek(0)
     field = jnp.asarray(np.load(file))  # named
     return lax.scan(step, field, None, 3)
-
-
-@noted("begin", ("jnp.zeros((), jnp.int32)", "jnp.zeros((), jnp.float32)"))
-def an_int_that_is_divided():
-    return lax.while_loop(
-        lambda n: n < 3,
-        lambda n: n / 2.0 + 3,
-        jnp.zeros((), jnp.int32),
-    )
 
 
 @noted("begin", ("narrow=jnp.ones(3, BF16)", "narrow=jnp.ones(3, F32)"))
@@ -204,30 +171,6 @@ def what_a_partial_holds():
 
     jitted = jax.jit(assigned)
     return jitted(jnp.ones(3, BF16))
-
-
-@noted("begin", ("jnp.ones(3, BF16)), XS", "jnp.ones(3, F32)), XS"))
-def a_line_in_a_helper():
-    def schedule(count):
-        warm = jnp.asarray(count, F32) / 10  # named
-        return warm * jnp.ones(3, BF16)
-
-    def body(carry, x):
-        count, value = carry
-        rate = schedule(count)
-        return (count + 1, value * rate), None  # named
-
-    return lax.scan(body, (jnp.int32(0), jnp.ones(3, BF16)), XS)
-
-
-@noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
-def zeros_like_a_model():
-    model = jnp.sin(jnp.ones(3))  # named
-
-    def body(carry, x):
-        return carry + jnp.zeros_like(model) * x, None
-
-    return lax.scan(body, jnp.zeros(3, BF16), jnp.ones(3, BF16))
 
 
 @noted("begin", ("p.astype(BF16), params)", "p.astype(BF16).astype(F32), params)"))
@@ -314,12 +257,6 @@ def two_widths_of_which_one_loses_nothing():
     )
 
 
-@noted("begin", ("jnp.int32(0)", "jnp.float32(0)"), checked=False)
-def an_operand_that_begins_as_an_int():
-    total = jnp.int32(0)  # named
-    return lax.cond(total > 3, lambda t: t + 0.5, lambda t: t, total)
-
-
 @noted("return", ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
 def a_global_that_a_branch_returns():
     return lax.cond(
@@ -344,11 +281,6 @@ def a_switch():
     return lax.switch(1, branches, x)
 
 
-@noted("", checked=False)
-def branches_of_two_shapes():
-    return lax.cond(True, lambda: jnp.ones(3), lambda: jnp.ones(2))
-
-
 # Arguments --------------------------------------------------------------------------------
 
 
@@ -363,12 +295,6 @@ def what_is_written_to_a_cache():
 def an_index_that_is_a_float():
     index = jnp.float32(3) / 2  # first
     return jnp.arange(9)[index]
-
-
-@noted("begin", ("np.ceil(1.0 / 0.1)", "int(np.ceil(1.0 / 0.1))"), checked=False)
-def a_bound_of_numpy():
-    size = np.ceil(1.0 / 0.1)  # first
-    return lax.fori_loop(0, size, lambda i, x: x, WIDE)
 
 
 @noted("argument", ("descended(0)", "descended(0.0)"))

@@ -8,14 +8,13 @@ import pathlib
 import re
 import sys
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import planted_operands
 import pytest
-from advice import line as line_of, notes, raised
-from helpers import needs_record, set_x64
+from advice import notes, raised
+from helpers import set_x64
 from jax import lax
 
 import dtypeguard
@@ -73,28 +72,6 @@ BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
 SCALE = np.float32(2)
 
 
-class Layer(eqx.Module):
-    bias: jax.Array
-
-    def __init__(self):
-        self.bias = jnp.ones(3)
-
-    def __call__(self, x):
-        return lax.add(x, self.bias)
-
-
-@needs_record
-@pytest.mark.parametrize("mode", MODES)
-def test_a_model_that_was_cast_has_its_types_from_the_cast(mode):
-    def program():
-        layer = Layer()
-        narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), layer)  # field: cast
-        return MODES[mode](lambda layer, x: layer(x))(narrow, F32)
-
-    (note,) = notes(raised(program))
-    assert re.search(rf"y = self.bias  .*\n .* {line_of(__file__, 'field: cast')} ", note)
-
-
 def _raised_by_the_user():
     raise TypeError(
         "lax.add requires arguments to have the same dtypes, got bfloat16, float32"
@@ -133,7 +110,6 @@ SIZES = {
     "jnp.zeros(size)": "shape = size",
     "jnp.reshape(x, (size, 2))": "shape[0] = size",
     "x.reshape(size, 2)": "args[0] = size",
-    "jnp.eye(size)": "N = size",
     "lax.dynamic_slice_in_dim(x, 0, size)": "slice_size = size",
 }
 
@@ -153,17 +129,15 @@ def test_a_size_that_is_a_float(call, size, tmp_path):
     assert cast in note
 
 
-@pytest.mark.parametrize(
-    "call", ["slice_in_dim(x, i, 1)", "update_slice_in_dim(x, x, i, 0)"]
-)
-def test_what_is_sliced_is_no_index(call):
+def test_what_is_sliced_is_no_index():
     """Both have the type that the message names; only one of them is at fault."""
     x, i = jnp.ones((4, 4)), F32[0]
-    (note,) = notes(
-        raised(lambda: eval(f"lax.dynamic_{call}", {"lax": lax, "x": x, "i": i}))
-    )
-    assert not re.search(r"\n  operand", note), note
-    assert re.search(r"\n  start_index", note), note
+    for call in (
+        lambda: lax.dynamic_slice_in_dim(x, i, 1),
+        lambda: lax.dynamic_update_slice_in_dim(x, x, i, 0),
+    ):
+        (note,) = notes(raised(call))
+        assert re.match(r"  start_index", note.splitlines()[1]), note
 
 
 @pytest.mark.parametrize(("numbers", "name"), [(-1, "n"), ((0, -1), "n"), (-2, "w")])
@@ -175,21 +149,10 @@ def test_a_position_from_the_last_argument(numbers, name):
     assert re.match(rf"  {name}\b", note.splitlines()[1]), note
 
 
-def test_nothing_runs_until_an_error_is_raised(monkeypatch):
-    asked = []
-    for name in ("explain.complaint", "finding.sites", "arguments.arguments"):
-        monkeypatch.setattr(f"dtypeguard._explain.{name}", lambda *_: asked.append("read"))
-    compiled = []
-    add = jax.jit(lambda x: compiled.append(x) or lax.add(x, x))
-    with dtypeguard.explain():
-        add(BF16)
-        add(BF16)
-    assert len(compiled) == 1
-    assert asked == []
-
-
 def test_an_error_of_another_kind_is_not_looked_at(monkeypatch):
     monkeypatch.setattr("dtypeguard._explain.finding.sites", lambda _: pytest.fail("read"))
+    with dtypeguard.explain():
+        lax.add(BF16, BF16)
     assert notes(raised(OTHERS["shapes"])) == []
 
 
@@ -220,3 +183,21 @@ def test_what_stands_in_a_call_is_not_taken_for_what_it_passes_on(call, wrong):
         (note,) = notes(raised(call))
     assert "bfloat16" in note
     assert not re.search(wrong, note), note
+
+
+HALVES = jnp.array([0.5, 1.5, 2.5])
+OF_FLOATS = {
+    "divided": lambda: jnp.gcd(HALVES, jnp.array([4.0])),
+    "combined": lambda: lax.bitwise_and(HALVES, HALVES),
+    "shifted": lambda: lax.shift_left(HALVES, jnp.array([1.0])),
+    "counted": lambda: jnp.bincount(F32, weights=HALVES),
+    "drawn": lambda: jax.random.randint(jax.random.key(0), (3.0,), 0.1, 2.5),
+}
+
+
+@pytest.mark.parametrize("name", OF_FLOATS)
+def test_no_float_that_is_no_index_is_cast_to_an_int(name):
+    (note,) = notes(raised(OF_FLOATS[name]))
+    casts = [x for x in note.splitlines() if re.search(" (cast|make|begin) ", x)]
+    assert not any("HALVES" in line or "0.1" in line for line in casts), note
+    assert bool(casts) == (name in ("counted", "drawn")), note

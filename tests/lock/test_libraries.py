@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._lock.check import lock_of
+from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
 pytestmark = [

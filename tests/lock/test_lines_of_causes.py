@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
-from dtypeguard._lock.check import compared, lock_of, text_of
+from dtypeguard._lock.check import compared, text_of
+from dtypeguard._lock.step import lock_of
 
 pytestmark = [
     pytest.mark.third_party,

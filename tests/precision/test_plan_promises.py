@@ -66,7 +66,6 @@ def test_a_plan_with_nothing_narrow_is_no_success():
     assert found.plan.share == 0
     assert "nothing to gain" in found.headline
     assert not found.is_of_use
-    assert found.data["ok"] is False
 
 
 def test_a_gradient_is_not_called_by_the_name_of_its_loss():

@@ -109,7 +109,7 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     with jax.default_matmul_precision("float32"):
         clean = audit_precision(written.f, *written.inputs, matmul_precision=device)
     assert (clean.error, clean.losses) == (0, ())
-    assert "no product is rounded" in str(clean)
+    assert "the outputs are the same: there are no" in str(clean)
 
 
 A, B = normal(0, 16, 16), normal(1, 16, 16)
@@ -231,12 +231,7 @@ def test_other_products_are_left_alone(name):
     with set_x64(name == "float64"):
         report = audit_precision(LEFT_ALONE[name], A, B, matmul_precision="tpu")
     assert (report.error, report.losses) == (0, ())
-    says = (
-        "each asks for another precision, or is too small"
-        if name in ("HIGHEST", "an algorithm")
-        else "no float32 products"
-    )
-    assert says in str(report)
+    assert "no float32 products, or each asks for another precision" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -321,23 +316,6 @@ def f(x):
     edited = text.replace(call, f"    {around}\n    {call}")
     edited = program(edited, tmp_path / "edited.py")
     assert products.off("a100", edited.f, A) == report.mended == 0
-
-
-@pytest.mark.parametrize("asked", [None, "default"])
-def test_where_all_products_are_to_be_precise_one_context_is(asked):
-    def f(x, y):
-        h = jnp.tanh(jnp.dot(x, y, precision=asked))
-        return jnp.dot(h, y)
-
-    def edited(x, y):
-        with jax.default_matmul_precision("high"):
-            return f(x, y)
-
-    report = audit_precision(f, A, B, matmul_precision="tpu", tolerance=1e-4)
-    assert len(report.fix) == 2
-    around = 'Put `with jax.default_matmul_precision("high"):` around the whole call'
-    is_enough = products.off("tpu", edited, A, B) <= 1e-4
-    assert (around in str(report)) == is_enough == (asked is None)
 
 
 def test_on_an_a100_high_is_no_remedy():

@@ -233,9 +233,3 @@ def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
         assert verdicts(normed, (x,), reference) == {"": "rounding"}
     for reference in (other, other(x), references.run(other, (x,), F32)):
         assert verdicts(normed, (x,), reference) == {"": "differs"}
-
-
-def test_an_error_of_the_reference_says_whose_it_is():
-    with pytest.raises(TypeError) as raised:
-        compared(jnp.sin, (X,), lambda x, y: x)
-    assert "That is reference=" in raised.value.__notes__[-1]

@@ -226,8 +226,7 @@ def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
     assert re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE) == ["one_compilation"]
     assert "dtypeguard.guard_step does not fix this. " in str(e.value)
     assert "constant of the program, which compiles anew for each value" in str(report)
-    is_number = isinstance(first, float)
-    assert (f"begin with jnp.asarray({first})." in str(report)) == is_number
+    assert "Begin a number with jnp.asarray." in str(report)
 
 
 def test_a_constant_that_becomes_an_array_is_named():

@@ -16,7 +16,13 @@ def _packages():
         need(name)
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(x, id=x.stem, marks=[pytest.mark.exhaustive] * (x.stem != "nnx"))
+        for x in NOTEBOOKS
+    ],
+)
 def test_cells_give_what_is_stored(notebook, tmp_path, monkeypatch):
     """`python tests/follow_pages.py docs/nnx.ipynb` shows the same by itself."""
     monkeypatch.chdir(tmp_path)

@@ -105,8 +105,7 @@ class ByPlan(Propagation[ValueType]):
     @property
     def made(self) -> WidthPlan:
         """What each equation computes in."""
-        dtypes = (*self._dtypes,)
-        return WidthPlan(self.entries, False, False, self.carried, dtypes=dtypes)
+        return WidthPlan(self.entries, False, False, self.carried, dtypes=(*self._dtypes,))
 
     # What holds other equations
 

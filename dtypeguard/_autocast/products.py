@@ -55,8 +55,7 @@ class Product(NamedTuple):
 def product(of: Product, *operands: Leaf) -> Leaf:
     """A product whose derivatives have the dtypes of its operands."""
     function = jax.custom_jvp(of.of)
-    rule = functools.partial(_with_tangent, of)
-    function.defjvp(rule, symbolic_zeros=True)
+    function.defjvp(functools.partial(_with_tangent, of), symbolic_zeros=True)
     return function(*operands)
 
 

@@ -416,7 +416,6 @@ def parametrize_with_checks(
     for _, opt in named:
         _maker(opt)
     rules = _known("rules", options.pop("rules", None), _RULES)
-    _known("configurations", options.get("configurations"), _NAMES)
     inspect.signature(check_contract).bind(None, **options)
     return pytest.mark.parametrize(
         ("optimizer", "check"),

@@ -258,9 +258,9 @@ class _Step(NamedTuple):
         still = () if is_sure else left(guarded.trace)
         if still == ():
             return {"remedy": wrap}
-        is_weak = not isinstance(still, str) and _are_weak(still)
-        if is_weak and left(lambda: guarded.trace(_types(still))) == ():
-            return {"remedy": f"{wrap} {self._begin(still)}"}
+        weak = () if isinstance(still, str) else still
+        if _are_weak(weak) and left(lambda: guarded.trace(_types(weak))) == ():
+            return {"remedy": f"{wrap} {self._begin(weak)}"}
         return refused(still, "step")
 
     def _begin(self, drifts: Sequence[Drift]) -> str:

@@ -112,4 +112,4 @@ def reduce_error(failed: TraceFailed) -> TraceError:
     if not isinstance(error, DtypeDriftError):
         message = message.partition("\n")[0]
     message = f"{type(error).__name__}: {message}"
-    return TraceError(*failed.args, message, types, origin_of_error(error))
+    return TraceError(failed.args[0], message, types, origin_of_error(error))

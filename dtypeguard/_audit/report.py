@@ -172,7 +172,7 @@ class AuditReport:
         """What the analyses other than that of drift say, and what to write."""
         changed = (d for d in self.drifts if d.kind == "dtype")
         cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
-        lost = rounding(cast, self.advice) if self.refusal is None else ""
+        lost = rounding(cast) if self.refusal is None else ""
         return [text for text in (*self.summaries, self.note, self.advice, lost) if text]
 
     def rows(self) -> Sequence[Cells]:

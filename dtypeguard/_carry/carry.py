@@ -8,20 +8,16 @@ from typing import Any, NamedTuple
 
 from jax import tree_util
 
-from .._leaves.arguments import is_transformation, runs_later, shown
+from .._leaves.arguments import shown
 from .._leaves.types import Args, Function, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
-from .modules import gathered, is_in_place, objects, spread
+from .modules import gathered, objects, spread
 from .places import (
     Items,
     Names,
     Place,
     ReturnedCarry,
-    has_other_dtypes,
-    has_same_leaves,
     is_alike,
     is_unregistered,
-    name_of_step,
-    places_of,
     structure,
 )
 from .split import HeldTree, SplitTree
@@ -60,7 +56,12 @@ class Carry(NamedTuple):
                 f"{', '.join(kwargs) or 'none'} by name: give it {', '.join(missing)} as "
                 f"well, which {self.owner} carries."
             )
-        self._check_registered("was called with", values)
+        for name in (type(value).__name__ for value in values if is_unregistered(value)):
+            raise TypeError(
+                f"{self.step} was called with a {name}, which is no tree to JAX, and "
+                f"nothing in it can be guarded: jax.tree_util.register_dataclass({name}) "
+                "makes it one."
+            )
         return values
 
     def held(self, args: Args, kwargs: Kwargs) -> list[HeldTree]:
@@ -85,11 +86,7 @@ class Carry(NamedTuple):
         return tuple(given), named
 
     def find(
-        self,
-        result: PyTree,
-        values: Sequence[PyTree],
-        in_place: bool = False,
-        args: Args = (),
+        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
     ) -> ReturnedCarry:
         """Locates the carry in the result of a step; raises `TypeError` if it is not sure.
 
@@ -97,72 +94,7 @@ class Carry(NamedTuple):
         if it changes any, its first argument. If no item has the tree of the carry, it is
         the likelier one, for a message about the tree that changed.
         """
-        try:
-            found = self._find(result, values, in_place)
-        except TypeError as error:
-            if remedy := self.self_remedy(args, result):
-                error = TypeError(f"{error} If it is self that comes back: {remedy}.")
-            raise error from None
-        self._check_registered("returned", found.values)
-        return found
-
-    def self_remedy(self, args: Args, result: PyTree) -> str:
-        """What to write if the `self` of a method is what comes back; "" if it is not."""
-        first = self.names.by_position
-        is_method = self.is_default and args and first and first[0].name == "self"
-        if not is_method or self.places[0].name == "self":  # the only one
-            return ""
-        if is_in_place(args[0]) or tree_util.all_leaves([args[0]]):
-            return ""
-        which, is_self = "", lambda value: type(value) is type(args[0])
-        if not is_self(result):
-            items = Items(result)
-            keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
-            if not keys:
-                return ""
-            which = f", returned={keys[0]!r}" * (keys[0] != 0)
-        return f'{self.owner}(..., carry="self"{which})'
-
-    def ambiguity(self, found: ReturnedCarry, values: Sequence[PyTree]) -> str:
-        """What to ask about an item of another dtype than its carry; "" if nothing."""
-        items = found.items
-        if items is None or self.returned is not None:
-            return ""
-        keys = [items.keys[index] for index in found.indices]
-        for place, (number, index) in enumerate(zip(found.carried, found.indices)):
-            value, taken = values[number], items.values[index]
-            others = [
-                items.keys[i]
-                for i, item in enumerate(items.values)
-                if i not in found.indices
-                and is_alike(value, item)
-                and not has_same_leaves(taken, item)
-            ]
-            if others and has_other_dtypes(value, taken):
-                also, name = " and ".join(map(repr, others)), self.labels[number]
-                other = self._as_given((*keys[:place], others[0], *keys[place + 1 :]))
-                return (
-                    f"{self.step} returned {items.summary()}. {self.owner} takes item "
-                    f"{keys[place]!r} for the new {name} and casts it, but item {also} "
-                    f"could be {name} as well. Write {self.owner}(..., returned={other}) "
-                    f"if it is, and returned={self._as_given(tuple(keys))} if not."
-                )
-        return ""
-
-    def _check_registered(self, what: str, values: Sequence[PyTree]) -> None:
-        for value in values:
-            if is_unregistered(value):
-                name = type(value).__name__
-                raise TypeError(
-                    f"{self.step} {what} a {name}, which is no tree to JAX, and nothing in "
-                    f"it can be guarded: jax.tree_util.register_dataclass({name}) makes it "
-                    "one."
-                )
-
-    def _find(
-        self, result: PyTree, values: Sequence[PyTree], in_place: bool
-    ) -> ReturnedCarry:
-        structures, all_of_them = [structure(value) for value in values], range(len(values))
+        structures, every = [structure(value) for value in values], range(len(values))
         # Where a step changes other arguments in place, its first argument is a carry only
         # by default, and may be a batch: no loss of the same structure is meant by it.
         is_sure = not (self.is_default and in_place) or bool(objects(values[0]))
@@ -176,7 +108,7 @@ class Carry(NamedTuple):
             found = [index for index in named if index is not None]
             if len({*found}) < len(values):
                 raise TypeError(self._no_such_items(items, structures))
-            return ReturnedCarry(result, items, found, all_of_them)
+            return ReturnedCarry(result, items, found, every)
         ordered = len(items.keys) if isinstance(result, (tuple, list)) else 0
         have = lambda numbers: (
             len(numbers) <= ordered
@@ -184,26 +116,53 @@ class Carry(NamedTuple):
                 structure(item) == structures[n] for n, item in zip(numbers, items.values)
             )
         )
-        first = range(len(values))
-        if have(first) and is_meant(items.values[0]):
-            return ReturnedCarry(result, items, first, all_of_them)
-        rest = [number for number in all_of_them if not objects(values[number])]
+        if have(every) and is_meant(items.values[0]):
+            return ReturnedCarry(result, items, every, every)
+        rest = [number for number in every if not objects(values[number])]
         if not rest or (self.is_default and in_place):
             return ReturnedCarry(result, items, (), ())
         if len(rest) < len(values) and have(rest):
             return ReturnedCarry(result, items, range(len(rest)), rest)
         if not items.like(structures):  # for a message about the tree that changed
-            if may_be_whole and _is_likelier_whole(result, values[0]):
+            first = type(items.values[0]) if ordered else None
+            if may_be_whole and type(result) is type(values[0]) is not first:
                 return ReturnedCarry(result)
             if ordered >= len(rest):
-                return ReturnedCarry(result, items, range(len(rest)), all_of_them)
-        self._check_registered("returned", [result])
+                return ReturnedCarry(result, items, range(len(rest)), every)
         raise TypeError(self._no_such_items(items, structures))
+
+    def self_remedy(self, args: Args, result: PyTree) -> str:
+        """What to write if the `self` of a method is what comes back; "" if it is not."""
+        is_method = self.is_default and args and self.names.at(0) == "self"
+        if not is_method or self.places[0].name == "self":  # the only one
+            return ""
+        items, is_self = Items(result), lambda value: type(value) is type(args[0])
+        keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
+        if is_self(result):
+            return f'{self.owner}(..., carry="self")'
+        which = f", returned={keys[0]!r}" if keys and keys[0] != 0 else ""
+        return f'{self.owner}(..., carry="self"{which})' if keys else ""
+
+    def ambiguity(self, found: ReturnedCarry, carry: PyTree) -> str:
+        """What to ask if another item than the first is like the carry; "" if none is."""
+        items = found.items
+        if items is None or not found.indices or not self.is_one or self.returned:
+            return ""
+        taken, *others = zip(items.keys, items.values)
+        is_other = lambda item: item is not taken[1] and is_alike(carry, item)
+        also = [key for key, item in others if is_other(item)]
+        if not also:
+            return ""
+        (name,), listed = self.labels, " and ".join(map(repr, also))
+        return (
+            f"{self.step} returned {items.summary()}. {self.owner} takes item {taken[0]!r} "
+            f"for the new {name} and casts it, but item {listed} could be {name} as well. "
+            f"Write {self.owner}(..., returned={also[0]!r}) if it is, and "
+            f"returned={taken[0]!r} if not."
+        )
 
     def _no_such_items(self, items: Items, structures: list[PyTreeDef]) -> str:
         carried = " and ".join(self.labels)
-        if items.result is None:
-            return f"{self.step} returned None. Write return {', '.join(self.labels)}."
         text = f"{self.step} returned {items.summary()}"
         if self.returned is not None:
             text += f"; returned={self._as_given(self.returned)} names another item"
@@ -223,19 +182,6 @@ class Carry(NamedTuple):
         return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
 
 
-def _is_likelier_whole(result: PyTree, carry: PyTree) -> bool:
-    """Whether the result, and not its first item, is the carry with another tree."""
-    first = result[0] if isinstance(result, (tuple, list)) and result else None
-    return type(result) is type(carry) and type(first) is not type(carry)
-
-
-# The function for optimizers that corresponds to one for steps.
-_OF_AN_OPTIMIZER = {
-    "guard_step": "dtypeguard.guard(optimizer)",
-    "check_step": "dtypeguard.testing.check_contract(optimizer)",
-}
-
-
 def carry_of(
     owner: str,
     step: Step,
@@ -243,24 +189,14 @@ def carry_of(
     returned: Any = None,
 ) -> Carry:
     """Which arguments of a step come back, and as which items of its result."""
-    if is_transformation(step):
-        raise TypeError(
-            f"{owner} got {shown(step)}, which is an optimizer. Write "
-            f"{_OF_AN_OPTIMIZER.get(owner, 'a step that calls its update')}."
-        )
     if not callable(step) or isinstance(step, type):
         raise TypeError(
             f"{owner} got {shown(step)}. Give it a step: a function that takes its carry "
-            "and returns it."
+            "and returns it. (For an optimizer there are dtypeguard.guard and "
+            "dtypeguard.testing.check_contract.)"
         )
-    call = inspect.getattr_static(type(step), "__call__", None)
-    if runs_later(step) or runs_later(call):
-        raise TypeError(
-            f"{owner} got {shown(step)}, which returns before it has computed: it is async "
-            "or a generator. Give it the function that makes one carry of another."
-        )
-    name, names = name_of_step(step), Names.of(step)
-    places = places_of(owner, name, names, carry)
+    names = Names(step)
+    places = names.places(owner, carry)
     is_one = not isinstance(carry, tuple)
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
@@ -271,7 +207,7 @@ def carry_of(
         )
     return Carry(
         owner,
-        name,
+        names.step,
         places,
         returned,
         is_one,
@@ -313,7 +249,6 @@ class Call:
         self._step = step
         self._carry = carry
         self._values = carry.take(args, kwargs)
-        self._args = args
         self._spread = spread if in_place else lambda tree: tree
         inside = carry.held(self._values, {}) if in_place else []
         known = {id(each.node) for each in inside}
@@ -350,7 +285,7 @@ class Call:
         self, result: PyTree, given: Sequence[PyTree]
     ) -> tuple[list[SplitTree], SplitTree]:
         """What comes back for each carry, and the other results."""
-        found = self._carry.find(result, self._values, self._is_in_place, self._args)
+        found = self._carry.find(result, self._values, self._is_in_place)
         after = list(given)
         for number, value in zip(found.carried, found.values):
             after[number] = value

@@ -3,9 +3,10 @@
 This file imports none of the libraries. Whoever has a module of one has imported it.
 """
 
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -96,17 +97,12 @@ def nnx_types() -> tuple[type, ...]:
     return tuple(kind for kind in found if isinstance(kind, type))
 
 
+@dataclasses.dataclass(eq=False)
 class Contents:
     """The contents of one Flax NNX object, as a tree."""
 
-    def __init__(self, node: NNXObject, values: Mapping[str, PyTree]):
-        self.node = node
-        self.values = values
-
-    def only(self, names: Collection[str]) -> "Contents":
-        """The contents at these paths."""
-        values = {name: value for name, value in self.values.items() if name in names}
-        return Contents(self.node, values)
+    node: NNXObject
+    values: Mapping[str, PyTree]
 
 
 class _Name(str):
@@ -115,25 +111,15 @@ class _Name(str):
     __slots__ = ()
 
 
-class _Structure(Closed):
-    """The structure of `Contents`: an object and its paths; equal by type and paths."""
-
-    def __init__(self, held: Contents):
-        super().__init__(held.node)
-        self.names = tuple(held.values)
-
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self.names == getattr(other, "names", None)
-
-    def __hash__(self) -> int:
-        return hash((type(self.node), self.names))
+def _static(held: Contents) -> tuple[Closed, tuple[str, ...]]:
+    return Closed(held.node), tuple(held.values)
 
 
 tree_util.register_pytree_with_keys(
     Contents,
-    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _Structure(held)),
-    lambda x, values: Contents(x.node, dict(zip(x.names, values))),
-    lambda held: (tuple(held.values.values()), _Structure(held)),
+    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _static(held)),
+    lambda x, values: Contents(x[0].node, dict(zip(x[1], values))),
+    lambda held: (tuple(held.values.values()), _static(held)),
 )
 
 
@@ -206,12 +192,8 @@ def _put_raw(variable: NNXObject, value: PyTree) -> None:
 
 
 def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:
-    parts = []
-    for length, part in enumerate(path):
-        if isinstance(part, int):
-            parts.append(f"[{part}]")
-        elif isinstance(nodes.get(path[:length]), Mapping):
-            parts.append(f"[{part!r}]")
-        else:
-            parts.append(f".{part}")
-    return "".join(parts)
+    def part(length: int, key: Key) -> str:
+        is_item = isinstance(key, int) or isinstance(nodes.get(path[:length]), Mapping)
+        return f"[{key!r}]" if is_item else f".{key}"
+
+    return "".join(part(*each) for each in enumerate(path))

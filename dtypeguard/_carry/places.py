@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,13 +10,14 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.arguments import shown
-from .._leaves.dtypes import dtype_of, fits, is_weak
+from .._leaves.dtypes import dtype_of, fits
 from .._leaves.rows import describe
 from .._leaves.types import Args, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
 from .modules import closed, is_in_place
 from .split import DICTS
 
 _Parameter = inspect.Parameter
+_VARIADIC = (_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD)
 
 
 class Place(NamedTuple):
@@ -42,143 +42,88 @@ class Place(NamedTuple):
             kwargs[self.name] = value
 
 
-class Names(NamedTuple):
+class Names:
     """The parameters of a step."""
 
-    signature: inspect.Signature
-    by_position: list[_Parameter]
-    by_name: list[_Parameter]
-    rest: str | None
-    takes_any: bool
-
-    @classmethod
-    def of(cls, step: Step) -> "Names":
-        """The parameters of any callable."""
+    def __init__(self, step: Step):
+        self.step = _name_of(step)
         try:
-            signature = _signature(step)
+            self.signature = _signature(step)
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
-            signature = inspect.signature(lambda *args, **kwargs: None)
-
-        def of_kind(*kinds):
-            return [p for p in signature.parameters.values() if p.kind in kinds]
-
-        rest = of_kind(_Parameter.VAR_POSITIONAL)
-        return cls(
-            signature,
-            of_kind(_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD),
-            of_kind(_Parameter.KEYWORD_ONLY),
-            rest[0].name if rest else None,
-            bool(of_kind(_Parameter.VAR_KEYWORD)),
-        )
+            self.signature = inspect.signature(lambda *args, **kwargs: None)
+        found = self.signature.parameters.values()
+        self.named = {p.name: p for p in found if p.kind not in _VARIADIC}
+        keyword_only = _Parameter.KEYWORD_ONLY
+        self.by_position = [n for n, p in self.named.items() if p.kind is not keyword_only]
+        self._rest = next((p.name for p in found if p.kind is p.VAR_POSITIONAL), None)
+        self._takes_any = any(p.kind is p.VAR_KEYWORD for p in found)
+        self._first = int(self.by_position[:1] in (["self"], ["cls"]))
 
     def at(self, position: int) -> str:
         """The name of the argument at a position."""
         if position < len(self.by_position):
-            return self.by_position[position].name
-        return f"{self.rest or 'args'}[{position - len(self.by_position)}]"
+            return self.by_position[position]
+        return f"{self._rest or 'args'}[{position - len(self.by_position)}]"
 
-    def place(self, key: int | str) -> Place | None:
-        """The argument with a name or at a position, as `places_of` counts; or None."""
-        if isinstance(key, str):
-            for parameter in (*self.by_position, *self.by_name):
-                if parameter.name == key:
-                    return self._place_of(parameter)
-            return Place(key, None, key) if self.takes_any else None
-        if key < 0:
-            return None
-        is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
-        position = key if is_only else key + self._first
-        if position < len(self.by_position):
-            return self._place_of(self.by_position[position])
-        return None if self.rest is None else Place(self.at(position), position, None)
+    def places(
+        self, owner: str, carry: int | str | tuple[int | str, ...]
+    ) -> tuple[Place, ...]:
+        """The arguments that `carry` names.
 
-    @property
-    def _first(self) -> int:
-        """The position of the first parameter that counts."""
-        return int(bool(self.by_position) and self.by_position[0].name in ("self", "cls"))
+        Positions do not count a first parameter called `self` or `cls`, unless it is the
+        only one: so the decorator works on a method, above or below `jit`.
+        """
+        places = []
+        for key in carry if isinstance(carry, tuple) and carry else (carry,):
+            place = self._place(key)
+            if place is None:
+                raise ValueError(
+                    f"{owner} got carry={shown(key)}, but {self.step} takes "
+                    f"{self.signature}. Write the position or the name of the argument "
+                    'that comes back, or a tuple of them: carry=0, carry="state", '
+                    'carry=("params", "opt_state").'
+                )
+            places.append(place)
+        return tuple(places)
 
-    def _place_of(self, p: _Parameter) -> Place:
-        position = self.by_position.index(p) if p in self.by_position else None
-        name = None if p.kind is p.POSITIONAL_ONLY else p.name
-        return Place(p.name, position, name, p.default)
-
-    def remedy(self, step: str) -> str:
-        """What to write for the carry of a step instead of what it does not take."""
-        names = [p.name for p in self.by_position[self._first :]]
-        choices = [f'carry={number} or "{name}"' for number, name in enumerate(names)]
-        choices += [f'carry="{p.name}"' for p in self.by_name]
-        if choices:
-            write = "one of " if len(choices) > 1 else ""
-            return f"but {step} takes {self.signature}. Write {write}{', '.join(choices)}."
-        if self.rest is not None:
-            return "which is no position. Write that of the carry, such as carry=0."
-        if self.takes_any:
-            return f'but {step} takes {self.signature}. Write a name: carry="state".'
-        return f"but {step} takes no arguments. A step takes its carry."
-
-
-def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless that passes arguments on.
-
-    It does if it has `*args` or `**kwargs`, and what it names by position comes first in
-    what it wraps.
-    """
-    inner = getattr(step, "__wrapped__", None)
-    if inner is None or inspect.ismethod(step):
-        return inspect.signature(step)
-    is_shown = "__signature__" in getattr(step, "__dict__", ())
-    is_object = callable(step) and not (inspect.isfunction(step) or inspect.isclass(step))
-    if is_object and not is_shown:
-        own = inspect.signature(step.__call__)
-    else:
-        own = inspect.signature(step, follow_wrapped=False)
-    parameters = own.parameters.values()
-    rest = {_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD}
-    if rest.isdisjoint(p.kind for p in parameters):
-        return own
-    passed = _signature(inner)
-    names = [p.name for p in parameters if p.kind not in {*rest, _Parameter.KEYWORD_ONLY}]
-    return passed if [*passed.parameters][: len(names)] == names else own
+    def _place(self, key: int | str) -> Place | None:
+        """The argument with a name or at a position, as `places` counts; or None."""
+        if type(key) is int:
+            is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
+            position = key if is_only else key + self._first
+            if key < 0 or position >= len(self.by_position):
+                is_in_rest = key >= 0 and self._rest is not None
+                return Place(self.at(position), position, None) if is_in_rest else None
+            key = self.by_position[position]
+        parameter = self.named.get(key) if isinstance(key, str) else None
+        if parameter is None:
+            is_any = isinstance(key, str) and self._takes_any
+            return Place(key, None, key) if is_any else None
+        position = self.by_position.index(key) if key in self.by_position else None
+        name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
+        return Place(key, position, name, parameter.default)
 
 
-def places_of(
-    owner: str, step: str, names: Names, carry: int | str | tuple[int | str, ...]
-) -> tuple[Place, ...]:
-    """The arguments of a step that `carry` names.
-
-    Positions do not count a first parameter called `self` or `cls`, unless it is the only
-    one: so the decorator works on a method, above or below `jit`.
-    """
-    asked = carry if isinstance(carry, tuple) else (carry,)
-    is_number = lambda key: isinstance(key, int) and not isinstance(key, bool)
-    if not asked or not all(isinstance(key, str) or is_number(key) for key in asked):
-        raise TypeError(
-            f"{owner} got carry={shown(carry)}. Write the position or the name of the "
-            'argument that comes back, or a tuple of them: carry=0, carry="state", '
-            'carry=("params", "opt_state").'
-        )
-    places = []
-    for key in asked:
-        place = names.place(key)
-        if place is None:
-            raise ValueError(f"{owner} got carry={key!r}, {names.remedy(step)}")
-        places.append(place)
-    labels = [place.label for place in places]
-    if len(set(labels)) < len(labels):
-        raise ValueError(
-            f"{owner} got carry={shown(carry)}, which names an argument twice: "
-            f"{', '.join(labels)}. Name each once."
-        )
-    return tuple(places)
-
-
-def name_of_step(step: Step) -> str:
+def _name_of(step: Step) -> str:
     """The name of a step in messages: its own, or that of its type."""
     inner = getattr(step, "func", step)  # of a partial function
     while isinstance(inner, functools.partial):
         inner = inner.func
     name = getattr(inner, "__name__", type(inner).__name__)
     return "step" if name == "<lambda>" else name
+
+
+def _signature(step: Step) -> inspect.Signature:
+    """The signature of a callable; of a wrapper its own, unless `*args` comes first."""
+    inner = getattr(step, "__wrapped__", None)
+    if inner is None or inspect.ismethod(step):
+        return inspect.signature(step)
+    if inspect.isfunction(step):
+        own = inspect.signature(step, follow_wrapped=False)
+        kinds = [p.kind for p in own.parameters.values()]
+        if kinds[:1] != [_Parameter.VAR_POSITIONAL]:
+            return own
+    return _signature(inner)  # also of an object, such as what `jit` returns
 
 
 def is_unregistered(value: object) -> bool:
@@ -204,19 +149,6 @@ def _is_alike_leaf(old: Leaf, new: Leaf) -> bool:
     if source is None or target is None:
         return source is target
     return np.shape(old) == np.shape(new) and fits(source, target)
-
-
-def has_other_dtypes(before: PyTree, after: PyTree) -> bool:
-    """Whether a leaf that has chosen its dtype has another one after a step."""
-    old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
-    pairs = zip(old, new)
-    return any(dtype_of(a) != dtype_of(b) for a, b in pairs if not is_weak(a))
-
-
-def has_same_leaves(tree: PyTree, other: PyTree) -> bool:
-    """Whether two trees of one structure hold the very same leaves."""
-    leaves = map(tree_util.tree_leaves, (tree, other))
-    return all(map(operator.is_, *leaves))
 
 
 class Items:
@@ -270,7 +202,7 @@ class Items:
     def summary(self) -> str:
         """What it is, for a message: `a dict with the items 'loss', 'state'`."""
         if not self.keys:
-            return describe(self.result)
+            return "None" if self.result is None else describe(self.result)
         keys = ", ".join(map(repr, self.keys))
         return f"a {type(self.result).__name__} with the items {keys}"
 

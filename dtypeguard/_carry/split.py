@@ -13,7 +13,7 @@ from jax import tree_util
 from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.rows import paths, type_of
-from .._leaves.types import Leaf, NNXObject, PyTree, PyTreeDef
+from .._leaves.types import Leaf, NNXObject, PyTree
 from .modules import Contents, constants, contents, put_contents
 
 
@@ -181,29 +181,20 @@ class HeldTree:
     def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
-        self.before = contents(node)
+        self.before = contents(node).values
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
         """What was held before and what an object holds now, at the paths of both."""
-        now = contents(node)
-        both = [
-            name
-            for name, value in self.before.values.items()
-            if name in now.values and _structure(value) == _structure(now.values[name])
-        ]
-        return Snapshot(self.before.only(both)), now.only(both)
-
-    def put(self, held: Contents) -> None:
-        """Puts these contents into the object."""
-        put_contents(self.node, held.values)
+        now, of = contents(node).values, tree_util.tree_structure
+        is_same = lambda name: name in now and of(self.before[name]) == of(now[name])
+        names = [*filter(is_same, self.before)]
+        at_names = lambda values: Contents(node, {name: values[name] for name in names})
+        return Snapshot(at_names(self.before)), at_names(now)
 
     def restore_types(self) -> None:
         """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)
         old = before.copy()
         same = lambda a, b: type_of(a) == type_of(b) and np.shape(a) == np.shape(b)
-        self.put(tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now))
-
-
-def _structure(tree: PyTree) -> PyTreeDef:
-    return tree_util.tree_structure(tree)
+        mixed = tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now)
+        put_contents(self.node, mixed.values)

@@ -25,15 +25,14 @@ from .targets import NamedCall, Reader
 
 def run(options: argparse.Namespace) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
-    is_search = bool(options.out)
-    if is_search and options.narrow is None:
+    if options.out and options.narrow is None:
         raise UsageError("a search needs --narrow. Write for example: --narrow bfloat16")
     if options.check and options.narrow is not None:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
     check_files(options, options.out)
-    way = _checked if options.check else _searched if is_search else _audited
+    way = _checked if options.check else _searched if options.out else _audited
     shown, reader = status(every=command_line.SILENCE), Reader(options)
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, shown as show, x64:

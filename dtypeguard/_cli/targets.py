@@ -36,7 +36,7 @@ class NamedCall(NamedTuple):
     def misfit(self, function: Any = None) -> str:
         """Why the function, or another one, does not take them; empty if it does."""
         try:
-            taken = Names.of(function or self.function).signature
+            taken = Names(function or self.function).signature
             taken.bind(*self.args, **self.kwargs)
         except TypeError as error:
             return str(error)

@@ -234,7 +234,7 @@ class _Causes:
 
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
     """The arguments of inputs by their own paths, of paths in a tree `(args, kwargs)`."""
-    names, found = Names.of(f), {}
+    names, found = Names(f), {}
     for path in paths:
         place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
         argument = key.strip("'") if place == "1" else names.at(int(key))

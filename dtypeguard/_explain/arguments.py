@@ -84,7 +84,7 @@ _ROLES = (
         frozenset(_SIZES),
         is_only=True,
     ),
-    Role(r"^(?P<parameter>\w+) argument to \w+ must have an integer type", "int32"),
+    Role(r"^(?P<parameter>\w+) (argument to \w+ )?must (have|be) an integer", "int32"),
     Role(
         "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
         "Index type must be an integer|must have an integer type|seed must be an integer",
@@ -166,11 +166,13 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
     if about.wanted is None and failure.is_of_jax:
         return None
-    for site in reversed([x for x in failure.sites if not is_installed(x.file)]):
-        inner = [frame.f_code.co_filename for frame in site.inside[:1]]
-        if about.wanted is None and not all(map(is_users, inner)):
-            return None  # it was raised in a function that JAX calls
+    users = [site for site in failure.sites if not is_installed(site.file)]
+    is_own = failure.sites[-1:] == users[-1:]
+    for site in reversed(users):
+        is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.inside[:1])
         named = [x for x in written_in(site) if str(dtype_of(x.value)) in about.types]
+        if about.wanted is None and is_of_jax and (is_own or not named):
+            return None  # it was raised in a function that JAX calls
         if named:
             others = about.types - {str(dtype_of(x.value)) for x in named}
             wanted = None if named[1:] else about.wanted

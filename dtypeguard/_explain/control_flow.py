@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
+from .._leaves.groups import parts
 from .._leaves.rows import count
 from .._leaves.types import Aval, Leaf
-from .._lines.body import Results, difference
+from .._lines.body import difference
 from .._lines.drift import Drift, drift_between
-from .._lines.provenance import of_value
+from .._lines.provenance import of_leaf, of_value
 from .._source.files import is_installed
-from .._source.origin import Origin, Why, origin_of_return
+from .._source.origin import Origin, Why
 from .finding import Failure, Finding, RefusedLeaf
 from .frames import ControlFlow, control_flow
 
@@ -55,7 +56,8 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         # To change its line would change both, as of the params of an average.
         arrays = [x for x in first if not is_python_number(x)]
         is_shared = any(x is y for x in arrays for y in others)
-        why = Why(origin, drift.cause, None if is_shared else _begun(drift, arrays))
+        begun = None if is_shared or not first else _begun(first[0], drift.path)
+        why = Why(origin, drift.cause, begun)
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
         is_of_first = is_shared or _is_of_first(leaf, call)
         found.append(leaf._replace(is_of_first=is_of_first))
@@ -97,11 +99,11 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     return have[0] <= have[1]
 
 
-def _begun(drift: Drift, first: list[Leaf]) -> Origin | None:
+def _begun(first: Leaf, path: str) -> Origin | None:
     """The line that made the first value of a leaf, before that which forced its type."""
-    made = (of_value(x).origin for x in first)
-    own = (x for x in made if x is not None and not is_installed(x.users.file))
-    return next(own, drift.begun)
+    made = of_value(first).origin
+    is_own = made is not None and not is_installed(made.users.file)
+    return made if is_own else of_leaf(first, parts(path)[-1])
 
 
 # Branches
@@ -126,20 +128,9 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
         paths = [f"[{number}]" for number, _ in differing]
     for path, (number, items) in zip(paths, differing):
         for name, results, what in items:
-            why, kept = _lines(results, number, what)
+            why, kept = results.lines(number, what)
             values = (results.aval(number),)
             about = len(found), call.path(f"result{path}"), values, why
             found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
     return f"the branches of {call.kind.name} give {some}", found
-
-
-def _lines(results: Results, number: int, what: str) -> tuple[Why, str]:
-    """The lines behind what a branch returns, and how it returns what was there before."""
-    is_given, is_constant, value = results.unchanged(number)
-    if is_constant and is_python_number(value):
-        code = results.body.code
-        return Why(origin_of_return(code) if code else None), ""
-    if is_given:
-        return of_value(value), "as it was given"
-    return results.of(number, what), "closed over" * is_constant

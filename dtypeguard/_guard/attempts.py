@@ -139,16 +139,11 @@ def followed(
 
 def dtypes_of_init(init: Function, params: Params, *, may_run: bool = False) -> Dtypes:
     """The dtype of each leaf of a first state, None if it is no array."""
-    is_array = lambda leaf: dtype_of(leaf) is not None or isinstance(leaf, jax.Array)
-    leaves = tree_util.tree_leaves(params)
     try:
         state = eval_shape(init, params)
     except Exception:
-        if not all(map(is_array, leaves)):
-            arrays = tree_util.tree_map(lambda x: x if is_array(x) else None, params)
-            return dtypes_of_init(init, arrays, may_run=may_run)
-        is_known = lambda leaf: not isinstance(leaf, (Tracer, jax.ShapeDtypeStruct))
-        if not (may_run and all(map(is_known, leaves))):
+        known = lambda leaf: not isinstance(leaf, (Tracer, jax.ShapeDtypeStruct))
+        if not (may_run and all(map(known, tree_util.tree_leaves(params)))):
             raise
         state = init(params)
     return {path: dtype_of(leaf) for path, leaf in by_path(state).items()}

@@ -5,101 +5,72 @@ modules.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from jax import tree_util
 
 from .._leaves.arguments import is_subtree
 from .._leaves.dtypes import dtype_of, kind, native
-from .._leaves.errors import Row
-from .._leaves.groups import and_more
-from .._leaves.rows import ABSENT, arrows, columns, describe, paths
+from .._leaves.errors import DtypeDriftError, Row, more
+from .._leaves.groups import FEW, short_table
+from .._leaves.rows import ABSENT, describe, paths
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 
-_FEW = 3  # containers of a warning, names of a container
 # The keys of tuples, lists, and nodes that are registered without keys.
 _PLACED = tree_util.SequenceKey, tree_util.FlattenedIndexKey
 
 
-class ContainerChange(NamedTuple):
-    """A container that differs: its path, that of the state and that of the record."""
-
-    path: str
-    before: str
-    after: str
-    how: str
-
-
-class Paired(NamedTuple):
-    """The leaves of a state in the order of a record, and the containers that differ."""
-
-    leaves: list[Leaf]
-    changes: list[ContainerChange]
-
-
-class Differs(Exception):
-    """The first place where a state has another tree than its record, as a `row`."""
-
-    def __init__(self, path: str, before: str, after: str, remedy: str):
-        super().__init__(path)
-        self.row = Row(path, before, after, remedy)
-
-
-def pair(like: PyTree, held: PyTree, path: str, is_sure: bool = True) -> Paired:
-    """Finds the leaves of a loaded tree that belong to those of a record at its path.
+def pair(
+    like: PyTree, held: PyTree, path: str, is_sure: bool = True
+) -> tuple[list[Leaf], list[Row]]:
+    """The leaves of a loaded tree in the order of a record, and the containers that differ.
 
     A list in place of a NamedTuple or a module has lost the names: below it, `is_sure` is
     False, and the shapes and kinds of all leaves have to agree as well.
     """
     if tree_util.all_leaves([like]):
         if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):
-            raise Differs(path, _shown(like), _shown(held), "load what was recorded")
-        return Paired([held], [])
+            raise _error(path, _shown(like), _shown(held), "load what was recorded")
+        return [held], []
     if isinstance(held, np.ndarray) and held.dtype == object:
         held = held.tolist()  # np.save makes such an array of a tuple or a dict
     if not tree_util.tree_leaves(like):  # None, an EmptyState, a MaskedNode
         for below, leaf in zip(paths(held), tree_util.tree_leaves(held)):
-            raise Differs(f"{path}{below}", ABSENT, describe(leaf), "leave it out")
-        return Paired([], [])
-    if _level(like) == _level(held):
-        return _together(like, _children(held)[1], path, is_sure)
-    names, is_placed = _names(like)
-    fields = _fields(held, is_placed)
-    change = ContainerChange(path, type(held).__name__, type(like).__name__, "by key")
-    if fields is not None:
-        paired = _together(like, _by_name(like, fields, path), path, is_sure)
-    elif type(held) not in (list, tuple) or isinstance(like, Mapping):
-        raise Differs(path, _shown(like), _shown(held), _remedy(like, held))
-    elif len(held) != len(names):
-        raise Differs(path, _shown(like), _shown(held), f"load one of {len(names)}")
-    else:
-        change = change._replace(how="by position")
-        is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
-        paired = _by_position(like, list(held), path, is_sure)
-    is_same = type(like) is type(held)
-    return paired if is_same else paired._replace(changes=[change, *paired.changes])
-
-
-def warning(changes: Sequence[ContainerChange]) -> str:
-    """What to say of containers that differ."""
-    listed = changes[:_FEW]
-    types = arrows([(change.before, change.after) for change in listed])
-    lines = columns([(x.path, change, x.how) for x, change in zip(listed, types)])
-    lines += and_more(len(changes) - len(listed), "container")
-    headline = "restore changed containers to those of the record:"
-    return "\n".join([headline, *(f"  {line}" for line in lines)])
-
-
-def _together(like: PyTree, found: Sequence[PyTree], path: str, is_sure: bool) -> Paired:
-    """Pairs the children of a node with what was found for each."""
+            raise _error(f"{path}{below}", ABSENT, describe(leaf), "leave it out")
+        return [], []
     keys, children = _children(like)
-    below = [f"{path}{tree_util.keystr((key,))}" for key in keys]
-    pairs = [pair(*each, is_sure) for each in zip(children, found, below)]
-    leaves, changes = (list(itertools.chain(*parts)) for parts in zip(*pairs))
-    return Paired(leaves, changes)
+    names, is_placed = _names(like)
+    changes = []
+    if _level(like) == _level(held):
+        found = _children(held)[1]
+    else:
+        fields, how = _fields(held, is_placed), "by key"
+        if fields is not None:
+            found = _by_name(like, fields, path)
+        elif type(held) not in (list, tuple) or not _has_order(like):
+            raise _error(path, _shown(like), _shown(held), _remedy(like, held))
+        elif len(held) != len(names):
+            raise _error(path, _shown(like), _shown(held), f"load one of {len(names)}")
+        else:
+            found, how = list(held), "by position"
+            is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
+        if type(like) is not type(held):
+            changes = [Row(path, type(held).__name__, type(like).__name__, how)]
+    leaves = []
+    for key, child, found_child in zip(keys, children, found):
+        below = f"{path}{tree_util.keystr((key,))}"
+        own_leaves, own_changes = pair(child, found_child, below, is_sure)
+        leaves += own_leaves
+        changes += own_changes
+    return leaves, changes
+
+
+def _error(path: str, before: str, after: str, remedy: str) -> DtypeDriftError:
+    """The error for the first place where a state has another tree than its record."""
+    row = Row(path, before, after, remedy)
+    message = short_table("The state has another tree than the record:", [row])
+    return DtypeDriftError(message + more("checkpoints"), [row])
 
 
 def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTree]:
@@ -107,35 +78,23 @@ def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTr
     keys, children = _children(like)
     names, _ = _names(like)
     if fields.keys().isdisjoint(names) or len({*names}) < len(names):
-        raise Differs(path, _shown(like), _shown(fields), _remedy(like, fields))
+        raise _error(path, _shown(like), _shown(fields), _remedy(like, fields))
     for key, name, child in zip(keys, names, children):
         if name not in fields and tree_util.tree_leaves(child):
             below = f"{path}{tree_util.keystr((key,))}"
-            raise Differs(below, _shown(child), ABSENT, "load it as well")
+            raise _error(below, _shown(child), ABSENT, "load it as well")
     for name, child in fields.items():
         if name not in names and tree_util.tree_leaves(child):
-            raise Differs(f"{path}[{name!r}]", ABSENT, _shown(child), "leave it out")
+            raise _error(f"{path}[{name!r}]", ABSENT, _shown(child), "leave it out")
     return [fields.get(name) for name in names]
 
 
-def _by_position(like: PyTree, held: Sequence[PyTree], path: str, is_sure: bool) -> Paired:
-    """Pairs the children of a node with those of a list, in the one order that fits."""
+def _has_order(like: PyTree) -> bool:
+    """Whether a list may stand for a node: fields may be registered in another order."""
     names, _ = _names(like)
     fields = dataclasses.fields(like) if dataclasses.is_dataclass(like) else ()
     defined = [field.name for field in fields if field.name in names]
-    if len(defined) < len(names) or defined == names:
-        return _together(like, held, path, is_sure)
-    fitting, first = [], None  # it may be registered with its fields in another order
-    for order in (names, defined):
-        found = [held[order.index(name)] for name in names]
-        try:
-            fitting.append(_together(like, found, path, is_sure))
-        except Differs as error:
-            first = first or error
-    if len(fitting) == 1:
-        return fitting[0]
-    remedy = f"it fits in two orders: {_remedy(like, held)}"
-    raise first or Differs(path, _shown(like), _shown(held), remedy)
+    return not isinstance(like, Mapping) and defined in ([], names)
 
 
 def _children(node: PyTree) -> tuple[list[Key], list[PyTree]]:
@@ -181,8 +140,7 @@ def _remedy(like: PyTree, held: PyTree) -> str:
         return "load it with the static fields of the record"
     if is_placed:
         return f"load a list of {len(names)}"
-    listed = [f"{name!r}: ..." for name in names[:_FEW]] + ["..."] * (len(names) > _FEW)
-    return f"load a dict, {{{', '.join(listed)}}}"
+    return f"load a dict of {_listed(names)}"
 
 
 def _shown(node: PyTree) -> str:
@@ -192,5 +150,8 @@ def _shown(node: PyTree) -> str:
     if not _children(node)[0]:
         return type(node).__name__
     names, is_placed = _names(node)
-    listed = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
-    return f"{type(node).__name__} of {len(names) if is_placed else listed}"
+    return f"{type(node).__name__} of {len(names) if is_placed else _listed(names)}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)

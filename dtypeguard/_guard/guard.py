@@ -16,17 +16,19 @@ from jax.core import Tracer
 from .._carry.modules import closed, contents, objects, opened, put_contents
 from .._carry.split import Snapshot
 from .._leaves.arguments import is_transformation, shown
-from .._leaves.compat import CAN_COPY, PromotionError, x64_enabled
+from .._leaves.compat import CAN_COPY, PromotionError, add_x64, x64_enabled
 from .._leaves.dtypes import (
     canonical_scalar,
     cast,
     dtype_of,
+    is_wide,
     is_wide_scalar,
     narrow,
     native,
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, first_line, more
+from .._leaves.rows import paths
 from .._leaves.types import Function, Leaf, Optimizer, Params, PyTree, State, public
 from .._source.warn import Attempts, WarnOnce
 from .attempts import (
@@ -142,11 +144,9 @@ def guard(inner: Any = None, *, policy: Policy | None = None) -> Any:
     check_policy("guard", policy)
     if inner is None:
         return functools.partial(guard, policy=policy)
-    is_class = inspect.isclass(inner)
-    if not is_class and callable(getattr(inner, "init", None)):
-        if callable(getattr(inner, "update", None)):
-            return _guard_transformation(inner, policy, WarnOnce())
-    elif callable(inner):
+    if is_transformation(inner) and not inspect.isclass(inner):
+        return _guard_transformation(inner, policy, WarnOnce())
+    if callable(inner):
         return _guard_factory(inner, policy)
     raise TypeError(
         f"guard got {inner!r}. Give it a gradient transformation (anything with `init` "
@@ -202,10 +202,10 @@ def _guard_transformation(
     def init(params):
         given = Snapshot(params)
         # In the scope as well: a Python float in the state is a float32 there.
-        first = lambda _: as_arrays(inner.init(given.copy()))
-        return own_buffers(without_x64(first, warn, params), given.leaves)
+        first = lambda _: own_arrays(inner.init(given.copy()), given.leaves)
+        return without_x64(first, warn, params)
 
-    def run(updates, state, params, extra_args, asked=None):
+    def run(updates, state, params, extra_args):
         callers_x64 = x64_enabled()
         check_available(policy)
         all_given = Snapshot(updates), Snapshot(state), Snapshot(params)
@@ -234,7 +234,7 @@ def _guard_transformation(
                     )
                     # The wider dtypes are ours and reported: no drift of the optimizer.
                     return settle(outputs, given, replace(policy, on_drift="cast"), warn)
-            return settle(outputs, given, policy, warn, asked)
+            return settle(outputs, given, policy, warn)
 
         arrays = [leaf for leaf in all_given[1].leaves if not is_wide_scalar(leaf)]
         inputs = (updates, arrays, params, wide_integers(extra_args), of_updates)
@@ -324,60 +324,47 @@ def strong(tree: _T) -> _T:
 
 def _strong(tree: PyTree, path: str = "") -> PyTree:
     remedy = "turn on jax_enable_x64, or start from a smaller number"
-    arrays = as_arrays(tree, f"strong: tree{path}", remedy)
-    return own_buffers(arrays, tree_util.tree_leaves(tree))
+    return own_arrays(tree, tree_util.tree_leaves(tree), f"strong: tree{path}", remedy)
 
 
-def as_arrays(
+def own_arrays(
     state: State,
+    params: Params,
     where: str = "state",
     remedy: str = "turn on jax_enable_x64, or have init return a smaller number",
 ) -> State:
-    """Makes JAX arrays of the Python and NumPy numbers of a state, except `constants`."""
-
-    def array(path, leaf):
-        dtype = dtype_of(leaf)
-        is_ready = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "weak_type")
-        if dtype is None or is_ready:
-            return leaf
-        if wraps(leaf, dtype):
-            raise OverflowError(
-                f"{where}{tree_util.keystr(path)} is {shown(leaf)}, which does not fit "
-                f"into {dtype}: {remedy}."
-            )
-        return jnp.array(native(leaf), dtype, copy=True)
-
-    pairs, snapshot = tree_util.tree_flatten_with_path(state)[0], Snapshot(state)
-    kept = snapshot.constants
-    leaves = [x if i in kept else array(path, x) for i, (path, x) in enumerate(pairs)]
-    return snapshot.with_leaves(leaves)
-
-
-def own_buffers(state: State, params: Params) -> State:
     """Makes a first state of strongly typed arrays, each with its own buffer.
 
     Nothing says who else holds an array (a table of rates, a param), so each is copied, one
     after another; an array that nobody else holds is freed meanwhile.
     """
     seen = {id(leaf) for leaf in tree_util.tree_leaves(params)}
+    snapshot = Snapshot(state)
+    leaves = snapshot.leaves
+    del state
 
-    def own(leaf):
+    def own(i, leaf):
         if isinstance(leaf, jax.ShapeDtypeStruct):  # of strong, for what is only traced
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         dtype = dtype_of(leaf)
         if dtype is None and not isinstance(leaf, jax.Array):
             return leaf
-        made = leaf if dtype is None else cast(leaf, dtype)
-        if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
-            made = _copied(leaf)
+        if not hasattr(leaf, "weak_type") and wraps(leaf, dtype):
+            raise OverflowError(
+                f"{where}{paths(snapshot.copy())[i]} is {shown(leaf)}, which does not fit "
+                f"into {dtype}: {remedy}."
+            )
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            return jnp.array(native(leaf), dtype, copy=True)
+        with add_x64(is_wide(leaf)):  # what the optimizer holds stays as it is
+            made = leaf if dtype is None else cast(leaf, dtype)
+            if made is leaf and (id(leaf) in seen or not isinstance(leaf, Tracer)):
+                made = _copied(leaf)
         seen.add(id(leaf))
         return made
 
-    snapshot = Snapshot(state)
-    leaves = snapshot.leaves
-    del state
     for i in range(len(leaves)):
-        leaves[i] = leaves[i] if i in snapshot.constants else own(leaves[i])
+        leaves[i] = leaves[i] if i in snapshot.constants else own(i, leaves[i])
     return snapshot.copy()
 
 

@@ -87,7 +87,7 @@ def guard_step(
         A step with the same signature; on a method, a method.
 
     Raises:
-        TypeError: if `step`, `carry` or `policy` has the wrong type. From the step, if its
+        TypeError: if `step` or `policy` has the wrong type. From the step, if its
             result has no such item, or the carry is a dataclass that JAX does not know.
         ValueError: if the step has no such argument, `returned` has another length, or
             the policy asks for another precision.
@@ -182,8 +182,7 @@ class _Kept:
 
 def _checked(policy: Policy | None) -> Policy:
     check_policy("guard_step", policy)
-    if policy is None:
-        return Policy()
+    policy = policy or Policy()
     allowed = Policy(casting=policy.casting, on_drift=policy.on_drift)
     if policy != allowed:
         raise ValueError(
@@ -232,10 +231,9 @@ class _GuardedStep:
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # the very function, to `inspect.unwrap`
             return self.step
-        is_of_jit = vars(self).get("is_jitted", False) and hasattr(self.copy, name)
-        remedy = " Write jax.jit(guard_step(f)) in place of guard_step(jax.jit(f))."
         raise AttributeError(
-            f"A guarded step has no attribute {name!r}.{remedy if is_of_jit else ''}"
+            f"A guarded step has no attribute {name!r}. Those of jax.jit(f) are of "
+            "jax.jit(guard_step(f)), not of guard_step(jax.jit(f))."
         )
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:

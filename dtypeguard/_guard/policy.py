@@ -1,8 +1,7 @@
 """The dtypes a guard computes in and stores, what it may cast, and what it reports."""
 
 import dataclasses
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import jax
@@ -11,14 +10,15 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.types import DType, Leaf, public
+from .._leaves.types import DType, public
 from .._rounding.rounding import rounds
 
 _Casting = Literal["same_kind", "unsafe"]
 _OnDrift = Literal["cast", "warn", "error"]
 _Rounding = Literal["nearest", "stochastic"]
+_OPTIONS = {"rounding": _Rounding, "casting": _Casting, "on_drift": _OnDrift}
 _DTypeLike = DType  # a NumPy dtype, a JAX scalar type or their name
-_StateRule = Mapping[str, _DTypeLike] | Callable[[str, Leaf], _DTypeLike | None]
+_StateRule = Mapping[str, _DTypeLike]
 
 
 @public
@@ -53,8 +53,6 @@ class Policy:
               for anything, `?` for one character, and everything else for itself. A leaf
               that no pattern matches is stored as with None. A pattern that matches no
               leaf to which `state_dtype` applies is an error;
-            - a function of the path and the leaf that returns a dtype or None, which is
-              deprecated: write a mapping;
             - None: as `init` makes it (of params in `compute_dtype`, if that is given).
 
             Only named leaves, as in `{"*.mu*": jnp.float16}`, are stored in dtypes with a
@@ -81,12 +79,10 @@ class Policy:
             `jax.lax.convert_element_type` does: float to int truncates, complex to real
             drops the imaginary part.
         on_drift: what to do if the inner optimizer changes the dtype or weak type of a leaf
-            of the state, or returns an update in another dtype than its param. Casts that
-            the policy asks for are not drifts: those to an `updates_dtype`, and those of
-            what the optimizer returns narrower than the state that it is shown, or wider
-            due to it. `"cast"` casts the leaf back;
-            `"warn"` casts it back and names every such leaf in one `DtypeGuardWarning`;
-            `"error"` names them in a `DtypeDriftError`.
+            of the state, or returns an update in another dtype than its param. `"cast"`
+            casts the leaf back; `"warn"` casts it back and names every such leaf in one
+            `DtypeGuardWarning`; `"error"` names them in a `DtypeDriftError`. Where a policy
+            asks for a dtype or stochastic rounding, casts between floats are no drifts.
         seed: the first seed of `rounding="stochastic"`, from 0 to 2**32 - 1.
 
     Raises:
@@ -111,24 +107,14 @@ class Policy:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("rounding", _Rounding),
-            ("casting", _Casting),
-            ("on_drift", _OnDrift),
-        ):
+        for name, allowed in _OPTIONS.items():
             value = getattr(self, name)
             if value not in get_args(allowed):
                 options = " or ".join(f'"{option}"' for option in get_args(allowed))
                 raise _error(name, value, f"write {name}={options}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise _error("seed", self.seed, "write an int, such as seed=0")
-        if not 0 <= self.seed < 2**32:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise _error("seed", self.seed, "write a seed from 0 to 2**32 - 1")
-        for name, convert in (
-            ("compute_dtype", _compute_dtype),
-            ("state_dtype", _state_dtype),
-            ("updates_dtype", _stored_dtype),
-        ):
+        for name, convert in _CONVERTERS.items():
             if getattr(self, name) is not None:
                 # Keep scalar types: np.dtype("float64") == None is True.
                 object.__setattr__(self, name, convert(name, getattr(self, name)))
@@ -142,12 +128,6 @@ class Policy:
         return f"Policy({', '.join(given)})"
 
 
-def widens_updates(policy: Policy) -> bool:
-    """Whether updates may come in other dtypes than a policy asks for, due to it."""
-    shows_a_wide_state = changes_precision(policy) and policy.compute_dtype is None
-    return shows_a_wide_state or policy.updates_dtype not in (None, "params")
-
-
 def asks_wide(policy: Policy) -> bool:
     """Whether the optimizer is to compute, or its updates to come, in float64."""
     # The scalar type: a dtype of float64 equals None.
@@ -159,6 +139,11 @@ def changes_precision(policy: Policy) -> bool:
     """Whether the inner optimizer sees or stores other dtypes than it is given."""
     given = policy.compute_dtype is not None or policy.state_dtype is not None
     return given or policy.rounding != "nearest"
+
+
+def changes_dtypes(policy: Policy) -> bool:
+    """Whether floats may come in other dtypes than they were given, due to a policy."""
+    return changes_precision(policy) or policy.updates_dtype not in (None, "params")
 
 
 class _Rule(dict[str, DType]):
@@ -246,14 +231,17 @@ def _state_dtype(name: str, value: _DTypeLike) -> DType:
                 raise _error(name, {pattern: wanted}, _REMEDIES["patterns"])
             rule[pattern] = storable(wanted).type
         return rule
-    if callable(value) and not (isinstance(value, type) or hasattr(value, "dtype")):
-        message = "Policy(state_dtype=function) is deprecated: write a mapping of patterns."
-        warnings.warn(message, DeprecationWarning, stacklevel=4)
-        return value
     made = _stored_dtype(name, value)
     if made != "params":
         refuse_blanket(jnp.dtype(made))
     return made
+
+
+_CONVERTERS = {
+    "compute_dtype": _compute_dtype,
+    "state_dtype": _state_dtype,
+    "updates_dtype": _stored_dtype,
+}
 
 
 def refuse_blanket(dtype: DType, given: object = None) -> None:

@@ -1,6 +1,5 @@
 """Wraps a guarded optimizer to compute in one dtype and store the state in another."""
 
-import contextlib
 import fnmatch
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from .attempts import (
     dtypes_of_init,
     followed,
 )
-from .policy import Policy, Unavailable, float_dtype, refuse_blanket, storable
+from .policy import Policy, Unavailable, float_dtype, refuse_blanket
 from .settle import settle_updates
 
 # A cast of (leaf, dtype, number of the leaf).
@@ -77,24 +76,14 @@ def in_precision(
         return RoundingState(state, jnp.uint32(policy.seed), jnp.uint32(0))
 
     def update(updates, state, params=None, **extra_args):
-        check_available(policy)
         stored = _inner_state(state, stochastic)
         like_params = updates if params is None else params
         seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)
 
-        def asked():
-            """The dtypes besides that in `seen` in which each leaf may come back."""
-            own = {}
-            with contextlib.suppress(Exception):  # see `cast_following`
-                own = followed(init_inner, like_params, widen_state, widen)
-            return [{dtype_of(x), own.get(path)} for path, x in by_path(stored).items()]
-
         wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
         if computes:
             extra_args = convert_extra_args(extra_args, widen)
-        new_updates, new_state = update_inner(
-            wide_updates, seen, wide_params, extra_args, asked
-        )
+        new_updates, new_state = update_inner(wide_updates, seen, wide_params, extra_args)
         if computes:
             given = Snapshot(updates), Snapshot(params)
             new_updates = settle_updates(new_updates, *given, policy).tree
@@ -178,10 +167,8 @@ def stored_dtypes(
         wanted = own()
     elif isinstance(state_dtype, dict):
         wanted = _by_pattern(state_dtype, leaves)
-    elif float_dtype(state_dtype) is not None:
-        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
     else:
-        wanted = {path: _asked(state_dtype, path, leaf) for path, leaf in leaves.items()}
+        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
     stored = {}
     for path, leaf in leaves.items():
         dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
@@ -212,13 +199,3 @@ def _by_pattern(rule: Dtypes, leaves: dict[str, Leaf]) -> Dtypes:
         )
     first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
     return {path: float_dtype(first(path)) for path in leaves}
-
-
-def _asked(rule: Function, path: str, leaf: Leaf) -> DType:
-    """What a function of path and leaf asks for, which is deprecated."""
-    answer = rule(path, jax.ShapeDtypeStruct(np.shape(leaf), dtype_of(leaf)))
-    if answer is not None and storable(answer) is None:
-        raise ValueError(
-            f"state_dtype returned {answer!r} for {path}: return a floating dtype."
-        )
-    return storable(answer)

@@ -9,15 +9,14 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
-from .._leaves.arguments import shown
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.groups import short_table
-from .._leaves.rows import Row, count, describe, paths
+from .._leaves.groups import FEW, and_more, short_table
+from .._leaves.rows import count, describe, paths, rows_of
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
-from .containers import Differs, pair, warning
+from .containers import pair
 from .guard import guard
 
 _T = TypeVar("_T")
@@ -44,10 +43,6 @@ def record(opt: Optimizer, params: Params) -> State:
         >>> dtypeguard.record(optax.adam(1e-3), params)[0].mu["w"].dtype
         dtype(bfloat16)
     """
-    if not (callable(opt) or hasattr(opt, "init")):
-        raise TypeError(
-            f"record got {shown(opt)} as the optimizer. Write record(opt, params)."
-        )
     guarded: Optimizer = guard(opt)
     if not hasattr(guarded, "init"):
         raise TypeError(f"record got {opt!r}. Call it first, as in optax.adam(1e-3).")
@@ -95,24 +90,19 @@ def restore(state: State, record: _T) -> _T:
     tree, changes = state, []
     leaves, wanted = map(tree_util.tree_leaves, (state, record))
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        try:
-            (leaves, changes), tree = pair(record, state, "state"), record
-        except Differs as differs:
-            headline = "The state has another tree than the record:"
-            message = short_table(headline, [differs.row]) + more("checkpoints")
-            raise DtypeDriftError(message, [differs.row]) from None
+        (leaves, changes), tree = pair(record, state, "state"), record
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
-    rows = [
-        Row(f"state{path}", describe(like), describe(leaf), remedy)
-        for path, leaf, like, (_, remedy) in zip(paths(tree), leaves, wanted, outcomes)
-        if remedy
-    ]
+    remedies = [remedy for _, remedy in outcomes]
+    rows = rows_of("state", paths(tree), wanted, leaves, remedies) if any(remedies) else []
     if rows:
         headline = f"{count(rows)} cannot be restored:"
         message = short_table(headline, rows) + more("checkpoints")
         raise DtypeDriftError(message, rows)
     if changes:
-        warn_caller(warning(changes) + more("checkpoints"))
+        headline = "restore changed containers to those of the record:"
+        rest = and_more(max(0, len(changes) - FEW), "container")
+        lines = [short_table(headline, changes[:FEW]), *(f"  {line}" for line in rest)]
+        warn_caller("\n".join(lines) + more("checkpoints"))
     return Snapshot(tree).with_leaves([leaf for leaf, _ in outcomes])
 
 
@@ -134,10 +124,10 @@ def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
     values = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     held = values.dtype
     if kind(held) is None:  # a Python integer of more than 64 bits
-        return _restored_large(leaf, dtype)
+        return leaf, _cannot_hold(dtype, leaf)
     same_kind = kind(held) == kind(dtype)
-    rounds = same_kind and kind(dtype) in ("float", "complex")
-    # A dtype of 8 bits or fewer may lack infinities, NaN, signs or zero.
+    rounds = same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
+    # A dtype of 8 bits or fewer may lack infinities, NaN or signs.
     is_wider = rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max and dtype.itemsize > 1
     if held == dtype or is_wider:
         return cast(leaf, dtype), ""
@@ -167,16 +157,6 @@ def _loaded_as(leaf: Leaf, like: Leaf) -> str:
     return "load what was recorded"
 
 
-def _restored_large(number: int, dtype: DType) -> tuple[Leaf, str]:
-    """The same for an integer that no dtype of integers holds."""
-    if kind(dtype) in ("float", "complex") and abs(number) < 2**1023:
-        with np.errstate(all="ignore"):
-            made = np.asarray(float(number)).astype(dtype)
-            if np.isfinite(made) and int(np.real(made)) == number:
-                return cast(made, dtype), ""
-    return number, _cannot_hold(dtype, number)
-
-
 def _cannot_hold(dtype: DType, number: object) -> str:
     return f"{dtype} cannot hold {f'{number}'[:40]}: change it, or record a wider dtype"
 
@@ -194,27 +174,17 @@ def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     is_other |= np.isinf(new) != np.isinf(old)
     is_other |= np.isfinite(old) & (np.abs(old) > most + half)
     is_other |= np.sign(new) * np.sign(old) < 0
-    if not has_zero(
-        there.dtype
-    ):  # small numbers become the least, which is right from 3/4 of it on
-        is_other |= np.abs(old) < 0.75 * float(info.tiny)
     return is_other
 
 
 def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     """Which numbers are others in another kind of dtype."""
+    parts = [(f(values), f(_astype(there, values.dtype))) for f in (np.real, np.imag)]
+    same = [(old == new) | (np.isnan(old) & np.isnan(new)) for old, new in parts]
     # Between signed and unsigned, a wrapped value survives the way back.
-    is_other = _negative(there) != _negative(values)
-    is_other |= np.isfinite(there) != np.isfinite(values)
-    back = _astype(there, values.dtype)
-    changed = back != values
-    if changed.any():  # NaN is no other number in each part of a complex one
-        same = [
-            (f(back) == f(values)) | (np.isnan(f(back)) & np.isnan(f(values)))
-            for f in (np.real, np.imag)
-        ]
-        changed &= ~np.logical_and(*same)
-    return is_other | changed
+    same.append(_negative(there) == _negative(values))
+    same.append(np.isfinite(there) == np.isfinite(values))
+    return ~np.logical_and.reduce(same)
 
 
 def _negative(values: np.ndarray) -> np.ndarray:

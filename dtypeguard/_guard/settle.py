@@ -37,7 +37,7 @@ from .._leaves.rows import (
     tree_rows,
 )
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
-from .policy import Policy, widens_updates
+from .policy import Policy, changes_dtypes
 
 
 class Output(NamedTuple):
@@ -67,7 +67,6 @@ class Settled(NamedTuple):
     drifted: list[Row]  # that a cast brought back
 
 
-_Asked = Callable[[], Sequence[Collection[DType]]]
 _STATE = Output("state")
 _UPDATES = Output("updates", is_carried=False)
 
@@ -77,35 +76,28 @@ def settle(
     given: tuple[Snapshot, Snapshot, Snapshot],
     policy: Policy,
     warn: Callable[[str], None],
-    asked: _Asked | None = None,
 ) -> tuple[Updates, State]:
     """Casts new updates and state to the types of the given updates, state and params."""
     (new_updates, new_state), (updates, state, params) = outputs, given
     if tree_util.tree_structure(new_state) != state.treedef:
         new_state = _keep_where_none(new_state, state, updates)
-    of_state = settle_carried(_STATE, new_state, state, policy, asked)
+    of_state = settle_carried(_STATE, new_state, state, policy)
     of_updates = settle_updates(new_updates, updates, params, policy)
-    if widens_updates(policy):
-        of_updates = of_updates._replace(drifted=[])
     report_drift((of_state, of_updates), _STATE, policy, warn)
     return of_updates.tree, of_state.tree
 
 
-def settle_carried(
-    part: Output, tree: PyTree, given: Snapshot, policy: Policy, asked: _Asked | None = None
-) -> Settled:
+def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
     """Casts a carry to the types with which it came in, every array leaf strongly typed."""
     if tree_util.tree_structure(tree) != given.treedef:
         before = given.copy()
-        is_other = _structure_of_leaves(tree) != _structure_of_leaves(before)
-        pairs = zip(_static_data(before), _static_data(tree))
-        if is_other or any(old[0] is new[0] and old != new for old, new in pairs):
+        if _structure_of_data(tree) != _structure_of_data(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
             raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
         tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
     same = lambda _, shape, old_shape: shape == old_shape
-    return _settle(part, tree, given.leaves, same, policy, given.constants, asked)
+    return _settle(part, tree, given.leaves, same, policy, given.constants)
 
 
 def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -> Settled:
@@ -146,8 +138,7 @@ def report_drift(
 
 def _listed(headline: str, rows: Sequence[Row]) -> str:
     """A headline and the rows below it, and what their casts lose."""
-    remedies = " ".join(row.remedy for row in rows)
-    rounds = rounding((row.before for row in rows if "astype" in row.remedy), remedies)
+    rounds = rounding(row.before for row in rows if "astype" in row.remedy)
     return short_table(headline, rows) + (rounds and f"\n{rounds}")
 
 
@@ -158,7 +149,6 @@ def _settle(
     shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
     policy: Policy,
     constants: Collection[int] = (),
-    asked: _Asked | None = None,
 ) -> Settled:
     """Keeps, casts or refuses each leaf that came out. No other function does."""
     leaves = tree_util.tree_leaves(tree)
@@ -166,8 +156,6 @@ def _settle(
     names = functools.cache(lambda: paths(tree))
     casts = Casts(part.wrapper, part.name, names)
     may_be_weak = part.starts_weak or not part.is_carried
-    # It traces `init`. Without a report nobody needs it.
-    asks = functools.cache(asked) if asked and policy.on_drift != "cast" else None
 
     def row(i: int, remedy: str, castable: bool = False) -> Row:
         before, after = describe(recorded[i]), describe(leaves[i])
@@ -202,7 +190,8 @@ def _settle(
             refused.append(row(i, remedy))
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
-            is_asked = asks is not None and new_dtype in asks()[i]
+            # Where a policy chooses the dtypes of floats, a cast between them is its own.
+            is_asked = kind(dtype) == kind(new_dtype) == "float" and changes_dtypes(policy)
             if weakened or not (new_dtype == dtype or is_asked):
                 drifted.append(row(i, _brought_back(dtype, new_dtype)))
             with casts.of(i, leaf):
@@ -237,27 +226,15 @@ def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-def _structure_of_leaves(tree: PyTree) -> PyTreeDef:
-    """The structure with all nodes without leaves alike: () may replace an EmptyState."""
-    is_empty = lambda node: not tree_util.tree_leaves(node)
+_CONTAINERS = (tuple, list, *DICTS, OrderedDict, type(None))
+
+
+def _structure_of_data(tree: PyTree) -> PyTreeDef:
+    """The structure with all empty containers alike: () may replace an EmptyState."""
+    is_data = lambda node: not isinstance(node, _CONTAINERS)
+    is_empty = lambda node: not tree_util.tree_leaves(node, is_leaf=is_data)
     alike = lambda node: None if is_empty(node) else node
     return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
-
-
-def _static_data(tree: PyTree) -> list[tuple[type, object]]:
-    """The type and the static data of each node without leaves, dicts aside."""
-    found = []
-
-    def visit(node: PyTreeDef) -> None:
-        cls, data = node.node_data() or (None, None)
-        is_dict = cls in (*DICTS, OrderedDict)
-        if node.num_leaves == 0 and data is not None and not is_dict:
-            found.append((cls, data))
-        for child in node.children():
-            visit(child)
-
-    visit(tree_util.tree_structure(tree))
-    return found
 
 
 def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:

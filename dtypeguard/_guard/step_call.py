@@ -12,7 +12,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import Carry
-from .._carry.modules import closed, objects, opened
+from .._carry.modules import closed, objects, opened, put_contents
 from .._carry.places import ReturnedCarry
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
@@ -58,7 +58,8 @@ class GuardedCall:
 
     def _run(self) -> PyTree:
         """Makes one attempt, and maybe another if that raises over types."""
-        if self.guarded.is_jitted and self._begins_weakly():
+        data = (leaf for each in self.carried for leaf in each.data())
+        if self.guarded.is_jitted and any(map(_is_weak_and_known, data)):
             try:
                 return self._attempt(*self._strongly_typed())
             except DtypeDriftError:
@@ -74,25 +75,30 @@ class GuardedCall:
             return result
 
     def again(self, error: Exception) -> tuple[bool, PyTree]:
-        """Maybe makes attempts with x64 off; returns whether one worked, and its result."""
-        if isinstance(error, DtypeDriftError) or not (HAS_X64_SCOPE and x64_enabled()):
+        """Maybe makes an attempt with x64 off: whether it worked, and the result."""
+        is_drift = isinstance(error, DtypeDriftError)
+        if is_drift or not (HAS_X64_SCOPE and x64_enabled()):
             return False, None
-        if any(is_wide(leaf) and not is_weak(leaf) for leaf in self._inputs()):
+        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
+        leaves = tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
+        if any(is_wide(leaf) and not is_weak(leaf) for leaf in leaves):
             return False, None
-        done, result = self._without_x64()
-        if done:
-            self.guarded.warn_once(
-                f"{self.carry.step} failed with x64 on and was run with it off: "
-                f"{first_line(error)}"
-            )
-        self.is_as_bare = False
-        return done, result
-
-    def _begins_weakly(self) -> bool:
-        """Whether a carry from outside of any trace has a weakly typed leaf."""
-        return any(
-            _is_weak_and_known(leaf) for each in self.carried for leaf in each.data()
+        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+        self.attempts.again()
+        try:
+            with set_x64(False):
+                for held in self.held:
+                    put_contents(held.node, tree_util.tree_map(narrow, held.before))
+                carried = [each.map(narrow) for each in self.carried]
+                result = self._attempt(*self._with(carried))
+        except Exception:  # the first error tells the user more than any second one
+            return False, None
+        self.guarded.warn_once(
+            f"{self.carry.step} failed with x64 on and was run with it off: "
+            f"{first_line(error)}"
         )
+        self.is_as_bare = False
+        return True, result
 
     def _strongly_typed(self) -> _Arguments:
         """The arguments, with a weak leaf made strong if it comes back so in its dtype.
@@ -114,30 +120,8 @@ class GuardedCall:
                 carried[number] = carried[number].map(_typed_like, leaves)
         return self._with(carried)
 
-    def _values(self) -> list[PyTree]:
-        return [opened(each.copy()) for each in self.carried]
-
     def _with(self, carried: Sequence[Snapshot]) -> _Arguments:
-        values = tuple(opened(each.copy()) for each in carried)
-        return self.carry.put(self.args, self.kwargs, values)
-
-    def _without_x64(self) -> tuple[bool, PyTree]:
-        """Makes an attempt with x64 off; returns whether it worked, and its result."""
-        narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
-        self.attempts.again()
-        try:
-            with set_x64(False):
-                for held in self.held:
-                    held.put(tree_util.tree_map(narrow, held.before))
-                carried = [each.map(narrow) for each in self.carried]
-                return True, self._attempt(*self._with(carried))
-        except Exception:  # the first error tells the user more than any second one
-            return False, None
-
-    def _inputs(self) -> list[Leaf]:
-        """The leaves of all inputs of the step."""
-        trees = [each.leaves for each in self.carried], [each.before for each in self.held]
-        return tree_util.tree_leaves((trees, closed((self.args, self.kwargs))))
+        return self.carry.put(self.args, self.kwargs, _values(carried))
 
     def _attempt(self, args: Args, kwargs: Kwargs) -> PyTree:
         return self.settled(self.guarded.step(*args, **kwargs))
@@ -146,23 +130,23 @@ class GuardedCall:
         """What the step returned, with its carry settled."""
         try:
             return self._settled(result)
-        except DtypeDriftError as error:
-            remedy = self.carry.self_remedy(self.args, result)
-            is_reshaped = any("return it in shape" in row.remedy for row in error.rows)
-            is_default = self.carry.is_default
-            if not (is_default and (is_reshaped or remedy)):
+        except TypeError as error:
+            carry, rows = self.carry, getattr(error, "rows", ())
+            remedy = carry.self_remedy(self.args, result)
+            is_reshaped = any("return it in shape" in row.remedy for row in rows)
+            if not (carry.is_default and (is_reshaped or remedy)):
                 raise
-            remedy = remedy or f"{self.carry.owner}(..., carry=NAME)"
-            raise DtypeDriftError(
-                f"{error}\nA guard takes the first argument, {self.carry.labels[0]}, for "
-                f"the carry. To name another: {remedy}.",
-                error.rows,
-            ) from None
+            remedy = remedy or f"{carry.owner}(..., carry=NAME)"
+            message = (
+                f"{error}\nA guard takes the first argument, {carry.labels[0]}, for the "
+                f"carry. To name another: {remedy}."
+            )
+            raise (DtypeDriftError(message, rows) if rows else TypeError(message)) from None
 
-    def _find(self, result: PyTree) -> tuple[ReturnedCarry, list[PyTree]]:
+    def _find(self, result: PyTree) -> tuple[ReturnedCarry, tuple[PyTree, ...]]:
         """Locates the carry in a result; also returns the carries of the call."""
-        values = self._values()
-        return self.carry.find(result, values, bool(self.held), self.args), values
+        values = _values(self.carried)
+        return self.carry.find(result, values, bool(self.held)), values
 
     def _settled(self, result: PyTree) -> PyTree:
         found, values = self._find(result)
@@ -175,9 +159,10 @@ class GuardedCall:
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])
         report_drift([*settled, *new], parts[0], policy, self.guarded.warn_once)
+        is_cast = any(each.drifted for each in new)
+        question = carry.ambiguity(found, values[0]) if is_cast else ""
         # The first item of what a loop's body returns is the carry.
-        is_asked = any(each.drifted for each in new) and not self._loop
-        if is_asked and (question := carry.ambiguity(found, values)):
+        if question and not self._loop:
             self.guarded.warn_once(question + more("guard-a-step"))
         settled_result = found.put([opened(each.tree) for each in new])
         self.is_as_bare = settled_result is result and not self.held
@@ -192,29 +177,30 @@ class GuardedCall:
                 yield settle_held(self._part(held.label), held, node, self.guarded.policy)
 
     def _part(self, label: str) -> Output:
-        carry = self.carry
         # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
         # comes back in another type. (Equinox 0.13.8)
         is_fixed = self._loop == LOOPS_OF_EQUINOX
-        return Output(label, carry.step, carry.owner, starts_weak=not is_fixed)
+        return Output(label, self.carry.step, self.carry.owner, starts_weak=not is_fixed)
 
     @functools.cached_property
     def _loop(self) -> str:
-        """Whose loop has the step as its body; empty if it is no body."""
+        """Whose loop called the step, or a lambda around it; empty if none did."""
         leaves = (leaf for each in self.carried for leaf in each.leaves)
-        if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return ""  # an eager step is nobody's body
-        frame, others, is_in_jax = sys._getframe(), 0, False
-        while frame.f_back is not None and others < 2:  # a lambda may be around the step
-            frame = frame.f_back
+        is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)  # else it is no body
+        frame, others, loop = sys._getframe() if is_traced else None, 0, ""
+        while frame is not None and others < 2 and loop != LOOPS_OF_EQUINOX:
             module = frame.f_globals.get("__name__", "")
-            if module.startswith(LOOPS_OF_EQUINOX):
-                return LOOPS_OF_EQUINOX
-            if module.startswith(LOOPS_OF_JAX):
-                is_in_jax = True  # which Equinox may have called
-            elif is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
-                others += 2 if is_in_jax else 1
-        return LOOPS_OF_JAX if is_in_jax else ""
+            # Equinox may have called a loop of JAX.
+            loops = (LOOPS_OF_EQUINOX, LOOPS_OF_JAX)
+            loop = next(filter(module.startswith, loops), loop)
+            if is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
+                others += 2 if loop else 1
+            frame = frame.f_back
+        return loop
+
+
+def _values(carried: Sequence[Snapshot]) -> tuple[PyTree, ...]:
+    return tuple(opened(each.copy()) for each in carried)
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

@@ -11,7 +11,7 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .groups import short_table
-from .rows import Row, by_path, describe, paths, tree_rows
+from .rows import by_path, describe, paths, rows_of, tree_rows
 from .types import Function, Leaf, Params, PyTree, State, Updates
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -62,14 +62,11 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
         rows = tree_rows("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
         raise ValueError(short_table(headline, rows))
-    pairs = list(zip(tree_util.tree_leaves(params), grads))
-    wrong = [g is not None and np.shape(g) != np.shape(p) for p, g in pairs]
-    if any(wrong):
-        rows = [
-            Row(f"updates{path}", describe(p), describe(g), "give it in that shape")
-            for path, (p, g), is_wrong in zip(paths(params), pairs, wrong)
-            if is_wrong
-        ]
+    leaves = tree_util.tree_leaves(params)
+    is_wrong = lambda p, g: g is not None and np.shape(g) != np.shape(p)
+    remedies = ["give it in that shape" * is_wrong(*each) for each in zip(leaves, grads)]
+    if any(remedies):
+        rows = rows_of("updates", paths(params), leaves, grads, remedies)
         headline = f"{owner} got updates in other shapes than the params:"
         raise ValueError(short_table(headline, rows))
 
@@ -98,17 +95,12 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     check_leaves(takes, name, tree, is_array, remedy)
 
 
-_SUCH_AS = {
-    "extra_args": 'keyword arguments of update, such as extra_args={"value": loss}',
-    "kwargs": 'arguments by name, such as kwargs={"key": key}',
-}
-
-
 def check_names(owner: str, name: str, value: object) -> None:
     """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
     if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        such_as = f"Write a dict of {_SUCH_AS[name]}."
-        raise TypeError(f"{owner} got {name}={shown(value)}. {such_as}")
+        such_as = f'such as {name}={{"value": loss}}'
+        remedy = f"Write a dict of arguments by name, {such_as}"
+        raise TypeError(f"{owner} got {name}={shown(value)}. {remedy}.")
 
 
 def shown(value: object) -> str:

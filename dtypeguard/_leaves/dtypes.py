@@ -198,20 +198,13 @@ def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
 
 
 def _promoted(a: DType, b: DType) -> DType:
-    if a == b:
-        return a
-    is_unsigned = all(jnp.issubdtype(dtype, jnp.unsignedinteger) for dtype in (a, b))
-    byte = "uint8" if is_unsigned else "int8"
-    return jnp.promote_types(_promotable(a, byte), _promotable(b, byte))
+    return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
 
 
-def _promotable(dtype: DType, byte: str) -> DType:
-    """A wider dtype for those of 4 and 8 bits, which have no implicit promotion."""
-    if kind(dtype) == "float" and dtype.itemsize == 1:
-        return jnp.dtype("float32")
-    if kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8:
-        return jnp.dtype(byte)
-    return dtype
+def _promotable(dtype: DType) -> DType:
+    """float32 for a float of 8 bits or fewer, which has no implicit promotion."""
+    is_small = kind(dtype) == "float" and dtype.itemsize == 1
+    return jnp.dtype("float32") if is_small else dtype
 
 
 # A cast that dtypeguard makes has no source line of its own: the innermost line outside

@@ -51,11 +51,6 @@ class Type(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} (weak)" if self.is_weak else self.name
 
-    @property
-    def is_key(self) -> bool:
-        """Whether it is that of random keys."""
-        return self.name.startswith("key<")
-
 
 def type_of(leaf: Leaf) -> Type | None:
     """The type of a leaf; None if it is not an array leaf."""
@@ -79,6 +74,18 @@ def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row
     ]
     old, new = (str(tree_util.tree_structure(tree)) for tree in (before, after))
     return rows or [Row(name, old, new, remedy)]
+
+
+def rows_of(
+    name: str,
+    paths: Sequence[str],
+    before: Iterable[Leaf],
+    after: Iterable[Leaf],
+    remedies: Iterable[str],
+) -> list[Row]:
+    """A row for each leaf that has a remedy."""
+    rows = zip(paths, before, after, remedies)
+    return [Row(name + p, describe(x), describe(y), told) for p, x, y, told in rows if told]
 
 
 def count(rows: Sequence[object]) -> str:
@@ -140,19 +147,11 @@ def lost(source: DType, target: DType) -> str:
 _NARROW = re.compile(r"bfloat16|float(16|[4-8]_\w+)")
 
 
-def rounding(types: Iterable[str], advice: str) -> str:
-    """A line about the casts in an advice that round; empty if none does."""
-    found = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
-    any_ = "dtypeguard.guard", "astype(p.dtype)", "astype(y.dtype)"
-    is_guard = any(text in advice for text in any_)
-    is_named = lambda name: re.search(rf"(astype\(|asarray\(x, )jnp\.{name}\)", advice)
-    named = [name for name in found if is_guard or is_named(name)]
-    if not named:
-        return ""
-    return (
-        f"A cast to {' and '.join(named)} rounds: dtypeguard.audit_precision measures what "
-        "that loses."
-    )
+def rounding(types: Iterable[str]) -> str:
+    """A line about casts to these types, of which some may round; empty if none does."""
+    names = dict.fromkeys(match[0] for match in map(_NARROW.match, types) if match)
+    measures = "rounds: dtypeguard.audit_precision measures what that loses."
+    return f"A cast to {' and '.join(names)} {measures}" if names else ""
 
 
 def shown_fields(value: Any) -> dict[str, Any]:

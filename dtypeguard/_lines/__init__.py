@@ -1,7 +1,7 @@
 """The one place that goes from an equation, a value, a constant or a frame to a line.
 
 May import `_program`, `_carry`, `_source` and `_leaves`. Read `why.py` first: one function
-walks from a value of a program back to the lines behind its type, and asks its `Ends` what
+walks from a value of a program back to the lines behind its type, and asks the record what
 lies beyond the program. `blame.py` finds the equation that promoted the value;
 `equations.py` says how an equation is written (`tracebacks.py` reads that from JAX).
 

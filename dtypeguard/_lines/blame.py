@@ -20,13 +20,12 @@ class Blame(NamedTuple):
         cause: the equation that made the operand which forced the promotion. For a
             constant operand, the equation that uses it first. None if nothing forced it,
             or an input did.
-        constant: whether the operand is a constant: a literal, or closed over.
-        operand: the operand in the graph, if it is a constant or an input.
+        operand: the operand in the graph, if it is an input or a constant: a literal, or
+            closed over.
     """
 
     promotion: Equation | None
     cause: Equation | None = None
-    constant: bool = False
     operand: int | None = None
 
 
@@ -74,9 +73,7 @@ class Region:
     def partners(self, promoted: int, walked: Sequence[int]) -> Sequence[int]:
         """The operands that forced a promotion, where its value meets them.
 
-        Args:
-            promoted: the value that the promotion gave the property.
-            walked: the values of the region that are nearer to its output.
+        What was `walked` of the region is nearer to its output.
         """
         graph, mine = self.graph, {promoted}
         for value in reversed(walked):
@@ -122,7 +119,7 @@ class Region:
         constant = next((value for value in queue if value in graph.constants), None)
         if found is None and constant is not None:
             used = Equation("constant", (), graph.constants[constant])
-            found = Blame(None, used, True, constant)
+            found = Blame(None, used, constant)
         found = found or Blame(None)
         self._roots.update(dict.fromkeys(passed, found))
         return found
@@ -138,7 +135,7 @@ class Region:
         others = [x for x in behind if x not in constants]
         if equation and others != [*behind] and all(map(self.is_implicit_cast, others)):
             constant = next(x for x in behind if x in constants)
-            return Blame(None, equation, True, constant)
+            return Blame(None, equation, constant)
         return None
 
     def is_implicit_cast(self, value: int) -> bool:
@@ -158,16 +155,10 @@ def _strong(graph: Graph, values: Sequence[int]) -> Sequence[int]:
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     """Finds what gave an output a property that the leaf it continues did not have.
 
-    Args:
-        graph: of the step.
-        output: the value that drifted.
-        matches: whether an abstract value has the property: the new dtype, say.
-        leaves: the inputs that are the leaf, as the bits of an integer.
-
-    Returns:
-        As the promotion, the equation nearest to the output that depends on the leaf, has
-        an operand without the property, and gives a result with it. The walk stops where
-        the property is lost: an earlier promotion that was undone is not to blame.
+    The leaf are some inputs, as the bits of an integer. The promotion is the equation
+    nearest to the output that depends on them, has an operand without the property, and
+    gives a result with it. The walk stops where the property is lost: an earlier promotion
+    that was undone is not to blame.
     """
     region, walked, promoted = region_of(graph, matches), list[int](), 0
     kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}

@@ -1,6 +1,6 @@
 """The functions that JAX traces for its control flow, as programs to be asked for lines."""
 
-import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Literal, NamedTuple
@@ -16,10 +16,10 @@ from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
 from .._source.inert import written_code
-from .._source.origin import Origin, Why
+from .._source.origin import Why, origin_of_return
 from .drift import Drift, find
-from .provenance import of_leaf
-from .why import Ends, Has, ProgramLines, why
+from .provenance import of_leaf, of_value
+from .why import Has, ProgramLines, why
 
 
 class Body(NamedTuple):
@@ -39,7 +39,7 @@ class Body(NamedTuple):
     @property
     def name(self) -> str:
         """Its name for the carry."""
-        return Names.of(self.function).at(self.carry or 0)
+        return Names(self.function).at(self.carry or 0)
 
     @property
     def carried(self) -> SplitTree:
@@ -76,28 +76,13 @@ class Body(NamedTuple):
         return Results(self, program.step) if program else None
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
-        """What drifts, by each jaxpr that may be the body's.
-
-        Args:
-            first: what the inputs of the program are at first.
-        """
-        begun = [self.name + path for path in self.carried.paths]
-        names = [parts(path)[-1] for path in begun]
-
-        def given(number: int) -> Origin | None:
-            if number >= len(first):
-                return None
-            name = names[number] if number < len(names) else ""
-            return of_leaf(first[number], name)
-
+        """What drifts, by each jaxpr that may be the body's, whose inputs begin so."""
+        names = [parts(self.name + path)[-1] for path in self.carried.paths]
+        pairs = [*itertools.zip_longest(first, names[: len(first)], fillvalue="")]
+        begun = lambda n: Why(of_leaf(*pairs[n])) if n < len(pairs) else Why()
         for program in filter(None, map(self.program, self.jaxprs)):
-            found = find(program, ProgramLines(program, begun=given))
-            begins = lambda drift: given(begun.index(drift.path))
-            yield (
-                dataclasses.replace(drift, begun=begins(drift))
-                for drift in found
-                if drift.kind in ("dtype", "shape")
-            )
+            found = find(program, ProgramLines(program, begun))
+            yield (drift for drift in found if drift.kind in ("dtype", "shape"))
 
 
 class Results(NamedTuple):
@@ -110,27 +95,18 @@ class Results(NamedTuple):
         """The abstract value of a result."""
         return self.graph.avals[self.graph.outputs[number]]
 
-    def of(self, number: int, kind: str = "dtype") -> Why:
-        """The lines that gave a result its dtype or its shape."""
+    def lines(self, number: int, kind: str = "dtype") -> tuple[Why, str]:
+        """The lines behind the type of a result, and how what was there is returned."""
+        graph, output = self.graph, self.graph.outputs[number]
+        if output in graph.inputs:
+            given = tree_util.tree_leaves(self.body.inputs)[graph.inputs.index(output)]
+            return of_value(given), "as it was given"
+        is_constant = output in graph.constants
+        if output in graph.values and is_weak(graph.avals[output]):  # a Python number
+            code = self.body.code
+            return Why(origin_of_return(code) if code else None), ""
         matches = Has(kind, getattr(self.aval(number), kind, None))
-        every_input = (1 << len(self.graph.inputs)) - 1
-        return why(self.graph, self.graph.outputs[number], matches, every_input, Ends())
-
-    def unchanged(self, number: int) -> tuple[bool, bool, Leaf | None]:
-        """What is returned unchanged as a result.
-
-        Returns:
-            Whether that is an argument, whether it is a constant or closed over, and the
-            value; None where it is neither, or where that is not known.
-        """
-        output, inputs = self.graph.outputs[number], self.graph.inputs
-        if output in inputs:
-            leaves = tree_util.tree_leaves(self.body.inputs)
-            return True, False, leaves[inputs.index(output)]
-        value = self.graph.values.get(output)
-        is_number = value is not None and is_weak(self.graph.avals[output])
-        value = np.asarray(value).item() if is_number else value
-        return False, output in self.graph.constants, value
+        return why(graph, output, matches), "closed over" * is_constant
 
 
 def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:

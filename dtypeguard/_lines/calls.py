@@ -20,37 +20,41 @@ from .._leaves.types import Leaf
 from .._source.files import is_users
 from .._source.origin import callers, release
 
+Cast = Callable[..., Leaf]
+
 
 class Calls:
     """While entered, sees the calls between the user's code and JAX in this thread.
 
     It is a profile function (`sys.setprofile`), which stands beside coverage tools and
     debuggers. If there is one already, it leaves that alone and sees nothing.
+
+    A cast that is asked for is an equation, though it changes nothing: in a program that is
+    to be wider it is where width ends. `x.astype(jnp.bfloat16)` does nothing to a bfloat16
+    array, and rounds a float32 one.
     """
 
     def __enter__(self):
         self._is_inside = False  # of a call into JAX
         self._running: dict[FrameType, bool] = {}
-        self._is_set = sys.getprofile() is None
-        if self._is_set:
+        self._common, thread = set[FrameType](), get_ident()
+        self._patched = contextlib.ExitStack()
+        for module, name in CASTING.variables():
+            cast = module[name]
+            self._patched.callback(module.__setitem__, name, cast)
+            module[name] = self._kept(cast, thread)
+        if sys.getprofile() is None:
+            self._patched.callback(sys.setprofile, None)
             sys.setprofile(self._on_event)
         return self
 
     def __exit__(self, *exception):
-        if self._is_set:
-            sys.setprofile(None)
+        self._patched.close()
         self._running.clear()
+        self._common.clear()
 
     def into_jax(self, frame: FrameType, user: FrameType) -> None:
-        """Sees a call from the user's code.
-
-        Args:
-            frame: of a function of JAX, or of another that is not the user's.
-            user: the frame that called it.
-        """
-
-    def into_user(self, frame: FrameType) -> None:
-        """Sees a call of the user's code."""
+        """Sees a call from the user's code, of a function of JAX or of a package."""
 
     def _on_event(self, frame: FrameType, event: str, value: object) -> None:
         """A function begins, or a generator goes on; it returns or yields."""
@@ -59,8 +63,10 @@ class Calls:
         if event != "call":
             return
         user, is_own = frame.f_back, is_users(frame.f_code.co_filename)
-        if is_own:
-            self.into_user(frame)
+        # In `promote_dtype` of Flax a cast is asked for if a dtype is.
+        is_common = is_own and frame.f_code in COMMON_DTYPE.codes()
+        if is_common and frame.f_locals.get("dtype") is None:
+            self._common.add(frame)
         if not is_own and (
             self._is_inside or not (user and is_users(user.f_code.co_filename))
         ):
@@ -69,36 +75,6 @@ class Calls:
         if user and not is_own:
             self.into_jax(frame, user)
             self._is_inside = True
-
-
-Cast = Callable[..., Leaf]
-
-
-class NoOpCasts(Calls):
-    """While entered, a cast that is asked for is an equation, though it changes nothing.
-
-    In a program that is to be wider it is where width ends: `x.astype(jnp.bfloat16)` does
-    nothing to a bfloat16 array, and rounds a float32 one.
-    """
-
-    def __enter__(self):
-        self._common, thread = set[FrameType](), get_ident()
-        self._patched = contextlib.ExitStack()
-        for module, name in CASTING.variables():
-            cast = module[name]
-            self._patched.callback(module.__setitem__, name, cast)
-            module[name] = self._kept(cast, thread)
-        return super().__enter__()
-
-    def __exit__(self, *exception):
-        super().__exit__(*exception)
-        self._patched.close()
-        self._common.clear()
-
-    def into_user(self, frame: FrameType) -> None:
-        """Sees `promote_dtype` of Flax, in which a cast is asked for if a dtype is."""
-        if frame.f_code in COMMON_DTYPE.codes() and frame.f_locals.get("dtype") is None:
-            self._common.add(frame)
 
     def _kept(self, cast: Cast, thread: int) -> Cast:
         """JAX's own cast, which keeps what is asked for."""

@@ -12,7 +12,6 @@ Trees are flattened as JAX flattens them for the same call.
 import functools
 import inspect
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -40,7 +39,7 @@ from .._source.inert import (
 from .._source.origin import Origin, Why, origin_of_frame
 from .monitored import RECORD
 from .values import Made, is_array
-from .why import Ends, Has, made_of, made_of_number, why
+from .why import Has, made_of, made_of_number, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for constants
@@ -115,7 +114,8 @@ class Part(NamedTuple):
 
     Attributes:
         shown: as the report has it.
-        known: what it equals others by: types and values of Python's, or a weak reference.
+        known: what it equals others by: types and values of Python's, or an identity, as
+            JAX keeps the objects of what it has compiled.
         made: how it came to be, or what holds it, as far as that was recorded.
         type: of a leaf.
         is_object: whether it equals only itself.
@@ -126,14 +126,6 @@ class Part(NamedTuple):
     made: Made | None = None
     type: Type | None = None
     is_object: bool = False
-
-    def is_same(self, other: "Part") -> bool:
-        """Whether another call had the same; no comparison of the user's runs."""
-        pair = self.known, other.known
-        if not all(type(x) is weakref.ref for x in pair):
-            return pair[0] == pair[1]  # of Python's own types
-        own, others = (x() for x in pair)
-        return own is not None and own is others
 
     def is_retyped(self, other: "Part") -> bool:
         """Whether another call had a leaf of another type, and the same shape."""
@@ -228,7 +220,7 @@ def _returned(
     An argument comes back where as many results in a row have the shapes of its leaves.
     """
     results, graph, taken = open_jaxpr(call.jaxpr).outvars, Graph(call.jaxpr), set[int]()
-    shapes, every = [each.aval.shape for each in results], (1 << len(graph.inputs)) - 1
+    shapes = [each.aval.shape for each in results]
     first = 1 + (call.wrapper == "equinox")  # whose own function returns a marker as well
     words = [keys(name)[first:] for name in call.names("result_paths")]
     is_sorted = call.wrapper == "flax"  # by it, in each argument, which it gives back
@@ -253,7 +245,7 @@ def _returned(
                     matches = Has("weak_type", after.is_weak)
                 item = "".join(words[number][: len(words[number]) - len(keys(path)) + 1])
                 is_item = item.isdigit() and not is_sorted
-                lines = why(graph, output, matches, every, Ends())
+                lines = why(graph, output, matches)
                 yield path, Returned(after, lines, int(item) if is_item else None)
 
 
@@ -282,7 +274,9 @@ def _constants(
         parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
     elif not parts and not is_a(value, (dict, list, tuple)):
         made = next(filter(None, map(RECORD.recorder.made, around)), None)
-        yield path, Part(type(value).__name__, _reference(value), made, is_object=True)
+        is_bound = type(value) is MethodType  # which is another object each time
+        known = (id(value.__self__), id(value.__func__)) if is_bound else id(value)
+        yield path, Part(type(value).__name__, known, made, is_object=True)
     for key, part in parts:
         yield from _constants(path + key, part, around, leaves)
 
@@ -297,12 +291,3 @@ def _is_compared_by_parts(value: Any) -> bool:
     if is_in_place(value) or static(type(value), "__eq__") is not object.__eq__:
         return True
     return not tree_util.all_leaves((value,))
-
-
-def _reference(value: Any) -> Any:
-    if type(value) is MethodType:  # which is another object each time
-        return id(value.__self__), id(value.__func__)
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return id(value)

@@ -38,7 +38,6 @@ class Drift:
             wide as its gradient.
         cause: the line that made the wider operand of that promotion. None if the leaf was
             cast explicitly, or if the operand is an input.
-        begun: the line that gave the first value of the leaf its type, in notes on a loop.
         avals: the abstract values before and after, which reports leave out; empty if the
             structure changed.
     """
@@ -50,7 +49,6 @@ class Drift:
     where: Where
     origin: Origin | None = None
     cause: Origin | None = None
-    begun: Origin | None = dataclasses.field(default=None, repr=False, compare=False)
     avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property

@@ -20,7 +20,7 @@ from .._source.origin import callers, release
 from .recorder import Recorder
 
 # How often a line is looked at, and a call of a function is seen.
-_MOST_SEEN, _MOST_CALLS = 20, 1000
+_MOST_SEEN, _MOST_CALLS = 10, 1000
 # How often what was made before is looked at as recording begins.
 _MOST_STARTS = 100
 
@@ -31,9 +31,6 @@ class Monitored:
     Before Python 3.12, and where other tools have taken all places, nothing is recorded.
     It may be entered several times, in one another too. What it knows of functions it
     keeps; of arrays it knows only those that are alive.
-
-    Attributes:
-        recorder: what it has recorded.
     """
 
     def __init__(self) -> None:

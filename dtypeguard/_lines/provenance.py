@@ -16,7 +16,7 @@ from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
 from .sites import Argument, Site
 from .values import is_array
-from .why import Ends, Has, of_number, recorded, unwrapped, why
+from .why import Has, of_number, recorded, unwrapped, why
 
 
 def of_argument(argument: Argument, site: Site) -> Why:
@@ -43,8 +43,7 @@ def of_value(value: Leaf) -> Why:
     """The lines that gave an array or a tracer its type."""
     graph, lines = _traced(unwrapped(value)), Why()
     if graph is not None:
-        (output,), every = graph.outputs, (1 << len(graph.inputs)) - 1
-        lines = why(graph, output, Has("dtype", value.dtype), every, Ends())
+        lines = why(graph, graph.outputs[0], Has("dtype", value.dtype))
         if lines.cause == lines.origin:
             lines = lines._replace(cause=None)
     return lines if lines.origin else recorded(value)

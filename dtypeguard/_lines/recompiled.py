@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.dtypes import fits, kind
+from .._leaves.dtypes import fits
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.files import is_installed
@@ -87,7 +87,7 @@ class Recompiled:
             self.differences.setdefault("", there)
             return
         pairs = {path: (before.parts[path], part) for path, part in now.parts.items()}
-        pairs = {path: pair for path, pair in pairs.items() if not pair[0].is_same(pair[1])}
+        pairs = {path: x for path, x in pairs.items() if x[0].known != x[1].known}
         retyped = [path for path, (old, new) in pairs.items() if old.is_retyped(new)]
         objects = [path for path, (_, new) in pairs.items() if new.is_object]
         for path, pair in pairs.items():
@@ -150,8 +150,6 @@ def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str
     if before == after:
         return _WEAK
     if old.is_weak:
-        if place and new.is_weak and not is_returned and kind(before) == "int":
-            return f"At {place} give {path} as a Python float, such as 1.0 for 1."
         return f"{begin}: jnp.asarray(x, jnp.{after})."
     if not fits(after, before):  # which a guard refuses
         loses = f"{lost(before, after)}, or {return_as(before, after)}."

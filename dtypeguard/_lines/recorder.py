@@ -156,11 +156,7 @@ class Recorder:
                     self._add(leaf, Made((), type_of(leaf)))
 
     def ends_trace(self, frame: FrameType) -> None:
-        """Links what a traced function closes over, and its results, to their lines.
-
-        Args:
-            frame: of JAX, as it makes the jaxpr.
-        """
+        """Links what a traced function closes over, and its results, to their lines."""
         variables = frame.f_locals
         for variable, value in list(variables["self"].constvar_to_val.items()):
             value = value if is_array(value) else getattr(value, "original", None)
@@ -325,11 +321,9 @@ def _is_referred_to_weakly(value: object) -> bool:
 
 
 def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[Made]:
-    """What was at a place of a tree, by the ends of paths, and what was no tree.
+    """What of all that is read was at a place of a tree, and what was no tree.
 
-    Args:
-        behind: what is read, by the last part of its path.
-        path: of the place.
+    What is read is `behind`, by the ends of paths.
     """
 
     def alike(other: Path) -> int:

@@ -26,21 +26,38 @@ Chain = tuple[tuple[CodeType, int], ...]
 
 def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
     """The calls of users' functions and packages behind each equation of a stack."""
+    return (calls for _, calls in _behind(stack))
+
+
+def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
+    """The frames of an equation and of those that contain it, inside out."""
+    return itertools.chain.from_iterable(frames for frames, _ in _behind(stack))
+
+
+def _behind(stack: Sequence[Equation]) -> Iterator[tuple[Sequence[Frame], Chain]]:
     for number, equation in enumerate(stack):
         try:
-            calls, is_rule = _calls_behind(equation.source_info.traceback)
+            frames, calls, is_rule = _read(equation.source_info.traceback)
         except (AttributeError, TypeError):  # there is none, or it is kept elsewhere
             continue
-        # As in `frames_of`.
+        # What JAX kept of a function of its own may be from another user's rule.
         if not (is_rule and any(map(_is_jitted_by_jax, stack[number + 1 :]))):
-            yield calls
+            yield frames, calls
 
 
-# As many as a program has calls: each is asked for once an equation.
+# As many as a program has calls: each is asked for once an equation. Equations on a line
+# that runs in a loop have equal tracebacks.
 @functools.lru_cache(10_000)
-def _calls_behind(called: Any) -> tuple[Chain, bool]:
-    """The calls in a traceback, and whether they lead to a rule of a derivative."""
-    return _calls(zip(*called.raw_frames())), is_of_rule(_frames_of(called))
+def _read(called: Any) -> tuple[Sequence[Frame], Chain, bool]:
+    """The frames of a traceback, the calls in it, and whether a rule of a derivative is."""
+    every = (Frame(x.file_name, x.line_num, x.function_name) for x in called.frames)
+    # Frames further out belong to the first caller of what is traced: JAX caches traces, so
+    # that may be somebody else.
+    is_inside = lambda x: is_users(x.file) or not TRACING.are_in(x.function)
+    frames = tuple(itertools.takewhile(is_inside, every))
+    inner = until_users(frames)
+    is_rule = any(each.is_in(code) for each in inner for code in _WITH_RULES)
+    return frames, _calls(zip(*called.raw_frames())), is_rule
 
 
 def calls_of_frame(frame: FrameType) -> Chain:
@@ -59,10 +76,6 @@ def _calls(frames: Iterable[tuple[CodeType, int]]) -> Chain:
     return tuple(found)
 
 
-def is_of_rule(frames: Iterable["Frame"]) -> bool:
-    return any(each.is_in(code) for each in until_users(frames) for code in _WITH_RULES)
-
-
 _WITH_RULES = tuple(
     inspect.unwrap(each.__call__).__code__
     for each in (jax.custom_jvp, jax.custom_vjp, custom_vmap)
@@ -74,18 +87,6 @@ def scopes_of(equation: Equation) -> Sequence[Any]:
     return getattr(getattr(equation.source_info, "name_stack", None), "stack", ())
 
 
-def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
-    """The frames of an equation and of those that contain it, inside out."""
-    for number, equation in enumerate(stack):
-        try:
-            frames = _frames_of(equation.source_info.traceback)
-        except (AttributeError, TypeError):  # there is none, or it is kept elsewhere
-            continue
-        # What JAX kept of a function of its own may be from another user's rule.
-        is_kept = is_of_rule(frames) and any(map(_is_jitted_by_jax, stack[number + 1 :]))
-        yield from () if is_kept else frames
-
-
 def until_users(frames: Iterable[Frame]) -> Iterator[Frame]:
     return itertools.takewhile(lambda frame: not is_users(frame.file), frames)
 
@@ -95,13 +96,3 @@ def _is_jitted_by_jax(equation: Equation) -> bool:
     jaxpr = equation.params.get("jaxpr")
     about = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
     return not is_users(getattr(about, "func_filename", None) or "")
-
-
-# Equations on a line that runs in a loop have equal tracebacks.
-@functools.lru_cache(1000)
-def _frames_of(called: Any) -> tuple[Frame, ...]:
-    frames = [Frame(x.file_name, x.line_num, x.function_name) for x in called.frames]
-    # Frames further out belong to the first caller of what is traced: JAX caches traces, so
-    # that may be somebody else.
-    is_inside = lambda x: is_users(x.file) or not TRACING.are_in(x.function)
-    return tuple(itertools.takewhile(is_inside, frames))

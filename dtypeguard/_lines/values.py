@@ -23,9 +23,6 @@ _NONE = (str, bytes, bool, type(None), type, property, types.CodeType, types.Mod
 _NONE += (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _LIBRARIES = {"jax", "jaxlib", "numpy"}
 _OPAQUE = {*_LIBRARIES, "builtins", "typing", "logging", "threading"}
-_partial_args, _partial_keywords = (
-    vars(functools.partial)[name].__get__ for name in ("args", "keywords")
-)
 
 
 @functools.cache
@@ -80,8 +77,6 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
                 if all(type(key) is kind for key, _ in items):
                     items.sort(key=itemgetter(0))
         return [(_text(key), part) for key, part in items]
-    if is_a(value, functools.partial):
-        return [("args", _partial_args(value)), ("keywords", _partial_keywords(value))]
     if package_of(type(value)) in _OPAQUE:
         return []
     return [*fields_of(value).items()]
@@ -197,9 +192,7 @@ class Words(NamedTuple):
     @property
     def has_dtype(self) -> bool:
         """Whether it names a dtype, so that what it reads does not decide its own."""
-        names = *self.others, *self.read
-        is_reshaped = "shape" in names and any(x.endswith("_like") for x in names)
-        return is_reshaped or any(map(_DTYPE.fullmatch, names))
+        return any(map(_DTYPE.fullmatch, (*self.others, *self.read)))
 
     def names(self, path: Sequence[str]) -> bool:
         """Whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""

@@ -1,8 +1,8 @@
 """The lines behind the type of a value of a program: the one walk, and where it ends.
 
 `why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
-its `Ends`, and those the record (`monitored.py`, from Python 3.12 on): a constant, which
-has no line in a jaxpr, and what the program was given.
+the record (`monitored.py`, from Python 3.12 on): a constant, which has no line in a jaxpr,
+and what the program was given.
 """
 
 from collections.abc import Callable
@@ -24,45 +24,47 @@ from .values import Made
 _KNOWN = RECORD.recorder
 
 
-class Ends:
-    """What is known beyond a program, by the record alone. None where it is not known."""
-
-    def result(self, graph: Graph, constant: int) -> Why:
-        """The lines behind a constant of the graph."""
-        lines = recorded(graph.variables.get(constant))
-        return lines if lines.origin else recorded(graph.values.get(constant))
-
-    def given(self, graph: Graph, number: int) -> Why:
-        """The lines behind an input of the graph, by its number."""
-        return recorded(graph.variables.get(graph.inputs[number]))
-
-
-def why(graph: Graph, output: int, matches: Matches, leaves: int, ends: Ends) -> Why:
+def why(
+    graph: Graph,
+    output: int,
+    matches: Matches,
+    leaves: int | None = None,
+    begun: Callable[[int], Why] | None = None,
+) -> Why:
     """The lines that gave an output of a program a property.
 
     Args:
         graph: of the program.
         output: the value.
         matches: whether an abstract value has the property, the new dtype for example.
-        leaves: the inputs that the output continues, as the bits of an integer.
-        ends: knows what lies beyond the program.
+        leaves: the inputs that the output continues, as bits; all of them by default.
+        begun: the lines behind an input, by its number; else the record is asked.
     """
+    place = graph.inputs.index
+    asked = lambda value: recorded(graph.variables.get(value))
+    given = (lambda value: begun(place(value))) if begun else asked
+    leaves = (1 << len(graph.inputs)) - 1 if leaves is None else leaves
     if output in graph.constants:
-        return ends.result(graph, output)
-    if output in graph.inputs and leaves >> (number := graph.inputs.index(output)) & 1:
-        return ends.given(graph, number)
+        return _of_constant(graph, output)
+    if output in graph.inputs and leaves >> place(output) & 1:
+        return given(output)
     found = blame(graph, output, matches, leaves)
     promotion, root = found.promotion, found.cause or found.promotion
     origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
-    if found.constant and line is not None:
-        made = None if found.operand is None else ends.result(graph, found.operand).root
+    if found.operand in graph.constants and line is not None:
+        made = _of_constant(graph, found.operand).root
         made = made or read_on(line.users, matches) or line
         cause = made if cause or made.users != line.users else None
     elif cause is None and found.operand in graph.inputs:
-        cause = ends.given(graph, graph.inputs.index(found.operand)).root
+        cause = given(found.operand).root
     operands = promotion.inputs if promotion else ()
     is_promoted = not all(matches(graph.avals[each]) for each in operands)
     return Why(origin, cause, is_promoted=is_promoted)
+
+
+def _of_constant(graph: Graph, constant: int) -> Why:
+    lines = recorded(graph.variables.get(constant))
+    return lines if lines.origin else recorded(graph.values.get(constant))
 
 
 class Has(NamedTuple):
@@ -80,25 +82,15 @@ def line_of(equation: Equation | None) -> Origin | None:
     return None if equation is None else Written(equation.stack).origin
 
 
-class ProgramLines(Ends):
-    """Finds the lines of source behind the values of a program.
+class ProgramLines:
+    """Finds lines behind the values of a program; `begun` those behind an input."""
 
-    Args:
-        program: the traced program.
-        begun: finds the line that made an input of the step, by its number.
-    """
-
-    def __init__(
-        self, program: Program, begun: Callable[[int], Origin | None] = lambda _: None
-    ):
+    def __init__(self, program: Program, begun: Callable[[int], Why] = lambda _: Why()):
         self._program, self._begun = program, begun
 
     def of(self, output: int, matches: Matches, leaves: int) -> Why:
         """The lines that gave an output of the step a property, as `why` finds them."""
-        return why(self._program.step, output, matches, leaves, self)
-
-    def given(self, graph: Graph, number: int) -> Why:
-        return Why(self._begun(number))
+        return why(self._program.step, output, matches, leaves, self._begun)
 
     def of_weak_leaf(self, number: int) -> Why:
         """The line that made a leaf of the first carry weak."""
@@ -146,12 +138,7 @@ def of_number(name: str, value: object) -> Origin | None:
 
 
 def read_on(line: Origin, matches: Matches) -> Origin | None:
-    """The line that made the one array with a property that a line has read.
-
-    Args:
-        line: that has run.
-        matches: whether an abstract value has the property.
-    """
+    """The line that made the one array with a property that a line has read."""
     made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
     found = [each.why() for each in made if matches(_scalar(each.type[0]))]
     if any(why.is_earlier for why in found):  # it may be that one

@@ -47,10 +47,9 @@ def differences(
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    functions = now.lock.functions
-    gone = {x: was for x, was in locked.functions.items() if x not in functions}
+    gone = {x: was for x, was in locked.functions.items() if x not in now.lock.functions}
     changes: list[FunctionChange] = []
-    for function, entries in functions.items():
+    for function, entries in now.lock.functions.items():
         is_new = function not in locked.functions
         moved = _moved_from(function, entries, gone) if is_new else None
         was = gone.pop(moved) if moved else locked.functions.get(function, [])
@@ -58,9 +57,9 @@ def differences(
             changes.append(FunctionChange(function, *pair, was, moved))
     changes += [FunctionChange(x, *_compared(was, ()), was) for x, was in gone.items()]
     leaves = [
-        LeafChange(f"{table} {path}", *types)
+        LeafChange(f"{table} {change[0]}", *change[1:])
         for table in TABLES
-        for path, *types in _leaves(getattr(locked, table), now.leaves[table])
+        for change in _leaves(getattr(locked, table), now.leaves[table])
     ]
     return changes, leaves
 
@@ -228,7 +227,7 @@ def _behind(
         change = changes.get(function_of.get(code, call.function))
         node = expression(code, instruction)
         casts = [x for x in change.removed if x.kind == CAST] if change else []
-        if node is None or not any(x.operands <= types for x in casts):
+        if not (change and node and any(x.operands <= types for x in casts)):
             continue
         names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
         before = (renamed_before(code.co_filename, x, node.lineno) for x in names)

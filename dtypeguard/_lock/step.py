@@ -21,7 +21,8 @@ from .computations import Computation, Function, LockEntry, code_of, computation
 Types = dict[str, str]
 INPUTS, OUTPUTS = TABLES = "inputs", "outputs"
 _INDEX = re.compile(r"\[\d+\]")
-_NUMBER = re.compile(r"\d+")
+# A path, or a part of one, with `*` for numbers.
+fold = functools.partial(re.compile(r"\d+").sub, "*")
 
 
 class TypedLeaf(NamedTuple):
@@ -151,11 +152,6 @@ def grouped(leaves: Iterable[TypedLeaf]) -> Types:
 
     visit("", [(_split(leaf.path), leaf.name) for leaf in leaves])
     return found
-
-
-def fold(path: str) -> str:
-    """A path, or a part of one, with `*` for numbers."""
-    return _NUMBER.sub("*", path)
 
 
 def _split(path: str) -> _Rest:

@@ -1,14 +1,17 @@
 """Where the values of a program stop being finite: from what a run notes of results."""
 
-from collections.abc import Callable, Collection
+import functools
+from collections.abc import Callable, Collection, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.types import Leaf
 from .._program.graph import Graph, Stack
 from . import plans
 from .measure import Measures
 from .primitives import is_inexact
-from .probes import Counts, Probes
+from .probes import Noted, Probes
 
 # What makes a value that is not finite: the number of the equation with those around it; of
 # an input its place, counted from the last one, and no equation.
@@ -74,6 +77,19 @@ def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | 
 
 def _counts(measures: Measures, plan: plans.WidthPlan) -> dict[_Key, np.ndarray]:
     """How many elements of each value are not finite, and how often that is new."""
-    counts: Counts = {}
-    measures.run(plan, Probes(given=measures.given, finite=counts))
+    counts: Noted = {}
+    measures.run(plan, Probes(counts, _note, measures.given))
     return {key: np.asarray(x).reshape(-1, 2).sum(0) for key, x in counts.items()}
+
+
+def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+    """How many elements are not finite, and whether those of the operands are."""
+    if not is_inexact(array):
+        return None
+
+    def is_new(is_bad: Callable[[Leaf], Leaf]) -> Leaf:
+        before = [jnp.any(is_bad(x)) for x in operands if is_inexact(x)]
+        return jnp.any(is_bad(array)) & ~functools.reduce(jnp.logical_or, before, np.False_)
+
+    born = is_new(jnp.isnan) | is_new(lambda x: ~jnp.isfinite(x))
+    return jnp.stack([jnp.sum(~jnp.isfinite(array)), born.astype(int)])

@@ -76,7 +76,7 @@ class Measures:
         self.are_floats = any(map(is_inexact, avals))
         self.decisions: Noted = {}
         self.raises = False
-        self.written = self.run(plans.written(program), Probes(decisions=self.decisions))
+        self.written = self.run(plans.written(program), Probes(self.decisions))
         follows = self.are_floats and not self.raises
         self.given = self.decisions if follows else None
         exact = self._outputs(())

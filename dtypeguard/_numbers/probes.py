@@ -5,7 +5,6 @@ its decisions, and another one may be given them.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,27 +19,13 @@ from .._leaves.types import Leaf
 from .arithmetic import Value, wide_form
 from .evaluate import of_mesh
 from .nodes import Node
-from .primitives import OF_OWN_DTYPES, SELECTS, is_inexact, is_key
+from .primitives import OF_OWN_DTYPES, SELECTS, is_key
 
-# By the number of the equation; of a loop, with an axis for its turns.
-Noted = dict[int, Leaf]
-# By the numbers of the equation and of the result.
-Counts = dict[tuple[int, int], Leaf]
+# By the number of the equation, or by that and the place of its result; of a loop, with an
+# axis for its turns.
+Noted = dict[Any, Leaf]
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
-
-
-def not_finite_in(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
-    """How many elements are not finite, and whether those of the operands are."""
-    if not is_inexact(array):
-        return None
-
-    def is_new(is_bad: Callable[[Leaf], Leaf]) -> Leaf:
-        before = [jnp.any(is_bad(x)) for x in operands if is_inexact(x)]
-        return jnp.any(is_bad(array)) & ~functools.reduce(jnp.logical_or, before, False)
-
-    born = is_new(jnp.isnan) | is_new(lambda x: ~jnp.isfinite(x))
-    return jnp.stack([jnp.sum(~jnp.isfinite(array)), born.astype(int)])
 
 
 @dataclasses.dataclass
@@ -48,22 +33,19 @@ class Probes:
     """What a run notes beside its results, and which decisions it is given.
 
     Attributes:
-        decisions: what it decided; None if that is not noted.
+        noted: gets what is noted; None if nothing is.
+        note: what is noted of a result and what it is made of, if anything. Without it, it
+            is the decisions.
         given: the decisions that it follows; None if it makes its own.
-        finite: what is noted of each result, by default how many elements are not finite;
-            None if nothing is.
-        note: what is noted of an array and what it is made of; None for nothing.
     """
 
-    decisions: Noted | None = None
+    noted: Noted | None = None
+    note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     given: Noted | None = None
-    finite: Counts | None = None
-    note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] = not_finite_in
 
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
-        none = lambda noted: None if noted is None else {}
-        return Probes(none(self.decisions), given, none(self.finite), self.note)
+        return Probes(None if self.noted is None else {}, self.note, given)
 
     def given_for(self, node: Node) -> Leaf | None:
         """The decision that is given for an equation."""
@@ -76,26 +58,31 @@ class Probes:
         inside = range(node.inner[0].first, node.number)
         return {n: x for n, x in self.given.items() if n in inside}
 
-    def add(self, decisions: Noted | None, finite: Counts | None) -> None:
-        """Adds what was noted inside."""
-        if self.decisions is not None:
-            self.decisions.update(decisions or {})
-        if self.finite is not None:
-            self.finite |= finite or {}
+    def add(self, turns: Sequence[Noted | None]) -> None:
+        """Adds what was noted in each turn of a loop."""
+        if self.noted is not None:
+            self.noted |= joined([noted or {} for noted in turns])
 
-    def count(self, number: int, made: Sequence[Value], values: Sequence[Value]) -> None:
-        """Notes the results of an equation."""
-        if self.finite is None:
+    def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
+        """Notes what an equation decides, if decisions are noted."""
+        if self.noted is not None and self.note is None and decides(node):
+            self.noted[node.number] = decision()
+
+    def results(self, number: int, made: Sequence[Value], values: Sequence[Value]) -> None:
+        """Notes the results of an equation, if these are noted."""
+        if self.noted is None or self.note is None:
             return
         operands = [*map(wide_form, values)]
         for place, value in enumerate(map(wide_form, made)):
             noted = self.note(value, operands)
             if noted is not None:
-                self.finite[number, place] = noted
+                self.noted[number, place] = noted
 
 
 def decides(node: Node) -> bool:
-    """Whether an equation decides by floating values."""
+    """Whether an equation decides by floating values, or a loop how often it turns."""
+    if node.rule == "while":
+        return True
     if not any(_kind(var) == "float" for var in node.eqn.invars):
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
@@ -151,17 +138,14 @@ def stacked(rows: Sequence[Leaf]) -> Leaf:
         return jnp.stack([*rows])
 
 
-def joined(
-    turns: Sequence[dict[Any, Leaf] | None],
-) -> dict[Any, Leaf] | None:
+def joined(turns: Sequence[Noted]) -> Noted:
     """What was noted in each turn of a loop, with an axis for the turns.
 
     A branch that was not taken in one of them, or a loop that took fewer turns, has noted
     zeros.
     """
-    noted = [x for x in turns if x is not None]
-    every = {key for each in noted for key in each}
-    return {key: stacked(_filled([each.get(key) for each in noted])) for key in every}
+    every = {key for noted in turns for key in noted}
+    return {key: stacked(_filled([noted.get(key) for noted in turns])) for key in every}
 
 
 def _filled(rows: Sequence[Leaf | None]) -> list[Leaf]:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import DType, Leaf
-from .._lines.calls import NoOpCasts
+from .._lines.calls import Calls
 from .._lines.tracebacks import Chain, calls_of_frame
 from .._source.inert import variables_of
 from .._source.origin import Origin
 
 
-class PythonNumbers(NoOpCasts):
+class PythonNumbers(Calls):
     """While entered, remembers the Python numbers in calls from the user's lines into JAX.
 
     A jaxpr has 1.0 where a program says 0.999 beside a bfloat16 array. Casts to the dtype

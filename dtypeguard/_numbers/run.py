@@ -34,13 +34,10 @@ from .nodes import (
 from .plans import WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
-    Counts,
     Noted,
     Probes,
-    decides,
     decision,
     following,
-    joined,
     stacked,
 )
 from .program import NumericProgram
@@ -115,12 +112,10 @@ class _Run(Interpreter):
 
     def _inside(
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes
-    ) -> tuple[list[Leaf], Noted | None, Counts | None]:
+    ) -> tuple[list[Leaf], Noted | None]:
         """The results of the body of a loop or of shards, and what is noted of them."""
-        outer, self.probes = self.probes, probes
-        made = self._left(node, block, given)
-        self.probes = outer
-        return made, probes.decisions, probes.finite
+        inside = _Run(self.plan, probes, self.arithmetic)
+        return inside._left(node, block, given), probes.noted
 
     def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
         made, entries = self.block(block, given), self._carried(node)
@@ -136,7 +131,7 @@ class _Run(Interpreter):
         self, block: Block, node: Node, values: Sequence[Value], made: Sequence[Value]
     ) -> Sequence[Value]:
         if node.rule != CALL:
-            self.probes.count(node.number, made, values)
+            self.probes.results(node.number, made, values)
         return made
 
     def literal(self, var: Leaf, meant: float | None) -> Value:
@@ -163,9 +158,9 @@ class _Run(Interpreter):
         call = self._caller(node, _Run.scan_turn, turns * size_of(node) > _MOST_EAGER)
         rows, notes = ([None] * turns for _ in range(2))
         for place in reversed(order) if node.eqn.params["reverse"] else order:
-            made, *notes[place] = call(outside, carry, xs, given, np.int32(place))
+            made, notes[place] = call(outside, carry, xs, given, np.int32(place))
             carry, rows[place] = made[:count], made[count:]
-        self.probes.add(*map(joined, zip(*notes)))
+        self.probes.add(notes)
         return [*carry, *map(stacked, zip(*rows))]
 
     def scan_turn(self, node, blank, outside, carry, xs, given, place):
@@ -188,20 +183,20 @@ class _Run(Interpreter):
             if len(notes) == _MOST_EAGER // max(size_of(node), 1):
                 call = self._caller(node, _Run.loop_turn, True)
             place = np.int32(len(notes))
-            state, *noted = call(constants, outside, state, given, most, place)
+            state, noted = call(constants, outside, state, given, most, place)
             notes.append(noted)
-        self.probes.add({node.number: state[0]}, None)
-        self.probes.add(*map(joined, zip(*notes)) if notes else (None, None))
+        self.probes.decide(node, lambda: state[0])
+        self.probes.add(notes)
         return state[1]
 
     def loop_turn(self, node, blank, constants, outside, state, given, most, place):
         turns, carry, is_on = state
         probes = blank.empty(given and _each(given, place))
-        made, *noted = self._inside(node, node.inner[0], [*outside, *carry], probes)
+        made, noted = self._inside(node, node.inner[0], [*outside, *carry], probes)
         carry = _chosen(is_on, made, carry)
         turns = turns + is_on.astype(turns.dtype)
         is_on = self._goes_on(node, constants, turns, carry, most)
-        return (turns, carry, is_on), *noted
+        return (turns, carry, is_on), noted
 
     def _goes_on(
         self,
@@ -214,10 +209,8 @@ class _Run(Interpreter):
         """Whether a loop goes on: as often as the run that is followed, if one is."""
         if most is not None:
             return turns < most
-        outer, self.probes = self.probes, Probes()
-        (is_on,) = self.block(node.inner[1], [*constants, *carry])
-        self.probes = outer
-        return is_on
+        condition = _Run(self.plan, Probes(), self.arithmetic)
+        return condition.block(node.inner[1], [*constants, *carry])[0]
 
     def _caller(
         self, node: Node, part: Callable[..., Any], is_long: bool
@@ -227,9 +220,8 @@ class _Run(Interpreter):
         if known.is_traced or not is_long or not _is_straight(node.inner):
             return functools.partial(part, self, node, blank)
         functions, plan = self.program.functions, self.plan
-        notes = blank.decisions is None, blank.finite is None, blank.note
         of_plan = plan.part(node.inner[0].first, node.number)
-        key = node.number, of_plan, self.formats, *notes
+        key = node.number, of_plan, self.formats, blank.noted is None, blank.note
         if key not in functions:
 
             def traced(scale, *operands):
@@ -255,8 +247,8 @@ class _Run(Interpreter):
     # Rules
 
     def computed(self, node: Node, values: list[Value]) -> list[Value]:
-        plan, decisions = self.plan, self.probes.decisions
-        entry, given = int(plan.entries[node.number]), self.probes.given_for(node)
+        plan, given = self.plan, self.probes.given_for(node)
+        entry = int(plan.entries[node.number])
         if given is not None and node.name in SELECTS:
             values = [*values[:-1], given]
         if computes := plan.computes(entry):
@@ -267,8 +259,7 @@ class _Run(Interpreter):
             operands, made = self.arithmetic.computed(node, values, entry, is_constant)
         if given is not None:
             made = following(node, operands, made, given)
-        if decisions is not None and decides(node):
-            decisions[node.number] = decision(node, operands, made)
+        self.probes.decide(node, lambda: decision(node, operands, made))
         return [*made]
 
     def own(self, node: Node, values: list[Value]) -> list[Value]:

@@ -14,7 +14,7 @@ from .._program.graph import Stack
 from . import plans
 from .nodes import CALL, Node
 from .plans import Propagation
-from .probes import Counts, Probes
+from .probes import Noted, Probes
 from .program import NumericProgram
 from .run import run
 
@@ -36,8 +36,8 @@ def sketches(
     program: NumericProgram, arrays: Sequence[Leaf]
 ) -> tuple[list[SketchNode], list[int | None]]:
     """The values of a program in wide types in order, and the numbers of its outputs."""
-    noted: Counts = {}
-    run(program, plans.wide(program), arrays, Probes(finite=noted, note=_note))
+    noted: Noted = {}
+    run(program, plans.wide(program), arrays, Probes(noted, _note))
     values = _Values(program, noted)
     given = [*range(len(values.nodes))]
     return values.nodes, values.block(program.block, given)
@@ -46,7 +46,7 @@ def sketches(
 class _Values(Propagation[int | None]):
     """Numbers the values of a program; loops are looked into in their first turn."""
 
-    def __init__(self, program: NumericProgram, noted: Counts):
+    def __init__(self, program: NumericProgram, noted: Noted):
         super().__init__(program)
         self._noted = noted
         self.nodes = [SketchNode((), x.shape, (), None) for x in program.jaxpr.in_avals]

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax, tree_util
 
@@ -108,8 +107,7 @@ def fromage(
     remedy = "write a number from 0 up"
     is_bound = lambda x: x >= 0 and is_finite(x)
     check_number("fromage", "min_norm", min_norm, is_bound, remedy)
-    is_known = isinstance(p_bound, (float, np.generic, np.ndarray))
-    if is_known and np.ndim(p_bound) == 0 and p_bound == math.inf:
+    if isinstance(p_bound, float) and p_bound == math.inf:
         p_bound = None
     if p_bound is not None:
         remedy += ", or None for no bound"

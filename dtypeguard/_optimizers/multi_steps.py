@@ -10,13 +10,12 @@ import optax
 from jax import tree_util
 
 from .._guard.guard import guard, policy_of
-from .._guard.policy import Policy
+from .._guard.policy import Policy, storable
 from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import add_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, has_zero, is_wide, kind, promoted
+from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.rows import by_path
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
-from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
 from .emit import emit_if
 
@@ -44,7 +43,7 @@ def multi_steps(
     - It is a transformation with extra args: it composes in `optax.chain` and passes on
       `value`, `grad` and `value_fn`. The inner update gets the extra args of the mini-step
       that emits; average them over the mini-steps yourself if you need their mean.
-    - It does not narrow 64-bit gradients: see `accumulator_dtype`.
+    - It adds 64-bit gradients in 64 bits, to an accumulator of `accumulator_dtype`.
     - If k shrinks during an accumulation, the new k takes effect at once.
 
     A gradient that is None counts as 0, provided that `update` gets the params: it may have
@@ -84,9 +83,6 @@ def multi_steps(
         TypeError: if `guard` does not take `inner`, or another argument has the wrong type;
             by `update`, if the schedule of k does not return a scalar number.
 
-    Warns:
-        DtypeGuardWarning: if it adds 64-bit gradients to a narrower accumulator.
-
     Example:
         >>> import dtypeguard, jax.numpy as jnp, optax
         >>> opt = dtypeguard.multi_steps(optax.sgd(1.0), 2)
@@ -101,7 +97,6 @@ def multi_steps(
     _check_options(inner, every_k_schedule, should_skip_update_fn, accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     policy = policy_of(inner)
-    warn = WarnOnce()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -124,13 +119,12 @@ def multi_steps(
         check_grads("multi_steps", updates, acc_grads)
         number = increment(mini_step)
         emits = _is_last(number, every_k_schedule, gradient_step)
-        sums = _add_to(acc_grads, updates, number, use_grad_mean, warn)
+        sums = _add_to(acc_grads, updates, number, use_grad_mean)
         if should_skip_update_fn is not None:
             # Without any gradient, the types of what Optax's functions return are others.
             is_given = tree_util.tree_leaves(updates)
             asked = updates if is_given else tree_util.tree_map(jnp.zeros_like, acc_grads)
-            skipped = should_skip_update_fn(asked, gradient_step, params)
-            skips, skip_state = _skips(skipped)
+            skips, skip_state = _skips(should_skip_update_fn(asked, gradient_step, params))
             emits = ~skips & emits
             keep = lambda old, new: jnp.where(skips, old, new)
             number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
@@ -160,31 +154,22 @@ def _is_int(value: object) -> TypeGuard[int]:
 def _check_options(
     inner: Optimizer, every_k: object, should_skip: object, accumulator: DType
 ) -> None:
+    def check(is_right: bool, name: str, value: object, remedy: str) -> None:
+        if not is_right:
+            raise TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
+
+    remedy = "an int from 1 up, or a function of the number of gradient steps"
+    check(_is_int(every_k) or callable(every_k), "every_k_schedule", every_k, remedy)
     if _is_int(every_k) and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
-    if not (_is_int(every_k) or callable(every_k)):
-        raise TypeError(
-            f"multi_steps got every_k_schedule={shown(every_k)}: write an int from 1 up, "
-            "or a function of the number of gradient steps that returns one."
-        )
-    if not hasattr(inner, "init"):
-        raise TypeError(
-            f"multi_steps got {inner!r}. Call it first, as in optax.adam(1e-3)."
-        )
-    if not (should_skip is None or callable(should_skip)):
-        raise TypeError(
-            f"multi_steps got should_skip_update_fn={shown(should_skip)}: write a "
-            "function, such as optax.skip_not_finite, or None."
-        )
-    try:
-        dtype = None if accumulator is None else jnp.dtype(accumulator)
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype is not None and not (kind(dtype) in ("float", "complex") and has_zero(dtype)):
-        raise TypeError(
-            f"multi_steps got accumulator_dtype={shown(accumulator)}: write a "
-            "floating dtype, such as jnp.float32, or None for those of the params."
-        )
+    remedy = "a call of it, as in optax.adam(1e-3)"
+    check(hasattr(inner, "init"), "inner", inner, remedy)
+    remedy = "a function, such as optax.skip_not_finite, or None"
+    may_skip = should_skip is None or callable(should_skip)
+    check(may_skip, "should_skip_update_fn", should_skip, remedy)
+    remedy = "a floating dtype, such as jnp.float32, or None for those of the params"
+    is_floating = accumulator is None or storable(accumulator) is not None
+    check(is_floating, "accumulator_dtype", accumulator, remedy)
 
 
 def _is_last(
@@ -211,15 +196,12 @@ def _strong(leaf: Leaf) -> Leaf:
 
 def _skips(returned: object) -> tuple[jax.Array, PyTree]:
     """Whether to skip, as an array, and the new skip state."""
-    if not (isinstance(returned, (tuple, list)) and len(returned) == 2):
+    is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
+    skips, skip_state = returned if is_pair else (None, ())
+    if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
         raise ValueError(
             f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "
             "tree for skip_state, such as ()."
-        )
-    skips, skip_state = returned
-    if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
-        raise ValueError(
-            f"should_skip_update_fn returned {skips!r} first. Return a scalar bool there."
         )
     return cast(skips, np.bool_), skip_state
 
@@ -238,7 +220,7 @@ def _first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
 
 
 def _add_to(
-    sums: PyTree, updates: Updates, number: jax.Array, use_grad_mean: bool, warn: WarnOnce
+    sums: PyTree, updates: Updates, number: jax.Array, use_grad_mean: bool
 ) -> PyTree:
     """Adds a gradient to each sum or mean of `number`; None and float0 count as 0."""
 
@@ -247,13 +229,6 @@ def _add_to(
             return cast(acc - acc / cast(number, acc.dtype), acc.dtype)
         if dtype_of(grad) is None:
             return acc
-        is_real = kind(dtype_of(grad)) in ("float", "complex")
-        if is_real and is_wide(grad) and not is_wide(acc):
-            warn(
-                f"multi_steps adds {dtype_of(grad)} gradients to {acc.dtype} accumulators. "
-                "To keep their precision: "
-                f"multi_steps(..., accumulator_dtype=jnp.{dtype_of(grad)})."
-            )
         dtype = promoted(dtype_of(grad), acc.dtype)
         grad, wide = cast(grad, dtype), cast(acc, dtype)
         if use_grad_mean:

@@ -5,6 +5,7 @@ it traces a program, has `prepared.py` run it as written and wide (`runs.py`), a
 `losses.py` what lines lose and which to compute wider, and makes the report of `report.py`,
 whose rows are in `rows.py`, its words in `text.py`.
 
-`products.py` is the same of products as another device computes them. `curve.py` searches
-the plans of float32 programs, which `planned.py` runs and `ranking.py` ranks.
+`products.py` is the same of products as another device computes them. `curve.py` has plans
+of float32 programs, which `planned.py` runs and `ranking.py` ranks. The search is one,
+`smallest` of `losses.py`: of what is ranked the first that are enough, less what is not.
 """

@@ -149,7 +149,14 @@ def searched(
         return rows[frozenset(wide)]
 
     bare_error, order = ranking.error(()), ranking.order()
-    choose = lambda bound: ranking.whole(smallest(order, ranking.error, bound))
+    price = lambda wide: sum(ranking.parts[n].work for n in wide)
+    orders = order, sorted(order, key=lambda n: price([n]))
+
+    def choose(bound: float) -> frozenset[int]:
+        """The cheaper one of the best for their price and of the cheapest ones."""
+        found = (smallest(each, ranking.error, bound) for each in orders)
+        return ranking.whole(min(found, key=price))
+
     wanted = [frozenset(), ranking.whole(order[:1]), _cheap(order, ranking)]
     if tolerance is None:
         wanted += [choose(part * bare_error) for part in _PARTS]

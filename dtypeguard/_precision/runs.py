@@ -76,7 +76,7 @@ class Runs:
         self.products = self.program.formats.products
         self.level = None if self.products is None else self.products.levels[0]
         self._wide, others = plans.wide(self.program), Noted()
-        exact = measures.run(self._wide, Probes(decisions=others))
+        exact = measures.run(self._wide, Probes(others))
         self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
         self.decisions = _compared(self.program, measures.decisions, others)

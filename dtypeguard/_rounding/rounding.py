@@ -27,7 +27,7 @@ from jax import lax, tree_util
 from .._leaves.arguments import is_subtree, shown
 from .._leaves.dtypes import Casts, broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.groups import short_table
-from .._leaves.rows import Row, describe, tree_rows
+from .._leaves.rows import rows_of, tree_rows
 from .._leaves.types import DType, Function, Leaf, Updates, public
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
@@ -224,14 +224,8 @@ def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
-        rows = [
-            Row(f"updates{path}", describe(p), describe(u), remedy)
-            for path, p, u, remedy in zip(_paths(updates), params, leaves, remedies)
-            if remedy
-        ]
-        headline = (
-            "apply_updates cannot add the update on the right to the param on the left:"
-        )
+        rows = rows_of("updates", _paths(updates), params, leaves, remedies)
+        headline = "apply_updates cannot add the update on the right to its param:"
         raise TypeError(short_table(headline, rows))
 
 

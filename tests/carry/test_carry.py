@@ -34,21 +34,9 @@ def like(inner, outer):
     return functools.update_wrapper(outer, inner)
 
 
-async def suspended(params):
-    return params
-
-
-class Later:
-    async def __call__(self, params):
-        return params
-
-
 @dataclasses.dataclass
 class Unregistered:
     params: Any
-
-
-UNREGISTERED = r"step returned a Unregistered, which is no tree to JAX, and nothing in it"
 
 
 def round_trip(carry, args, kwargs, result):
@@ -162,20 +150,15 @@ def test_self_counts_if_it_is_the_only_argument():
 @pytest.mark.parametrize(
     ("function", "carry", "message"),
     [
-        (step, True, r"got carry=True. Write the position or the name"),
-        (
-            step,
-            -1,
-            r'carry=-1, but step takes .* Write one of carry=0 or "params", carry=1',
-        ),
-        (lambda *, state: state, 0, r'takes \(\*, state\). Write carry="state"\.'),
+        (step, True, r"got carry=True, but step takes .* Write the position or the name"),
+        (step, (), r"got carry=\(\), but step takes .* or a tuple of them"),
+        (step, -1, r"carry=-1, but step takes \(params, opt_state, .* Write the position"),
+        (lambda *, state: state, 0, r"takes \(\*, state\)\. Write .* or the name of the"),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
-        (lambda: 0, 0, r"takes no arguments. A step takes its carry"),
-        (lambda *args: args, "state", r"which is no position. Write that of the carry"),
-        (step, (0, "params"), r"names an argument twice: params, params. Name each once"),
+        (lambda: 0, 0, r"but step takes \(\)"),
+        (lambda *args: args, "state", r"takes \(\*args\)\. .*carry=0,"),
         (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
-        (Later(), 0, r"Later.* returns before it has computed"),
     ],
 )
 def test_an_argument_that_cannot_be_meant(function, carry, message):
@@ -199,7 +182,7 @@ def test_returned_of_another_length():
 @pytest.mark.parametrize(
     ("carry", "returned", "result", "message"),
     [
-        (0, None, None, r"step returned None. Write return params\."),
+        (0, None, None, r"step returned None, and not the new params. Write return par"),
         (
             0,
             None,
@@ -231,7 +214,7 @@ def test_returned_of_another_length():
             ONE,
             r"returned float32\[1\], and not the new params. Write return params",
         ),
-        (0, None, Unregistered({"w": ONE}), UNREGISTERED),
+        (0, None, Unregistered({"w": ONE}), r"step returned Unregistered, and not the new"),
         (0, None, eqx.nn.Identity(), r"step returned .*, and not the new params. Write"),
     ],
 )

@@ -139,7 +139,7 @@ LISTED = {
         sample(jnp.ones(3), temperature=1)  # the int
         sample(jnp.ones(3), temperature=0.5)
         """,
-        ["At {the int} give temperature as a Python float, such as 1.0 for 1."],
+        ["At {the int} begin temperature as float32: jnp.asarray(x, jnp.float32)."],
     ),
     "a checkpoint in 16 bits": (
         """

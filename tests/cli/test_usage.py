@@ -77,8 +77,8 @@ audit :step --carry 1 | --carry is for a step
 audit :step --inputs inputs | Write for example: --inputs my_script.py:inputs
 audit :step --inputs :nope | my_script.py has no nope. Write for example: --inputs
 audit :step --inputs :raises | raises cannot be called: KeyError: 'data'
-audit :opt --inputs :inputs | which is an optimizer. Write
-lock :opt --inputs :inputs | which is an optimizer. Write
+audit :opt --inputs :inputs | For an optimizer there are
+lock :opt --inputs :inputs | For an optimizer there are
 lock :step | dtypeguard lock my_script.py:step --inputs
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
 precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard

@@ -73,6 +73,7 @@ RAISING = {
     "size": lambda: WIDE[: 3 / 2],
     "shape": lambda: jnp.zeros(3.0),
     "seed": lambda: jax.random.PRNGKey(1.5),
+    "permutation": lambda: jax.random.permutation(KEY, 4.0),
     "sin": lambda: lax.sin(WHOLE),
     "and": lambda: lax.bitwise_and(WIDE, WIDE),
     "narrow FFT": lambda: jnp.fft.rfft(WIDE.astype(jnp.float16)),

@@ -202,21 +202,6 @@ def test_what_follows_the_params_is_stored_as_told(case):
     assert state["count"].dtype == I32
 
 
-def test_a_function_of_path_and_leaf_is_deprecated():
-    seen = {}
-
-    def rule(path, leaf):
-        seen[path] = str(leaf.dtype), leaf.shape
-        return F16 if "sum" in path else None
-
-    with pytest.warns(DeprecationWarning, match="write a mapping") as warned:
-        policy = Policy(state_dtype=rule)
-    assert warned[0].filename == __file__
-    state = guard(spy(), policy=policy).init(params_of())
-    assert seen == {"['scale']": ("bfloat16", ()), "['sum']['w']": ("bfloat16", (4, 3))}
-    assert state["sum"]["w"].dtype == F16
-
-
 @pytest.mark.parametrize("rule", [F64, {"*sum*": F64}])
 def test_a_float64_state_needs_x64(rule):
     """JAX would store float32 and warn."""
@@ -232,11 +217,8 @@ def test_rules_that_do_not_work():
     with pytest.raises(ValueError, match=r"match no leaf: '\*nu\*'.*\n") as error:
         opt.init(params_of())
     assert "  ['sum']['w']  bfloat16[4,3]" in str(error.value)
-    with pytest.warns(DeprecationWarning, match="write a mapping"):
-        policy = Policy(state_dtype=lambda path, leaf: jnp.int8)
-    opt = guard(spy(), policy=policy)
-    with pytest.raises(ValueError, match=r"int8.* for \['sca.*return a floating dtype"):
-        opt.init(params_of())
+    with pytest.raises(ValueError, match="or a mapping such as"):
+        Policy(state_dtype=lambda path, leaf: F16)
 
 
 @pytest.mark.parametrize(
@@ -338,18 +320,13 @@ def returning(**new):
     return optax.GradientTransformation(spy().init, lambda u, s, p: (u, s | new))
 
 
-def test_what_the_policy_asks_for_is_no_drift():
-    policy = Policy(compute_dtype=F32, state_dtype=BF16, on_drift="error")
-    one_update(guard(spy(), policy=policy))
-    stored = Policy(state_dtype=BF16, on_drift="error")
-    narrow = jnp.ones((), F16)
-    for asked, name, leaf in (
-        (policy, "scale", narrow),
-        (stored, "scale", narrow),
-        (stored, "fixed", params_of()),
-    ):
-        with pytest.raises(DtypeDriftError, match=rf"\['{name}'\].* +float32.* -> "):
-            one_update(guard(returning(**{name: leaf}), policy=asked))
+def test_a_policy_of_dtypes_reports_no_cast_between_floats():
+    for options in ({"compute_dtype": F32, "state_dtype": BF16}, {"state_dtype": BF16}):
+        policy = Policy(**options, on_drift="error")
+        for new in ({}, {"scale": jnp.ones((), F16)}, {"fixed": params_of()}):
+            one_update(guard(returning(**new), policy=policy))
+        with pytest.raises(DtypeDriftError, match=r"\['scale'\].* -> float32\[\],weak"):
+            one_update(guard(returning(scale=jnp.asarray(1.0)), policy=policy))
 
 
 # Stochastic rounding of the state -------------------------------------------------------

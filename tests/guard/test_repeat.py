@@ -245,13 +245,9 @@ def test_what_jit_alone_has_is_told_where_to_get():
     def step(state):
         return state * 2
 
-    with pytest.raises(
-        AttributeError, match=r"'lower'\. Write jax\.jit\(guard_step\(f\)\)"
-    ):
+    with pytest.raises(AttributeError, match=r"'lower'\. .* of jax\.jit\(guard_step\(f"):
         guard_step(jax.jit(step)).lower(1.0)
     assert jax.jit(guard_step(step)).lower(1.0).compile()(1.0) == 2
-    with pytest.raises(AttributeError, match=r"'x'\.$"):
-        guard_step(jax.jit(step)).x  # noqa: B018
 
 
 # Calls like the recorded one that are of another program --------------------------------

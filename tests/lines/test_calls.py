@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import sys
-import threading
-import time
 import weakref
 
 import jax
@@ -59,27 +57,12 @@ def after_an_error_in_jax(x):
     return x * made()
 
 
-def beside_a_thread(x):
-    def work():
-        time.sleep(0.05)
-        is_over.wait()
-
-    is_over = threading.Event()
-    threading.Thread(target=work, daemon=True).start()
-    time.sleep(0.1)  # until the thread waits
-    try:
-        return x * made()
-    finally:
-        is_over.set()
-
-
 X = jax.ShapeDtypeStruct((3,), jnp.bfloat16)
 CASES = {
     a_generator: "# of a generator",
     a_coroutine: "# of a coroutine",
     the_end_of_a_context: "# made",
     after_an_error_in_jax: "# made",
-    beside_a_thread: "# made",
 }
 
 

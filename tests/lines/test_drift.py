@@ -11,11 +11,7 @@ import pytest
 from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit
-from dtypeguard._carry.split import SplitTree
 from dtypeguard._lines.blame import Region
-from dtypeguard._lines.drift import find
-from dtypeguard._program.graph import Graph
-from dtypeguard._program.trace import Program
 
 pytestmark = pytest.mark.third_party
 
@@ -96,23 +92,6 @@ def test_a_weak_update_promotes_no_param():
     assert audit(weak, struct(BF16)).ok
     of_ints = audit(weak, struct(jnp.int32))
     assert [drift.after for drift in of_ints.drifts] == ["float32"]
-
-
-def test_a_program_without_lines_and_without_a_jaxpr_of_its_own():
-    """As notes read a loop: the carry is known by its types and a graph."""
-    before = SplitTree({"n": jnp.int32(0), "w": jnp.zeros(3, BF16)})
-    after = SplitTree({"n": jnp.int32(0), "w": jnp.zeros(4, F32)})
-    widen = lambda n, w: (n, jnp.zeros(4, F32) * w[0])
-    graph = Graph(jax.make_jaxpr(widen)(*before.arrays))
-    drifts = list(find(Program(None, graph, ("carry",), (before,), (after,)), None))
-    assert [(each.path, each.kind, each.origin) for each in drifts] == [
-        ("carry['w']", "dtype", None),
-        ("carry['w']", "shape", None),
-    ]
-    assert (drifts[0].before, drifts[0].after) == ("bfloat16", "float32")
-    assert [aval.shape for aval in drifts[0].avals] == [(3,), (4,)]
-    assert drifts[0].is_castable
-    assert not drifts[1].is_castable
 
 
 def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):

@@ -1,7 +1,6 @@
 """Audits name the line of every planted drift, and the line that forced it."""
 
 import sys
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,27 +33,6 @@ def test_planted(name):
 def test_every_case_is_marked():
     assert all(planted.marked(name, "promotion") for name in planted.CASES)
     assert sum(planted.marked(name, "operand") is None for name in planted.CASES) == 4
-
-
-class One(NamedTuple):
-    """One leaf."""
-
-    leaf: Any
-
-
-@jax.tree_util.register_pytree_node_class
-class Box:
-    """A node of one's own, which JAX takes apart with code of one's own."""
-
-    def __init__(self, leaf):
-        self.leaf = leaf
-
-    def tree_flatten(self):
-        return (self.leaf,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, leaves):
-        return cls(*leaves)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no sys.monitoring")

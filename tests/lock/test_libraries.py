@@ -1,7 +1,6 @@
 """Locks of steps of Equinox, Flax NNX and Haiku, and of what JAX transforms."""
 
 import equinox as eqx
-import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,21 +103,6 @@ def test_a_layer_of_nnx_counts_for_the_line_that_calls_it(tmp_path):
         check_lock(train_step, *arguments(F32), path=path)
 
 
-def test_haiku():
-    net = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([8, 8, 2])(x)))
-
-    def update(params, x):
-        grads = jax.grad(lambda p: jnp.sum(net.apply(p, x)))(params)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-
-    x = jnp.ones((2, 4))
-    lock, table = lines(update, jax.eval_shape(net.init, jax.random.key(0), x), x)
-    assert lock.inputs["params"] == "float32"
-    assert lock.outputs == {"result": "float32"}
-    assert table["test_haiku"]["products"] == ["float32 @ float32 -> float32"]
-    assert table["update"]["arithmetic"] == ["float32", "float32"]  # and nothing folded
-
-
 def test_optax_counts_by_what_it_takes_and_gives():
     opt = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 
@@ -182,12 +166,6 @@ def test_what_jax_transforms():
         "result[1]": "float32",
         "result[2]": "float32",
     }
-
-
-def test_a_function_that_carries_nothing():
-    lock, _ = lines(lambda x, y: {"a": x.astype(F32), "b": y}, X, X)
-    assert lock.inputs == {"x": "bfloat16", "y": "bfloat16"}
-    assert lock.outputs == {"result['a']": "float32", "result['b']": "bfloat16"}
 
 
 def test_items_of_other_types_stay_apart_and_numbers_fold():

@@ -104,8 +104,18 @@ def all_plans(program):
 FORMATS = {"bfloat16": (BF16, None), "narrow": (F32, BF16)}
 
 
-@pytest.mark.parametrize("formats", FORMATS)
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("f", "formats"),
+    [
+        pytest.param(
+            *(f, formats),
+            marks=[pytest.mark.exhaustive] * (formats == "narrow" and f is not branches),
+            id=f"{f.__name__}-{formats}",
+        )
+        for f in PROGRAMS
+        for formats in FORMATS
+    ],
+)
 def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, formats, monkeypatch):
     dtype, narrow = FORMATS[formats]
     planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)

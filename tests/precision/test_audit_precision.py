@@ -5,6 +5,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from healthy import spread
 from jax import lax
@@ -157,3 +158,112 @@ def test_remedies_are_for_what_the_line_computes():
 
     narrow = audit_precision(lambda x: x * 300, jnp.full(3, 300, BF16), narrow=F16)
     assert "not finite in float16, and are in float32" in str(narrow)
+
+
+def test_the_fix_is_named_where_another_line_is_the_first_that_is_not_finite():
+    def f(x):
+        small = x * 1e-4
+        square = small * small  # 0 in float16
+        return (small / jnp.sqrt(square)).astype(F32)
+
+    report = audit_precision(f, jnp.arange(1, 4).astype(F16))
+    (loss,) = report.fix
+    assert report.not_finite.line == loss.origin.line + 1
+    assert f"With {loss.place} in float32 it is" in report.headline + str(report)
+    assert "With it in float32 it is" not in str(report)
+
+
+# Python numbers that are rounded while JAX traces: which of a line is meant, and shown.
+
+X = 2 + jnp.arange(16).reshape(4, 4).astype(BF16) / 16
+
+
+def test_an_eps_beside_an_axis():
+    """Both are 0 in float16, and only one of them was another number."""
+
+    def f(g):
+        return g / (jnp.sqrt(jnp.mean(g * g, 0)) + 1e-8)
+
+    report = audit_precision(f, jnp.array([[0, 1], [0, 2]], F16))
+    assert report.error == float("inf")
+    assert report.fix[0].constant == "1e-08 -> 0"
+
+
+def counted(x):
+    step = lambda carry: (carry[0] + 1, carry[1] * 0.999)
+    return lax.while_loop(lambda carry: carry[0] < 200, step, (0, x))[1]
+
+
+ROUNDED = {  # a decay that is 1 in bfloat16, beside what is 1 as well
+    "a count": counted,
+    "an axis": lambda x: jnp.mean(x, 1) * 0.999,
+    "an index": lambda x: x[1] * 0.999,
+    "a keyword": lambda x: jax.nn.leaky_relu(-x, negative_slope=0.999),
+    "made an array": lambda x: x * jnp.asarray(0.999, BF16),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_number_beside_others(name):
+    f = ROUNDED[name]
+    exact = f(np.asarray(X, np.float32) + jnp.zeros((), F32))
+    if name == "made an array":
+        exact = np.asarray(X, np.float32) * 0.999
+    off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
+    report = audit_precision(f, X)
+    assert report.error == pytest.approx(off, rel=0.01)
+    assert report.losses[0].constant == "0.999 -> 1"
+
+
+def test_a_number_that_makes_no_difference_is_not_shown():
+    x = jnp.linspace(1, 2, 64).astype(BF16)
+    scaled = lambda x: x * lax.rsqrt(jnp.mean(x * x) + 1e-6)
+    (loss,) = audit_precision(scaled, x).losses
+    assert loss.constant is None
+
+
+def test_a_line_that_only_flips_decisions_is_the_fix():
+    """Its rounding adds nothing to the outputs, but what it decides is all of the error."""
+
+    def f(x, w):
+        scores = x.astype(BF16) * 1.3
+        _, best = jax.lax.top_k(scores, 4)
+        return jnp.sum(w[best].astype(F32), 0)
+
+    report = audit_precision(
+        f, 1 + normal(0, 256, dtype=F32) * 0.002, normal(1, 256, 64, dtype=BF16)
+    )
+    assert report.flipped == 1
+    assert [each.origin.code for each in report.fix] == ["scores = x.astype(BF16) * 1.3"]
+    assert report.left == 0
+
+
+def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
+    """Three layers lose alike; with the first one wide, all products are."""
+    weights = [normal(seed, 32, 32, dtype=BF16) / 6 for seed in range(3)]
+
+    def f(weights, x):
+        x = jnp.tanh(x @ weights[0])
+        x = jnp.tanh(x @ weights[1])
+        return jnp.tanh(x @ weights[2])
+
+    report = audit_precision(f, weights, normal(9, 64, 32, dtype=BF16))
+    assert len(report.fix) == 1
+    assert "causes it" not in report.headline
+    first, *rest = str(report).splitlines()
+    assert f"With {report.fix[0].place} in float32" in first
+    assert "but so 100% of the matrix products become float32" in first
+    assert not any(line.startswith("Compute") for line in rest)
+
+
+def test_turns_of_a_loop_under_vmap_are_decisions():
+    def root(a):
+        goes_on = lambda s: (jnp.abs(s[0] * s[0] - a) > 0.02 * a) & (s[1] < 30)
+        step = lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1)
+        return jax.lax.while_loop(goes_on, step, (a, 0))[0]
+
+    a = (jnp.abs(normal(0, 40, dtype=F32)) * 30 + 1).astype(BF16)
+    report = audit_precision(jax.vmap(root), a)
+    assert report.decisions
+    assert 0.3 < report.flipped < 0.9
+    assert "decisions that flipped" in str(report)

@@ -5,7 +5,9 @@ import pickle
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from helpers import need
 from trained import written
 
 from dtypeguard import Plan, audit_precision, autocast
@@ -17,6 +19,10 @@ from dtypeguard.testing import check_precision
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F16 = jnp.bfloat16, jnp.float16
 quiet = lambda text: None
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
 
 
 def searched(f, args, tolerance, narrow=BF16, **more):
@@ -194,3 +200,53 @@ def test_what_xla_leaves_out_counts_as_well():
     assert off(found.plan) < 0.025
     if off(dataclasses.replace(found.plan, default="all")) > 0.1:  # before JAX 0.12
         assert found.plan.default != "all"
+
+
+def test_a_program_that_raises_in_narrow_types_is_infinitely_far_off():
+    equinox = need("equinox")
+
+    def f(w, x):
+        z = x @ w
+        off = jnp.abs(jnp.sum(z, 0) - jnp.sum(x, 0) @ w)
+        return equinox.error_if(jnp.tanh(x @ w), jnp.any(off > 1e-2), "not conserved")
+
+    args = normal(0, 8, 8), normal(1, 16, 8)
+    found = searched(f, args, 0.02)
+    assert found.is_within
+    assert any(entry.error == np.inf for entry in found.plan.entries)
+    report = audit_precision(f, *args, narrow=BF16)
+    assert report.error == np.inf
+    assert report.mended < 0.02
+
+
+def test_what_is_held_out_counts_for_a_search_as_for_a_check(tmp_path):
+    f = lambda w, x: x @ w
+    w, x = normal(0, 16, 16), normal(1, 32, 16)
+    w = w.at[1].set(w[0])
+    far = w, x.at[:, 0].add(300.0).at[:, 1].add(-300.0)  # which cancel
+    near = searched(f, (w, x), 0.01)
+    assert near.is_within
+    found = searched(f, (w, x), 0.01, held_out=[far])
+    assert found.plan.error <= 0.01 < found.plan.held_out
+    assert not found.is_within
+    assert ", not within 1%." in found.headline
+    found.plan.save(tmp_path / "far.plan")
+    with pytest.raises(AssertionError, match=r"held out\), not within 1%"):
+        check_precision(f, w, x, plan=tmp_path / "far.plan", held_out=[far])
+
+
+def test_a_plan_with_nothing_narrow_is_no_success():
+    f = lambda w, x: x @ w
+    found = searched(f, (normal(0, 8, 8), normal(1, 8, 8)), 1e-6)
+    assert found.plan.share == 0
+    assert "nothing to gain" in found.headline
+    assert not found.is_of_use
+
+
+def test_a_gradient_is_not_called_by_the_name_of_its_loss():
+    loss = lambda w: jnp.sum((w @ w) ** 2)
+    loss.__name__ = loss.__qualname__ = "loss"
+    measured = lambda f: searched(f, (normal(0, 4, 4),), 0.1).plan.measured
+    around = "autocast(a function around loss), with the gradient inside"
+    assert measured(loss) == measured(jax.jit(loss)) == "autocast(loss)"
+    assert measured(jax.grad(loss)) == measured(jax.jit(jax.grad(loss))) == around

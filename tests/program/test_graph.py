@@ -88,11 +88,11 @@ def nested(levels):
 def test_calls_within_calls_grow_with_the_program_and_no_faster():
     wide, narrow = jnp.ones(3), jnp.ones(3, jnp.bfloat16)
     sizes = []
-    for levels in (10, 20, 40):
+    for levels in (16, 32):
         graph = Graph(jax.make_jaxpr(nested(levels))(narrow, wide))
         assert graph.dependencies(graph.outputs[0]) == 0b11
         sizes.append(len(graph.avals))
-    assert sizes[2] < 1.1 * sizes[1] < 100_000
+    assert sizes[1] < 1.1 * sizes[0] < 100_000
 
 
 def test_a_line_deep_in_shared_calls_is_found():

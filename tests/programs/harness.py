@@ -16,7 +16,6 @@ import functools
 import importlib.util
 import itertools
 import pathlib
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,7 +53,6 @@ WRAPS: dict[str, dict[str, Any]] = {
     "bare": {"opt": _same, "step": _same},
     "guard": {"opt": dtypeguard.guard, "step": _same},
     "guard_step": {"opt": _same, "step": dtypeguard.guard_step},
-    "both": {"opt": dtypeguard.guard, "step": dtypeguard.guard_step},
 }
 
 
@@ -212,13 +210,3 @@ def _warnings() -> Iterator[list[str]]:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation")
         yield said
     said += [str(each.message) for each in caught]
-
-
-def guarded_outside(program: str, folder: pathlib.Path) -> pathlib.Path:
-    """Writes a program with the step outside of `jit`, where it was inside."""
-    jits = r"(    @(?:jax|nnx|eqx)\.(?:filter_)?jit\n)"
-    steps = r"(    @(?:step|functools\.partial\(step, .*\))\n)"
-    text = re.sub(jits + steps, r"\2\1", (HERE / f"{program}.py").read_text())
-    path = folder / f"{program}.py"
-    path.write_text(text)
-    return path

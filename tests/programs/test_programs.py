@@ -1,14 +1,13 @@
 """Whole programs, bare and guarded: what works goes on working, what fails is mended."""
 
-import harness
 import pytest
-from harness import MISTAKES, PROGRAMS, differences, guarded_outside, run, run_once
+from harness import MISTAKES, PROGRAMS, differences, run, run_once
 
 pytestmark = pytest.mark.third_party
 
 
-# In bfloat16 most types drift: all programs run in it, a few of them in all ways, and the
-# rest with `-m exhaustive`. In float32 a guarded program is the bare one.
+# In bfloat16 most types drift: all programs run in it, a few of them with a mistake, and
+# the rest with `-m exhaustive`. In float32 a guarded program is the bare one.
 SOME = "equinox_rnn", "mixed_precision", "nnx_classifier"
 FIRST = {each.program: each for each in reversed(MISTAKES)}.values()
 
@@ -31,14 +30,6 @@ def test_a_program_that_works_goes_on_working(program, configuration):
     for wrap in ("guard", "guard_step"):
         found = differences(program, configuration, wrap)
         assert not found, (wrap, run_once(program, configuration, wrap).error)
-
-
-@pytest.mark.parametrize("program", [marked(x not in SOME, x) for x in PROGRAMS])
-def test_both_guards_and_that_of_the_step_outside_of_jit(program, tmp_path):
-    path = guarded_outside(program, tmp_path)
-    assert path.read_text() != (harness.HERE / path.name).read_text()
-    guarded = run(path, "bfloat16", "both")
-    assert not guarded.differs_from(run_once(program, "bfloat16", "bare")), guarded.error
 
 
 @pytest.mark.parametrize(

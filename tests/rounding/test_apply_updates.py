@@ -70,12 +70,3 @@ def test_small_steps_are_lost_without_a_key_and_not_with_one(dtype, update_dtype
     mean = rounded["w"].astype(F32).mean() - 1
     error = small * np.sqrt(15 / params["w"].size)
     assert abs(mean - small) < 4 * error
-
-
-@pytest.mark.parametrize("others", [F32, I32, jnp.int4, jnp.uint4, jnp.float8_e4m3fn])
-@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4])
-def test_4_bit_integers(dtype, others):
-    """JAX promotes them with nothing."""
-    small, other = jnp.asarray([1, 2], dtype), jnp.asarray([2, 1], others)
-    for param, update in ((small, other), (other, small)):
-        assert_same(apply_updates(param, update), jnp.asarray([3, 3], param.dtype))

@@ -121,3 +121,11 @@ def marked(function: Callable, mark: str = "# loses") -> int:
     lines, first = inspect.getsourcelines(function)
     (found,) = (n for n, line in enumerate(lines) if line.endswith(f"{mark}\n"))
     return first + found
+
+
+def some(cases, count):
+    """Cases of a parametrized test, of which the first ones run with all tests."""
+    return [
+        pytest.param(case, marks=[pytest.mark.exhaustive] * (number >= count))
+        for number, case in enumerate(cases)
+    ]

@@ -41,9 +41,9 @@ class Planned:
         self.decisions = None
 
     def written(self):
-        noted = Probes(decisions={})
+        noted = Probes({})
         made = run(self.program, plans.written(self.program), self.arrays, noted)
-        self.decisions = noted.decisions
+        self.decisions = noted.noted
         return made
 
     def rounding(self, lines=None):

@@ -17,7 +17,6 @@ from dtypeguard import DtypeDriftError, guard, record, restore
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
 OPTIMIZERS = {
-    "adam": optax.adam(3e-3),
     "chain": optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 3e-3, 5, 40)),
@@ -37,7 +36,7 @@ def batch(number):
     return images[rows], labels[rows]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["chain", "MultiSteps"])
 def test_a_run_goes_on_with_the_guard_and_without(name, tmp_path):
     """Through a checkpoint each time: the bits are those of a run without a guard."""
     opt, params = OPTIMIZERS[name], make_params()
@@ -81,10 +80,9 @@ def through_orbax(folder, saved, fresh):
         return loaded, checkpointer.restore(folder, fresh)
 
 
-@pytest.mark.parametrize("name", ["adam", "chain"])
-def test_a_run_that_drifted_is_healed(name, tmp_path):
+def test_a_run_that_drifted_is_healed(tmp_path):
     """A bare run with bfloat16 params leaves float32 in its state."""
-    opt = OPTIMIZERS[name]
+    opt = OPTIMIZERS["chain"]
     params = make_params(BF16)
     fresh = params, guard(opt).init(params)
     drifted = train(opt, (params, opt.init(params)), range(6))

@@ -69,7 +69,7 @@ apply_updates(PARAMS, FEWER)
 apply_updates(PARAMS, PARAMS, key=0)
     TypeError: apply_updates got key=...Write one new key for every step, such as key=
 record(PARAMS, ADAM)
-    TypeError: record got {... as the optimizer. Write record(opt, params)
+    TypeError: got {...Give it a gradient transformation
 restore(record(ADAM, PARAMS), STATE)
     DtypeDriftError: state[0].count...int32[] ... load its values, not only its dtype
 restore(STATE, None)
@@ -91,18 +91,18 @@ guard_step(3)
 guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
     ValueError: A step computes in the precision
 guard_step(lambda state, x=1.0: state, carry=2)
-    ValueError: carry=2, but ... takes (state, x=1.0). Write one
+    ValueError: carry=2, but ... takes (state, x=1.0). Write the position
 guard_step(lambda state: None)(PARAMS)
-    TypeError: step returned None. Write return state
+    TypeError: step returned None, and not the new state. Write return state
 strong({'n': 5 * 10**9})
     OverflowError: strong: tree['n'] is 5000000000, which does not fit into int32:
     turn on jax_enable_x64
 explain(3)
     TypeError: explain got 3. Write `with dtypeguard.explain():` around the loop
 audit(step, PARAMS, carry='c')
-    ValueError: but step takes (carry). Write carry=0 or "carry"
+    ValueError: but step takes (carry). Write the position or the name
 check_step(ADAM, PARAMS)
-    TypeError: Write dtypeguard.testing.check_contract(optimizer)
+    TypeError: For an optimizer there are ...dtypeguard.testing.check_contract
 check_lock(jnp.sin, jnp.ones(2), path='none.lock')
     AssertionError: found no none.lock. To write it, run the test with DTYPEGUARD_UPDATE=1
 check_precision(jnp.sin, jnp.ones(2), plan='no.plan')

@@ -76,6 +76,7 @@ def in_precision(
         return RoundingState(state, jnp.uint32(policy.seed), jnp.uint32(0))
 
     def update(updates, state, params=None, **extra_args):
+        check_available(policy)  # before JAX warns of its own casts
         stored = _inner_state(state, stochastic)
         like_params = updates if params is None else params
         seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)

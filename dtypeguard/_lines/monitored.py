@@ -185,8 +185,8 @@ class Monitored:
             self.recorder.ends(frame)
             return None
         user = frame.f_back
-        is_users = user and value is not None and id(user.f_code) in self._own
-        if is_users and self._times(code, user.f_lineno) <= _MOST_SEEN:
+        is_seen = value is not None and id(user and user.f_code) in self._own
+        if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
             self._call(self.recorder.returns, user, value)
         is_often = self._times(code, None) > _MOST_CALLS
         return self._monitoring.DISABLE if is_often else None

@@ -52,8 +52,8 @@ def of_value(value: Leaf) -> Why:
 def _traced(tracer: Leaf) -> Graph | None:
     """The equations behind a value; None if there are none, or they cannot be read."""
     try:
-        frame: Any = tracer._trace.frame  # pyright: ignore[reportAttributeAccessIssue]: of tracers of jaxprs
-        variable, constants = tracer.val, dict(frame.constvar_to_val)  # pyright: ignore[reportAttributeAccessIssue]: as above
+        frame: Any = tracer._trace.frame
+        variable, constants = tracer.val, dict(frame.constvar_to_val)
         equations = frame.get_eqns()
         made = (n for n, each in enumerate(equations, 1) if variable in each.outvars)
         jaxpr = SimpleNamespace(

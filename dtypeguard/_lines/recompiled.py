@@ -104,7 +104,7 @@ class Recompiled:
 
 def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     """The change of a leaf's type, with its lines."""
-    old, new = before.parts[path].type, now.parts[path].type
+    old, new = before.parts[path].known[0], now.parts[path].known[0]
     begun, back = before.why(path).root, before.returned.get(path)
     is_returned = back is not None and back.type == new
     if begun is None and old.is_weak and path == parameter(path):

@@ -189,10 +189,10 @@ def test_as_many_compilations_as_are_told(step, first):
     ("call", "error", "message"),
     [
         (lambda: audit(3), TypeError, "audit got 3. Give it a gradient"),
-        (lambda: audit(tick, 1, carry=7), ValueError, 'carry=0 or "state"'),
+        (lambda: audit(tick, 1, carry=7), ValueError, "Write the position or the name"),
         (lambda: audit(tick, 1, returned=(0, 1)), ValueError, "as many of both"),
         (lambda: audit(lambda s: (s,), 1, returned=4), TypeError, "another item"),
-        (lambda: audit(tick, 1, kwargs=[1]), TypeError, 'kwargs={"key": key}'),
+        (lambda: audit(tick, 1, kwargs=[1]), TypeError, "Write a dict of arguments"),
     ],
 )
 def test_bad_input(call, error, message):

@@ -195,7 +195,7 @@ def test_the_carry_of_a_step(step_file, capsys):
     assert main([*audit, "--carry", "stat"]) == 2
     assert main([*audit, "--carry", "1", "--returned", "loss"]) == 2
     err = capsys.readouterr().err
-    assert 'carry=0 or "key", carry=1 or "state"' in err
+    assert "step takes (key, state). Write the position or the name" in err
     assert "Here these are --carry and --returned" in err
 
 

@@ -1,7 +1,6 @@
 """What holds for every command: flags of a file, closed pipes, forms, silence."""
 
 import io
-import json
 import os
 import sys
 
@@ -89,11 +88,6 @@ def test_annotations_where_github_is_set(value, is_set, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_ACTIONS", value)
     assert main(["audit", "wide.py:opt"]) == 1
     assert ("\n::error file=wide.py" in capsys.readouterr().out) is is_set
-
-
-def test_a_run_has_json(run, script):
-    code, out, _ = run("--json", script("import jax\n"))
-    assert (code, json.loads(out)) == (0, {"error": None, "compiled_again": []})
 
 
 def test_long_work_speaks_now_and_then_in_a_pipe(monkeypatch):

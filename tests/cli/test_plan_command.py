@@ -80,29 +80,3 @@ def test_an_entry_that_matches_nothing_is_wrong_usage(plan, capsys):
     error = capsys.readouterr().err
     assert "train.py:normed: the nearest there is" in error
     assert "train.py:norm" in error
-
-
-@pytest.mark.parametrize(
-    ("own", "messages"),
-    [
-        (
-            "norm(x).T @ params[-1]",
-            [
-                "train.py:step raises TypeError: dot_general",
-                "an error of the program itself",
-            ],
-        ),
-        (
-            "jax.errors.JaxRuntimeError.throw()",
-            ["train.py:step raises AttributeError", "an error of the program itself"],
-        ),
-    ],
-)
-def test_whose_error_it_is(plan, capsys, tmp_path, own, messages):
-    written(tmp_path, ("norm(x) @ params[-1]", own))
-    assert plan(*SEARCH, 0.05, "--out", "train.plan") == 2
-    error = capsys.readouterr().err
-    for message in messages:
-        assert message in error
-    assert "train.py:" in error.splitlines()[-2]
-    assert "Let --inputs name" not in error

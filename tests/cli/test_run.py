@@ -292,13 +292,6 @@ def reset(key):
 def setup(count):
     keys = jax.random.split(jax.random.key(0), count)
     return jax.vmap(reset)(keys)
-
-class Loader:
-    def __init__(self):
-        self.rows = np.ones((4, 3), np.float32)  # rows
-
-    def __iter__(self):
-        return iter([jnp.asarray(self.rows)])
 """
 FIRST = """
 import jax, jax.numpy as jnp
@@ -313,35 +306,6 @@ def main(xs):
 
 main(jnp.ones(2, jnp.float32))
 """
-WIDE = """
-import jax, jax.numpy as jnp
-from {name} import Loader
-
-@jax.jit
-def total(state, rows):
-    return jax.lax.scan(lambda c, x: (c + x, None), state, rows)
-
-for batch in Loader():
-    total(jnp.zeros(3, jnp.bfloat16), batch)
-"""
-
-
-@pytest.mark.skipif(not RECORDED, reason="needs sys.monitoring")
-@pytest.mark.parametrize(
-    ("text", "word", "mark"),
-    [(FIRST, "begins as", "inside"), (WIDE, "because of", "# rows")],
-    ids=["a reset under vmap", "a loader"],
-)
-def test_what_was_made_in_a_function_of_another_file_that_has_returned(
-    run, script, text, word, mark
-):
-    name = f"recorded_{word.partition(' ')[0]}_"
-    other = script(ENVIRONMENT, f"{name}.py")
-    code, _, err = run(script(text.format(name=name)))
-    lines = ENVIRONMENT.splitlines()
-    (number,) = [n for n, line in enumerate(lines, 1) if line.endswith(mark)]
-    assert code == 1
-    assert re.search(rf"{word} \w+ +{short_path(str(other))}:{number}[ ,]", err), err
 
 
 @pytest.mark.skipif(not RECORDED, reason="needs sys.monitoring")

@@ -104,6 +104,14 @@ def test_errors_about_something_else_pass_untouched(call):
     assert (type(error), str(error)) == (type(bare), str(bare))
 
 
+def test_what_a_package_refuses_in_a_function_that_jax_calls():
+    text = "def check(x):\n    assert x.dtype == int, f'{x.dtype} is no {int}'\n"
+    file = pathlib.Path(pytest.__file__).with_name("check.py")  # as one of a package
+    exec(compile(text, str(file), "exec"), names := {})
+    (note,) = notes(raised(lambda: jax.vmap(names["check"])(F32)))
+    assert re.match(r"  F32  float32\[3\]", note.splitlines()[1]), note
+
+
 SIZES = {
     "x[:size]": "index = size",
     "x.at[:size].set(0)": "index.stop = size",

@@ -476,13 +476,20 @@ EVERY_POLICY = [
 ]
 SOME = "optax.adamw", "optax.adafactor", "optax.lion", "optax.inject_hyperparams"
 SOME += "optax.contrib.muon", "dtypeguard.prodigy", "dtypeguard.multi_steps"
-ENTRIES = [entry for entry in entries()[0] if entry.id in SOME]
+QUICK = "optax.adamw", "dtypeguard.multi_steps"
+ENTRIES = [
+    pytest.param(
+        entry, id=entry.id, marks=[pytest.mark.exhaustive] * (entry.id not in QUICK)
+    )
+    for entry in entries()[0]
+    if entry.id in SOME
+]
 
 
 @third_party
 @pytest.mark.filterwarnings("ignore::dtypeguard.DtypeGuardWarning")
 @pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_under_any_policy_a_carry_and_no_drift(entry):
     """(params, state) comes out with the types it went in with.
 

@@ -39,14 +39,14 @@ ALWAYS = "prodigy_beta1_zero", "prodigy_beta1_zero_bc"
 
 
 def ways(names):
-    """Every third case bare, all of them in CI; some guarded, which is the same program.
+    """Every sixth case bare, all of them in CI; some guarded, which is the same program.
 
     `test_optimized_hlo_is_the_bare_one` compares the programs.
     """
     bare = [
         pytest.param(name, lambda opt: opt, id=f"{name}-bare", marks=marks)
         for number, name in enumerate(names)
-        for marks in [[pytest.mark.exhaustive] * (number % 3 > 0 and name not in ALWAYS)]
+        for marks in [[pytest.mark.exhaustive] * (number % 6 > 0 and name not in ALWAYS)]
     ]
     guarded = [pytest.param(n, guard, id=f"{n}-guarded") for n in list(names)[1::12]]
     return pytest.mark.parametrize(("name", "wrap"), bare + guarded)

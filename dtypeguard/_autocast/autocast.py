@@ -15,7 +15,7 @@ from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
 from .calls import WholeCall
 from .emit import Emitter, cast
-from .plan import PRODUCTS, Plan, PlanError, entries_of
+from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -110,24 +110,9 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
         return plan
     if isinstance(plan, Mapping):
         return Plan(jnp.bfloat16, entries=(*entries_of("autocast", plan),))
-    if isinstance(plan, os.PathLike) or (isinstance(plan, str) and _is_path(plan)):
-        if not {".", os.sep}.intersection(os.fspath(plan)) and not os.path.exists(plan):
-            raise PlanError(
-                f"autocast got {shown(plan)}, which is neither a dtype nor a file. Write "
-                "jnp.bfloat16, jnp.float16 or the path of a plan, which `dtypeguard "
-                "precision FILE.py:FUNCTION --out FILE` writes."
-            )
+    if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
-    return Plan.of(plan if dtype is None else dtype)
-
-
-def _is_path(text: str) -> bool:
-    """Whether a text is no name of a dtype."""
-    try:
-        jax.numpy.dtype(text)
-    except TypeError:
-        return True
-    return False
+    return Plan(plan if dtype is None else dtype)
 
 
 class _Autocast:

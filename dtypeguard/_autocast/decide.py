@@ -5,7 +5,6 @@ What moves numbers keeps the dtype that they have, and sums are as written. What
 asks for stays, and so does what a narrow dtype would lose.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,8 +26,6 @@ from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
-_CAST, _OWN_PRECISION = "by its own cast", "by the precision that it asks for"
-_RESULT = "the dtype of its result, by preferred_element_type"
 _CONSTANT = "by a constant that {} does not hold"
 
 # These are added up in the dtype as written, whatever is narrow around them.
@@ -38,30 +35,18 @@ SUMS = ForeignNames(
 )
 # A number that is lost is so in what these make of it: a mask, until a softmax has it.
 _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
-_DRAWS = ForeignNames("random_bits random_unwrap threefry2x32 rng_bit_generator")
 _MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-# What is emitted with another jaxpr inside, by the parameter that holds it.
+# The calls that are emitted, by the parameter that holds their jaxpr.
 CALLS: dict[str, str] = {
     **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
     **dict.fromkeys(
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
     ),
 }
-
-# Functions with rules of derivatives of their own.
+# Those with rules of derivatives of their own.
 OWN_RULES = "custom_jvp_call", "custom_vjp_call"
-
-
-class Kept(NamedTuple):
-    """A line that computes as written though a plan makes it narrow, and what keeps it."""
-
-    line: str
-    by: str
-
-    def __str__(self) -> str:
-        return f"{self.line}: kept {self.by}"
 
 
 class ValueType(NamedTuple):
@@ -70,13 +55,11 @@ class ValueType(NamedTuple):
     Attributes:
         dtype: its dtype, which may be another than that of the program.
         is_kept: whether it is wide by an explicit cast of the user's.
-        is_held: whether it is a number that the narrow dtype has exactly.
         is_lost: whether a number in it is 0 or infinite in the narrow dtype.
     """
 
     dtype: DType
     is_kept: bool = False
-    is_held: bool = False
     is_lost: bool = False
 
 
@@ -91,7 +74,7 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
     """
     matcher = Matcher(plan)
     rules = ByPlan(program, plan, matcher, {})
-    rules.of([ValueType(dtype_of(aval)) for aval in program.jaxpr.in_avals])
+    rules.block(program.block, [ValueType(dtype_of(x)) for x in program.jaxpr.in_avals])
     matcher.check()
     return rules.made
 
@@ -109,45 +92,36 @@ class ByPlan(Propagation[ValueType]):
         program: NumericProgram,
         plan: Plan,
         matcher: Matcher,
-        kept: dict[Kept, None],
+        kept: dict[str, None],
         around: PlanEntry | None = None,
     ):
         super().__init__(program)
         self._plan, self._matcher, self._kept = plan, matcher, kept
         self._around = around
-        self._draws = any(x.name in _DRAWS for x in program.block.all_nodes())
         self._dtypes: dict[Computes, int] = {}
         self.products = set[int]()
         self.given: dict[int, Types] = {}
 
-    def of(self, given: Types) -> Types:
-        """What is known of the results of the program, of that of its inputs."""
-        return self.block(self.program.block, given)
-
     @property
     def made(self) -> WidthPlan:
         """What each equation computes in."""
-        plan = WidthPlan(self.entries, False, False, self.carried)
-        return plan._replace(dtypes=(*self._dtypes,))
+        return WidthPlan(self.entries, False, False, self.carried, dtypes=(*self._dtypes,))
 
     # What holds other equations
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
         dtype = dtype_of(aval)
-        if kind(dtype) != "float" or isinstance(array, Tracer):
-            return ValueType(dtype)
-        if not getattr(array, "is_fully_addressable", True):
+        is_known = not isinstance(array, Tracer)
+        is_known = is_known and getattr(array, "is_fully_addressable", True)
+        if kind(dtype) != "float" or not is_known:
             return ValueType(dtype)
         value = np.asarray(array, dtype)
         if value.size != 1:  # of an array, its greatest finite number counts
             value = np.max(abs(value), initial=0, where=np.isfinite(value))
         with np.errstate(all="ignore"):
             narrow = value.astype(self._plan.narrow)
-        is_equal = bool(narrow.astype(dtype) == value)
-        is_lost = not is_equal and bool(
-            narrow == 0 or np.isfinite(value) > np.isfinite(narrow)
-        )
-        return ValueType(dtype, False, is_equal and np.size(array) == 1, is_lost)
+        is_lost = (narrow == 0) > (value == 0) or np.isfinite(value) > np.isfinite(narrow)
+        return ValueType(dtype, is_lost=bool(is_lost))
 
     def node(self, node: Node, values: Types) -> Sequence[ValueType]:
         self._entry(node)  # which then has matched
@@ -160,8 +134,7 @@ class ByPlan(Propagation[ValueType]):
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
-            outs = node.eqn.outvars
-            made = [x._replace(dtype=dtype_of(v.aval)) for x, v in zip(made, outs)]
+            made = [widest(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
         self.leave(node, made)
         return made
 
@@ -185,12 +158,9 @@ class ByPlan(Propagation[ValueType]):
 
     def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
         dtypes = [value.dtype for value in values]
-        wider = lambda a, b: b if is_narrower(a, b) else a
         # In the first turns of a loop the body tells; then the wider of both.
-        dtype = dtypes[-1] if 0 < attempt < 3 else functools.reduce(wider, dtypes)
-        is_kept = any(value.is_kept for value in values)
-        is_held = all(value.is_held for value in values)
-        return ValueType(dtype, is_kept, is_held, any(value.is_lost for value in values))
+        dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
+        return ValueType(dtype, _is_kept(values), _is_lost(values))
 
     def entry_of(self, value: ValueType, aval: Aval) -> int:
         is_own = value.dtype == dtype_of(aval) or not is_float(aval)
@@ -200,18 +170,16 @@ class ByPlan(Propagation[ValueType]):
 
     def opaque(self, node: Node, values: Types) -> Types:
         """As it stands, but the `reduce_precision` of `jax.checkpoint`."""
-        own = bits_of(node.eqn.invars[0].aval.dtype) if node.eqn.invars else None
-        if node.name != "reduce_precision" or own is None:
-            return self._written(node, values)
-        if not own.items() <= node.eqn.params.items():
-            return self._written(node, values)
-        (value,) = values
-        return [value._replace(dtype=x.dtype) for x in self._in(value.dtype, node, values)]
+        is_rounding = node.name == "reduce_precision"
+        own = bits_of(node.eqn.invars[0].aval.dtype) if is_rounding else None
+        moves = own is not None and own.items() <= node.eqn.params.items()
+        return (self._moved if moves else self._written)(node, values)
 
     def computed(self, node: Node, values: Types) -> Types:
         made = _rule_of(node.eqn)(self, node, values)
         counted = values[: 1 if node.name == "div" else None]
-        return _lost(made) if node.name in _PASS_LOSSES and _is_lost(counted) else made
+        is_passed = node.name in _PASS_LOSSES and _is_lost(counted)
+        return _marked(made, is_lost=True) if is_passed else made
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)
@@ -222,14 +190,14 @@ class ByPlan(Propagation[ValueType]):
 
     def _keep(self, node: Node, by: str) -> None:
         """Notes a line that computes as written."""
-        self._kept[Kept(str(key_of_line(node.stack)) or "inside JAX", by)] = None
+        line = str(key_of_line(node.stack)) or "inside JAX"
+        self._kept[f"{line}: kept {by}"] = None
 
     def _written(self, node: Node, values: Types) -> Types:
         """As it stands."""
         self.entries[node.number] = WRITTEN
-        is_kept = any(value.is_kept for value in values)
-        avals = [var.aval for var in node.eqn.outvars]
-        return [ValueType(dtype_of(x), is_kept and is_float(x)) for x in avals]
+        made = [ValueType(dtype_of(var.aval)) for var in node.eqn.outvars]
+        return _marked(made, is_kept=_is_kept(values))
 
     def _in(self, dtype: DType, node: Node, values: Types, result: DType = None) -> Types:
         """In a dtype."""
@@ -257,12 +225,12 @@ class ByPlan(Propagation[ValueType]):
         avals = [var.aval for var in (*eqn.invars, *eqn.outvars) if is_float(var.aval)]
         if (is_product or entry is None) and any(x.dtype not in allowed for x in avals):
             return None
-        if self._draws and Written(node.stack).is_of_sampler:
+        if Written(node.stack).is_of_sampler:
             return None
         if is_product and _asks_for_precision(eqn):
-            return self._keep(node, _OWN_PRECISION)
-        if any(value.is_kept for value in values):
-            return self._keep(node, _CAST)
+            return self._keep(node, "by the precision that it asks for")
+        if _is_kept(values):
+            return self._keep(node, "by its own cast")
         if _is_lost(values):
             return self._keep(node, _CONSTANT.format(dtype))
         return dtype
@@ -279,11 +247,7 @@ class ByPlan(Propagation[ValueType]):
     def _moved(self, node: Node, values: Types) -> Types:
         """In the dtype that its operands have, which it rounds none of."""
         floats = [value for value in values if kind(value.dtype) == "float"]
-        # A constant that every dtype has, such as 0, takes that of the others.
-        dtypes = {value.dtype for value in floats if not value.is_held}
-        if not dtypes:
-            made = self._written(node, values)
-            return [ValueType(x.dtype, is_held=kind(x.dtype) == "float") for x in made]
+        dtypes = {value.dtype for value in floats}
         if len(dtypes) == 1:
             made = self._in(dtypes.pop(), node, values)
         elif _is_lost(floats):
@@ -291,27 +255,16 @@ class ByPlan(Propagation[ValueType]):
             made = self._written(node, values)
         else:
             return self._plain(node, values)
-        if any(value.is_kept for value in floats):
-            made = [ValueType(x.dtype, kind(x.dtype) == "float") for x in made]
-        return _lost(made) if _is_lost(floats) else made
+        return _marked(made, is_kept=_is_kept(floats), is_lost=_is_lost(floats))
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
         pairs = zip(values, node.eqn.invars)
-        narrow = (is_narrower(x.dtype, v.aval.dtype) for x, v in pairs if is_float(v.aval))
-        if not any(narrow):
-            return self._moved(node, values)
-        made = self._written(node, values)
-        return _lost(made) if _is_lost(values) else made
-
-    def _chosen(self, node: Node, values: Types) -> Types:
-        has_floats = any(is_float(var.aval) for var in node.eqn.outvars)
-        return (self._moved if has_floats else self._written)(node, values)
+        return self._moved(node, [widest(value, v.aval) for value, v in pairs])
 
     def _summed(self, node: Node, values: Types) -> Types:
         """As written but where an entry says more."""
-        entry = self._entry(node)
-        if entry is None or not any(is_float(var.aval) for var in node.eqn.outvars):
+        if (entry := self._entry(node)) is None:
             return self._written(node, values)
         return self._in(entry.dtype, node, values)
 
@@ -325,9 +278,8 @@ class ByPlan(Propagation[ValueType]):
         (made,) = self._written(node, values)
         is_kept = is_asked and is_narrower(before, after)
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        return [
-            value._replace(dtype=made.dtype, is_kept=is_kept and kind(after) == "float")
-        ]
+        value = value._replace(dtype=made.dtype, is_kept=False)
+        return _marked([value], is_kept=is_kept)
 
     def _multiplied(self, node: Node, values: Types) -> Types:
         """A product or a convolution."""
@@ -335,18 +287,12 @@ class ByPlan(Propagation[ValueType]):
         dtype = self._dtype_for(node, values)
         if dtype is None:
             return [ValueType(x.dtype) for x in self._written(node, values)]
+        text = key_of_line(node.stack).expression or ""
         # A gradient may be added up over devices.
-        is_narrow = is_narrower(dtype, FLOAT32)
-        is_wide = is_narrow and (node.is_backward or self._asks_for_result(node))
+        is_wide = node.is_backward or "preferred_element_type" in text
+        is_wide = is_wide and is_narrower(dtype, FLOAT32)
         result = node.eqn.outvars[0].aval.dtype if is_wide else None
         return self._in(dtype, node, values, result)
-
-    def _asks_for_result(self, node: Node) -> bool:
-        text = key_of_line(node.stack).expression or ""
-        is_asked = "preferred_element_type" in text
-        if is_asked:
-            self._keep(node, _RESULT)
-        return is_asked
 
 
 def _rule_of(eqn: Equation) -> Callable[..., Types]:
@@ -371,12 +317,9 @@ def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
     return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
 
 
-# What compares or chooses.
-CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 _RULES: dict[str, Callable[..., Types]] = {
     **dict.fromkeys(OF_PRODUCTS, ByPlan._multiplied),
     **dict.fromkeys(SUMS, ByPlan._summed),
-    **dict.fromkeys(CHOOSES, ByPlan._chosen),
     **dict.fromkeys((*primitives.OF_BITS, "iota"), ByPlan._written),
     "convert_element_type": ByPlan._converted,
 }
@@ -399,8 +342,12 @@ def _is_lost(values: Sequence[ValueType]) -> bool:
     return any(value.is_lost for value in values)
 
 
-def _lost(values: Types) -> Types:
-    return [x._replace(is_lost=kind(x.dtype) == "float") for x in values]
+def _is_kept(values: Sequence[ValueType]) -> bool:
+    return any(value.is_kept for value in values)
+
+
+def _marked(values: Types, **flags: bool) -> Types:
+    return [x._replace(**flags) if kind(x.dtype) == "float" else x for x in values]
 
 
 def dtype_of(value: Any) -> DType:

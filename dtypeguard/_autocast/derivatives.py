@@ -13,7 +13,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import as_function
-from .._leaves.types import Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype
 from .._numbers.primitives import is_inexact
 from .decide import Types, dtype_of
@@ -41,12 +41,11 @@ class OwnRule:
     ):
         self._eqn, self._emit, self._known, self._settled = eqn, emit, known, settled
         self._given, self._made = ([v.aval for v in x] for x in (eqn.invars, eqn.outvars))
-        of_kind = lambda avals, inexact: [
-            n for n, x in enumerate(avals) if is_inexact(x) == inexact
-        ]
-        # The operands and the results that have derivatives, and the other results.
-        self._moving = of_kind(self._given, True)
-        self._left, self._fixed = (of_kind(self._made, x) for x in (True, False))
+        # The operands and the results that have derivatives.
+        self._moving, self._left = (
+            [n for n, x in enumerate(avals) if is_inexact(x)]
+            for avals in (self._given, self._made)
+        )
 
     def results(self, inner: Jaxpr, values: Sequence[Leaf]) -> list[Leaf]:
         """Its results, by what it computes."""
@@ -62,23 +61,10 @@ class OwnRule:
             function.defvjp(forward, functools.partial(self._backward, known, dtypes))
         return function(*values)
 
-    def _own(self, arrays: Sequence[Leaf]) -> tuple[Callable[..., Any], list[Leaf]]:
-        """The function as it stands, of the operands that have derivatives; and these.
-
-        It returns the results that have derivatives, and the others.
-        """
-
-        def function(*moving):
-            every = {**dict(enumerate(arrays)), **dict(zip(self._moving, moving))}
-            made = bind(self._eqn, [*every.values()], self._eqn.params)
-            return [made[n] for n in self._left], [made[n] for n in self._fixed]
-
-        return function, [arrays[n] for n in self._moving]
-
-    def _in_order(self, moving: Sequence[Leaf], fixed: Sequence[Leaf]) -> list[Leaf]:
-        """All results, of those that have derivatives and the others."""
-        made = {**dict(zip(self._left, moving)), **dict(zip(self._fixed, fixed))}
-        return [made[n] for n in range(len(made))]
+    def _own(self, *arrays: Leaf) -> tuple[list[Leaf], list[Leaf]]:
+        """The results of the function that have derivatives, and all, as it stands."""
+        made = bind(self._eqn, arrays, self._eqn.params)
+        return [made[n] for n in self._left], made
 
     def _tangents(
         self, primals: Sequence[Leaf], tangents: Sequence[Leaf]
@@ -86,17 +72,17 @@ class OwnRule:
         count = len(self._made)
 
         def rule(primals, tangents):
-            made, moved, fixed = jax.jvp(*self._own(primals), tangents, has_aux=True)
-            return self._in_order(made, fixed), moved
+            every = _of_all(self._given, tangents)
+            _, moved, made = jax.jvp(self._own, primals, every, has_aux=True)
+            return made, moved
 
         jaxpr = jax.make_jaxpr(rule)(self._given, [self._given[n] for n in self._moving])
         arrays = [*primals, *(tangents[n] for n in self._moving)]
         made, _ = self._emit(jaxpr, arrays, self._known)
         results = self._settled(made[:count])
-        zeros = [np.zeros(results[n].shape, jax.dtypes.float0) for n in self._fixed]
         pairs = zip(made[count:], self._left)
         moved = [as_dtype(x, results[n].dtype) for x, n in pairs]
-        return results, self._in_order(moved, zeros)
+        return results, _of_all(self._made, moved)
 
     @functools.cached_property
     def _passes(self) -> tuple[Jaxpr, Jaxpr]:
@@ -104,15 +90,17 @@ class OwnRule:
         trees = []
 
         def forward(*arrays):
-            function, moving = self._own(arrays)
-            made, back, fixed = jax.vjp(function, *moving, has_aux=True)
+            _, back, made = jax.vjp(self._own, *arrays, has_aux=True)
             kept, tree = tree_util.tree_flatten(back)
             trees.append(tree)
-            return self._in_order(made, fixed), kept
+            return made, kept
+
+        def backward(kept, moved):
+            derivatives = trees[0].unflatten(kept)(moved)
+            return [derivatives[n] for n in self._moving]
 
         first = jax.make_jaxpr(forward)(*self._given)
         given = first.out_avals[len(self._made) :], [self._made[n] for n in self._left]
-        backward = lambda kept, moved: trees[0].unflatten(kept)(moved)
         return first, jax.make_jaxpr(backward)(*given)
 
     def _forward(self, known: Types, *arrays):
@@ -126,6 +114,13 @@ class OwnRule:
         moved, _ = self._emit(self._passes[1], arrays, known)
         made = dict(zip(self._moving, map(as_dtype, moved, dtypes)))
         return (*(made.get(n) for n in range(len(self._given))),)
+
+
+def _of_all(avals: Sequence[Aval], derivatives: Sequence[Leaf]) -> list[Leaf]:
+    """The derivatives of all values, of those that have some."""
+    moved = iter(derivatives)
+    none = lambda aval: np.zeros(aval.shape, jax.dtypes.float0)
+    return [next(moved) if is_inexact(aval) else none(aval) for aval in avals]
 
 
 def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
@@ -38,11 +37,9 @@ from .._numbers.program import NumericProgram
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .decide import (
     CALLS,
-    CHOOSES,
     FLOAT32,
     OWN_RULES,
     ByPlan,
-    Kept,
     Types,
     ValueType,
     dtype_of,
@@ -52,18 +49,28 @@ from .decide import (
 from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
 from .plan import Plan, PlanEntry
-from .products import is_bilinear, product, rounded
+from .products import BILINEAR, Product, product
 
+# Of these XLA may leave out the rounding on one side.
+_CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
 _OWN = Formats(FLOAT32)
+
+
+@contextlib.contextmanager
+def _in_context(eqn: Equation) -> Iterator[None]:
+    """The line, the scopes, the mesh and what else an equation was traced with."""
+    info = eqn.source_info
+    names = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
+        yield
 
 
 class Emitter:
     """Emits programs by a plan.
 
     Attributes:
-        plan: the plan.
         matcher: finds the entries of equations.
         kept: the lines that compute as written though the plan makes them narrow.
         inner: the jaxprs that were emitted, each with that of the program.
@@ -72,7 +79,7 @@ class Emitter:
 
     def __init__(self, plan: Plan):
         self.plan, self.matcher = plan, Matcher(plan)
-        self.kept: dict[Kept, None] = {}
+        self.kept: dict[str, None] = {}
         self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
         self.products = 0
 
@@ -83,20 +90,17 @@ class Emitter:
         known: Sequence[ValueType] = (),
         around: PlanEntry | None = None,
     ) -> tuple[list[Leaf], Types]:
-        """The results of a closed jaxpr, of its arguments, and what is known of them.
+        """The results of a closed jaxpr, and what is known of them.
 
-        Args:
-            jaxpr: the jaxpr.
-            arrays: its arguments.
-            known: what is known of the first ones.
-            around: the entry of the function whose rule it is, for lines without one.
+        Of the first arguments something is known. Of a rule, the entry of its function is
+        that of lines without one.
         """
         program = NumericProgram(jaxpr, _OWN, None)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
-        made = rules.of([*known, *others])
+        made = rules.block(program.block, [*known, *others])
         self.products += len(rules.products)
-        return Emission(program, rules, self).block(program.block, arrays), made
+        return Emission(rules, self).block(program.block, arrays), made
 
 
 class Emission(Interpreter):
@@ -106,26 +110,16 @@ class Emission(Interpreter):
         plan: what each equation computes in.
     """
 
-    def __init__(self, program: NumericProgram, rules: ByPlan, emitter: Emitter):
-        self.program, self.emitter = program, emitter
+    def __init__(self, rules: ByPlan, emitter: Emitter):
+        self.emitter = emitter
         self.plan: WidthPlan = rules.made
         self.given = rules.given
-        self._rounded: dict[object, tuple[Leaf, Leaf]] = {}
-
-    # Values
-
-    def block(self, block: Block, given: Sequence[Leaf]) -> list[Leaf]:
-        outside, self._rounded = self._rounded, {}
-        made = super().block(block, given)
-        self._rounded = outside
-        return made
 
     def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Any]:
         values = [*block.consts, *given]
         return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
 
-    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
-        return _in_context(eqn)
+    context = staticmethod(_in_context)
 
     def kept(
         self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
@@ -136,42 +130,26 @@ class Emission(Interpreter):
         """A value; a narrow one of many uses in its own dtype, as cotangents are added."""
         return _widened(value, var.aval) if block.uses[var] > 1 else value
 
-    # Equations
-
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """As it stands."""
-        return bind(node.eqn, self._as_written(node, values), node.eqn.params)
-
-    def _as_written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        return [
-            cast(x, v.aval.dtype) if is_inexact(v.aval) else x
-            for x, v in zip(values, node.eqn.invars)
-        ]
+        pairs = zip(values, node.eqn.invars)
+        own = [cast(x, v.aval.dtype) if is_inexact(v.aval) else x for x, v in pairs]
+        return bind(node.eqn, own, node.eqn.params)
 
     def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in CHOOSES:
+        if node.name in _CHOOSES:
             values = [_widened(x, v.aval) for x, v in zip(values, node.eqn.invars)]
         computes = self.plan.computes(int(self.plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
         dtype, result = computes
-        if is_bilinear(node.eqn) and is_narrower(dtype, FLOAT32):
-            narrow = [self._round(x, dtype) for x in values]
-            return [product(node.eqn, values, narrow, result)]
+        if node.name in BILINEAR and is_narrower(dtype, FLOAT32):
+            return [product(Product(node.eqn, dtype, result), *values)]
         try:
             return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype
             made = self.written(node, values)
             return [cast(x, result) if is_float(x) else x for x in made]
-
-    def _round(self, array: Leaf, dtype: DType) -> Leaf:
-        """An operand of a product, rounded once for all products of a function."""
-        if not isinstance(array, Tracer):  # which would live longer than without
-            return rounded(array, dtype)
-        key = id(array), dtype
-        if key not in self._rounded:
-            self._rounded[key] = array, rounded(array, dtype)
-        return self._rounded[key][1]
 
     # What holds other equations
 
@@ -279,17 +257,12 @@ class Emission(Interpreter):
         self, node: Node, values: Sequence[Leaf], first: int, count: int
     ) -> list[Leaf]:
         """The operands of a loop, of which this many are carried."""
-        entries = self.plan.carried[node.number][:count]
-        outs = node.eqn.outvars
-        carry = values[first : first + count]
-        shared = [*values[:first]]
+        entries, last = self.plan.carried[node.number], first + count
+        carry = map(self._left, values[first:last], node.eqn.outvars, entries)
+        shared = values[:first]
         if node.rule == "scan":  # their cotangents are added up
-            dtypes = [dtype_of(v.aval) for v in node.eqn.invars]
-            shared = [
-                cast(x, dtype) if is_narrower(dtype_of(x), dtype) else x
-                for x, dtype in zip(shared, dtypes)
-            ]
-        return [*shared, *map(self._left, carry, outs, entries), *values[first + count :]]
+            shared = map(_widened, shared, (v.aval for v in node.eqn.invars))
+        return [*shared, *carry, *values[last:]]
 
 
 Emission.rules = {
@@ -311,22 +284,12 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays)
-        pairs = zip(made, jaxpr.out_avals)
+        pairs = zip(emitter.emit(jaxpr, arrays)[0], jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)
     emitter.matcher.check()
     return made
-
-
-@contextlib.contextmanager
-def _in_context(eqn: Equation) -> Iterator[None]:
-    """The line, the scopes, the mesh and what else an equation was traced with."""
-    info = eqn.source_info
-    names = source_info_util.current_name_stack() + info.name_stack
-    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
-        yield
 
 
 def cast(array: Leaf, dtype: DType) -> Leaf:
@@ -357,6 +320,5 @@ def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
 
 def _retyped(aval: Aval, dtype: DType) -> Aval:
     """An abstract value with another dtype."""
-    if dtype is None or aval.dtype == dtype:
-        return aval
-    return aval.update(dtype=dtype, weak_type=False)
+    is_own = dtype in (None, dtype_of(aval))
+    return aval if is_own else aval.update(dtype=dtype, weak_type=False)

@@ -5,12 +5,10 @@ that was found is a plan that matches.
 """
 
 import ast
-import dataclasses
 import difflib
 import fnmatch
 import functools
 import os
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._lines.equations import Written
@@ -19,9 +17,6 @@ from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression
 from .plan import Plan, PlanEntry, PlanError
-
-# Files at the root of a project.
-_ROOTS = "pyproject.toml", "setup.py", "setup.cfg", ".git"
 
 
 class MatchedLine(NamedTuple):
@@ -70,20 +65,14 @@ def _read(code, instruction: int) -> tuple[str, str | None]:
 
 @functools.cache
 def file_name(file: str) -> str:
-    """A file as plans name it: relative to the root of its project.
+    """A file as plans name it: from the working directory, elsewhere by its name alone.
 
     All cells of a notebook are one file.
     """
-    if file_text(file) != short_path(file):
+    name = short_path(file)
+    if file_text(file) != name:
         return "<cell>"
-    folder = os.path.dirname(os.path.abspath(file))
-    while not any(os.path.exists(os.path.join(folder, name)) for name in _ROOTS):
-        if folder == os.path.dirname(folder):
-            folder = os.getcwd()
-            break
-        folder = os.path.dirname(folder)
-    name = os.path.relpath(file, folder)
-    name = os.path.basename(file) if name.startswith(os.pardir) else name
+    name = os.path.basename(name) if os.path.isabs(name) else name
     return name.replace(os.sep, "/")
 
 
@@ -118,23 +107,18 @@ class Matcher:
             ValueError: names all that did not, with the nearest line of the program.
         """
         missed = [x for n, x in enumerate(self._entries) if n not in self._found]
-        if not missed:
-            return
-        lines = [line for line in self._known if line.place]
-        files = sorted({line.place.partition(":")[0] for line in lines})
-        in_file = lambda x: any(
-            _is_place(x.place.partition(":")[0], file) for file in files
-        )
-        if len(missed) == len(self._entries) and not any(map(in_file, missed)):
-            raise PlanError(
-                f"The plan is of another program: none of its {len(missed)} entries is in "
-                f"this one, which computes in {', '.join(files) or 'no file of yours'}. "
-                f"Its first entry is {missed[0]}. Give autocast the plan of this function, "
-                "or write one with `dtypeguard precision --out`."
-            )
-        rows = [f"  {entry}: {_remedy(entry, lines)}" for entry in missed]
-        count = "1 entry" if len(missed) == 1 else f"{len(missed)} entries"
-        raise PlanError("\n".join([f"{count} of the plan matches nothing:", *rows]))
+        rows = [f"  {entry}{self._nearest(entry)}" for entry in missed]
+        count = f"{len(missed)} of {len(self._entries)} entries of the plan"
+        if rows:
+            raise PlanError("\n".join([f"{count} match nothing in this program:", *rows]))
+
+    def _nearest(self, entry: PlanEntry) -> str:
+        """What to write in place of an entry that matches nothing."""
+        scoped = lambda scope: f" in scope {scope}" if entry.scope and scope else ""
+        named = lambda line: line.place if entry.expression is None else str(line)
+        names = {named(x) + scoped(x.scope) for x in self._known if x.place}
+        nearest = difflib.get_close_matches(str(entry), sorted(names), 1, 0.0)
+        return "".join(f': the nearest there is "{name}"' for name in nearest)
 
 
 def matches(entry: PlanEntry, line: MatchedLine) -> bool:
@@ -180,17 +164,3 @@ _ANY = "any_number"
 class _WithoutFloats(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Name(_ANY) if type(node.value) is float else node
-
-
-def _remedy(entry: PlanEntry, lines: Sequence[MatchedLine]) -> str:
-    """What to write in place of an entry that matches nothing."""
-    anywhere = dataclasses.replace(entry, scope=None)
-    scopes = {line.scope for line in lines if matches(anywhere, line)}
-    if scopes:
-        return f"the nearest scope there is {_nearest(entry.scope or '', scopes)!r}"
-    names = {line.place if entry.expression is None else str(line) for line in lines}
-    return f'the nearest there is "{_nearest(entry.key, names)}"'
-
-
-def _nearest(text: str, texts: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(text, sorted(texts), 1, 0.0)), "")

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.dtypes import kind
-from .._leaves.types import DType, public
+from .._leaves.types import public
 
 PRODUCTS, ALL = DEFAULTS = "products", "all"
 _VERSION = 1
 _NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
-_NARROW = "bfloat16", "float16"
-_DTYPES = "float32", *_NARROW
+NARROW = "bfloat16", "float16"
+_DTYPES = "float32", *NARROW
 _KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBERS}
 _FLOAT32 = np.dtype("float32")
 
@@ -38,8 +37,8 @@ class PlanEntry:
     Its figures are for a reader: a file has them as comments, which are not read again.
 
     Attributes:
-        place: the file, relative to the root of its project, and the qualified name of the
-            function: `"model.py:Attention.__call__"`.
+        place: the file, from the working directory or by its name, and the qualified name
+            of the function: `"model.py:Attention.__call__"`.
         expression: the text of one expression; None for all of the function.
         scope: of `jax.named_scope`, if only what is computed in that is meant.
         dtype: what it computes in.
@@ -103,26 +102,26 @@ class Plan:
     measured: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "narrow", _narrow_dtype(self.narrow))
+        try:
+            narrow = str(jnp.dtype(self.narrow))
+        except TypeError:
+            narrow = ""
+        if narrow not in NARROW:
+            raise TypeError(
+                f"autocast got {shown(self.narrow)}, which is no narrow floating dtype. "
+                "Write jnp.bfloat16, jnp.float16, a dtypeguard.Plan or the path of one."
+            )
+        object.__setattr__(self, "narrow", jnp.dtype(narrow))
         if self.default not in DEFAULTS:
             raise PlanError(
                 f"Plan got default={self.default!r}. Write one of {', '.join(DEFAULTS)}."
             )
 
-    @classmethod
-    def of(cls, dtype: DType) -> "Plan":
-        """The plan without a measurement: products in a dtype, all else as written.
-
-        Raises:
-            TypeError: if it is no floating dtype of at most 32 bits.
-        """
-        return cls(dtype)
-
     def text(self) -> str:
         """The plan as TOML."""
         figures = {name: getattr(self, name) for name in _NUMBERS}
         # A loss is multiplied by the scale as it stands.
-        form = lambda name, x: repr(float(x)) if name == "loss_scale" else f"{x:.4g}"
+        form = lambda name, x: float(x) if name == "loss_scale" else f"{x:.4g}"
         by_scope = sorted(self.entries, key=lambda each: each.scope or "")
         lines = [
             "# What computes in which dtype, for dtypeguard.autocast. A key is a function "
@@ -155,55 +154,29 @@ class Plan:
         name = os.fspath(path)
         try:
             with open(name, encoding="utf-8-sig") as file:
-                text = file.read()
+                data = tomllib.loads(file.read())
+            figures = {key: float(data[key]) for key in _NUMBERS if key in data}
         except FileNotFoundError:
             raise PlanError(
                 f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
-                f"{name}` writes a plan, and so does report.plan.save."
+                f"{name}` writes a plan; the dtypes of autocast are bfloat16 and float16."
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{name} cannot be read: {error}.") from None
-        return cls(**_fields_of(text, name))
-
-
-def _narrow_dtype(dtype: DType) -> np.dtype:
-    """A dtype for what is narrow, checked.
-
-    Raises:
-        TypeError: if it is no floating dtype, or not a narrow one.
-    """
-    try:
-        found = jnp.dtype(dtype)
-    except TypeError:
-        found = None
-    if found is None or kind(found) != "float" or found.itemsize != 2:
-        raise TypeError(
-            f"autocast got {shown(dtype)}, which is no narrow floating dtype. Write "
-            "jnp.bfloat16, jnp.float16, a dtypeguard.Plan or the path of one."
-        )
-    return found
-
-
-# The text of a plan
+        except (OSError, ValueError, TypeError) as error:
+            raise PlanError(f"{name} is no plan that can be read: {error}.") from None
+        return cls(**_fields_of(name, data), **figures)
 
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _fields_of(text: str, name: str) -> dict[str, Any]:
-    """The fields of the plan in a text.
+def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan but its figures.
 
     Raises:
         ValueError: if it is none; says what to write.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"{name} is no TOML: {error}.") from None
-    entries = [*_entries(name, data)]
-    version = data.get("version")
-    if version != _VERSION:
+    if (version := data.get("version")) != _VERSION:
         raise PlanError(
             f"{name} has version {version!r}, and this dtypeguard reads version "
             f"{_VERSION}. Write the plan anew with `dtypeguard precision --out`."
@@ -213,34 +186,25 @@ def _fields_of(text: str, name: str) -> dict[str, Any]:
             f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
             f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
         )
-    figures = {key: data.get(key) for key in _NUMBERS}
-    for key, value in figures.items():
-        if value is not None and not (type(value) in (int, float) and value >= 0):
-            raise PlanError(
-                f"{name} has {key} = {value!r}. Write a number from 0 on, or nothing."
-            )
-    default = data.get("default", PRODUCTS)
     return {
-        "narrow": jnp.dtype(_one_of(name, "narrow", data.get("narrow"), _NARROW)),
-        "default": _one_of(name, "default", default, DEFAULTS),
-        "entries": (*entries,),
+        "narrow": _one_of(name, "narrow", data.get("narrow"), NARROW),
+        "default": _one_of(name, "default", data.get("default", PRODUCTS), DEFAULTS),
+        "entries": (*_entries(name, data),),
         "measured": str(data.get("measured", "")),
-        **figures,
     }
 
 
 def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
     """The entries of all tables."""
     scopes = data.get("scope", {})
-    if not isinstance(scopes, Mapping):
-        raise PlanError(f"{name} has scope = {scopes!r}. Write a table: [scope.NAME].")
-    for scope, entries in ((None, data.get("entries", {})), *scopes.items()):
-        title = "[entries]" if scope is None else f"[scope.{_quoted(scope)}]"
+    pairs = scopes.items() if isinstance(scopes, Mapping) else [(" ", scopes)]
+    for scope, entries in ((None, data.get("entries", {})), *pairs):
         if not isinstance(entries, Mapping) or (scope is not None and not scope.strip()):
+            title = "entries" if scope is None else f"scope.{scope}".strip(" .")
             raise PlanError(
-                f"{name} has {title}, which is no table of entries with a name. Write "
-                "[entries], or [scope.NAME] with the name of a jax.named_scope, and "
-                "entries below it."
+                f"{name} has {title} = {entries!r}, which is no table of "
+                "entries. Write [entries], or [scope.NAME] with the name of a "
+                "jax.named_scope, and entries below it."
             )
         yield from entries_of(name, entries, scope)
 

@@ -123,9 +123,6 @@ def operations(eqn: JaxEquation) -> float:
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
 
 
-# Which lines make products wide: a `why` for each.
-
-
 class LineCost(NamedTuple):
     """What makes a program compute wider than it is expected to.
 
@@ -143,15 +140,8 @@ class LineCost(NamedTuple):
     share: float
 
 
-class Input(NamedTuple):
-    """The names of an input of a program: the argument that holds it, and its own path."""
-
-    argument: str
-    path: str
-
-
 def line_costs(
-    graph: Graph, narrow: np.dtype, inputs: Sequence[Input]
+    graph: Graph, narrow: np.dtype, inputs: dict[str, str]
 ) -> tuple[LineCost, ...]:
     """What makes more than a hundredth of the products wide, the greatest first.
 
@@ -184,19 +174,13 @@ def line_costs(
             found[place] = cost._replace(share=cost.share + count)
     costs = [each._replace(share=each.share / total) for each in found.values()]
     costs = [each for each in costs if each.share >= _LEAST_SHARE]
-    return tuple(sorted(costs, key=lambda each: (-each.share, _place(each))))
-
-
-def _place(cost: LineCost) -> tuple[str, int]:
-    """Where its cause stands: ties are in the order of the source, arguments first."""
-    cause = cost.cause
-    return (cause.file, cause.line) if isinstance(cause, Origin) else ("", 0)
+    return tuple(sorted(costs, key=lambda each: (-each.share, place_of(each.cause))))
 
 
 class _Causes:
     """What makes the operands of products wide."""
 
-    def __init__(self, graph: Graph, narrow: np.dtype, inputs: Sequence[Input]):
+    def __init__(self, graph: Graph, narrow: np.dtype, inputs: dict[str, str]):
         self._graph, self._narrow, self._inputs = graph, bits(narrow), inputs
         sizes = map(self._size, graph.inputs)
         self._leaves = sum(1 << n for n, x in enumerate(sizes) if 0 < x <= self._narrow)
@@ -232,7 +216,7 @@ class _Causes:
                 return
         origin, cause = line_of(found.promotion), line_of(found.cause)
         if operand in graph.inputs:
-            path = self._inputs[graph.inputs.index(operand)].path
+            path = [*self._inputs][graph.inputs.index(operand)]
             yield LineCost(origin or line_of(product), path, 0.0)
         elif cause or origin:
             yield LineCost(origin, cause or origin, 0.0)  # pyright: ignore[reportArgumentType]: one is there
@@ -240,20 +224,19 @@ class _Causes:
     def whole(self, causes: Iterable[Origin | str]) -> dict[Origin | str, str]:
         """The arguments of inputs of which all are causes, by the paths of these."""
         known = {*causes}
-        floats = [x for x in self._graph.inputs if self._size(x) > 0]
-        named = [self._inputs[self._graph.inputs.index(x)] for x in floats]
-        parts = {x.argument for x in named if x.path not in known}
-        return {x.path: x.argument for x in named if x.argument not in parts}
+        pairs = zip(self._graph.inputs, self._inputs.items())
+        parts = {name for x, (path, name) in pairs if self._size(x) and path not in known}
+        return {path: name for path, name in self._inputs.items() if name not in parts}
 
     def _size(self, value: int) -> int:
         return bits(getattr(self._graph.avals[value], "dtype", None))
 
 
-def input_names(f: Function, paths: Sequence[str]) -> list[Input]:
-    """The names of the inputs of a function by their paths in a tree `(args, kwargs)`."""
-    names, found = Names(f), []
+def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
+    """The arguments of inputs by their own paths, of paths in a tree `(args, kwargs)`."""
+    names, found = Names(f), {}
     for path in paths:
         place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
         argument = key.strip("'") if place == "1" else names.at(int(key))
-        found.append(Input(argument, argument + rest))
+        found[argument + rest] = argument
     return found

@@ -13,7 +13,6 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._autocast.plan import PlanEntry, PlanError
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -40,7 +39,7 @@ def test_signature_and_attributes():
 
     assert str(inspect.signature(model)) == "(w, x, *, scale: float = 1.0)"
     assert model.__doc__ == "Documented."
-    assert model.plan == Plan.of(jnp.bfloat16)
+    assert model.plan == Plan(jnp.bfloat16)
     assert model(_W, _X, scale=2.0).dtype == jnp.float32
 
 
@@ -54,7 +53,7 @@ def test_decorated_method():
 
 
 def test_plan_by_path_and_name(tmp_path):
-    Plan.of(jnp.bfloat16).save(tmp_path / "a.plan")
+    Plan(jnp.bfloat16).save(tmp_path / "a.plan")
     for plan in (tmp_path / "a.plan", str(tmp_path / "a.plan"), "bfloat16", _BFLOAT16):
         assert dots(dtypeguard.autocast(layer, plan), _W, _X) == [_NARROW]
 
@@ -178,7 +177,6 @@ def test_result_that_is_asked_for():
     f = lambda w, x: jnp.dot(x, w, preferred_element_type=jnp.float32)
     cast = dtypeguard.autocast(f, jnp.bfloat16)
     assert dots(cast, _W, _X) == [("bfloat16", "bfloat16", "float32")]
-    assert "preferred_element_type" in str(*cast.kept)
 
 
 def test_own_precision_stays():
@@ -190,15 +188,14 @@ def test_own_precision_stays():
     assert "by the precision that it asks for" in str(*cast.kept)
 
 
-@pytest.mark.parametrize("default", ["all"])
-def test_draws_and_integers_stay(default):
+def test_draws_and_integers_stay():
     def f(key, x):
         noise = jax.random.normal(key, x.shape) * (x @ x.T)[0, 0]
         return jax.random.uniform(key, (3,)), jax.random.split(key)[0], noise, x[0].argmax()
 
     key = jax.random.key(0)
     bare = f(key, _X)
-    own = dtypeguard.autocast(f, Plan(_BFLOAT16, default))(key, _X)
+    own = dtypeguard.autocast(f, _ALL)(key, _X)
     assert (own[0] == bare[0]).all()
     assert own[1] == bare[1]
     assert own[3] == bare[3]
@@ -215,18 +212,6 @@ def test_callbacks_get_what_they_expect():
 
     cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
     assert jnp.allclose(cast(_W, _X), f(_W, _X), atol=0.1)
-
-
-def test_references_stay():
-    def f(w, x):
-        ref = jax.new_ref(jnp.zeros_like(x))
-        ref[...] = x @ w
-        return ref[...] @ w
-
-    if not hasattr(jax, "new_ref"):
-        pytest.skip("needs jax.new_ref")
-    cast = dtypeguard.autocast(f, Plan(_BFLOAT16, "all"))
-    assert jnp.allclose(jax.jit(cast)(_W, _X), f(_W, _X), atol=0.1)
 
 
 # Constants of float32
@@ -252,11 +237,6 @@ def test_constants_that_float16_does_not_hold():
 # Entries
 
 
-def test_entry_makes_a_line_wide():
-    plan = Plan(_BFLOAT16, entries=(PlanEntry("test_autocast.py:mixed", "x @ w"),))
-    assert dots(dtypeguard.autocast(mixed, plan), _W, _X) == [_WIDE, _NARROW]
-
-
 def mixed(w, x):
     y = x @ w
     return y @ w
@@ -266,21 +246,8 @@ def test_functions_with_their_dtypes():
     outer = lambda w, x: mixed(w, x) @ w
     cast = dtypeguard.autocast(outer, {"test_autocast.py:mixed": "float32"})
     assert dots(cast, _W, _X) == [_WIDE, _WIDE, _NARROW]
-    with pytest.raises(PlanError, match=r"autocast has .* = 'int8'. Write one of float32"):
+    with pytest.raises(ValueError, match=r"autocast has .* = 'int8'. Write one of float32"):
         dtypeguard.autocast(outer, {"test_autocast.py:mixed": "int8"})
-
-
-def test_entry_where_all_is_narrow():
-    entry = PlanEntry("test_autocast.py:flowing", "jnp.exp(y)")
-    cast = dtypeguard.autocast(flowing, Plan(_BFLOAT16, "all", (entry,)))
-    eqns = {e.primitive.name: e for e in equations(jax.make_jaxpr(cast)(_W, _X))}
-    assert eqns["exp"].outvars[0].aval.dtype == jnp.float32
-    assert eqns["log1p"].outvars[0].aval.dtype == jnp.bfloat16
-
-
-def flowing(w, x):
-    y = jnp.log1p(jnp.abs(x @ w))
-    return jnp.exp(y) @ w
 
 
 # Traces and compilations
@@ -337,10 +304,7 @@ def test_wrong_arguments(tmp_path):
         dtypeguard.autocast(3, jnp.bfloat16)
     with pytest.raises(ValueError, match="does not exist"):
         dtypeguard.autocast(layer, str(tmp_path / "no.plan"))
-    message = (
-        "'bfloat', which is neither a dtype nor a file. Write jnp.bfloat16, jnp.float16 "
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"bfloat does not exist.*bfloat16 and float16"):
         dtypeguard.autocast(layer, "bfloat")
 
 
@@ -352,14 +316,8 @@ def test_older_release(monkeypatch):
 
 def test_function_without_products():
     cast = dtypeguard.autocast(jnp.sin, jnp.bfloat16)
-    with pytest.raises(PlanError, match=r"no product in sin.*default = \"all\""):
+    with pytest.raises(ValueError, match=r"no product in sin.*default = \"all\""):
         cast(_X)
-
-
-def test_entry_that_matches_nothing():
-    entry = PlanEntry("test_autocast.py:layer", "jnp.tan(x @ w)")
-    with pytest.raises(PlanError, match=r'nearest there is ".*layer: jnp.tanh\(x @ w\)"'):
-        dtypeguard.autocast(layer, Plan(_BFLOAT16, entries=(entry,)))(_W, _X)
 
 
 # Libraries

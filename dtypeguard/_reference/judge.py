@@ -29,7 +29,7 @@ from .difference import Difference
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
 # another computation.
 _EXPLAINS, _FAR = 2.0, 2.5
-# A difference of less than this part of what a device rounds is not of it.
+# A difference of less than this part of what a program or a device rounds is not of it.
 _LEAST_PART = 0.5
 # On so many other inputs a program rounds anew.
 _DRAWS = 6
@@ -60,12 +60,14 @@ class Rounding(NamedTuple):
     """How far rounding in some precision takes the outputs of a program.
 
     Attributes:
+        dtype: whose rounding it is.
         made: the outputs in this precision.
         most: for each output, the greatest sizes of what rounding gave.
         least: for each, the least size as a whole.
         source: for each, the size of what rounded numbers of the source give.
     """
 
+    dtype: np.dtype
     made: list[np.ndarray]
     most: np.ndarray
     least: np.ndarray
@@ -113,7 +115,7 @@ class Judge:
         other = [x if e else x * (1 + unit) for x, e in zip(self.truth, self._exact)]
         source = self._sizes(other, self.truth)
         most, least = np.max([*drawn, source], 0), np.min(drawn, 0)[:, 0]
-        return Rounding(made, most, least, source[:, 0])
+        return Rounding(dtype, made, most, least, source[:, 0])
 
     def _sizes(self, made: list[np.ndarray], beside: list[np.ndarray]) -> np.ndarray:
         pairs = zip(map(_difference, made, beside), self._exact)
@@ -126,7 +128,11 @@ class Judge:
             return self._made(n, array, np.inf)
         off, best = _difference(array, truth), math.inf
         for formats in self._precisions(grid):
-            best = min(best, self._beyond(self._rounding(formats), n, off))
+            rounding = self._rounding(formats)
+            if bits(grid) >= 32 and self._is_small(rounding, n, off):
+                best = min(best, _FAR)
+                continue
+            best = min(best, self._beyond(rounding, n, off))
             if best <= _EXPLAINS:
                 hides = formats == self._formats and not self._exact[n]
                 return self._made(n, array, best, hides=hides)
@@ -158,13 +164,18 @@ class Judge:
             most = most + (most / max(off.size, 1)) ** 0.5
         return max(map(_excess, _sizes_of(off, is_exact), most))
 
+    def _is_small(self, rounding: Rounding, n: int, off: np.ndarray) -> bool:
+        """Whether a difference is less than what rounding to 16 bits gives at least."""
+        is_narrow = bits(rounding.dtype) < 32 and not self._exact[n]
+        return is_narrow and self._size(n, off) < _LEAST_PART * rounding.least[n]
+
     def _device_of(self, n: int, off: np.ndarray) -> str | None:
         """The device whose products would explain a difference."""
         for device in () if self._formats.products else _DEVICES:
             there = Formats(_SINGLE, is_own=True, products=products_named(device))
             rounding = self._rounding(there)
-            is_much = self._size(n, off) >= _LEAST_PART * rounding.least[n]
-            if is_much and self._beyond(rounding, n, off) <= _EXPLAINS:
+            is_small = self._is_small(rounding, n, off)
+            if not is_small and self._beyond(rounding, n, off) <= _EXPLAINS:
                 return device
         return None
 

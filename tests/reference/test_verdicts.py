@@ -309,5 +309,5 @@ def test_arrays_of_a_device_are_judged_as_it_computes(device):
     # A small one hides in its rounding, and float32 would tell.
     hidden = np.asarray(net(1e-4)(*args))
     report = audit_precision(f, *args, reference=hidden, matmul_precision=device)
-    assert report.differences[0].verdict == "rounding"
+    assert report.differences[0].verdict == "undecidable"
     assert report.differences[0].shows_in == "float32"

@@ -137,18 +137,17 @@ def causes(
 ) -> Causes:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {x.function: x for x in functions if x.added or x.removed}
-    calls = now.computations
-    makers = {value: call for call in calls for value in call.gives}
+    makers = {value: call for call in now.computations for value in call.gives}
     # An input stands at the first line that takes it.
     inputs: dict[Origin, list[LeafChange]] = {}
     rest: list[LeafChange] = []
     for change in leaves:
         is_input = change.what.startswith(INPUTS) and change.before
         given = {leaf.value for leaf in change.leaves if is_input}
-        first = next((x.line for x in calls if given & x.takes.keys()), None)
+        first = next((x.line for x in now.computations if given & x.takes.keys()), None)
         (inputs.setdefault(first, []) if first else rest).append(change)
     given = [leaf.value for x in itertools.chain(*inputs.values()) for leaf in x.leaves]
-    blamed = _blamed(changes, calls, makers, given)
+    blamed = _blamed(changes, now.computations, makers, given)
     lines = [LockCause([*dict.fromkeys(each)], changes[x]) for x, each in blamed.items()]
     lines += [LockCause([line], None, each) for line, each in inputs.items()]
     if rest and not lines:
@@ -229,7 +228,9 @@ def _behind(
         casts = [x for x in change.removed if x.kind == CAST] if change else []
         if not (change and node and any(x.operands <= types for x in casts)):
             continue
-        names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+        # What made an operand stands where the cast was.
+        parts = ast.walk(node) if (code, instruction) in call.chain else ()
+        names = [x.id for x in parts if isinstance(x, ast.Name)]
         before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
         line = next(filter(None, before), None)
         if line or code.co_name != "<lambda>":  # which is given its operands

@@ -109,7 +109,7 @@ def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
         TypedLeaf(path, f"{'weak ' * is_weak(x := graph.avals[n])}{x.dtype}", n)
         for path, n in zip(paths, values)
     ]
-    given = [*input_names(step, program.rest.paths)]
+    given = input_names(step, program.rest.paths)
     made = [f"result{path}" for path in program.others.paths]
     return {
         INPUTS: typed([*of_objects(program.carried), *given], graph.inputs),

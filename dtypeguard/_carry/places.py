@@ -76,7 +76,7 @@ class Names:
         places = []
         for key in carry if isinstance(carry, tuple) and carry else (carry,):
             place = self._place(key)
-            if place is None:
+            if place is None or place.label in [each.label for each in places]:
                 raise ValueError(
                     f"{owner} got carry={shown(key)}, but {self.step} takes "
                     f"{self.signature}. Write the position or the name of the argument "
@@ -114,16 +114,22 @@ def _name_of(step: Step) -> str:
 
 
 def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless `*args` comes first."""
+    """The signature of a callable; of a wrapper its own, unless that passes arguments on.
+
+    It does if it has `*args` or `**kwargs`, and what it names by position comes first in
+    what it wraps.
+    """
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)
-    if inspect.isfunction(step):
-        own = inspect.signature(step, follow_wrapped=False)
-        kinds = [p.kind for p in own.parameters.values()]
-        if kinds[:1] != [_Parameter.VAR_POSITIONAL]:
-            return own
-    return _signature(inner)  # also of an object, such as what `jit` returns
+    call = step if inspect.isfunction(step) else step.__call__  # also of what `jit` returns
+    own = inspect.signature(call, follow_wrapped=False)
+    parameters = own.parameters.values()
+    passed = _signature(inner)
+    keyword_only = _Parameter.KEYWORD_ONLY
+    names = [p.name for p in parameters if p.kind not in (*_VARIADIC, keyword_only)]
+    is_passed_on = [*passed.parameters][: len(names)] == names
+    return passed if is_passed_on and any(p.kind in _VARIADIC for p in parameters) else own
 
 
 def is_unregistered(value: object) -> bool:

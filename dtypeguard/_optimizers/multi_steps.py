@@ -1,7 +1,7 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -194,10 +194,10 @@ def _strong(leaf: Leaf) -> Leaf:
     return leaf if dtype is None else cast(leaf, dtype)
 
 
-def _skips(returned: object) -> tuple[jax.Array, PyTree]:
+def _skips(returned: Any) -> tuple[jax.Array, PyTree]:
     """Whether to skip, as an array, and the new skip state."""
     is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
-    skips, skip_state = returned if is_pair else (None, ())
+    skips, skip_state = returned if is_pair else ((), ())
     if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
         raise ValueError(
             f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "

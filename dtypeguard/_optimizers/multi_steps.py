@@ -194,10 +194,11 @@ def _strong(leaf: Leaf) -> Leaf:
     return leaf if dtype is None else cast(leaf, dtype)
 
 
-def _skips(returned: Any) -> tuple[jax.Array, PyTree]:
+def _skips(returned: object) -> tuple[jax.Array, PyTree]:
     """Whether to skip, as an array, and the new skip state."""
     is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
-    skips, skip_state = returned if is_pair else ((), ())
+    pair: Any = returned if is_pair else (None, ())
+    skips, skip_state = pair
     if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
         raise ValueError(
             f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "

@@ -74,7 +74,8 @@ class Names:
         only one: so the decorator works on a method, above or below `jit`.
         """
         places = []
-        for key in carry if isinstance(carry, tuple) and carry else (carry,):
+        keys = carry if isinstance(carry, tuple) else (carry,)
+        for key in keys or ((),):
             place = self._place(key)
             if place is None or place.label in [each.label for each in places]:
                 raise ValueError(
@@ -86,7 +87,7 @@ class Names:
             places.append(place)
         return tuple(places)
 
-    def _place(self, key: int | str) -> Place | None:
+    def _place(self, key: object) -> Place | None:
         """The argument with a name or at a position, as `places` counts; or None."""
         if type(key) is int:
             is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
@@ -95,10 +96,11 @@ class Names:
                 is_in_rest = key >= 0 and self._rest is not None
                 return Place(self.at(position), position, None) if is_in_rest else None
             key = self.by_position[position]
-        parameter = self.named.get(key) if isinstance(key, str) else None
+        if not isinstance(key, str):
+            return None
+        parameter = self.named.get(key)
         if parameter is None:
-            is_any = isinstance(key, str) and self._takes_any
-            return Place(key, None, key) if is_any else None
+            return Place(key, None, key) if self._takes_any else None
         position = self.by_position.index(key) if key in self.by_position else None
         name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
         return Place(key, position, name, parameter.default)

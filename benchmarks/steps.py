@@ -440,7 +440,7 @@ def _steps(chosen: list[str], left_out: list[str]) -> Iterator[tuple[str, str, A
 
 def _failure(
     step: Step,
-    check: Callable[[Any], None] = checks.compilations,
+    check: checks.Check = checks.compilations,
     *,
     guard: bool = False,
     strong: bool = False,

@@ -112,7 +112,8 @@ def _checked(plan: _Plan, dtype: DType) -> Plan:
         return Plan(jnp.bfloat16, entries=(*entries_of("autocast", plan),))
     if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
-    return Plan(plan if dtype is None else dtype)
+    narrow: Any = plan if dtype is None else dtype
+    return Plan(narrow)
 
 
 class _Autocast:

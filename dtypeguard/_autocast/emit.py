@@ -119,7 +119,8 @@ class Emission(Interpreter):
         values = [*block.consts, *given]
         return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
 
-    context = staticmethod(_in_context)
+    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[None]:
+        return _in_context(eqn)
 
     def kept(
         self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]

@@ -155,6 +155,7 @@ class Plan:
         try:
             with open(name, encoding="utf-8-sig") as file:
                 data = tomllib.loads(file.read())
+            figures: dict[str, Any]
             figures = {key: float(data[key]) for key in _NUMBERS if key in data}
         except FileNotFoundError:
             raise PlanError(

@@ -136,6 +136,8 @@ class Carry(NamedTuple):
         is_method = self.is_default and args and self.names.at(0) == "self"
         if not is_method or self.places[0].name == "self":  # the only one
             return ""
+        if tree_util.all_leaves([args[0]]):  # of a class that is no tree
+            return ""
         items, is_self = Items(result), lambda value: type(value) is type(args[0])
         keys = [key for key, item in zip(items.keys, items.values) if is_self(item)]
         if is_self(result):

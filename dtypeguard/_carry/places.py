@@ -74,9 +74,10 @@ class Names:
         only one: so the decorator works on a method, above or below `jit`.
         """
         places = []
-        for key in carry if isinstance(carry, tuple) and carry else (carry,):
+        keys = carry if isinstance(carry, tuple) else (carry,)
+        for key in keys or ((),):
             place = self._place(key)
-            if place is None:
+            if place is None or place.label in [each.label for each in places]:
                 raise ValueError(
                     f"{owner} got carry={shown(key)}, but {self.step} takes "
                     f"{self.signature}. Write the position or the name of the argument "
@@ -86,7 +87,7 @@ class Names:
             places.append(place)
         return tuple(places)
 
-    def _place(self, key: int | str) -> Place | None:
+    def _place(self, key: object) -> Place | None:
         """The argument with a name or at a position, as `places` counts; or None."""
         if type(key) is int:
             is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
@@ -95,10 +96,11 @@ class Names:
                 is_in_rest = key >= 0 and self._rest is not None
                 return Place(self.at(position), position, None) if is_in_rest else None
             key = self.by_position[position]
-        parameter = self.named.get(key) if isinstance(key, str) else None
+        if not isinstance(key, str):
+            return None
+        parameter = self.named.get(key)
         if parameter is None:
-            is_any = isinstance(key, str) and self._takes_any
-            return Place(key, None, key) if is_any else None
+            return Place(key, None, key) if self._takes_any else None
         position = self.by_position.index(key) if key in self.by_position else None
         name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
         return Place(key, position, name, parameter.default)
@@ -114,16 +116,22 @@ def _name_of(step: Step) -> str:
 
 
 def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless `*args` comes first."""
+    """The signature of a callable; of a wrapper its own, unless that passes arguments on.
+
+    It does if it has `*args` or `**kwargs`, and what it names by position comes first in
+    what it wraps.
+    """
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)
-    if inspect.isfunction(step):
-        own = inspect.signature(step, follow_wrapped=False)
-        kinds = [p.kind for p in own.parameters.values()]
-        if kinds[:1] != [_Parameter.VAR_POSITIONAL]:
-            return own
-    return _signature(inner)  # also of an object, such as what `jit` returns
+    call = step if inspect.isfunction(step) else step.__call__  # also of what `jit` returns
+    own = inspect.signature(call, follow_wrapped=False)
+    parameters = own.parameters.values()
+    passed = _signature(inner)
+    keyword_only = _Parameter.KEYWORD_ONLY
+    names = [p.name for p in parameters if p.kind not in (*_VARIADIC, keyword_only)]
+    is_passed_on = [*passed.parameters][: len(names)] == names
+    return passed if is_passed_on and any(p.kind in _VARIADIC for p in parameters) else own
 
 
 def is_unregistered(value: object) -> bool:

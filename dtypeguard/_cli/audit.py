@@ -54,11 +54,11 @@ def _as_step(target: str) -> str:
 
 def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
     """The audit on small params; if nobody chose types, the first that finds something."""
-    reader, first = Reader(options), None
+    reader, first, report = Reader(options), None, None
     if options.params or options.grads:
         asked = options.params or ("float32",), options.grads, options.x64
         return _audited(reader, options, asked)
-    choices = dict.fromkeys((*types, x64 or options.x64) for *types, x64 in _TELLING)
+    choices = dict.fromkeys((p, g, x64 or options.x64) for p, g, x64 in _TELLING)
     said = f"Tried {', '.join(map(_as_options, choices))}."
     for choice in choices:
         report = _audited(reader, options, choice)
@@ -69,6 +69,7 @@ def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
         if not report.ok:
             said = f"Found with {_as_options(choice)}."
             break
+    assert report is not None
     return dataclasses.replace(report, note=said)
 
 

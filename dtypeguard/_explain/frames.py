@@ -172,7 +172,7 @@ def _with_branches(
 def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
     """The arguments of a function, if a frame is one of its frames; else None."""
     code = frame.f_code
-    if code is not getattr(function, "__code__", None):
+    if function is None or code is not getattr(function, "__code__", None):
         return None
     values = dict(variables_of(frame))
     inner = getattr(function, "__wrapped__", None)

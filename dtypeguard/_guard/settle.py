@@ -1,8 +1,7 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import put_contents
-from .._carry.split import DICTS, HeldTree, Snapshot
+from .._carry.split import HeldTree, Snapshot
 from .._leaves.compat import Ref
 from .._leaves.dtypes import (
     Casts,
@@ -37,7 +36,7 @@ from .._leaves.rows import (
     tree_rows,
 )
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
-from .policy import Policy, changes_dtypes
+from .policy import Policy, changes_dtypes, changes_precision
 
 
 class Output(NamedTuple):
@@ -191,8 +190,10 @@ def _settle(
         else:
             weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
             # Where a policy chooses the dtypes of floats, a cast between them is its own.
-            is_asked = kind(dtype) == kind(new_dtype) == "float" and changes_dtypes(policy)
-            if weakened or not (new_dtype == dtype or is_asked):
+            is_policys = changes_precision if part.is_carried else changes_dtypes
+            are_floats = kind(dtype) == kind(new_dtype) == "float"
+            is_asked = new_dtype == dtype or (are_floats and is_policys(policy))
+            if weakened or not is_asked:
                 drifted.append(row(i, _brought_back(dtype, new_dtype)))
             with casts.of(i, leaf):
                 settled[i] = cast(leaf, dtype)
@@ -226,7 +227,7 @@ def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
     return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
 
 
-_CONTAINERS = (tuple, list, *DICTS, OrderedDict, type(None))
+_CONTAINERS = (tuple, list, Mapping, type(None))
 
 
 def _structure_of_data(tree: PyTree) -> PyTreeDef:

@@ -1,7 +1,7 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -197,7 +197,8 @@ def _strong(leaf: Leaf) -> Leaf:
 def _skips(returned: object) -> tuple[jax.Array, PyTree]:
     """Whether to skip, as an array, and the new skip state."""
     is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
-    skips, skip_state = returned if is_pair else (None, ())
+    pair: Any = returned if is_pair else (None, ())
+    skips, skip_state = pair
     if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
         raise ValueError(
             f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     def entries(self) -> list[PlanEntry]:
         """What a plan may have for it: its function, the expression, that in its scope."""
         place, expression, scope = self.line
-        parts = (), (expression,), (expression, scope or None)
+        parts = (None, None), (expression, None), (expression, scope or None)
         return [PlanEntry(place, *each) for each in parts]
 
 

@@ -80,6 +80,28 @@ def test_a_wrapper_of_another_signature(make):
     assert carry.take((ONE,), {}) == (ONE,)
 
 
+@pytest.mark.parametrize(
+    "wrapper", [lambda params, *args, **kwargs: None, lambda params, **kwargs: None]
+)
+def test_a_wrapper_that_names_the_first_and_passes_on_the_rest(wrapper):
+    carry = carry_of("guard_step", like(step, wrapper), ("params", "opt_state"))
+    assert carry.take((ONE, TWO, THREE), {}) == (ONE, TWO)
+
+
+def test_an_object_that_wraps_a_function_has_its_own_signature():
+    class Wrapper:
+        def __call__(self, params, batch):
+            return params
+
+    carry = carry_of("guard_step", like(step, Wrapper()), "batch")
+    assert carry.take((ONE, TWO), {}) == (TWO,)
+
+
+def test_an_argument_is_named_once():
+    with pytest.raises(ValueError, match="got carry='params'"):
+        carry_of("guard_step", step, (0, "params"))
+
+
 def test_what_a_call_lacks_is_named():
     carry = carry_of("guard_step", step, (0, "opt_state"))
     match = (

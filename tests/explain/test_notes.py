@@ -257,6 +257,16 @@ def two_widths_of_which_one_loses_nothing():
     )
 
 
+@noted("return", ("return 0.0", 'return jnp.asarray(0.0, "bfloat16")'))
+def a_number_that_one_return_of_two_gives():
+    def first(x):
+        if x.ndim == 1:
+            return 0.0
+        return x[0, 0]  # not
+
+    return lax.cond(True, first, lambda x: x[0], HALF)
+
+
 @noted("return", ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
 def a_global_that_a_branch_returns():
     return lax.cond(

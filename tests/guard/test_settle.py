@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flax.core import FrozenDict
 from helpers import types
 from jax import tree_util
 from one_leaf import dict_leaf, one_update, transformation, widen
@@ -168,6 +169,19 @@ def test_any_empty_state_goes_for_another(empty):
     assert type(state) is type(empty)  # a scan takes no EmptyState for a ()
     inside = guard(returning((optax.EmptyState(), ONE)))
     assert type(inside.update(PARAMS, (empty, ONE))[1][0]) is type(empty)
+
+
+def test_an_empty_frozen_dict_goes_for_a_dict():
+    step = lambda state: {"w": state["w"].astype(F32), "batch_stats": {}}
+    state = {"w": jnp.ones(3, BF16), "batch_stats": FrozenDict()}
+    assert type(guard_step(step)(state)["batch_stats"]) is FrozenDict
+
+
+def test_a_dtype_of_updates_lets_no_state_drift():
+    policy = Policy(updates_dtype=F32, on_drift="error")
+    opt = dict_leaf(lambda params: jnp.zeros(3, BF16), lambda leaf, _: leaf.astype(F32))
+    with pytest.raises(DtypeDriftError, match=r"bfloat16.* -> float32"):
+        one_update(guard(opt, policy=policy))
 
 
 @tree_util.register_static

@@ -217,7 +217,8 @@ def _returned(
 ) -> Iterator[tuple[str, Returned]]:
     """The leaves that a program gives back in another type.
 
-    An argument comes back where as many results in a row have the shapes of its leaves.
+    An argument comes back where as many results in a row have the shapes of its leaves,
+    and the first its path.
     """
     results, graph, taken = open_jaxpr(call.jaxpr).outvars, Graph(call.jaxpr), set[int]()
     shapes = [each.aval.shape for each in results]
@@ -231,8 +232,10 @@ def _returned(
             number
             for number in range(len(shapes))
             if number not in taken and shapes[number : number + len(own)] == own
-            # One shape alone may be anything's.
-            if own[1:] or is_sorted or words[number] in (inner, [str(place), *inner])
+            # Shapes alone may be anything's.
+            if is_sorted
+            or words[number] in (inner, [str(place), *inner])
+            or (own[1:] and words[number][-len(inner) :] == inner)
         )
         start = next(starts, len(shapes))
         taken |= {*range(start, start + len(own))}
@@ -240,9 +243,8 @@ def _returned(
             before, after = _type(leaves[path]), _type(results[number].aval)
             if after != before:
                 output = graph.outputs[number]
-                matches = Has("dtype", graph.avals[output].dtype)
-                if before.name == after.name:
-                    matches = Has("weak_type", after.is_weak)
+                name = "weak_type" if before.name == after.name else "dtype"
+                matches = Has(name, getattr(graph.avals[output], name))
                 item = "".join(words[number][: len(words[number]) - len(keys(path)) + 1])
                 is_item = item.isdigit() and not is_sorted
                 lines = why(graph, output, matches)

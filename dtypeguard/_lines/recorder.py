@@ -229,8 +229,7 @@ class Recorder:
         values, new, read = variables_of(frame), [], []
         is_unseen = lambda number: (id(frame.f_code), number) in self.unseen
         every = self._words_of(frame.f_code).items() if is_unseen(line) else ()
-        since = [x for number, x in every if number != line and is_unseen(number)]
-        hidden = {name for x in since for name in x.sets()}
+        hidden = {y for n, x in every if n != line and is_unseen(n) for y in x.sets()}
         for name in (x for x in (*words.stored, *words.read) if x not in hidden):
             is_stored, is_local = name in words.stored, name in values
             value = values.get(name, None if is_stored else frame.f_globals.get(name))

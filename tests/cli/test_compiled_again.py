@@ -47,6 +47,22 @@ LISTED = {
             "guard_step(step, carry=('params', 'state'), returned=(0, 1)), or",
         ],
     ),
+    "results of the shapes of an argument": (
+        """
+        import jax, jax.numpy as jnp
+
+        @jax.jit
+        def means(params):
+            wide = {name: x.astype(jnp.float32) for name, x in params.items()}
+            return {"mean": wide["b"], "spread": wide["w"]}
+
+        params = {name: jnp.ones(3, jnp.bfloat16) for name in "bw"}
+        means(params)
+        params = jax.tree.map(lambda x: x.astype(jnp.float32), params)  # the cast
+        means(params)
+        """,
+        ["params['b'], params['w']  bfloat16 -> float32", "|becomes float32 {the cast}"],
+    ),
     "what a function closes over": (
         """
         import jax, jax.numpy as jnp, numpy as np

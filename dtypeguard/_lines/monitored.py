@@ -164,7 +164,10 @@ class Monitored:
             self._enter(frame, times)
         if times <= _MOST_SEEN:
             self._call(self.recorder.runs, frame, line)
-        return None if is_first or times < _MOST_SEEN else self._monitoring.DISABLE
+        if is_first or times < _MOST_SEEN:
+            return None
+        self.recorder.unseen.add((id(code), line))
+        return self._monitoring.DISABLE
 
     def _enter(self, frame: FrameType, times: int) -> None:
         """A function of the user's begins; one that often does is switched off."""

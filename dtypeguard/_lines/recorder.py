@@ -62,6 +62,7 @@ class Recorder:
         self._numbers: dict[str, dict[str, Made]] = {}  # by their text and their names
         self._running: dict[int, _Running] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        self.unseen: set[tuple[int, int]] = set()  # lines that are not looked at again
         # By their file and their number what lines have read.
         self._read: dict[tuple[str, int], dict[object, Made]] = {}
 
@@ -98,8 +99,8 @@ class Recorder:
 
     def forget(self) -> None:
         """Numbers are known as long as it records; calls may not have been seen to end."""
-        self._running.clear()
-        self._numbers.clear()
+        for each in (self._running, self._numbers, self.unseen):
+            each.clear()
 
     def _running_of(self, frame: FrameType) -> _Running:
         running = self._running.get(id(frame))
@@ -226,7 +227,11 @@ class Recorder:
     def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
         """Records what the variables hold that a line names."""
         values, new, read = variables_of(frame), [], []
-        for name in (*words.stored, *words.read):
+        is_unseen = lambda number: (id(frame.f_code), number) in self.unseen
+        every = self._words_of(frame.f_code).items() if is_unseen(line) else ()
+        since = [x for number, x in every if number != line and is_unseen(number)]
+        hidden = {name for x in since for name in x.sets()}
+        for name in (x for x in (*words.stored, *words.read) if x not in hidden):
             is_stored, is_local = name in words.stored, name in values
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
             if is_stored and self.made(value) is None and _is_referred_to_weakly(value):

@@ -194,6 +194,10 @@ class Words(NamedTuple):
         """Whether it names a dtype, so that what it reads does not decide its own."""
         return any(map(_DTYPE.fullmatch, (*self.others, *self.read)))
 
+    def sets(self) -> set[str]:
+        """The variables that it assigns in whole or in part."""
+        return {*self.stored, *(self.read if self.is_changing else ())}
+
     def names(self, path: Sequence[str]) -> bool:
         """Whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""
         return all(part.isdigit() or part in self.others for part in path)

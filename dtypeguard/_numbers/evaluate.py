@@ -57,17 +57,15 @@ def bound_product(
 ) -> Leaf:
     """A `dot_general` as XLA can run it.
 
-    On a CPU, it refuses some products of bfloat16 with a float32 result, by the layout that
-    it gives them; of two matrices those into which it moves a transposition.
+    A CPU refuses some products of bfloat16 with a float32 result, by the layout that it
+    gives them. It gets the same numbers in float32, of which XLA leaves out no rounding.
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
     if is_as_given or jax.default_backend() != "cpu":
         return bind(*operands, **params)
-    if all(each.ndim == 2 for each in operands) and not params["dimension_numbers"][1][0]:
-        made = bind(*lax.optimization_barrier((*operands,)), **params)
-        return lax.optimization_barrier(made)
-    return bind(*(as_dtype(each, wide) for each in operands), **params)
+    narrow = lax.optimization_barrier((*operands,))
+    return bind(*(as_dtype(each, wide) for each in narrow), **params)
 
 
 def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:

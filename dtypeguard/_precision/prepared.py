@@ -124,8 +124,8 @@ def _checked(
 def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:
     """The input or the line of source whose value is not finite."""
     if not stack:
-        path = paths[number]
-        return f"the input {path.replace('[0]', 'args', 1).replace('[1]', 'kwargs', 1)}"
+        path = paths[number]  # of a tree (args, kwargs)
+        return f"the input {('args', 'kwargs')[int(path[1])]}{path[3:]}"
     made, origin = stack[0].primitive.name, Written(stack).origin
     if origin is None:
         return f"what {made} makes, inside JAX,"

@@ -1,6 +1,7 @@
 """A line of source as reports print it, and the frames that lead to it."""
 
 import dataclasses
+import dis
 import inspect
 import sys
 import traceback
@@ -124,11 +125,13 @@ def origin_at(file: str, line: int, function: str) -> Origin:
 
 
 def origin_of_return(code: CodeType) -> Origin | None:
-    """The last line of a user's function; None if it is a package's."""
+    """The one line on which a user's function returns, or its first; else None."""
     if not is_recorded(code.co_filename):
         return None
-    last = max(line for *_, line in code.co_lines() if line)
-    return origin_at(code.co_filename, last, code.co_qualname)
+    ends = (x for x in dis.get_instructions(code) if x.opname.startswith("RETURN_"))
+    lines = {x.positions.lineno for x in ends if x.positions}
+    line = lines.pop() if len(lines) == 1 else None
+    return origin_at(code.co_filename, line or code.co_firstlineno, code.co_qualname)
 
 
 def is_update(frames: Iterable["Frame"]) -> bool:

@@ -64,6 +64,16 @@ def test_a_layer_that_is_mapped():
         assert 0 < jnp.linalg.norm(made - exact) / jnp.linalg.norm(exact) < 0.05
 
 
+@pytest.mark.optimized
+@pytest.mark.parametrize("compiled", [lambda f: f, jax.jit], ids=["eager", "compiled"])
+def test_gradients_for_each_of_a_batch(compiled):
+    w, x = (jax.random.normal(jax.random.key(n), (8, n)) for n in (16, 8))
+    loss = lambda w, x: jnp.mean((x @ w) @ w.T)
+    each = lambda f: compiled(jax.vmap(jax.grad(f), (None, 0)))(w, jnp.stack([x, x / 2]))
+    made, exact = each(dtypeguard.autocast(loss, jnp.bfloat16)), each(loss)
+    assert 0 < jnp.linalg.norm(made - exact) / jnp.linalg.norm(exact) < 0.05
+
+
 @jax.custom_vjp
 def _product(w, x, key):
     return x["x"] @ w

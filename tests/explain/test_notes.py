@@ -257,6 +257,16 @@ def two_widths_of_which_one_loses_nothing():
     )
 
 
+@noted("return", ("return 0.0", 'return jnp.asarray(0.0, "bfloat16")'))
+def a_number_that_one_return_of_two_gives():
+    def first(x):
+        if x.ndim == 1:
+            return 0.0
+        return x[0, 0]  # not
+
+    return lax.cond(True, first, lambda x: x[0], HALF)
+
+
 @noted("return", ("lambda x: COUNTS", "lambda x: COUNTS.astype(F32)"))
 def a_global_that_a_branch_returns():
     return lax.cond(
@@ -349,6 +359,27 @@ def a_check_of_another_library():
     operator = jnp.eye(3, dtype=BF16)  # first
     b = jnp.ones(3)  # named
     return solve(operator, b)
+
+
+@noted("argument", ("half, 0,", 'half, jnp.asarray(0, "bfloat16"),'))
+def a_number_of_which_python_has_no_such_type():
+    half = jnp.ones(3, BF16)  # named
+    return lax.pad(half, 0, [(1, 1, 0)])  # first
+
+
+@noted("return", ("return x * SCALE", "return x"))
+def a_branch_that_a_package_is_given():
+    nn = need("flax.linen")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            def wide(module, x):
+                return x * SCALE  # first
+
+            return nn.cond(x.sum() > 0, wide, lambda module, x: x.astype(BF16), self, x)
+
+    return Model().init(jax.random.key(0), HALF)
 
 
 @noted("", checked=False)

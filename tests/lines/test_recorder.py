@@ -322,6 +322,28 @@ def test_it_begins_again_after_it_has_ended(program):
             assert made.through[0].line == 5
 
 
+def test_a_line_that_is_not_looked_at_again_is_not_named_for_another(program):
+    program = program(
+        """
+        import jax.numpy as jnp
+
+        def run():
+            x = jnp.ones(3)
+            for n in range(30):
+                x = x.astype(jnp.bfloat16)
+                if n == 20:
+                    break
+                x = x.astype(jnp.float32)  # not
+            after = jnp.ones(3)  # after
+            return x, after
+
+        x, after = run()
+        """
+    )
+    assert program.marked("not") not in program.steps(program.module.x)
+    assert program.steps(program.module.after) == [program.marked("after")]
+
+
 def test_each_thread_is_recorded(program):
     values = program(FUNCTION)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -98,6 +98,11 @@ def test_an_input_that_is_no_number_is_named():
         audit_precision(lambda x: lax.scan(lambda c, x: (c + x, c), 0.0, x)[0], X * jnp.nan)
 
 
+def test_an_input_behind_others_is_named():
+    with pytest.raises(ValueError, match=r"First the input args\[1\] is not"):
+        audit_precision(lambda x, y: x + y, X, X * jnp.nan)
+
+
 def test_what_is_lost_in_a_loop_as_written_alone():
     def f(x):
         def step(carry, _):

@@ -20,7 +20,7 @@ _GIVEN, _WANTED = rf"(?P<given>{_TYPE})", rf"(?P<wanted>{_TYPE})"
 
 # Arguments that say where or which: their types have nothing to do with the others'.
 _INDICES = {"index", "indices", "idx", "item", "start_index", "start_indices"}
-_INDICES |= {"scatter_indices", "segment_ids"}
+_INDICES |= {"scatter_indices", "segment_ids", "padding_config"}
 _CHOICES = {"which", "pred", "condition", "init_val"}
 _SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
 _SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
@@ -185,13 +185,12 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
 
 def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
     site, leaves = call.site, list[RefusedLeaf]()
-    for number, (text, x) in enumerate(named):
+    for place, (text, x) in enumerate(named):
         why = of_argument(x, site)
         # What made an index a float is rather to be changed, but for the line of its use.
         is_made = why.origin is None or why.origin.users.line != site.line
         is_first = kind(call.wanted) == "int" and is_made
-        about = number, text, (x.value,), why, None, is_first
-        leaves.append(RefusedLeaf(*about, argument=x))
+        leaves.append(RefusedLeaf(place, text, (x.value,), why, None, is_first, argument=x))
     text = f"{site.name or 'a call'} refuses the types of what it is given."
     return Finding(text, leaves, call) if leaves else None
 

@@ -129,8 +129,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
     for path, (number, items) in zip(paths, differing):
         for name, results, what in items:
             why, kept = results.lines(number, what)
-            values = (results.aval(number),)
-            about = len(found), call.path(f"result{path}"), values, why
+            about = len(found), call.path(f"result{path}"), (results.aval(number),), why
             found.append(RefusedLeaf(*about, branch=name, kept=kept))
     some = f"{count(differing)} of their result in different types."
     return f"the branches of {call.kind.name} give {some}", found

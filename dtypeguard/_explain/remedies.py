@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from .._carry.split import SplitTree
-from .._leaves.dtypes import is_python_number, is_weak, kind, rank
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
 from .._leaves.groups import FEW, grouped, of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.rows import lost, type_text
@@ -96,7 +96,7 @@ def _remedies(finding: Finding) -> Iterator[Iterator[Remedy]]:
         yield _of_call(finding.of, finding.leaves)
     elif finding.of.is_loop:
         yield _of_loop(finding.of, finding.leaves)
-    elif not is_installed(finding.of.file):  # nobody edits the branches of a package
+    elif any(_line(x.why.origin) for x in finding.leaves):  # not in a package's branches
         by_path = grouped(finding.leaves, lambda leaf: leaf.path)
         key = lambda own: tuple((x.branch, str(x.dtypes[0]), bool(x.kept)) for x in own)
         yield from map(_of_branches, grouped(by_path, key))
@@ -277,11 +277,11 @@ def _of_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Iterator[Remed
         casts = [x for x in leaves if x.dtypes[-1] != to]
         if is_installed(call.site.file):  # what the user made is cast
             casts = [x for x in casts if _line(x.why.origin)]
-        if changes := [*filter(None, (_of_argument(x, to, call.site) for x in casts))]:
+        if changes := [_of_argument(x, to, call.site) for x in casts]:
             yield Remedy(changes, first=frozenset(leaf.number for leaf in casts))
 
 
-def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Change | None:
+def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Change:
     """What to write for one argument: at its source, else in the call."""
     argument, value, why, old = leaf.argument, leaf.values[-1], leaf.why, leaf.dtypes[-1]
     name = (argument and argument.is_whole and argument.text) or leaf.path
@@ -294,7 +294,9 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Change | None:
     if is_python_number(value):
         cast = _PYTHONS[to](value)
         rest = f" a{'n' * (to == 'int')} {to}: {cast!r}{lost(old, dtype) * (cast != value)}"
-        return Change(line, "make", name, rest) if type(cast) is not type(value) else None
+        if type(cast) is type(value) or (to == "float" and dtype_of(cast) != dtype):
+            return Change(line, "give", name, f' as jnp.asarray({value!r}, "{dtype}")')
+        return Change(line, "make", name, rest)
     if made and is_from_there:
         return Change(line, "begin", name, f" as {dtype}{lost(old, dtype)}")
     return Change(line, "cast", name, f" to {dtype}: {_cast(dtype, old)}")

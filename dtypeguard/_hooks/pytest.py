@@ -42,8 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Has the lines that make arrays recorded, once JAX is imported."""
-    is_wanted = item.config.getini(_RECORD)
-    with recording() if is_wanted else contextlib.nullcontext():
+    with recording() if item.config.getini(_RECORD) else contextlib.nullcontext():
         return (yield)
 
 

@@ -361,6 +361,27 @@ def a_check_of_another_library():
     return solve(operator, b)
 
 
+@noted("argument", ("half, 0,", 'half, jnp.asarray(0, "bfloat16"),'))
+def a_number_of_which_python_has_no_such_type():
+    half = jnp.ones(3, BF16)  # named
+    return lax.pad(half, 0, [(1, 1, 0)])  # first
+
+
+@noted("return", ("return x * SCALE", "return x"))
+def a_branch_that_a_package_is_given():
+    nn = need("flax.linen")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            def wide(module, x):
+                return x * SCALE  # first
+
+            return nn.cond(x.sum() > 0, wide, lambda module, x: x.astype(BF16), self, x)
+
+    return Model().init(jax.random.key(0), HALF)
+
+
 @noted("", checked=False)
 def a_kind_that_an_assertion_expects():
     def check(x, kind):

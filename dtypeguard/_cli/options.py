@@ -228,9 +228,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         name = word.partition("=")[0]
         if name in _REPLACED and (name == command or name.startswith("-")):
             print(f"dtypeguard: {name} is replaced: {_REPLACED[name]}.", file=sys.stderr)
+    if command == "plan":
+        command, words = "precision", ["precision", *words[1:]]
     try:
-        plain = ["precision", *words[1:]] if command == "plan" else words
-        return parser().parse_args(plain)
+        return parser().parse_args(words)
     except UsageError as error:
         is_script = command.endswith(".py")
         write = f"Did you mean dtypeguard run {command}?" if is_script else right(command)

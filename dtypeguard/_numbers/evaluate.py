@@ -57,15 +57,19 @@ def bound_product(
 ) -> Leaf:
     """A `dot_general` as XLA can run it.
 
-    A CPU refuses some products of bfloat16 with a float32 result, by the layout that it
-    gives them. It gets the same numbers in float32, of which XLA leaves out no rounding.
+    On a CPU, it refuses some products of bfloat16 with a float32 result, by the layout that
+    it gives them; of two matrices those into which it moves a transposition.
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
     if is_as_given or jax.default_backend() != "cpu":
         return bind(*operands, **params)
-    narrow = lax.optimization_barrier((*operands,))
-    return bind(*(as_dtype(each, wide) for each in narrow), **params)
+    # What `vmap` maps has more axes than it shows.
+    are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)
+    if are_matrices and not params["dimension_numbers"][1][0]:
+        made = bind(*lax.optimization_barrier((*operands,)), **params)
+        return lax.optimization_barrier(made)
+    return bind(*(as_dtype(each, wide) for each in operands), **params)
 
 
 def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:

@@ -81,6 +81,7 @@ audit :opt --inputs :inputs | For an optimizer there are
 lock :opt --inputs :inputs | For an optimizer there are
 lock :step | dtypeguard lock my_script.py:step --inputs
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
+plan :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
 precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
 precision :three --inputs :inputs | audit_precision got
 precision :loss --inputs :x | does not run with what my_script.py:x gives

@@ -65,9 +65,9 @@ class Ranking:
             for line, numbers in by_line.items()
             if line.place
         ]
+        self._named = functools.cache(self._named_by)  # which ends with the search
 
-    @functools.cache  # noqa: B019 (as short-lived as the search)
-    def _named(self, entry: PlanEntry) -> frozenset[int]:
+    def _named_by(self, entry: PlanEntry) -> frozenset[int]:
         """The parts that an entry of a plan names."""
         parts = enumerate(self.parts)
         return frozenset(n for n, part in parts if matches(entry, part.line))

@@ -66,7 +66,8 @@ def test_what_fails_over_types_ends_with_the_note(project):
     assert code == 1
     assert len(re.findall(NOTE, out, re.MULTILINE)) == 3
     forced = r".*\n.*because of \w+ +model.py:5 " if sys.version_info >= (3, 12) else ""
-    becomes = rf"^E +becomes \w+ +model.py:6 {forced}"  # pytest's summary has it again in CI
+    # Lines of the failure alone: in CI, pytest's summary has them again.
+    becomes = rf"^E +becomes \w+ +model.py:6 {forced}"
     assert len(re.findall(becomes, out, re.MULTILINE)) == 3
     assert "site-packages" not in out  # JAX's frames are hidden
 

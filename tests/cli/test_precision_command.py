@@ -90,9 +90,9 @@ def test_dtypes_in_short_and_in_full(command):
         assert code == 0
         found.append(json.loads(out))
     assert found[0] == found[1]
-    assert (found[0]["narrow"], found[0]["wide"]) == ("bfloat16", "float32")
-    assert (found[2]["narrow"], found[2]["wide"]) == ("float16", "float64")
-    assert found[0]["tolerance"] == 1e-4
+    assert (found[0]["run"]["narrow"], found[0]["run"]["wide"]) == ("bfloat16", "float32")
+    assert (found[2]["run"]["narrow"], found[2]["run"]["wide"]) == ("float16", "float64")
+    assert found[0]["run"]["tolerance"] == 1e-4
     assert not jax.config.jax_enable_x64
 
 

@@ -155,19 +155,18 @@ def mnist_vae(file):
 def row(name, device, f, *args):
     global around
     report = audit_precision(f, *args, matmul_precision=device)
-    error = products.off(device, f, *args, without=report.vanishing)
+    vanishing = [path for path, x in report.outputs.items() if x.vanishes]
+    error = products.off(device, f, *args, without=vanishing)
     advised = re.search(r'default_matmul_precision\("(\w+)"\)', str(report))
     level = advised.group(1) if advised else "high"
     around = lambda: jax.default_matmul_precision(level)
     try:  # JAX keeps the trace of a function
-        followed = products.off(
-            device, lambda *args: f(*args), *args, without=report.vanishing
-        )
+        followed = products.off(device, lambda *args: f(*args), *args, without=vanishing)
     finally:
         around = contextlib.nullcontext
     place = report.losses[0].place if report.losses else ""
     numbers = f"{report.error:.2%}", f"{report.error / error:.2f}" if error else ""
-    left = f"{report.mended:.2g}", f"{followed:.2g}", f"{report.price:.0%}"
+    left = f"{report.fixed.error:.2g}", f"{followed:.2g}", f"{report.fixed.price:.0%}"
     print(f"| {name} | {device} | {' | '.join((*numbers, place, *left))} |", flush=True)
 
 

@@ -64,9 +64,9 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     # and what serves in its place.
     _DEPRECATED = {
         "audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)"),
-        "LineCost": ("_costs.costs", "a row of PrecisionReport.costs"),
+        "LineCost": ("_costs.costs", "a row of PrecisionReport.work.costs"),
         "Work": ("_costs.costs", "PrecisionReport.work"),
-        "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions"),
+        "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions.lines"),
         "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
         "PlanSearch": ("_precision.curve", "PrecisionReport.search"),
         "ProductsReport": ("", "PrecisionReport"),

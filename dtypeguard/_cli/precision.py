@@ -71,7 +71,7 @@ def _audited(
     # Without a bound, an error is neither right nor wrong.
     bounds = options.max_error, options.tolerance
     is_within = any(x is not None and report.error <= x for x in bounds)
-    is_good = is_within or not (report.error or report.costs)
+    is_good = is_within or not (report.error or (report.work and report.work.costs))
     return report, is_ok, "green" if is_good else "", None
 
 

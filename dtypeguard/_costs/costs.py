@@ -22,6 +22,23 @@ _LEAST_SHARE = 0.01
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)
 
 
+class LineCost(NamedTuple):
+    """What makes a program compute wider than it is expected to.
+
+    Attributes:
+        origin: the line at which narrow values become wide because of it; None for the
+            operand of a product itself.
+        cause: the line that makes the wide values, a cast or a constant; the path of an
+            input, if that is wide, or its argument, if all of that is.
+        share: the share of the operations of matrix products and convolutions that run wide
+            because of it, alone or together with others.
+    """
+
+    origin: Origin | None
+    cause: Origin | str
+    share: float
+
+
 class Work(NamedTuple):
     """What a program computes, by dtype.
 
@@ -32,14 +49,16 @@ class Work(NamedTuple):
         narrow: the dtype that the program is expected to compute in; None if it has no
             floating numbers.
         wide: the share of the operations that run in wider dtypes.
+        costs: what makes more than a hundredth of them wide, the greatest first.
     """
 
     flops: dict[str, float]
     narrow: str | None = None
     wide: float = 0.0
+    costs: tuple[LineCost, ...] = ()
 
 
-def work_of(graph: Graph, narrow: DType = None) -> Work:
+def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
     """Counts what a program computes."""
     flops = defaultdict[str, float](float)
     for equation, _ in equations(graph):
@@ -52,6 +71,7 @@ def work_of(graph: Graph, narrow: DType = None) -> Work:
         flops=dict(flops),
         narrow=None if narrow is None else str(narrow),
         wide=wide / sum(flops.values()) if wide else 0.0,
+        costs=_line_costs(graph, narrow, inputs) if wide and narrow is not None else (),
     )
 
 
@@ -123,24 +143,7 @@ def operations(eqn: JaxEquation) -> float:
     return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
 
 
-class LineCost(NamedTuple):
-    """What makes a program compute wider than it is expected to.
-
-    Attributes:
-        origin: the line at which narrow values become wide because of it; None for the
-            operand of a product itself.
-        cause: the line that makes the wide values, a cast or a constant; the path of an
-            input, if that is wide, or its argument, if all of that is.
-        share: the share of the operations of matrix products and convolutions that run wide
-            because of it, alone or together with others.
-    """
-
-    origin: Origin | None
-    cause: Origin | str
-    share: float
-
-
-def line_costs(
+def _line_costs(
     graph: Graph, narrow: np.dtype, inputs: dict[str, str]
 ) -> tuple[LineCost, ...]:
     """What makes more than a hundredth of the products wide, the greatest first.

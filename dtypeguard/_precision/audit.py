@@ -1,13 +1,11 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 
-from .._costs.costs import input_names, line_costs, work_of
+from .._costs.costs import input_names, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats, products_named
@@ -21,6 +19,7 @@ from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
+from .rows import Decisions, Fixed, OutputError, PlainRun
 
 
 @public
@@ -163,23 +162,25 @@ def audit_call(
     if products is not None:  # both sides have the numbers as the program has them
         traced = traced._replace(numbers=PythonNumbers())
     graph = Graph(traced.program)
-    work = work_of(graph, narrow) if products is None else None
-    costs = ()
-    if work is not None and work.narrow is not None and work.wide:
-        names = input_names(f, subject.given.paths)
-        costs = line_costs(graph, jnp.dtype(work.narrow), names)
-    setting = {
-        "wide": str(formats.wide),
-        "narrow": formats.narrow and str(formats.narrow),
-        "tolerance": tolerance,
-        "matmul_precision": products and products.name,
-    }
+    work = None
+    if products is None:
+        work = work_of(graph, input_names(f, subject.given.paths), narrow)
+    run = PlainRun(
+        wide=str(formats.wide),
+        narrow=formats.narrow and str(formats.narrow),
+        tolerance=tolerance,
+        matmul_precision=products and products.name,
+    )
     if not subject.has_values:
-        return PrecisionReport(costs=costs, work=work, **setting)
+        return PrecisionReport(work=work, run=run)
     with running(traced, formats):
         prepared = prepare(subject, traced, graph, formats, show_status)
         measures, runs = prepared.measures, prepared.runs
-        compiled = runs.compiled()
+        run = run._replace(
+            compiled=runs.compiled(),
+            is_of_integers=not measures.are_floats,
+            raises=measures.raises,
+        )
         plan = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             plan = searched(prepared, tolerance, inputs, show_status)
@@ -189,37 +190,29 @@ def audit_call(
             remedy = functools.partial(advice_of, formats, traced.has_float64)
             lines = plan and plan.lines
             found = line_losses(measures, runs, tolerance, show_status, remedy, lines)
-        stuck = runs.unmoved() if work else {}
+        unmoved = runs.unmoved() if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
         flipped = runs.flipped(measures.total)
-    paths = traced.paths
-    mended, price = found.run.error, found.run.price
+    fixed = Fixed(found.run.error, found.run.price)
     if plan is not None:
-        mended = plan.plan.error or 0.0
         has_products = work is not None and any(work.flops.values())
         price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
-    counted = [n for n, size in enumerate(runs.own.sizes) if size < math.inf]
+        fixed = Fixed(plan.plan.error or 0.0, price)
+    gone = prepared.vanishing
+    errors = {**dict(enumerate(runs.by_output)), **gone}
+    outputs = {n: OutputError(x, unmoved.get(n), n in gone) for n, x in errors.items()}
     return PrecisionReport(
         error=runs.total,
-        outputs={paths[n]: runs.by_output[n] for n in counted},
+        outputs={traced.paths[n]: output for n, output in outputs.items()},
         losses=found.lines,
-        fix=found.fix,
-        mended=mended,
-        price=price,
-        unmoved={paths[n]: share for n, share in stuck.items() if n in counted},
-        vanishing={paths[n]: error for n, error in prepared.vanishing.items()},
+        fixed=fixed,
+        decisions=Decisions(flipped, runs.decisions),
         not_finite=prepared.not_finite,
-        compiled=compiled,
-        flipped=flipped,
-        decisions=runs.decisions,
         scaling=found.scaling,
         work=work,
-        costs=costs,
         search=plan,
         not_examined=tuple(sorted(measures.program.unknown)),
-        is_of_integers=not measures.are_floats,
-        raises=measures.raises,
+        run=run,
         **compared,
-        **setting,
     )

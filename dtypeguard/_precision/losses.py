@@ -31,10 +31,9 @@ _MOST_PRICE = 0.5
 
 
 class Losses(NamedTuple):
-    """The lines that lose precision, those to compute wider, the run with these."""
+    """The lines that lose precision, the run with some of them wide, one scaled."""
 
     lines: tuple[LineLoss, ...]
-    fix: tuple[LineLoss, ...]
     run: WideRun
     scaling: Scaled | None
 
@@ -70,23 +69,23 @@ def line_losses(
             tried += [number for number in order if number not in important]
         alone = {n: runs.with_wide([n], keeps=True) for n in tried[:_MOST_ALONE]}
         found = _fix(runs, order, [*alone], bound, tolerance is not None)
-    losses = {}
+    losses = list[LineLoss]()
     for number in order:
         if number in important or number in found.lines:
             line, meant = measures.program.lines[number], measures.constant(number)
             wide = alone.get(number)
-            losses[number] = LineLoss(
+            loss = LineLoss(
                 origin=line.origin,
                 share=shares[number] * (1 - flipped),
                 alone=measures.alone(number),
                 left=math.nan if wide is None else wide.left,
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
-                remedy=remedy(line, found.keeps),
+                remedy=remedy(line, found.keeps) if number in found.lines else "",
                 cast=shown_casts([*line.casts]) if line.casts else None,
             )
-    fix = tuple(losses[number] for number in found.lines)
-    return Losses(tuple(losses.values()), fix, found, scaling)
+            losses.append(loss)
+    return Losses((*losses,), found, scaling)
 
 
 def _fix(

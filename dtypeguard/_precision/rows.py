@@ -28,7 +28,7 @@ class LineLoss(NamedTuple):
         dtypes: the dtypes that it rounds to.
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.
-        remedy: what to write, as a sentence.
+        remedy: what to write, as a sentence; empty if the fix does without it.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast
             of state[0].mu['w']"; None if the rounding is the program's own.
     """
@@ -51,6 +51,60 @@ class LineLoss(NamedTuple):
         return place if self.cast is None else f"{place}, {self.cast}"
 
 
+class OutputError(NamedTuple):
+    """How far an output is off.
+
+    Attributes:
+        error: relative to its norm in wide types.
+        unmoved: of an output that is an input with something added, such as params with
+            their updates, the share of the elements that an update moves in wide types and
+            not as written; else None.
+        vanishes: whether rounding alone decides it, on the wide side as well: the gradient
+            of a bias without effect, a sum that cancels exactly. It is more than 5% off,
+            and a change of the inputs by a few roundings of the wide dtype changes it by a
+            tenth of that. It is not counted, unless there is no other output.
+    """
+
+    error: float
+    unmoved: float | None = None
+    vanishes: bool = False
+
+
+class Fixed(NamedTuple):
+    """The program with the lines of the fix, or by the plan.
+
+    Attributes:
+        error: of a run.
+        price: the share of the operations of matrix products that is wide then.
+    """
+
+    error: float = math.nan
+    price: float = math.nan
+
+
+class PlainRun(NamedTuple):
+    """How the program was run, and what a plain run tells beside its error.
+
+    Attributes:
+        wide: the wide dtype.
+        narrow: the dtype that the whole program was run in; None if as written.
+        tolerance: the error that the fix had to reach; None for a tenth of the squared one.
+        matmul_precision: the device, or the precision, of its products; None if their own.
+        compiled: the error as XLA compiles the program here: it may leave out a rounding
+            that is undone at once.
+        is_of_integers: whether no output is floating.
+        raises: whether the program raises as it was run, and does not in wide types.
+    """
+
+    wide: str = ""
+    narrow: str | None = None
+    tolerance: float | None = None
+    matmul_precision: str | None = None
+    compiled: float = math.nan
+    is_of_integers: bool = False
+    raises: bool = False
+
+
 class LineDecision(NamedTuple):
     """A line that decides by floating numbers, and decides otherwise in wide types.
 
@@ -63,6 +117,20 @@ class LineDecision(NamedTuple):
     origin: Origin | None
     flipped: int
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
+
+
+class Decisions(NamedTuple):
+    """Decisions that are others in wide types: masks, orders, branches, indices.
+
+    Attributes:
+        share: that of the squared error which they cause. Negative if they undo what
+            rounding causes.
+        lines: those that decide otherwise, those that do most often first, and the loops
+            that turn another number of times.
+    """
+
+    share: float = 0.0
+    lines: tuple[LineDecision, ...] = ()
 
 
 class Scaled(NamedTuple):

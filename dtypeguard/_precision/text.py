@@ -1,7 +1,7 @@
 """A report of precision as text: what is off, what helps, the lines, what is not seen."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from .._leaves.rows import columns, percent
@@ -52,32 +52,32 @@ def headline(it: Report) -> str:
 def is_beside_rounding(it: Report) -> bool:
     """Whether the answer on a reference is no matter of lines in narrow dtypes."""
     verdicts = {each.verdict for each in it.differences}
-    return "differs" in verdicts or (bool(verdicts) and it.wide == "float64")
+    return "differs" in verdicts or (bool(verdicts) and it.run.wide == "float64")
 
 
 def _setting(it: Report) -> str:
     """How the program was run; empty if as written."""
-    if it.matmul_precision is not None:
-        return products_named(it.matmul_precision).begin
-    return "" if it.narrow is None else f"in {it.narrow}"
+    if it.run.matmul_precision is not None:
+        return products_named(it.run.matmul_precision).begin
+    return "" if it.run.narrow is None else f"in {it.run.narrow}"
 
 
 def _nothing(it: Report) -> str:
-    if it.matmul_precision is not None:
+    if it.run.matmul_precision is not None:
         return (
             f"{_setting(it)} the outputs are the same: there are no float32 products, or "
             "each asks for another precision, or is too small to be rounded, or is of "
             "numbers that rounding keeps."
         )
     so_far = ", as far as they were examined" * bool(it.not_examined)
-    return f"the outputs are those of {it.wide}{so_far}."
+    return f"the outputs are those of {it.run.wide}{so_far}."
 
 
 def _not_finite(it: Report) -> str:
     how = _setting(it) or "as written"
-    if it.raises:
-        return f"the program raises {how}, and does not in {it.wide}."
-    text = f"the outputs are not finite {how}, and are in {it.wide}{_range(it)}"
+    if it.run.raises:
+        return f"the program raises {how}, and does not in {it.run.wide}."
+    text = f"the outputs are not finite {how}, and are in {it.run.wide}{_range(it)}"
     first = it.not_finite
     return f"{text}: {first.place} is the first that is not." if first else f"{text}."
 
@@ -85,10 +85,10 @@ def _not_finite(it: Report) -> str:
 def _off(it: Report) -> str:
     error = percent(it.error)
     off = f"the outputs are {error} off"
-    off = f"{error} of the elements of the outputs differ" if it.is_of_integers else off
+    off = f"{error} of the elements of the outputs differ" if it.run.is_of_integers else off
     off = f"{_setting(it)} {off}".strip()
-    if abs(it.compiled - it.error) > _MUCH * it.error:
-        off += f" ({percent(it.compiled)} as XLA compiles it here)"
+    if abs(it.run.compiled - it.error) > _MUCH * it.error:
+        off += f" ({percent(it.run.compiled)} as XLA compiles it here)"
     return f"{off}{_range(it)}."
 
 
@@ -99,7 +99,7 @@ def _range(it: Report) -> str:
         return ""
     if scaling.scale < 1:
         return f", since gradients overflow {scaling.dtype}"
-    lost = f"{percent(scaling.lost)} of their numbers are 0, and not in {it.wide}"
+    lost = f"{percent(scaling.lost)} of their numbers are 0, and not in {it.run.wide}"
     return f", since gradients underflow {scaling.dtype}: {lost}"
 
 
@@ -111,42 +111,50 @@ def _answer(it: Report) -> list[str]:
         return []
     if it.scaling is not None and not it.fix:
         return [f"With the loss scaled it is {percent(it.scaling.error)}."]
-    if it.error <= (it.tolerance or 0.0):
-        return [f"That is within your {percent(it.tolerance)}."]
-    if it.is_spread and it.tolerance is None:
+    if it.error <= (it.run.tolerance or 0.0):
+        return [f"That is within your {percent(it.run.tolerance)}."]
+    if _is_spread(it) and it.run.tolerance is None:
         return [f"It is spread over {len(it.fix)} lines, and none stands out."]
     if it.fix:
         return [_with_fix(it)]
     if it.search is not None:
         within = "within" if it.search.is_within else "not within"
-        bound = percent(it.tolerance)
-        return [f"By the plan below it is {percent(it.mended)}, {within} {bound}."]
-    if it.flipped > _MOSTLY:
-        return [f"{percent(it.flipped)} of the squared error is decisions; no line helps."]
+        bound = percent(it.run.tolerance)
+        return [f"By the plan below it is {percent(it.fixed.error)}, {within} {bound}."]
+    if it.decisions.share > _MOSTLY:
+        share = percent(it.decisions.share)
+        return [f"{share} of the squared error is decisions; no line helps."]
     return ["No line helps."]
+
+
+def _is_spread(it: Report) -> bool:
+    """Whether the error is spread over many lines, and not even a few stand out."""
+    most, *others = sorted((x.share for x in it.losses), reverse=True) or [0.0]
+    return len(it.fix) > 3 and most < 0.5 and most + sum(others[:2]) < 0.75
 
 
 def _with_fix(it: Report) -> str:
     count = len(it.fix)
     place = it.fix[0].place.partition(",")[0]  # a cast of dtypeguard has its path behind it
     lines = place if count == 1 else f"these {count} lines"
-    how = f"in {it.wide}" if it.matmul_precision is None else "at a higher precision"
-    text = f"With {lines} {how} it is {percent(it.mended)}"
-    if it.price > _MOSTLY and it.matmul_precision is None:
+    (error, price), (wide, _, tolerance, device, *_) = it.fixed, it.run
+    how = f"in {wide}" if device is None else "at a higher precision"
+    text = f"With {lines} {how} it is {percent(error)}"
+    if price > _MOSTLY and device is None:
         but = ", but so" if makes_all_wide(it) else ", and"
-        text += f"{but} {percent(it.price)} of the matrix products become {it.wide}"
-    if it.tolerance is None:
+        text += f"{but} {percent(price)} of the matrix products become {wide}"
+    if tolerance is None:
         return f"{text}."
-    if it.mended <= it.tolerance:
-        return f"{text}, within your {percent(it.tolerance)}."
-    return f"{text}: no choice of lines reaches your {percent(it.tolerance)}."
+    if error <= tolerance:
+        return f"{text}, within your {percent(tolerance)}."
+    return f"{text}: no choice of lines reaches your {percent(tolerance)}."
 
 
 def makes_all_wide(it: Report) -> bool:
     """Whether the fix helps since nearly all that comes after is wide as well."""
-    is_cause = sum(each.share for each in it.fix) > _MOSTLY * (1 - it.flipped)
-    is_of_products = it.matmul_precision is not None
-    return it.price > _MOSTLY and it.tolerance is None and not (is_cause or is_of_products)
+    is_cause = sum(each.share for each in it.fix) > _MOSTLY * (1 - it.decisions.share)
+    is_asked = it.run.tolerance is not None or it.run.matmul_precision is not None
+    return it.fixed.price > _MOSTLY and not is_cause and not is_asked
 
 
 # The lines
@@ -162,7 +170,7 @@ def rows(it: Report) -> list[str]:
     """The table of losses."""
     heads = "part of error", "off alone", "left if wide", "line", "rounds to", ""
     # Beside decisions, parts are those of what rounding alone causes.
-    by_rounding = 1 - it.flipped if _MOSTLY < it.flipped < 1 else 1.0
+    by_rounding = 1 - it.decisions.share if _MOSTLY < it.decisions.share < 1 else 1.0
     table: list[Sequence[str]] = [heads]
     for loss in _shown(it):
         part = loss.share / by_rounding
@@ -181,17 +189,17 @@ def rows(it: Report) -> list[str]:
 
 def _shown(it: Report) -> Sequence[LineLoss]:
     """The losses of the table: where decisions matter, few have a share."""
-    if it.flipped <= _MOSTLY:
+    if it.decisions.share <= _MOSTLY:
         return it.losses
     return [x for n, x in enumerate(it.losses) if n < _MOST_LOSSES or x in it.fix]
 
 
 def decided(it: Report) -> list[str]:
     """What decisions that flipped cause, and where."""
-    if not it.decisions:
+    if not it.decisions.lines:
         return []
-    how = "cancels" if it.flipped < 0 else percent(it.flipped)
-    text = "decisions that flipped" + f": {how}" * (not it.is_of_integers)
+    how = "cancels" if it.decisions.share < 0 else percent(it.decisions.share)
+    text = "decisions that flipped" + f": {how}" * (not it.run.is_of_integers)
     rows = [
         (
             percent(each.flipped / each.count),
@@ -199,7 +207,7 @@ def decided(it: Report) -> list[str]:
             "inside JAX" if each.origin is None else place_of(each.origin),
             _code_of(each.origin),
         )
-        for each in it.decisions[:_MOST_DECISIONS]
+        for each in it.decisions.lines[:_MOST_DECISIONS]
     ]
     return [text, *columns(rows)]
 
@@ -211,29 +219,30 @@ def advice(it: Report) -> list[str]:
         power = math.log2(it.scaling.scale)
         scale = f"{it.scaling.scale:.0f}" if power >= 0 else f"2**{power:.0f}"
         told.append(
-            f"Multiply the loss by {scale}, and divide the gradients by it in {it.wide}: "
-            f"{percent(it.scaling.error)} off. Or keep the params in {it.wide}."
+            f"Multiply the loss by {scale}, and divide the gradients by it in "
+            f"{it.run.wide}: {percent(it.scaling.error)} off. Or keep the params in "
+            f"{it.run.wide}."
         )
     if it.search is not None:
         curve = (f"  {row}" for row in it.search.rows())
         return [*told, f"For dtypeguard.autocast, a {it.search.headline}", *curve]
-    if it.is_spread or makes_all_wide(it):
+    if _is_spread(it) or makes_all_wide(it):
         return told
     return [*told, *dict.fromkeys(loss.remedy for loss in it.fix)]
 
 
 def _costs(it: Report) -> list[str]:
     """The table of what makes products wide."""
-    if not it.costs or it.narrow is not None:  # where all is as if it were narrow
-        return []
+    if it.work is None or not it.work.costs or it.run.narrow is not None:
+        return []  # with `narrow`, all is as if it were narrow
     told = [] if math.isnan(it.error) else [f"costs: {_wide_work(it)}"]
     table: list[Sequence[str]] = [("share", "line", "made wide by", "")]
-    for cost in it.costs[:_MOST_COSTS]:
+    for cost in it.work.costs[:_MOST_COSTS]:
         line = "" if cost.origin is None else place_of(cost.origin)
         made = "itself" if cost.cause == cost.origin else place_of(cost.cause)
         code = _code_of(cost.cause if isinstance(cost.cause, Origin) else cost.origin)
         table.append((f"{100 * cost.share:.0f}%", line, made, code))
-    more = len(it.costs) - _MOST_COSTS
+    more = len(it.work.costs) - _MOST_COSTS
     rest = [f"{more} more are in to_json()."] * (more > 0)
     return [*told, *(f"  {row}" for row in columns(table)), *rest]
 
@@ -258,15 +267,15 @@ def _code_of(origin: Origin | None) -> str:
 def notes(it: Report) -> list[str]:
     """What else is to be known, a sentence each."""
     told = [] if _is_stuck(it) else _updates(it)
-    if len(it.outputs) >= 3 and 0 < it.error < math.inf:
-        worst = ", ".join(_named(it.outputs)[:_MOST_NAMED])
-        told.append(f"Furthest off of {len(it.outputs)} outputs: {worst}.")
-    if it.vanishing:
-        is_all = {*it.vanishing} == {*it.outputs}
-        counted = "counted, since there are no others" if is_all else "not counted"
+    vanishing, counted = ([*_named(it, x)] for x in (True, False))
+    if len(counted or vanishing) >= 3 and 0 < it.error < math.inf:
+        worst = ", ".join((counted or vanishing)[:_MOST_NAMED])
+        told.append(f"Furthest off of {len(counted or vanishing)} outputs: {worst}.")
+    if vanishing:
+        how = "not counted" if counted else "counted, since there are no others"
         told.append(
-            f"0 but for rounding, in {it.wide} as well, or made of such values, and "
-            f"{counted}: {_few(_named(it.vanishing))}."
+            f"0 but for rounding, in {it.run.wide} as well, or made of such values, and "
+            f"{how}: {_few(vanishing)}."
         )
     if it.not_examined:
         named = _few(it.not_examined)
@@ -274,28 +283,36 @@ def notes(it: Report) -> list[str]:
     return told
 
 
+def _stuck(it: Report) -> dict[str, float]:
+    """The outputs of whose updates rounding takes a part away, with that part."""
+    counted = {path: x.unmoved or 0.0 for path, x in it.outputs.items() if not x.vanishes}
+    return {path: share for path, share in counted.items() if share > 0.01}
+
+
 def _is_stuck(it: Report) -> bool:
     """Whether rounding takes most of an update away, which comes first then."""
-    return max(it.unmoved.values(), default=0.0) > _MOSTLY
+    return max(_stuck(it).values(), default=0.0) > _MOSTLY
 
 
 def _updates(it: Report) -> list[str]:
     """What rounding does to updates, which the error of one step hardly shows."""
-    stuck = {path: share for path, share in it.unmoved.items() if share > 0.01}
+    stuck = _stuck(it)
     if not stuck:
         return []
     most = max(stuck, key=stuck.__getitem__)
     also = f", and in {len(stuck) - 1} more" * (len(stuck) > 1)
     return [
         f"Rounding takes the update away in {percent(stuck[most])} of the elements of "
-        f"{most or 'the output'}{also}: keep it in {it.wide}, or write {STOCHASTICALLY}."
+        f"{most or 'the output'}{also}: keep it in {it.run.wide}, or write "
+        f"{STOCHASTICALLY}."
     ]
 
 
-def _named(errors: dict[str, float]) -> list[str]:
-    """Outputs with their errors, the greatest first."""
-    worst = sorted(errors, key=lambda path: -errors[path])
-    return [f"{x or 'the output'} ({percent(errors[x])})" for x in worst]
+def _named(it: Report, vanish: bool) -> Iterator[str]:
+    """The outputs that vanish or the others, with their errors, the greatest first."""
+    for path, row in sorted(it.outputs.items(), key=lambda each: -each[1].error):
+        if row.vanishes == vanish:
+            yield f"{path or 'the output'} ({percent(row.error)})"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """Audits of a step: its carry, the lines, the errors, the advice."""
 
+import dataclasses
+import gc
 from typing import NamedTuple
 
 import jax
@@ -104,6 +106,37 @@ def test_advice_for_a_first_carry_that_is_weak():
     assert audit(guarded, dtypeguard.strong(weak)).ok
     two = audit(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
+
+
+@dataclasses.dataclass
+class Carry:
+    """No tree to JAX."""
+
+    x: object
+
+
+async def later(x):
+    return x
+
+
+def yields(x):
+    yield x
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
+@pytest.mark.parametrize(
+    ("step", "remedy"),
+    [
+        (Carry, "jax.tree_util.register_dataclass(Carry) makes it one"),
+        (later, "write def in place of async def"),
+        (yields, "write return in place of yield"),
+        (lambda x: "text", "return an array of jnp.float32"),
+    ],
+)
+def test_what_comes_back_as_no_array(step, remedy):
+    report = audit(lambda x: step(x), jnp.ones(3, F32))
+    assert report.refusal.splitlines()[1].endswith(remedy)
+    gc.collect()
 
 
 def test_nothing_runs_and_nothing_is_allocated():

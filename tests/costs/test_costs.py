@@ -149,8 +149,8 @@ def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transfo
     report = audit_precision(change(f), *args)
     mended, args = plant(mended=True)
     after = audit_precision(change(mended), *args)
-    assert len(report.costs) == 1, report
-    (cost,) = report.costs
+    assert len(report.work.costs) == 1, report
+    (cost,) = report.work.costs
     if plant in (weights, forgotten):
         assert cost.cause == "params['b']"
     else:
@@ -160,7 +160,7 @@ def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transfo
     assert saved == pytest.approx(cost.share * total), (report, after)
     assert cost.share > 0.15
     assert sum(after.work.flops.values()) == total
-    assert after.costs == ()
+    assert after.work.costs == ()
     assert after.work.wide == 0
     assert math.isnan(report.error)
 
@@ -172,7 +172,7 @@ def test_what_jax_widens_within_a_line_is_no_cost():
         return mean(h @ w)
 
     report = audit_precision(jax.grad(f), W, X)
-    assert report.costs == ()
+    assert report.work.costs == ()
     assert report.work.wide == 0
 
 
@@ -186,7 +186,7 @@ def test_calls_and_loops_add_no_source():
         return h.at[n].add(1) @ w
 
     report = audit_precision(f, W, X)
-    (cost,) = report.costs
+    (cost,) = report.work.costs
     assert cost.cause.code == "h = x.astype(F32)"
     assert cost.share == report.work.wide == 1
 
@@ -262,7 +262,7 @@ def test_which_dtype_a_program_should_compute_in():
 
     report = audit_precision(f, params, shape(16, 8, dtype=F32))
     assert report.work.narrow == "bfloat16"
-    assert [cost.cause for cost in report.costs] == ["params['b']"]
+    assert [cost.cause for cost in report.work.costs] == ["params['b']"]
     # The moments of Adam are float32 beside bfloat16 params.
     opt = dtypeguard.guard(optax.adam(1e-3, mu_dtype=F32))
     state = jax.eval_shape(opt.init, shape(8, 8))
@@ -273,13 +273,13 @@ def test_which_dtype_a_program_should_compute_in():
 
     report = audit_precision(step, W, state, X)
     assert report.work.narrow == "bfloat16"
-    assert report.costs == ()
+    assert report.work.costs == ()
     # A float32 program has no costs, unless it is asked what it would be in bfloat16.
     x = shape(16, 8, dtype=F32)
     f = lambda params, x: mean(jnp.tanh(x @ params["a"]) @ params["b"])
-    assert audit_precision(f, params, x).costs == ()
+    assert audit_precision(f, params, x).work.costs == ()
     report = audit_precision(f, params, x, narrow=BF16)
-    assert {cost.cause for cost in report.costs} == {"params", "x"}
+    assert {cost.cause for cost in report.work.costs} == {"params", "x"}
     assert report.work.wide == 1
 
 
@@ -322,7 +322,7 @@ INPUTS = [an_array, one_of_the_params]
 def test_an_input_is_named_by_its_path(plant):
     f, args, causes = plant()
     report = audit_precision(f, *shapes(args))
-    assert {cost.cause for cost in report.costs} == {*causes}
-    assert all(cost.share > 0.05 for cost in report.costs)
+    assert {cost.cause for cost in report.work.costs} == {*causes}
+    assert all(cost.share > 0.05 for cost in report.work.costs)
     narrow = lambda x: x.astype(BF16) if x.dtype == F32 else x
-    assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).costs == ()
+    assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).work.costs == ()

@@ -173,7 +173,7 @@ def test_a_solver_takes_the_steps_that_are_followed():
     exact = solved(w.astype(F32), y.astype(F32))
     off = jnp.linalg.norm(solved(w, y).astype(F32) - exact) / jnp.linalg.norm(exact)
     assert report.error == pytest.approx(float(off), rel=1e-3)
-    assert report.decisions
+    assert report.decisions.lines
 
 
 def test_wide_types_that_are_finite_with_their_own_decisions_alone():
@@ -188,4 +188,4 @@ def test_wide_types_that_are_finite_with_their_own_decisions_alone():
     exact = f(x.astype(F32), y.astype(F32))
     off = jnp.linalg.norm(f(x, y) - exact) / jnp.linalg.norm(exact)
     assert report.error == pytest.approx(float(off), rel=1e-3)
-    assert [line.flipped for line in report.decisions] == [1]
+    assert [line.flipped for line in report.decisions.lines] == [1]

@@ -42,7 +42,6 @@ def test_a_program_in_wide_types_has_nothing_to_report():
 
 def test_a_healthy_program_does_not_read_like_a_list_of_faults():
     report = audit_precision(spread, normal(0, 16, 4))
-    assert report.is_spread, report
     assert "none stands out" in str(report)
     assert "Compute" not in str(report)
 
@@ -56,7 +55,7 @@ def test_the_whole_program_as_if_it_were_narrow():
 
     args = normal(0, 16, 8, dtype=F32), normal(1, 8, 8, dtype=F32)
     report = audit_precision(loss, *args, narrow=BF16)
-    assert report.narrow == "bfloat16"
+    assert report.run.narrow == "bfloat16"
     assert report.error > 1e-3
     within = audit_precision(loss, *args, narrow=BF16, tolerance=report.error / 3)
     assert within.fix
@@ -69,9 +68,9 @@ def test_it_changes_no_flag_and_says_what_it_measured():
     assert not jax.config.jax_enable_x64
     found = json.loads(report.to_json())
     assert found["losses"][0]["constant"] == "0.999 -> 1"
-    assert found["wide"] == "float32"
+    assert found["run"]["wide"] == "float32"
     double = audit_precision(lambda x: jnp.sum(jnp.sin(x)), jnp.arange(9.0))
-    assert double.wide == "float64"
+    assert double.run.wide == "float64"
     assert 0 < double.error < 1e-5
     assert not jax.config.jax_enable_x64
 
@@ -233,7 +232,7 @@ def test_a_line_that_only_flips_decisions_is_the_fix():
     report = audit_precision(
         f, 1 + normal(0, 256, dtype=F32) * 0.002, normal(1, 256, 64, dtype=BF16)
     )
-    assert report.flipped == 1
+    assert report.decisions.share == 1
     assert [each.origin.code for each in report.fix] == ["scores = x.astype(BF16) * 1.3"]
     assert report.left == 0
 
@@ -264,6 +263,6 @@ def test_turns_of_a_loop_under_vmap_are_decisions():
 
     a = (jnp.abs(normal(0, 40, dtype=F32)) * 30 + 1).astype(BF16)
     report = audit_precision(jax.vmap(root), a)
-    assert report.decisions
-    assert 0.3 < report.flipped < 0.9
+    assert report.decisions.lines
+    assert 0.3 < report.decisions.share < 0.9
     assert "decisions that flipped" in str(report)

@@ -216,7 +216,7 @@ def test_a_program_that_raises_in_narrow_types_is_infinitely_far_off():
     assert any(entry.error == np.inf for entry in found.plan.entries)
     report = audit_precision(f, *args, narrow=BF16)
     assert report.error == np.inf
-    assert report.mended < 0.02
+    assert report.fixed.error < 0.02
 
 
 def test_what_is_held_out_counts_for_a_search_as_for_a_check(tmp_path):

@@ -66,7 +66,7 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     written = program(source, tmp_path / "written.py")
     report = audit_precision(written.f, *written.inputs, matmul_precision=device)
     error = products.off(device, written.f, *written.inputs)
-    assert report.matmul_precision == device
+    assert report.run.matmul_precision == device
     assert error > 1e-4
     assert report.error == pytest.approx(error, rel=0.2)
     number, line = next(x for x in enumerate(source.splitlines(), 1) if "# loses" in x[1])
@@ -80,7 +80,7 @@ def test_error_line_and_remedy_are_those_of_the_interpreter(name, device, tmp_pa
     edited = source.replace(line, f"{indent}{told[1]}\n    {line}")
     mended = program(edited, tmp_path / "edited.py")
     left = products.off(device, mended.f, *mended.inputs)
-    assert report.mended == pytest.approx(left, rel=0.25)
+    assert report.fixed.error == pytest.approx(left, rel=0.25)
     assert left < 0.4 * error
     if device != "bfloat16":
         return
@@ -272,8 +272,8 @@ def test_the_fix_reaches_the_tolerance_at_the_lowest_price(tmp_path):
         )
         fix = tuple(sorted(loss.origin.line for loss in report.fix))
         assert work(fix) == work(best)
-        assert report.mended <= tolerance
-        assert report.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
+        assert report.fixed.error <= tolerance
+        assert report.fixed.price == pytest.approx(work(best) / work(MULTIPLIED), abs=1e-6)
 
 
 def test_of_a_package_the_call_is_to_be_precise(tmp_path):
@@ -293,7 +293,7 @@ def f(x):
     assert loss.remedy == remedy
     edited = text.replace(call, f"    {around}\n    {call}")
     edited = program(edited, tmp_path / "edited.py")
-    assert products.off("a100", edited.f, A) == report.mended == 0
+    assert products.off("a100", edited.f, A) == report.fixed.error == 0
 
 
 def test_on_an_a100_high_is_no_remedy():

@@ -99,13 +99,13 @@ def test_the_error_is_what_a_user_measures(name):
     report = audit_precision(f, *args)
     assert report.error == pytest.approx(measured(f, *args), rel=0.2), report
     decides = name not in ("smooth", "branch", "early exit", "max-pool")
-    assert bool(report.decisions) == decides, report
+    assert bool(report.decisions.lines) == decides, report
 
 
 def test_masks_that_flip_are_a_row_of_their_own():
     report = audit_precision(*PROGRAMS["relu"][:1], *PROGRAMS["relu"][1])
-    assert report.flipped > 0.75
-    (line,) = report.decisions
+    assert report.decisions.share > 0.75
+    (line,) = report.decisions.lines
     assert line.origin.code == "x = jax.nn.relu(x @ w)"
     assert line.count == 3 * 128 * 64
     assert 0 < line.flipped < line.count / 100
@@ -116,7 +116,7 @@ def test_a_loop_that_turns_another_number_of_times():
     f = lambda x: lax.while_loop(lambda x: jnp.all(x < 3), lambda x: x + 0.02, x)
     x = jnp.zeros(3, BF16)
     report = audit_precision(f, x)
-    assert report.decisions
+    assert report.decisions.lines
     assert report.error == pytest.approx(measured(f, x), rel=0.01)
 
 
@@ -190,7 +190,7 @@ def test_what_stays_wide_goes_through_loops_and_branches(loop):
     report = audit_precision(f, normal(0, 50))
     assert report.error > 1e-3
     assert report.left == 0
-    assert report.mended == 0
+    assert report.fixed.error == 0
 
 
 def small_loss(scale, params, x):
@@ -276,14 +276,14 @@ def test_the_share_that_differs(name):
     share = np.mean(made != exact)
     assert 0 < share < 0.5
     assert report.error == pytest.approx(share, rel=0.05)
-    assert report.is_of_integers
+    assert report.run.is_of_integers
     assert report.headline.endswith("% of the elements of the outputs differ.")
     assert report.losses[0].origin.code == "h = x + 20"
     assert report.fix == report.losses[:1]
-    assert report.mended == 0
+    assert report.fixed.error == 0
     assert report.losses[0].share > 0.5
     assert sum(loss.share for loss in report.losses) == pytest.approx(1, abs=0.05)
-    (line, *_) = report.decisions
+    (line, *_) = report.decisions.lines
     assert line.flipped == pytest.approx(share * line.count, rel=0.1) or name != "argmax"
 
 

@@ -101,7 +101,7 @@ def test_decisions_that_flip_are_rounding_and_are_named():
     report = audit_precision(f, *args, reference=references.run(f, args, F32))
     assert report.differences[0].verdict == "rounding"
     text = str(report)
-    assert report.flipped > 0.01
+    assert report.decisions.share > 0.01
     assert "decisions that flipped" in text
     assert "; rounding explains it." in text.splitlines()[0]
 

@@ -103,18 +103,6 @@ def _with_a_parameter(
 drift()(_with_a_parameter())
 
 
-def _closing_over():
-    constant = jnp.arange(1, 4) / 2  # operand: constant_closed_over
-
-    def constant_closed_over(leaf, grad, count, key):
-        return leaf * constant  # promotion: constant_closed_over
-
-    return constant_closed_over
-
-
-drift()(_closing_over())
-
-
 @drift()
 def inside_cond_branch(leaf, grad, count, key):
     wide = jnp.ones(3, F32)  # operand: inside_cond_branch
@@ -175,13 +163,6 @@ def helper_schedule(leaf, grad, count, key):
 def dtype_taken_from_the_gradient(leaf, grad, count, key):
     moved = leaf * 2
     return moved.astype(grad.dtype)  # promotion: dtype_taken_from_the_gradient
-
-
-@drift()
-def accumulated_in_float32(leaf, grad, count, key):
-    wide = leaf.astype(F32)  # promotion: accumulated_in_float32
-    wide = wide + grad.astype(F32)
-    return wide
 
 
 @drift()

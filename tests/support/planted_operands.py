@@ -63,39 +63,6 @@ def key_value_cache(jit):
     return write(jnp.zeros((8, 3), BF16), jnp.ones(3, BF16))
 
 
-@refused("lhs = images", "float32[1,1,8,8]")
-def convolution_of_normalized_images(jit):
-    @jit
-    def forward(images, kernel):
-        mean = jnp.asarray(0.5, F32)  # forced: convolution_of_normalized_images
-        images = images - mean  # made: convolution_of_normalized_images
-        return lax.conv(images, kernel, (1, 1), "SAME")
-
-    return forward(jnp.ones((1, 1, 8, 8), BF16), jnp.ones((1, 1, 3, 3), BF16))
-
-
-@refused("on_true = reset", "float32[3]")
-def reset_of_an_environment(jit):
-    @jit
-    def step(done, state):
-        reset = jnp.zeros(3)  # made: reset_of_an_environment
-        return lax.select(done, reset, state)
-
-    return step(jnp.ones(3, bool), jnp.zeros(3, I32))
-
-
-@refused("updates = grads", "float32[2,3]")
-def scatter_of_gradients(jit):
-    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-
-    @jit
-    def add(table, ids, grads):
-        grads = grads * jnp.float32(0.1)  # made: scatter_of_gradients
-        return lax.scatter_add(table, ids[:, None], grads, numbers)
-
-    return add(jnp.zeros((8, 3), BF16), jnp.arange(2), jnp.ones((2, 3), BF16))
-
-
 @refused("update = step", "float32[3]")
 def in_the_body_of_a_while_loop(jit):
     rate = jnp.asarray([1, 2, 3], F32)  # forced: in_the_body_of_a_while_loop
@@ -137,12 +104,6 @@ def index_of_a_bin(jit):
         return table[place]
 
     return density(jnp.ones(8), jnp.float32(0.5))  # forced: index_of_a_bin
-
-
-@refused("shape[0] = rows", "float32[]")
-def shape_of_zeros(jit):
-    rows = np.float32(8) / 2  # made: shape_of_zeros
-    return jit(lambda: jnp.zeros((rows, 3)))()
 
 
 @refused("x = three", "int32[]")
@@ -195,23 +156,6 @@ def strict_optimizer(jit):
     return step(grads, state)
 
 
-@refused("update = key", "float32[1,1,2,2]")
-def cache_of_flax(jit):
-    linen = need("flax.linen")
-    attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
-    key = jax.random.key(0)
-    variables = attention.init(key, jnp.ones((1, 3, 4)))  # forced in jit: cache_of_flax
-    params, cache = variables["params"], variables["cache"]
-    cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
-
-    @jit
-    def step(cache, x):
-        state = {"params": params, "cache": cache}
-        return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
-
-    return step(cache, jnp.ones((1, 1, 4), F32))
-
-
 @refused("y = self.scale", "float32[]")
 def field_of_an_object(jit):
     class Trainer:
@@ -238,20 +182,6 @@ def module_of_nnx(jit):
 
     run = lambda block, x: block(x)
     return (nnx.jit(run) if jit is jax.jit else run)(Block(), jnp.ones(3, BF16))
-
-
-@refused("g", "float32[3]", strict=True)
-def strict_momentum_in_a_scan(jit):
-    opt = optax.trace(0.9)
-    params = {"w": jnp.ones(3, BF16)}
-    rate = jnp.asarray([1, 2, 3], F32)  # made: strict_momentum_in_a_scan
-
-    def body(state, x):
-        grads = {"w": rate}
-        updates, state = opt.update(grads, state)
-        return state, updates
-
-    return jit(lambda state: lax.scan(body, state, None, 2))(opt.init(params))
 
 
 @refused("b", "float32[3]", strict=True)

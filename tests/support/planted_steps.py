@@ -110,20 +110,6 @@ def loss_scale(scale, finite):
     return jnp.where(finite, grown, halved)  # promotion: loss_scale
 
 
-@drift(
-    "cache['k'][0]",
-    "bfloat16",
-    "float32",
-    {"k": [struct(BF16, 4, 2)], "v": [struct(BF16, 4, 2)]},
-    struct(BF16, 4, 2),
-)
-def key_value_cache(cache, x):
-    positions = jnp.arange(4, dtype=F32)[:, None]  # operand: key_value_cache
-    keys = x * jnp.cos(positions)
-    new = jnp.where(x > 0, keys, cache["k"][0])  # promotion: key_value_cache
-    return {"k": [new], "v": [x]}
-
-
 @drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
 @functools.partial(jax.jit, static_argnums=1)
 def static_argument_of_a_jit(x, size):
@@ -199,12 +185,6 @@ def x64_argmax(count, x):
     return count + best  # promotion: x64_argmax
 
 
-@drift("key", "uint32", "float32", struct(jnp.uint32, 2))
-def lost_key(key):
-    new, _ = jax.random.split(key)
-    return jax.random.uniform(new, (2,))  # promotion: lost_key # operand: lost_key
-
-
 @drift("x", "bfloat16", "float32", struct(BF16))
 def under_vmap(x):
     wide = jnp.ones(3, F32)  # operand: under_vmap
@@ -234,12 +214,6 @@ def index_of_the_promoted_leaf(state):
 def weak_beside_ones(x, n):
     rate = 1 / (n + 1.0)
     return x - rate * jnp.ones(3)  # promotion: weak_beside_ones # operand: weak_beside_ones
-
-
-@drift("spread", "bfloat16", "float32", struct(BF16), struct(BF16, 8, 3))
-def spread_of_what_is_wide(spread, rows):
-    wide = rows.astype(F32)  # operand: spread_of_what_is_wide
-    return 0.9 * spread + 0.1 * wide.std(0)  # promotion: spread_of_what_is_wide
 
 
 @drift("w", "bfloat16", "float32", struct(BF16, 3, 3), struct(F32, 2, 3))

@@ -1,6 +1,5 @@
-"""Random numeric programs as source: in mixed dtypes, in float64, or with lines widened."""
+"""Random numeric programs as source: in mixed dtypes, or in float64."""
 
-import ast
 import linecache
 import random
 
@@ -91,7 +90,7 @@ def source(seed: int, lines: int = 6) -> str:
 def compiled(text: str, name: str, wide: bool = False):
     """The function of a source; with `wide`, all its dtypes are float64."""
     known = dict.fromkeys(DTYPES, jnp.float64) if wide else dict(DTYPES)
-    known |= {"jax": jax, "jnp": jnp, "np": np, "lax": lax, "W": widened}
+    known |= {"jax": jax, "jnp": jnp, "np": np, "lax": lax}
     known |= {"I": jnp.array([2, 0, 3, 1], np.int32), "J": jnp.array([1, 3], np.int32)}
     known |= {"M": np.arange(16).reshape(4, 4) % 3 == 0, "K": jax.random.key(3)}
     linecache.cache[name] = len(text), None, text.splitlines(True), name
@@ -104,28 +103,3 @@ def inputs(seed: int) -> list[jax.Array]:
     choose = np.random.default_rng(seed)
     dtypes = choose.permutation(list(DTYPES.values()))
     return [jnp.asarray(choose.normal(size=(SIZE, SIZE))).astype(d) for d in dtypes]
-
-
-def widened(x):
-    """What a line is given, in float32."""
-    is_narrow = jnp.issubdtype(getattr(x, "dtype", int), jnp.floating) and x.itemsize < 4
-    return x.astype(jnp.float32) if is_narrow else x
-
-
-class _Widen(ast.NodeTransformer):
-    def visit_Name(self, node):
-        if node.id in ("BF16", "F16"):
-            return ast.Name("F32", node.ctx)
-        is_value = node.id in "xyz" or (node.id[0] == "v" and node.id[1:].isdigit())
-        is_read = is_value and isinstance(node.ctx, ast.Load)
-        return ast.Call(ast.Name("W", ast.Load()), [node], []) if is_read else node
-
-
-def followed(text: str, lines: set[int]) -> str:
-    """The source with these lines in float32, as an audit advises."""
-    (function,) = ast.parse(text).body
-    assert isinstance(function, ast.FunctionDef)
-    for statement in function.body:
-        if statement.lineno in lines:
-            _Widen().visit(statement)
-    return ast.unparse(ast.fix_missing_locations(function))

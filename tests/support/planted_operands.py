@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from helpers import need
 from jax import lax
 
-BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
+BF16, F32 = jnp.bfloat16, jnp.float32
 MEAN = np.zeros(3, np.float64)  # forced: numpy_in_64_bits
 
 
@@ -76,16 +75,6 @@ def in_the_body_of_a_while_loop(jit):
     return jit(run)(jnp.ones((4, 3), BF16))
 
 
-@refused("y = other", "float32[3]")
-def in_a_branch(jit):
-    @jit
-    def choose(flag, x):
-        other = jnp.linspace(0, 1, 3)  # made: in_a_branch
-        return lax.cond(flag, lambda x: lax.mul(x, other), lambda x: x, x)
-
-    return choose(True, jnp.ones(3, BF16))
-
-
 @refused("y = fresh", "float32[3]", strict=True)
 def strict_where(jit):
     @jit
@@ -94,16 +83,6 @@ def strict_where(jit):
         return jnp.where(old > 0, old, fresh)
 
     return keep(jnp.ones(3, BF16))
-
-
-@refused("index = place", "float32[]")
-def index_of_a_bin(jit):
-    @jit
-    def density(table, x):
-        place = jnp.floor(x * 4)  # made: index_of_a_bin
-        return table[place]
-
-    return density(jnp.ones(8), jnp.float32(0.5))  # forced: index_of_a_bin
 
 
 @refused("x = three", "int32[]")
@@ -118,7 +97,7 @@ def counter_among_the_params(jit):
     def loss(params, x):
         return jnp.sum(params["w"] * x)
 
-    calls = jnp.zeros((), I32)  # made: counter_among_the_params
+    calls = jnp.zeros((), jnp.int32)  # made: counter_among_the_params
     params = {"w": jnp.ones(3), "calls": calls}
     x = jnp.ones(3)
     return jit(lambda x: jax.grad(loss)(params, x))(x)
@@ -166,22 +145,6 @@ def field_of_an_object(jit):
             return lax.mul(jnp.sum(w), self.scale)
 
     return jit(jax.grad(Trainer().loss))(jnp.ones(3, BF16))
-
-
-@refused("y = self.scale", "float32[]")
-def module_of_nnx(jit):
-    nnx = need("flax.nnx")
-
-    class Block(nnx.Module):
-        def __init__(self):
-            self.weight = nnx.Param(jnp.ones(3, BF16))
-            self.scale = jnp.ones((), F32)  # made: module_of_nnx
-
-        def __call__(self, x):
-            return lax.mul(jnp.sum(x * self.weight[...]), self.scale)
-
-    run = lambda block, x: block(x)
-    return (nnx.jit(run) if jit is jax.jit else run)(Block(), jnp.ones(3, BF16))
 
 
 @refused("b", "float32[3]", strict=True)

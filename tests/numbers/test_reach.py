@@ -132,7 +132,6 @@ FLAGS = {
     "promotion": lambda: jax.numpy_dtype_promotion("strict"),
     "no jit": jax.disable_jit,
     "NaNs are errors": lambda: jax.debug_nans(True),
-    "x64": lambda: set_x64(True),
 }
 
 

@@ -52,6 +52,7 @@ BINARY = (
     "complex"
 )
 SCATTERS = "scatter scatter_add scatter_sub scatter_mul scatter_min scatter_max"
+ALONG = "cumsum cumprod cummax cummin cumlogsumexp"
 OF_ONE = {
     "acosh": lambda x: lax.acosh(1 + x),
     "add_any": jax.grad(lambda x: jnp.sum(lax.sin(x) * lax.cos(x))),
@@ -88,9 +89,6 @@ OF_ONE = {
     "svd": lambda x: jnp.linalg.svd(x, compute_uv=False),
     "top_k": lambda x: lax.top_k(x, 3),
     "transpose": lambda x: x.T,
-    **{f"cum{n}": lambda x, n=n: getattr(lax, f"cum{n}")(x, 1) for n in ("sum", "prod")},
-    **{f"cum{n}": lambda x, n=n: getattr(lax, f"cum{n}")(x, 1) for n in ("max", "min")},
-    "cumlogsumexp": lambda x: lax.cumlogsumexp(x, 1),
 }
 OF_TWO = {
     "dot_general": lambda x, y: lax.dot(x, y.T),
@@ -130,6 +128,7 @@ PRIMITIVES = {
         for name in SCATTERS.split()
         if hasattr(lax, name)
     },
+    **{name: (functools.partial(getattr(lax, name), axis=1), X) for name in ALONG.split()},
     **{name: (f, X) for name, f in OF_ONE.items()},
     **{name: (f, X, Y) for name, f in OF_TWO.items()},
     **{name: (f, WIDE_RANGE) for name, f in OF_A_WIDE_RANGE.items()},

@@ -21,15 +21,7 @@ MEAN = np.zeros(3, np.float64)  # forced: numpy_in_64_bits
 
 
 class Case(NamedTuple):
-    """A program, and what the note has to say of its odd operand.
-
-    Attributes:
-        program: takes what stands for `jax.jit`.
-        operand: the argument by its name, and its expression.
-        type: of the operand.
-        strict: whether implicit promotion is off.
-        x64: whether 64 bits are on.
-    """
+    """A program that takes what stands for `jax.jit`, its operand and the type of that."""
 
     program: Callable
     operand: str

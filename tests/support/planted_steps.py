@@ -1,8 +1,4 @@
-"""Steps with one drift each: the lines that make it and that force it are marked.
-
-`# promotion: NAME` is on the line that the audit must name as the origin, and
-`# operand: NAME` on that of the cause, where there is one.
-"""
+"""Steps with one drift each, whose lines are marked as in `planted`."""
 
 import contextlib
 import functools
@@ -48,11 +44,11 @@ def number(dtype):
     return jax.ShapeDtypeStruct((), dtype)
 
 
-def drift(path, before, after, *args, name="", **options):
+def drift(path, before, after, *args, **options):
     """Registers the step below it, with its arguments."""
 
     def register(step):
-        CASES[name or step.__name__] = Case(step, args, path, before, after, options)
+        CASES[step.__name__] = Case(step, args, path, before, after, options)
         return step
 
     return register
@@ -90,7 +86,7 @@ def counter_that_becomes_a_float(carry):
     return params, opt_state, rate, n
 
 
-@drift("x", "bfloat16", "float32", struct(BF16), 3, name="static_argument_of_a_jit")
+@drift("x", "bfloat16", "float32", struct(BF16), 3)
 @functools.partial(jax.jit, static_argnums=1)
 def static_argument_of_a_jit(x, size):
     wide = jnp.linspace(0, 1, size)  # operand: static_argument_of_a_jit
@@ -121,7 +117,7 @@ class Environment:
     def __init__(self, dt):
         self.dt = dt  # operand: method_of_an_environment
 
-    def step(self, key, state, action):
+    def method_of_an_environment(self, key, state, action):
         """Gives the observation first and the state second."""
         position, time = state
         velocity = self.dt * action
@@ -129,17 +125,12 @@ class Environment:
         return position[:1], (position, time + 1)
 
 
-drift(
-    "state[0]",
-    "bfloat16",
-    "float32",
-    struct(jnp.uint32, 2),
-    (struct(BF16), number(jnp.int32)),
-    struct(BF16),
-    carry=1,
-    returned=1,
-    name="method_of_an_environment",
-)(Environment(np.float32(0.05)).step)
+ENVIRONMENT = Environment(np.float32(0.05))
+ARGS = struct(jnp.uint32, 2), (struct(BF16), number(jnp.int32)), struct(BF16)
+PLACES = {"carry": 1, "returned": 1}
+drift("state[0]", "bfloat16", "float32", *ARGS, **PLACES)(
+    ENVIRONMENT.method_of_an_environment
+)
 
 
 @drift("done", "bool", "float32", number(bool), struct(F32))

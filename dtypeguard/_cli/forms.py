@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,13 +66,10 @@ def annotations(text: str, level: str) -> Iterator[str]:
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    headline, *lines = text.splitlines()
-    told: dict[str, str] = {}
-    for line in lines:
-        for place in dict.fromkeys(MARKS[0][0].findall(line)):
-            file = place.rpartition(":")[0]
-            if os.path.isfile(file):
-                told[place] = f"{told[place]}\n{line}" if place in told else line
+    headline, told = text.partition("\n")[0], dict[str, str]()
+    for line in text.splitlines():
+        for place in dict.fromkeys(_places(line)):
+            told[place] = f"{told[place]}\n{line}" if place in told else line
     title = f"title=dtypeguard%3A {_escaped(headline.partition(': ')[2] or headline, ':,')}"
     for number, (place, found) in enumerate(told.items()):
         file, _, line = place.rpartition(":")
@@ -79,6 +77,17 @@ def annotations(text: str, level: str) -> Iterator[str]:
         yield f"::{level} {where}::{_escaped(text if number == 0 else found)}"
     if not told and level == "error":
         yield f"::{level} {title}::{_escaped(text)}"
+
+
+def _places(line: str) -> Iterator[str]:
+    """Yields the lines of files that a line names; a path may have spaces."""
+    for found in MARKS[0][0].finditer(line):
+        words = re.split(r"(?<=[ (])", line[: found.end()])
+        for n in range(len(words) - 1, -1, -1):
+            place = "".join(words[n:])
+            if os.path.isfile(place.rpartition(":")[0]):
+                yield place
+                break
 
 
 def _file(path: str) -> str:

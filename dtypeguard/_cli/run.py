@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 import threading
+import traceback
 import types
 from typing import Any
 
@@ -98,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
     except BaseException as error:
         _explain(error, options.all)
         ended.append(error)
-        with colored_notes(error):  # by the hook of the script, if it has one
-            sys.excepthook(type(error), error, error.__traceback__)
+        with colored_notes(error):
+            _show(error)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None  # printed already
             raise  # so that Python ends by the signal
@@ -111,6 +112,18 @@ def run(options: argparse.Namespace) -> int:
         else:
             end()
     return 0
+
+
+def _show(error: BaseException) -> None:
+    """Has the hook of the script show an error; tells as Python does if the hook raises."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as raised:
+        trace = raised.__traceback__ and raised.__traceback__.tb_next
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exception(raised.with_traceback(trace), chain=False)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 def _tell(

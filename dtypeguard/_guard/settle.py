@@ -1,6 +1,8 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
+import dataclasses
 import functools
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -179,7 +181,7 @@ def _settle(
             if new_dtype is not None or not _has_same_type(leaf, old):
                 refused.append(row(i, "return it as it came in"))
         elif new_dtype is None:
-            refused.append(row(i, f"return an array of jnp.{dtype}"))
+            refused.append(row(i, _no_array(leaf, dtype)))
         elif not shape_fits(i, np.shape(leaf), np.shape(old)):
             refused.append(row(i, f"return it in shape {np.shape(old)}"))
         elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
@@ -293,6 +295,20 @@ def _at_leaves(tree: PyTree, other: Snapshot) -> list[Leaf]:
         return other.leaves
     known = by_path(other.copy())
     return [known.get(path) for path in paths(tree)]
+
+
+_NOT_RUN = {
+    types.CoroutineType: "it is not awaited: write def in place of async def",
+    types.GeneratorType: "it has not run: write return in place of yield",
+}
+
+
+def _no_array(leaf: object, dtype: DType) -> str:
+    """What to write for a leaf that came back as no array."""
+    if dataclasses.is_dataclass(type(leaf)):
+        name = type(leaf).__name__
+        return f"no tree to JAX: jax.tree_util.register_dataclass({name}) makes it one"
+    return _NOT_RUN.get(type(leaf), f"return an array of jnp.{dtype}")
 
 
 def _brought_back(dtype: DType, new_dtype: DType) -> str:

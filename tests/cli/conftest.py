@@ -1,4 +1,4 @@
-"""Runs scripts as the command line does, in folders that leave nothing behind."""
+"""Runs command lines in this process, in folders that leave nothing behind."""
 
 import io
 import sys
@@ -11,10 +11,14 @@ from dtypeguard._cli.main import main
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder to work in; its modules, paths and flags are forgotten."""
+def folder(tmp_path, monkeypatch, request):
+    """A folder to work in; its modules, paths and flags are forgotten.
+
+    It has the `SCRIPT` of the test's module, as `mine.py`.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "mine.py").write_text(getattr(request.module, "SCRIPT", ""))
     before, x64 = {*sys.modules}, jax.config.jax_enable_x64
     yield tmp_path
     jax.config.update("jax_enable_x64", x64)
@@ -24,26 +28,32 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, folder):
-    """Runs the command line in this process, which is as before then."""
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+def command(folder, capsys):
+    """Runs a command line, in which `:name` is of `mine.py`: status, output, errors."""
 
-    def call(*arguments):
-        code = main(["run", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+    def call(words, *more):
+        words = [f"mine.py{x}" if x.startswith(":") else x for x in words.split()]
+        capsys.readouterr()
+        return main([*words, *map(str, more)]), *capsys.readouterr()
 
     return call
 
 
 @pytest.fixture
-def script(tmp_path):
+def run(monkeypatch, capsys, folder):
+    """Runs `dtypeguard run` in this process, which is as before then."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    return lambda *words: (main(["run", *map(str, words)]), *capsys.readouterr())
+
+
+@pytest.fixture
+def script(folder):
     """Writes a script."""
 
     def write(text, name="script.py"):
-        file = tmp_path / name
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(textwrap.dedent(text))
         return file

@@ -1,18 +1,18 @@
-"""The command line on the precision of a function: report, exit codes, wrong usage."""
+"""The command line on the precision of a function, and on plans: reports, exit codes."""
 
+import io
 import json
+import sys
 
 import jax
 import numpy as np
 import pytest
+from trained import written
 
-from dtypeguard._cli.main import main
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from dtypeguard import Plan
+from dtypeguard._cli import options
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = pytest.mark.third_party
 
 SCRIPT = """
 import jax, jax.numpy as jnp
@@ -34,76 +34,112 @@ def other(x):
     return {"sin": jnp.sin(x), "cos": 1.01 * jnp.cos(x)}
 
 angles = jnp.linspace(0, 1, 8)
-
 mean, xs = jnp.ones(3, jnp.bfloat16), jnp.zeros((9, 3), jnp.bfloat16)
 by_tuple = mean, xs
 by_name = {"xs": xs, "mean": mean}
-wide = jnp.linspace(0, 1, 8), 1.1
+made = lambda: by_tuple
+wide = angles, 1.1
 large = 1e3 * jnp.ones(3, jnp.float16), 1e3
-
-def made():
-    return by_tuple
 """
-LINE = 1 + next(n for n, x in enumerate(SCRIPT.splitlines()) if "# loses" in x)
+AVERAGE = "precision :average --inputs"
 
 
-@pytest.fixture
-def command(folder, script):
-    """Runs the command on names of the script."""
-    file = script(SCRIPT, "a_program.py")
-
-    def run(target, inputs, *options):
-        argv = ["precision", f"{file}:{target}", "--inputs", f"{file}:{inputs}"]
-        return main([*argv, *options])
-
-    return run
-
-
-@pytest.mark.parametrize("inputs", ["by_tuple", "by_name", "made"])
-def test_it_prints_the_report(command, inputs, capsys):
-    assert command("average", inputs) == 0
-    out, err = capsys.readouterr()
-    assert err == "what a script prints is no report\n"  # and no progress in a pipe
+@pytest.mark.parametrize("inputs", [":by_tuple", ":by_name", ":made"])
+def test_it_prints_the_report(command, inputs):
+    code, out, err = command(f"{AVERAGE} {inputs}")
+    assert (code, err) == (0, "what a script prints is no report\n")  # and no progress
     assert out.startswith("precision: the outputs are ")
-    assert f"a_program.py:{LINE}" in out
+    assert "mine.py:8" in out
     assert "0.999 -> 1" in out
 
 
-def test_a_reference_from_a_file_or_a_function(command, capsys, tmp_path):
-    angles, file = np.linspace(0, 1, 8, dtype=np.float32), tmp_path / "out.npz"
-    np.savez(file, **{"['sin']": np.sin(angles), "['cos']": np.cos(angles)})
-    assert command("both", "angles", "--reference", str(file)) == 0
-    assert "rounding explains it in 2 of 2 outputs" in capsys.readouterr().out
-    np.savez(file, **{"['sin']": np.sin(angles), "['cos']": 1.01 * np.cos(angles)})
-    assert command("both", "angles", "--reference", str(file)) == 1
-    assert "differs by 0.99% in ['cos']" in capsys.readouterr().out
-    program = tmp_path / "a_program.py"
-    assert command("both", "angles", "--reference", f"{program}:other") == 1
-    assert "there the reference has" in capsys.readouterr().out
-    np.savez(file, out=np.array([0.0]))
-    assert command("both", "angles", "--reference", str(file)) == 2
-    assert "['sin']  missing" in capsys.readouterr().err
-    assert command("both", "angles", "--reference", str(tmp_path / "no.npz")) == 2
-    assert "numpy.savez(file, **{" in capsys.readouterr().err
+def test_a_reference_from_a_file_or_a_function(command):
+    both, angles = "precision :both --inputs :angles", np.linspace(0, 1, 8, dtype="f4")
+    np.savez("out.npz", **{"['sin']": np.sin(angles), "['cos']": np.cos(angles)})
+    code, out, _ = command(f"{both} --reference out.npz")
+    assert (code, "rounding explains it in 2 of 2 outputs" in out) == (0, True)
+    np.savez("out.npz", **{"['sin']": np.sin(angles), "['cos']": 1.01 * np.cos(angles)})
+    code, out, _ = command(f"{both} --reference out.npz")
+    assert (code, "differs by 0.99% in ['cos']" in out) == (1, True)
+    code, out, _ = command(f"{both} --reference :other")
+    assert (code, "there the reference has" in out) == (1, True)
+    np.savez("out.npz", out=np.array([0.0]))
+    code, _, err = command(f"{both} --reference out.npz")
+    assert (code, "['sin']  missing" in err) == (2, True)
 
 
-def test_what_it_exits_with(command, capsys):
-    assert command("average", "made", "--max-error", "1e-3") == 1
-    assert command("average", "made", "--max-error", "0.5") == 0
-    assert command("average", "made", "--max-error", "0") == 1
-    assert "1 of" not in capsys.readouterr().err
-    assert command("loss", "large") == 1
-    assert "not finite as written" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (f"{AVERAGE} :made --max-error 1e-3", 1, ""),
+        (f"{AVERAGE} :made --max-error 0.5", 0, ""),
+        (f"{AVERAGE} :made --max-error 0", 1, ""),
+        ("precision :loss --inputs :large", 1, "not finite as written"),
+    ],
+)
+def test_what_it_exits_with(command, words, code, text):
+    found, out, _ = command(words)
+    assert (found, text in out) == (code, True)
 
 
-def test_dtypes_in_short_and_in_full(command, capsys):
+def test_dtypes_in_short_and_in_full(command):
     found = []
     for narrow, wide in (("bf16", "f32"), ("bfloat16", "float32"), ("f16", "f64")):
-        options = "--narrow", narrow, "--wide", wide, "--tolerance", "1e-4", "--json"
-        assert command("loss", "wide", *options) == 0
-        found.append(json.loads(capsys.readouterr().out))
+        dtypes = f"--narrow {narrow} --wide {wide} --tolerance 1e-4 --json"
+        code, out, _ = command(f"precision :loss --inputs :wide {dtypes}")
+        assert code == 0
+        found.append(json.loads(out))
     assert found[0] == found[1]
     assert (found[0]["run"]["narrow"], found[0]["run"]["wide"]) == ("bfloat16", "float32")
     assert (found[2]["run"]["narrow"], found[2]["run"]["wide"]) == ("float16", "float64")
     assert found[0]["run"]["tolerance"] == 1e-4
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize(("silence", "is_told"), [(0.0, True), (1e6, False)])
+def test_long_work_speaks_now_and_then_in_a_pipe(command, monkeypatch, silence, is_told):
+    monkeypatch.setattr(options, "SILENCE", silence)
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    assert command(f"{AVERAGE} :made")[0] == 0
+    assert (pipe.getvalue().count("\n") > 1) is is_told
+
+
+TRAIN = "precision train.py:step --inputs train.py:inputs"
+SEARCH = f"{TRAIN} --narrow bfloat16 --out train.plan --tolerance"
+CHECK = f"{TRAIN} --check train.plan"
+
+
+def test_a_plan_is_written_and_checked(command, folder):
+    written(folder)
+    unseen = "--held-out train.py:unseen"
+    code, out, _ = command(f"{SEARCH} 0.008 {unseen}")
+    assert code == 0
+    assert out.startswith("plan: 100% of the multiply-adds in bfloat16, ")
+    assert "train.plan is written." in out
+    found = Plan.load("train.plan")
+    assert found.measured == "autocast(step), with the gradient inside"
+    assert found.error <= found.tolerance == 0.008
+    assert found.held_out is not None
+    code, out, _ = command(f"{CHECK} {unseen}")
+    assert (code, "within 0.8%" in out.splitlines()[0]) == (0, True)
+    assert "In the plan" in out
+    code, out, _ = command(f"{CHECK} --tolerance 1e-4")
+    assert (code, "not within 0.01%" in out) == (1, True)
+    code, out, _ = command(f"{CHECK} --tolerance 1e-4 --json")
+    data = json.loads(out)
+    assert (code, data["ok"]) == (1, False)
+    assert any("lose most alone" in note for note in data["notes"])
+    file = folder / "train.plan"
+    entries = "" if "[entries]" in file.read_text() else "\n[entries]"
+    file.write_text(f'{file.read_text()}{entries}\n"train.py:normed" = "float32"\n')
+    code, _, err = command(CHECK)
+    assert (code, "train.py:normed: the nearest there is" in err) == (2, True)
+    assert "train.py:norm" in err
+
+
+def test_a_plan_that_reaches_no_tolerance_exits_1(command, folder):
+    own = "(norm(x) @ params[-1]).astype(jnp.bfloat16).astype(jnp.float32)"
+    written(folder, ("norm(x) @ params[-1]", own))
+    code, out, _ = command(f"{SEARCH} 1e-5")
+    assert code == 1
+    assert "nothing to gain" in out or "not within 0.001%" in out

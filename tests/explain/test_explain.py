@@ -13,54 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from advice import line as line_of, notes, raised
-from helpers import need, needs_record
+from advice import line as line_of, note_on, notes, raised
+from helpers import need
 from jax.lax import scan  # bound before any context is entered
 
 from dtypeguard import explain
-from dtypeguard._leaves.rows import paths
 
 SCALE = np.float32(2)
 BF16 = jnp.zeros(3, jnp.bfloat16)
-HERE = pathlib.Path(__file__)
 JAX = str(pathlib.Path(jax.__file__).parent)
 
 pytestmark = pytest.mark.third_party
-
 
 line = functools.partial(line_of, __file__)
 
 
 def fail():
-    scale = np.float32(2)  # operand: scale
-    first = {"w": jnp.zeros(3, jnp.bfloat16)}  # first value
-
-    def drifting(carry, _):
-        moved = carry["w"] * scale  # promotion: scale
-        return {"w": moved}, None
-
-    return scan(drifting, first, None, 3)
-
-
-@needs_record
-def test_the_note_has_paths_types_lines_and_what_to_write():
-    (note,) = notes(raised(fail))
-    _, leaf, *facts, begin, guard, checked, _ = note.splitlines()
-    assert leaf == "  carry['w']  bfloat16[3] -> float32[3]"
-    begun = line("first value")
-    assert [re.split("  +", fact.strip())[1] for fact in facts] == [
-        line("promotion: scale"),
-        line("operand: scale"),
-        begun,
-    ]
-    assert begin == f"At {begun} begin carry['w'] as float32."
-    assert guard.endswith("dtypeguard.guard_step(drifting).")
-    assert checked.startswith("Checked")
+    body = lambda carry, _: ({"w": carry["w"] * SCALE}, None)
+    return scan(body, {"w": BF16}, None, 3)
 
 
 def test_the_error_is_the_one_that_jax_raised():
-    bare = raised(fail, context=contextlib.nullcontext)
-    kept = []
+    bare, kept = raised(fail, contextlib.nullcontext), []
 
     def keep():
         try:
@@ -71,23 +45,28 @@ def test_the_error_is_the_one_that_jax_raised():
 
     error = raised(keep)
     assert error is kept[0]
-    assert type(error) is type(bare) is TypeError
-    assert (str(error), error.args) == (str(bare), bare.args)
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    assert not [f for f in frames if f.f_code.co_filename.startswith(JAX)]
-    assert frames[-1].f_code is fail.__code__
+    assert (type(error), str(error), error.args) == (TypeError, str(bare), bare.args)
+    assert not [f for f in frames(error) if f.filename.startswith(JAX)]
+    assert frames(error)[-1].name == "fail"
 
 
-def test_jax_keeps_its_frames_where_the_user_wants_them():
+def frames(error):
+    return traceback.extract_tb(error.__traceback__)
+
+
+@pytest.fixture
+def unfiltered():
+    """JAX's frames stay in all tracebacks."""
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
-    try:
-        error = raised(fail)
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
-    files = [f.filename for f in traceback.extract_tb(error.__traceback__)]
+    yield
+    jax.config.update("jax_traceback_filtering", before)
+
+
+def test_jax_keeps_its_frames_where_the_user_wants_them(unfiltered):
+    error = raised(fail)
     assert notes(error)
-    assert any(file.startswith(JAX) for file in files)
+    assert any(frame.filename.startswith(JAX) for frame in frames(error))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
@@ -99,41 +78,39 @@ def test_what_is_no_error_passes(error):
 
 
 def test_nothing_is_patched():
-    names = ("scan", "while_loop", "fori_loop", "cond", "switch")
+    names, compiled = ("scan", "while_loop", "fori_loop", "cond", "switch"), []
     functions = [getattr(jax.lax, name) for name in names]
-    before = jax.config.jax_traceback_filtering
-    compiled = []
     add = jax.jit(lambda x: compiled.append(x) or x + 1)
     add(1.0)
     with explain():
         assert [getattr(jax.lax, name) for name in names] == functions
         add(1.0)
     add(1.0)
-    raised(fail)
-    assert jax.config.jax_traceback_filtering == before
     assert len(compiled) == 1
 
 
-def test_nested_contexts_explain_once():
-    def inner():
-        with explain():
-            fail()
+@pytest.fixture(autouse=True)
+def _is_as_before():
+    before = jax.config.jax_traceback_filtering
+    yield
+    assert jax.config.jax_traceback_filtering == before
 
-    assert len(notes(raised(inner))) == 1
-    error = raised(fail)
-    again = raised(lambda: (_ for _ in ()).throw(error))
-    assert again is error
+
+def test_nested_contexts_explain_once():
+    error = raised(explain(fail))
+    assert len(notes(error)) == 1
+
+    def again():
+        raise error
+
+    assert raised(again) is error
     assert len(notes(error)) == 1
 
 
 def test_causes_and_members_of_a_group():
     def call():
-        errors = []
-        try:
-            fail()
-        except TypeError as error:
-            errors.append(error)
-        raise ExceptionGroup("two", [*errors, ValueError("other")]) from errors[0]
+        cause = raised(fail, contextlib.nullcontext)
+        raise ExceptionGroup("two", [cause, ValueError("other")]) from cause
 
     error = raised(call)
     assert [len(notes(each)) for each in (error, *error.exceptions)] == [0, 1, 0]
@@ -141,7 +118,6 @@ def test_causes_and_members_of_a_group():
 
 
 def test_threads_and_contexts_that_end_in_another_order():
-    before = jax.config.jax_traceback_filtering
     entered, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -149,20 +125,17 @@ def test_threads_and_contexts_that_end_in_another_order():
             entered.set()
             leave.wait(30)
 
-    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
         holding = pool.submit(hold)
         entered.wait(30)
-        errors = list(pool.map(raised, [fail] * 8))
+        errors = list(pool.map(raised, [fail] * 4))
         assert all(len(notes(error)) == 1 for error in errors)
         assert jax.config.jax_traceback_filtering == "off"
         leave.set()
         holding.result()
-    assert jax.config.jax_traceback_filtering == before
 
 
 def test_generators_and_coroutines():
-    before = jax.config.jax_traceback_filtering
-
     async def run():
         with explain():
             await asyncio.sleep(0)
@@ -175,11 +148,10 @@ def test_generators_and_coroutines():
         with explain():
             yield 1
 
-    generate_one = generate()
-    assert next(generate_one) == 1
-    generate_one.close()
+    generator = generate()
+    assert next(generator) == 1
+    generator.close()
     assert [len(notes(error)) for error in asyncio.run(both())] == [1, 1]
-    assert jax.config.jax_traceback_filtering == before
 
 
 @pytest.mark.parametrize("decorator", [explain, explain()], ids=["bare", "called"])
@@ -192,26 +164,24 @@ def test_decorator(decorator):
     assert len(notes(raised(lambda: train(None), context=contextlib.nullcontext))) == 1
 
 
-def test_decorated_bodies_that_run_later_are_refused():
-    def generator():
-        yield
+def generator():
+    yield
 
-    async def coroutine():
-        pass
 
-    for function in (generator, coroutine):
-        with pytest.raises(TypeError, match="inside of a body that runs only after"):
-            explain()(function)
+async def coroutine():
+    pass
+
+
+@pytest.mark.parametrize("function", [generator, coroutine])
+def test_bodies_that_run_after_the_call_are_refused(function):
+    with pytest.raises(TypeError, match="inside of a body that runs only after"):
+        explain(function)
 
 
 def test_what_is_not_known_costs_the_note_and_not_the_error(monkeypatch):
-    def broken(error):
-        raise AttributeError("JAX has changed")
-
-    monkeypatch.setattr("dtypeguard._explain.control_flow.control_flow", broken)
+    monkeypatch.delattr("dtypeguard._explain.control_flow.control_flow")
     error = raised(fail)
-    assert type(error) is TypeError
-    assert notes(error) == []
+    assert (type(error), notes(error)) == (TypeError, [])
 
 
 @pytest.mark.parametrize(
@@ -235,26 +205,25 @@ def test_inside_transformations(transform):
 
         return scan(body, x, None, 3)[0]
 
-    (note,) = notes(raised(lambda: transform(train)(BF16)))
+    note = note_on(lambda: transform(train)(BF16))
     assert "  average  bfloat16[3] -> float32[3]\n" in note
     assert line("promotion: closure") in note
 
 
 def doubled(carry, _):
-    return jax.tree_util.tree_map(lambda x: x * SCALE, carry), None  # the promotion
+    return jax.tree.map(lambda x: x * SCALE, carry), None  # the promotion
 
 
 def test_many_leaves_of_one_cause_share_a_row():
     init = {f"w{n:02}": jnp.ones(n == 7 or 3, jnp.bfloat16) for n in range(30)}
     train = lambda: scan(doubled, {"a": init, "b": init}, None, 3)
     error = raised(train)
-    (note,) = notes(error)
-    lines = note.splitlines()
+    lines = notes(error)[0].splitlines()
     assert len(lines) <= 12
     assert lines[1].startswith("  60 leaves of carry['a'] and carry['b']  bfloat16")
-    rows = getattr(error, "dtypeguard_rows")  # noqa: B009
+    rows = error.dtypeguard_rows
     assert [row.path for row in rows] == [
-        f"carry{each}" for each in paths({"a": init, "b": init})
+        f"carry['{x}']['{y}']" for x in "ab" for y in init
     ]
     assert {row.types[1] for row in rows} == {"float32[3]", "float32[1]"}
     assert all("the promotion" in row.origin.code for row in rows)
@@ -265,40 +234,35 @@ def test_many_leaves_of_one_cause_share_a_row():
 def test_a_note_lists_five_causes():
     def body(carry, _):
         a, b, c, d, e, f, *rest = carry
-        a = a * np.float32(1)
-        b = b * np.float32(2)
-        c = c * np.float32(3)
-        d = d * np.float32(4)
-        e = e * np.float32(5)
-        f = f * np.float32(6)
+        a = a * SCALE
+        b = b * SCALE
+        c = c * SCALE
+        d = d * SCALE
+        e = e * SCALE
+        f = f * SCALE
         return (a, b, c, d, e, f, *(x * SCALE for x in rest)), None
 
     error = raised(lambda: scan(body, (BF16,) * 26, None, 3))
     (note,) = notes(error)
     assert len(re.findall(r"\n  carry\[\d\] +bfloat16\[3\] -> float32\[3\]", note)) == 5
     assert "\n  and 2 more causes\n" in note
-    assert len(getattr(error, "dtypeguard_rows")) == 26  # noqa: B009
+    assert len(error.dtypeguard_rows) == 26
 
 
 def test_the_condition_of_a_loop_is_not_taken_for_its_body():
     body = lambda x: x * SCALE  # promotion: body
-    (note,) = notes(raised(lambda: jax.lax.while_loop(lambda x: x < 3, body, BF16[0])))
+    note = note_on(lambda: jax.lax.while_loop(lambda x: x < 3, body, BF16[0]))
     assert "\n  x  bfloat16[] -> float32[]\n" in note
     assert line("promotion: body") in note
 
 
-@pytest.mark.parametrize("name", ["scan", "while_loop"])
 @pytest.mark.parametrize("kind", ["checkpointed", "lax"])
-def test_a_loop_of_equinox_that_closes_over_what_is_gone(name, kind):
+def test_a_loop_of_equinox_that_closes_over_what_is_gone(kind):
     eqxi = need("equinox.internal")
 
     def train(scale):
-        body = lambda carry: {"n": carry["n"] + 1, "w": carry["w"] * scale}
-        init = {"n": jnp.zeros((), jnp.int32), "w": BF16}
-        if name == "scan":
-            return eqxi.scan(lambda carry, _: (body(carry), None), init, None, 3, kind=kind)
-        return eqxi.while_loop(lambda c: c["n"] < 3, body, init, max_steps=3, kind=kind)
+        body = lambda carry, _: ({"w": carry["w"] * scale}, None)
+        return eqxi.scan(body, {"w": BF16}, None, 3, kind=kind)
 
-    (note,) = notes(raised(lambda: jax.vmap(train)(jnp.ones(2, jnp.float32))))
+    note = note_on(lambda: jax.vmap(train)(jnp.ones(2, jnp.float32)))
     assert re.search(r"\['w'\]  bfloat16\[3\] -> float32\[3\]", note)
-    assert "dtypeguard.guard_step(" in note

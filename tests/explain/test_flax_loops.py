@@ -1,19 +1,25 @@
-"""Loops of Flax and Haiku over the user's layers: which guard the note says to write."""
+"""Loops of Flax and Haiku: the attributes of objects, and guards that work."""
+
+import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from advice import note_on
+from advice import line as line_of, note_on
 from helpers import need
 
 from dtypeguard import guard_step
 
 pytestmark = pytest.mark.third_party
-BF16 = jnp.bfloat16
+BF16, F32 = jnp.bfloat16, jnp.float32
 X = jnp.ones((2, 4), BF16)
 DOUBLE = np.float32(2)
 KEY = jax.random.PRNGKey(0)
+
+line = functools.partial(line_of, __file__)
 
 
 def linen_scan(guard):
@@ -40,9 +46,7 @@ def linen_while_loop(guard):
     class Model(nn.Module):
         @nn.compact
         def __call__(self, x):
-            dense = nn.Dense(4, dtype=BF16)
-            dense(x)
-            turn = guard(lambda _, carry: (carry[0] + 1, dense(carry[1]) * DOUBLE))
+            turn = guard(lambda _, carry: (carry[0] + 1, carry[1] * DOUBLE))
             return nn.while_loop(lambda _, carry: carry[0] < 2, turn, self, (0, x))[1]
 
     return Model().init_with_output(KEY, X)[0]
@@ -54,9 +58,9 @@ def nnx_scan(guard):
     @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
     @guard
     def layer(weight, x):
-        return x @ weight * DOUBLE
+        return x * weight * DOUBLE
 
-    return layer(jnp.ones((2, 4, 4), BF16), X)
+    return layer(jnp.ones(2, BF16), X)
 
 
 def haiku_stack(guard):
@@ -73,15 +77,67 @@ def haiku_stack(guard):
 @pytest.mark.parametrize(
     ("program", "guard", "position"),
     [
-        (linen_scan, "dtypeguard.guard_step(Block.__call__)", 0),
-        (linen_while_loop, "dtypeguard.guard_step(lambda ..., carry=1)", 1),
-        (nnx_scan, "dtypeguard.guard_step(layer, carry=1)", 1),
-        (haiku_stack, "dtypeguard.guard_step(lambda ...)", 0),
+        (linen_scan, "flax: dtypeguard.guard_step(Block.__call__)", 0),
+        (linen_while_loop, "flax: dtypeguard.guard_step(lambda ..., carry=1)", 1),
+        (nnx_scan, "flax: dtypeguard.guard_step(layer, carry=1)", 1),
+        (haiku_stack, "haiku: dtypeguard.guard_step(lambda ...)", 0),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_the_guard_of_a_layer(program, guard, position):
-    package = "haiku" if program is haiku_stack else "flax"
     note = note_on(lambda: program(lambda layer: layer))
-    assert f"uard what you give to {package}: {guard}." in note
+    assert f"uard what you give to {guard}." in note
     assert program(guard_step(carry=position)).dtype == BF16
+
+
+def model_of(nnx):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.head = nnx.Linear(4, 1, param_dtype=BF16, dtype=BF16, rngs=nnx.Rngs(0))
+            self.seen = nnx.BatchStat(jnp.zeros(4, BF16))
+
+        def __call__(self, x):
+            self.seen.set_value(self.seen[...] + x.mean(0) * jnp.ones(4))  # widens: seen
+            return self.head(x)
+
+    model = Model()
+    return model, nnx.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
+
+
+def learn(nnx, model, optimizer, x):
+    grads = nnx.grad(lambda model: jnp.mean(model(x)))(model)
+    grads = jax.tree.map(lambda g: g.astype(F32), grads)  # widens: grads
+    optimizer.update(model, grads)  # updates
+
+
+def scan(nnx, guarded, model, optimizer):
+    def body(carry, x):
+        learn(nnx, *carry, x)
+        return carry, None
+
+    axes = {"in_axes": (nnx.Carry, 0), "out_axes": (nnx.Carry, 0)}
+    nnx.scan(guarded(body), **axes)((model, optimizer), X[None])
+
+
+def cond(nnx, guarded, *models):
+    true_fun = guarded(lambda *models: learn(nnx, *models, X))
+    nnx.cond(jnp.asarray(True), true_fun, lambda *models: None, *models)
+
+
+@pytest.mark.parametrize("loop", [scan, cond])
+def test_paths_have_the_attributes_of_the_users_objects(loop):
+    nnx = need("flax.nnx")
+    note = note_on(lambda: loop(nnx, lambda body: body, *model_of(nnx)))
+    seen, kernel = (
+        re.split(r"\n  \w", note[note.index(path) :])[0]
+        for path in ("[0]['seen']", "['opt_state'][0]['trace']['head']['kernel']")
+    )
+    assert line("widens: seen") in seen
+    assert line("updates") in kernel
+    assert line("widens: grads") in kernel
+
+    model, optimizer = model_of(nnx)
+    loop(nnx, guard_step, model, optimizer)
+    leaves = jax.tree.leaves(nnx.state((model, optimizer)))
+    assert {leaf.dtype for leaf in leaves if leaf.ndim} == {jnp.dtype(BF16)}
+    assert int(optimizer.step[...]) == 1

@@ -1,6 +1,12 @@
 """record: the dtypes without running anything. restore: the way back, or why not."""
 
+import collections
+import dataclasses
+import functools
+import io
 import re
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,68 +14,39 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_optax, set_x64, types
+from helpers import assert_same, need, set_x64, types
 from jax import tree_util
 
-from dtypeguard import DtypeDriftError, guard, record, restore
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
 
 pytestmark = pytest.mark.third_party
-
-
-@pytest.fixture
-def params():
-    return {"w": jnp.ones((4, 3), BF16), "b": jnp.ones(3, F32)}
 
 
 def struct_types(tree):
     return tree_util.tree_map(lambda leaf: (str(leaf.dtype), False, leaf.shape), tree)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: optax.adam(1e-3),
-        pytest.param(
-            lambda: optax.MultiSteps(optax.lbfgs(), 2), marks=needs_optax("lbfgs")
-        ),
-    ],
-    ids=["adam", "lbfgs"],
-)
-def test_record_is_what_guarded_init_gives(make, params):
-    opt = make()
-    for wrapped in (opt, guard(opt)):
-        assert struct_types(record(wrapped, params)) == types(guard(opt).init(params))
-    with set_x64(True):
-        assert struct_types(record(opt, params)) == types(guard(opt).init(params))
+@pytest.mark.parametrize("x64", [False, True])
+def test_record_is_what_guarded_init_gives_and_allocates_nothing(x64):
+    opt = optax.MultiSteps(optax.adam(1e-3), 2)
+    with set_x64(x64):
+        for each in (opt, guard(opt)):
+            assert struct_types(record(each, PARAMS)) == types(guard(opt).init(PARAMS))
+    huge = jax.ShapeDtypeStruct((10**6, 10**6), BF16)
+    assert record(optax.adam(1e-3), {"w": huge})[0].mu["w"] == huge
 
 
-def test_record_allocates_nothing():
-    huge = {"w": jax.ShapeDtypeStruct((10**6, 10**6), BF16)}
-    recorded = record(optax.adam(1e-3), huge)
-    assert recorded[0].mu["w"] == jax.ShapeDtypeStruct((10**6, 10**6), BF16)
-
-
-@pytest.mark.parametrize("dtype", [BF16, F32, jnp.float16])
-def test_restore_heals_another_precision(dtype, params):
-    opt = optax.adam(1e-3)
-    recorded = record(opt, params)
-    state = guard(opt).init(params)
-    floating = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
-    other = tree_util.tree_map(lambda x: x.astype(dtype) if floating(x) else x, state)
-    assert_same(restore(other, recorded), state)
-    assert_same(restore(tree_util.tree_map(np.asarray, other), recorded), state)
-    assert_same(restore(state, state), state)
+# Leaves -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("leaf", "dtype", "value"),
     [
         (np.float32(7.0), I32, 7),
-        (np.int64(7), I32, 7),
         (True, F32, 1.0),
-        (np.int32(3), BF16, 3.0),
         (np.float64(np.inf), jnp.float16, np.inf),
         (np.float64(1e-9), jnp.float16, 0.0),
         (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
@@ -82,8 +59,7 @@ def test_restore_heals_another_precision(dtype, params):
 def test_restore_where_the_value_survives(leaf, dtype, value):
     (restored,) = restore((leaf,), (jax.ShapeDtypeStruct((), dtype),))
     assert isinstance(restored, jax.Array)
-    assert restored.dtype == dtype
-    assert not restored.weak_type
+    assert (restored.dtype, restored.weak_type) == (dtype, False)
     np.testing.assert_equal(np.asarray(restored), np.asarray(value, dtype))
 
 
@@ -96,22 +72,20 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
         (np.int8(-1), jnp.uint8, "-1"),  # which wraps there and back
         (jnp.asarray(15, jnp.uint4), jnp.int4, "15"),
         (2, jnp.bool_, "2"),
-        (np.int32(2**24 + 1), F32, str(2**24 + 1)),
         (np.int32(257), BF16, "257"),
-        (2**70, F32, str(2**70)),  # a float could, but Python alone holds such an int
-        pytest.param(10**400, F32, "1000000", id="10**400"),
+        pytest.param(10**400, F32, "1000000", id="10**400"),  # which Python alone holds
         (np.float32(np.inf), jnp.float8_e4m3fn, "inf"),  # which would become NaN
         (jnp.asarray(jnp.inf, jnp.float8_e5m2), jnp.float8_e5m2fnuz, "inf"),
         (complex(1, np.nan), F32, "(1+nanj)"),
-        (jnp.asarray(jnp.nan), jnp.bool_, "nan"),
     ],
 )
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
     wanted = {"x": jax.ShapeDtypeStruct(np.shape(leaf), dtype)}
-    with pytest.raises(DtypeDriftError, match=re.escape(held)) as error:
+    message = rf"state\['x'\] .*{jnp.dtype(dtype)} cannot hold {re.escape(held)}"
+    with pytest.raises(DtypeDriftError, match=message):
         restore({"x": leaf}, wanted)
-    assert f"{jnp.dtype(dtype)} cannot hold" in str(error.value)
-    assert "state['x']" in str(error.value)
+    with pytest.raises(DtypeDriftError, match=r"load it in shape \(2,\)"):
+        restore({"x": leaf}, {"x": jax.ShapeDtypeStruct((2,), dtype)})
 
 
 @pytest.mark.skipif(not hasattr(jnp, "float4_e2m1fn"), reason="this JAX has no float4")
@@ -128,9 +102,6 @@ def test_restore_to_a_dtype_that_lacks_some_numbers(dtype, lost, kept):
     for value in lost:
         with pytest.raises(DtypeDriftError, match=rf"state\[0\] .*{dtype} cannot hold"):
             restore([np.float32(value)], wanted)
-        # The remedy: a record in a wider dtype.
-        (restored,) = restore([np.float32(value)], [jax.ShapeDtypeStruct((), F32)])
-        np.testing.assert_equal(np.asarray(restored), np.float32(value))
     for value in kept:
         (restored,) = restore([np.float32(value)], wanted)
         assert restored == np.float32(value).astype(restored.dtype)
@@ -149,20 +120,6 @@ def test_restore_keeps_a_jax_array_on_its_devices(is_committed):
         assert (restored.sharding, committed) == (held.sharding, is_committed)
 
 
-def test_restore_names_every_leaf(params):
-    opt = optax.adam(1e-3)
-    state, rest = opt.init(params)
-    bad = state._replace(count=np.float32(2.5), nu={"w": jnp.ones(4), "b": jnp.ones(3)})
-    with pytest.raises(DtypeDriftError) as error:
-        restore((bad, rest), record(opt, params))
-    lines = str(error.value).splitlines()
-    assert lines[0] == "2 leaves cannot be restored:"
-    named = [line.split()[0] for line in lines[1:-1]]
-    assert named == ["state[0].count", "state[0].nu['w']"]
-    assert lines[-1] == "More on this: dtypeguard docs checkpoints"
-    assert lines[2].endswith("load it in shape (4, 3)")
-
-
 def test_restore_of_keys():
     key = jax.random.key(3)
     recorded = {"key": jax.eval_shape(lambda: key)}
@@ -170,8 +127,6 @@ def test_restore_of_keys():
     data = {"key": np.asarray(jax.random.key_data(key))}
     with pytest.raises(DtypeDriftError, match=re.escape("jax.random.wrap_key_data(x)")):
         restore(data, recorded)
-    wrapped = {"key": jax.random.wrap_key_data(jnp.asarray(data["key"]))}
-    assert_same(restore(wrapped, recorded), {"key": key})
 
 
 def test_restore_while_traced():
@@ -182,7 +137,169 @@ def test_restore_while_traced():
         narrow(jnp.ones(()), jnp.ones(()))
 
 
-def test_restore_of_shapes_alone(params):
-    recorded = record(optax.adam(1e-3), params)
-    with pytest.raises(DtypeDriftError, match="load its values"):
-        restore(recorded, recorded)
+@pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn])
+def test_bits_that_numpy_saved_without_their_dtype(dtype):
+    """`np.save` knows none of JAX's own dtypes: they load as void."""
+    file = io.BytesIO()
+    np.save(file, np.ones(3, dtype))
+    file.seek(0)
+    loaded = np.load(file)
+    assert loaded.dtype.kind == "V"
+    wanted = {"x": jax.ShapeDtypeStruct((3,), dtype)}
+    with pytest.raises(DtypeDriftError) as error:
+        restore({"x": loaded}, wanted)
+    remedy = re.search(r"load (x\.view\(.*?\)),", str(error.value))[1]
+    viewed = restore({"x": eval(remedy, {"x": loaded, "jnp": jnp})}, wanted)["x"]
+    assert viewed.dtype == dtype
+    assert (viewed == 1).all()
+
+
+# Containers, as after loaders that know no NamedTuples ---------------------------------
+
+
+def lists_of(tree, folder):
+    """Through NumPy, which keeps neither keys nor names of a tuple."""
+    file = io.BytesIO()
+    np.save(file, {"state": as_lists(tree)}, allow_pickle=True)
+    file.seek(0)
+    return np.load(file, allow_pickle=True).item()["state"]
+
+
+def as_lists(node):
+    if isinstance(node, dict):
+        return {key: as_lists(child) for key, child in node.items()}
+    return [as_lists(child) for child in node] if isinstance(node, tuple) else node
+
+
+def orbax_of(tree, folder):
+    with need("orbax.checkpoint").StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "state", tree)
+        checkpointer.wait_until_finished()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sharding info not provided")
+            return checkpointer.restore(folder / "state")
+
+
+def msgpack_of(tree, folder):
+    serialization = need("flax.serialization")
+    state = serialization.to_state_dict(tree)
+    return serialization.msgpack_restore(serialization.msgpack_serialize(state))
+
+
+OPTIMIZERS = {
+    "schedule": lambda: optax.chain(optax.clip(1.0), optax.adamw(lambda count: 0.1)),
+    "two": lambda: optax.multi_transform(
+        {"a": optax.adam(1e-3), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
+    ),
+    "rounding": lambda: guard(optax.adam(1e-3), policy=Policy(rounding="stochastic")),
+}
+
+
+@pytest.mark.parametrize("load", [lists_of, orbax_of, msgpack_of])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
+    opt = guard(OPTIMIZERS[name]())
+    leaves, treedef = tree_util.tree_flatten(opt.init(PARAMS))
+    other = [x + jnp.asarray(i + 1, x.dtype) for i, x in enumerate(leaves)]
+    state = treedef.unflatten(other)
+    loaded = load(state, tmp_path)
+    assert tree_util.tree_structure(loaded) != tree_util.tree_structure(state)
+    with pytest.warns(DtypeGuardWarning, match="changed containers to those of") as told:
+        restored = restore(loaded, record(opt, PARAMS))
+    assert len(told) == 1
+    assert_same(restored, state)
+    assert_same(restore(restored, record(opt, PARAMS)), state)  # without a word
+
+
+class Pair(NamedTuple):
+    one: Any
+    two: Any
+
+
+class Swapped(NamedTuple):
+    two: Any
+    one: Any
+
+
+@functools.partial(tree_util.register_dataclass, data_fields=["b", "a"], meta_fields=["c"])
+@dataclasses.dataclass
+class Other:
+    a: Any
+    b: Any
+    c: int = 0
+
+
+def array(*shape, dtype=np.float32):
+    return np.full(shape, len(shape), dtype)
+
+
+def test_keys_come_before_positions():
+    wanted = Pair(array(2), array(2))
+    found = {"two": array(2) + 1, "one": array(2)}
+    for loaded in (found, collections.OrderedDict(found), Swapped(**found)):
+        with pytest.warns(DtypeGuardWarning, match="-> Pair  by key"):
+            restored = restore({"x": loaded}, {"x": wanted})
+        assert restored["x"].two[0] == restored["x"].one[0] + 1
+    with pytest.warns(DtypeGuardWarning, match="state  dict -> tuple  by key"):
+        restored = restore({1: array(2) + 1, 0: array(2)}, (array(2), array(2)))
+    assert restored[1][0] == restored[0][0] + 1
+
+
+# What is wanted and loaded, the line of the message, and what to load.
+REFUSED = {
+    "a list for a dict": (
+        {"b": array(), "w": array()},
+        [array(), array()],
+        r"state +dict of b, w -> list of 2 +load a dict of b, w",
+        {"b": array(), "w": array()},
+    ),
+    "a name missing": (
+        Pair(array(), array()),
+        {"one": array()},
+        r"state\.two +float32\[\] -> \(absent\) +load it as well",
+        {"one": array(), "two": array()},
+    ),
+    "too few": (
+        {"x": (array(), array())},
+        {"x": [array()]},
+        r"state\['x'\] +tuple of 2 -> list of 1 +load one of 2",
+        {"x": [array(), array()]},
+    ),
+    "another kind in a list for names": (
+        Pair(array(dtype=np.int32), {"w": array()}),
+        [array(), {"w": array()}],
+        r"state\.one +int32\[\] -> float32\[\] +load what was recorded",
+        [array(dtype=np.int64), {"w": array()}],
+    ),
+    "a container for an array": (
+        [array(2)],
+        ([1.0, 2.0],),
+        r"state\[0\] +float32\[2\] -> list of 2 +load what was recorded",
+        (array(2),),
+    ),
+    # Registered in another order than defined: it fits in two orders.
+    "a list for a dataclass of two orders": (
+        Other(a=array(2), b=array(2)),
+        [array(2), array(2) + 1],
+        r"Other of b, a -> list of 2 +load a dict of b, a",
+        {"b": array(2) + 1, "a": array(2)},
+    ),
+    "static fields": (
+        Other(array(), array(1), c=1),
+        Other(array(), array(1), c=2),
+        r"load it with the static fields of the record",
+        {"a": array(), "b": array(1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore:restore changed containers")
+def test_the_first_place_that_differs(name):
+    wanted, loaded, message, remedy = REFUSED[name]
+    with pytest.raises(DtypeDriftError, match=message) as error:
+        restore(loaded, wanted)
+    assert str(error.value).startswith("The state has another tree than the record:")
+    assert len(error.value.rows) == 1
+    restored = restore(remedy, wanted)
+    assert tree_util.tree_structure(restored) == tree_util.tree_structure(wanted)

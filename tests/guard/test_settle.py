@@ -1,7 +1,6 @@
 """Nothing is lost silently: which drifts are cast, told or refused, and the advice."""
 
 import dataclasses
-import pickle
 import re
 
 import jax
@@ -17,6 +16,7 @@ from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_
 BF16, F32, I32, C64 = jnp.bfloat16, jnp.float32, jnp.int32, jnp.complex64
 PARAMS = {"w": jnp.ones(3, F32)}
 ONE, KEY = jnp.ones((), F32), jax.random.key(0)
+LOUD = Policy(on_drift="error")
 
 
 def returning(new_state=None, updates=None):
@@ -61,18 +61,12 @@ def test_every_offending_leaf_is_named_and_only_those():
         return tree_util.tree_map(lambda u: u * 1j, updates), new
 
     state = {"count": I32(0), "mu": jnp.zeros(3), "ok": jnp.zeros(3, BF16)}
-    opt = guard(transformation(update, lambda params: state))
-    with pytest.raises(DtypeDriftError) as error:
-        jax.eval_shape(lambda p: opt.update(p, opt.init(p), p), {"w": jnp.ones(3)})
-    head, *rows, _, more = str(error.value).splitlines()
-    assert head == "update returned 3 leaves that cannot be brought back:"
-    assert [row.split()[0] for row in rows] == [
-        "state['count']",
-        "state['mu']",
-        "updates['w']",
-    ]
-    assert re.search(r"'mu'\] +float32\[3\] -> float32\[4\] +return .*\(3,\)", rows[1])
-    assert more == "More on this: dtypeguard docs guard-an-optimizer"
+    opt = guard(transformation(update))
+    with pytest.raises(DtypeDriftError, match="3 leaves that cannot be") as error:
+        jax.eval_shape(opt.update, PARAMS, state, PARAMS)
+    rows = error.value.rows
+    assert [row.path for row in rows] == ["state['count']", "state['mu']", "updates['w']"]
+    assert "['mu']     float32[3] -> float32[4]    return it in" in str(error.value)
 
 
 def test_many_offending_leaves_share_a_line_by_types_and_pattern():
@@ -89,11 +83,8 @@ def test_many_offending_leaves_share_a_line_by_types_and_pattern():
     assert re.match(r"  carry\['count'\] +int32\[\] +-> float32\[\] ", row)
     pattern = r"  80 leaves carry\['\*'\]\[\*\]\['\*'\]  bfloat16 +-> complex64  "
     assert re.match(pattern, count)
-    rows = error.value.rows
-    paths = [path for path, _ in tree_util.tree_flatten_with_path(carry)[0]]
-    assert [row.path for row in rows] == [f"carry{tree_util.keystr(x)}" for x in paths]
-    assert rows[-1].before == "bfloat16[10]"
-    assert pickle.loads(pickle.dumps(error.value)).rows == rows
+    assert len({row.path for row in error.value.rows}) == 81
+    assert error.value.rows[-1].before == "bfloat16[10]"
 
 
 # Trees, shapes and leaves that no cast brings back ----------------------------------------
@@ -135,7 +126,6 @@ def test_a_leaf_that_no_cast_brings_back(case):
     for policy in (Policy(), Policy(casting="unsafe")):
         with pytest.raises(DtypeDriftError, match=re.escape(line)) as error:
             guard(returning((after,)), policy=policy).update(PARAMS, (before,), PARAMS)
-        assert "state[0]  " in str(error.value)
         assert "unsafe" not in str(error.value)
 
 
@@ -164,7 +154,6 @@ def test_updates_that_fit_no_param_are_an_error(case):
 def test_any_empty_state_goes_for_another(empty):
     updates, state = guard(widen()).update({"w": jnp.ones(3, BF16)}, empty)
     assert updates["w"].dtype == BF16
-    assert state == empty
     assert type(state) is type(empty)  # a scan takes no EmptyState for a ()
     inside = guard(returning((optax.EmptyState(), ONE)))
     assert type(inside.update(PARAMS, (empty, ONE))[1][0]) is type(empty)
@@ -177,39 +166,24 @@ def test_an_empty_frozen_dict_goes_for_a_dict():
     assert type(guard_step(step)(state)["batch_stats"]) is type(empty)
 
 
-def test_a_dtype_of_updates_lets_no_state_drift():
-    policy = Policy(updates_dtype=F32, on_drift="error")
-    opt = dict_leaf(lambda params: jnp.zeros(3, BF16), lambda leaf, _: leaf.astype(F32))
-    with pytest.raises(DtypeDriftError, match=r"bfloat16.* -> float32"):
-        one_update(guard(opt, policy=policy))
-
-
 @tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Phase:
     n: int
 
 
-AROUND = [lambda x: x, lambda x: (x, ()), lambda x: {"a": [None, x]}]
-
-
-@pytest.mark.parametrize("around", AROUND, ids=["alone", "in a tuple", "in a dict"])
+@pytest.mark.parametrize("around", [lambda x: x, lambda x: {"a": [None, x]}])
 def test_static_data_without_leaves_is_not_lost(around):
     """Bare, the program goes on with the new data. The guard's would be the old."""
-    stay = lambda state, x: ((around(Phase(0)), state[1].astype(F32)), x)
-    change = lambda state, x: ((around(Phase(4)), state[1].astype(F32)), x)
-    state = around(Phase(0)), jnp.zeros(3, BF16)
-    assert guard_step(stay)(state, None)[0][0] == around(Phase(0))
+    before, after = ((around(Phase(n)), None, jnp.zeros(3, BF16)) for n in (0, 4))
     headline = r"changed the tree of its (state|carry)(.|\n)*Phase\(n=0\).*-> .*Phase\(n=4"
     with pytest.raises(DtypeDriftError, match=headline):
-        guard_step(change)(state, None)
-    opt = transformation(lambda u, s, p=None: (u, change(s, None)[0]))
+        guard_step(lambda carry: after)(before)
     with pytest.raises(DtypeDriftError, match=headline):
-        guard(opt).update(PARAMS, state)
+        guard(returning(after)).update(PARAMS, before)
     # Beside it, containers without data go for one another.
-    swap = transformation(lambda u, s, p=None: (u, (optax.MaskedNode(), *s[1:])))
-    state = None, around(Phase(0)), jnp.zeros(3, BF16)
-    assert guard(swap).update(PARAMS, state)[1][:2] == state[:2]
+    swapped = returning((before[0], optax.MaskedNode(), jnp.zeros(3)))
+    assert types(guard(swapped).update(PARAMS, before)[1]) == types(before)
 
 
 # on_drift, and weak types ---------------------------------------------------------------
@@ -228,34 +202,26 @@ def test_on_drift_names_each_leaf_once():
     _, *rows, rounds = str(warning.message).splitlines()
     assert [row.split()[0] for row in rows] == ["state.trace['w']", "updates['w']"]
     assert rounds.startswith("A cast to bfloat16 rounds: dtypeguard.audit_precision ")
-    loud = guard(optax.trace(0.9), policy=Policy(on_drift="error"))
+    loud = guard(optax.trace(0.9), policy=LOUD)
     with pytest.raises(DtypeDriftError, match="changed the dtype of 2 leaves"):
         loud.update(grads, state, params)
-    quiet = tree_util.tree_map(lambda g: g.astype(BF16), grads)
-    assert types(loud.update(quiet, state, params)[1]) == types(state)
+    loud.update(params, state, params)
 
 
 def test_a_weak_leaf_is_a_drift_unless_it_came_in_weak():
-    opt = guard(returning(jnp.asarray(1.0)), policy=Policy(on_drift="error"))
+    opt = guard(returning(jnp.asarray(1.0)), policy=LOUD)
     with pytest.raises(DtypeDriftError, match=re.escape("float32[] -> float32[],weak")):
         opt.update(PARAMS, jnp.ones((), F32))
     for before in (jnp.asarray(1.0), 1.0):
         assert not opt.update(PARAMS, before)[1].weak_type
     half = returning(updates={"w": jnp.full(3, 0.5)})  # of updates it is none
-    updates, _ = guard(half, policy=Policy(on_drift="error")).update(PARAMS, (), PARAMS)
+    updates, _ = guard(half, policy=LOUD).update(PARAMS, (), PARAMS)
     assert types(updates) == types(PARAMS) != types(half.update(PARAMS, ())[0])
 
 
 @pytest.mark.third_party
 def test_a_bool_that_counts_is_told():
-    count = transformation(lambda u, s, p=None: (u, s + 1))
-    opt = guard(count, policy=Policy(on_drift="warn"))
-    with pytest.warns(DtypeGuardWarning) as said:
-        assert bool(opt.update(PARAMS, jnp.asarray(False))[1])
-    opt = guard(count, policy=Policy(on_drift="error"))
-    with pytest.raises(DtypeDriftError, match=r"bool.* -> int32.* holds no count") as error:
+    opt = guard(transformation(lambda u, s, p=None: (u, s + 1)), policy=LOUD)
+    with pytest.raises(DtypeDriftError, match=r"bool.* -> int32.* start from an int if it"):
         opt.update(PARAMS, jnp.asarray(False))
-    line = next(line for line in str(said[0].message).splitlines() if "state" in line)
-    assert line in str(error.value)
-    assert "start from an int if it counts" in line
     assert opt.update(PARAMS, opt.update(PARAMS, I32(0))[1])[1] == 2

@@ -3,77 +3,84 @@
 import concurrent.futures
 import contextlib
 import gc
-import importlib.util
 import io
-import itertools
 import pdb
-import re
 import sys
 import textwrap
+import types
 import weakref
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from advice import note_on, notes, raised
+from helpers import needs_record
 
-from dtypeguard._lines.monitored import RECORD, Monitored
+from dtypeguard import audit_precision, explain
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring"),
-]
-NUMBERS = itertools.count()
+pytestmark = [pytest.mark.third_party, needs_record]
 
 
 @pytest.fixture
-def program(tmp_path):
-    """Writes a module of a user's, records it, and tells the lines with a mark."""
+def run(tmp_path):
+    """Runs a script of the user's; gives what it has, and the lines of its marks."""
 
-    class Program:
-        def __init__(self, text):
-            self.path = tmp_path / f"recorded_{next(NUMBERS)}.py"
-            self.path.write_text(textwrap.dedent(text))
-            spec = importlib.util.spec_from_file_location(self.path.stem, self.path)
-            self.module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(self.module)
+    def run_script(text):
+        path, text = tmp_path / "recorded.py", textwrap.dedent(text)
+        path.write_text(text)
+        exec(compile(text, str(path), "exec"), names := {"__name__": "recorded"})
+        lines = enumerate(text.splitlines(), 1)
+        marks = {line.partition("  # ")[2]: number for number, line in lines}
+        return types.SimpleNamespace(**names), marks
 
-        def marked(self, mark):
-            lines = self.path.read_text().splitlines()
-            (number,) = [n for n, x in enumerate(lines, 1) if x.endswith(f"# {mark}")]
-            return number
+    return run_script
 
-        def steps(self, value):
-            made = RECORD.recorder.made(value)
-            places = [step.through[0] for step in made.steps()] if made else []
-            return [place.line for place in places if place.file == str(self.path)]
 
-    with RECORD as Program.monitored:
-        yield Program
+@pytest.fixture
+def recorded(run):
+    """The same, recorded."""
+    with explain():
+        yield run
     assert all(sys.monitoring.get_tool(tool) is None for tool in (3, 4))
 
 
+def refused(value):
+    """The error on an operand that is wider than the other one."""
+    narrow = jnp.zeros(np.shape(value), jnp.bfloat16)
+    return raised(lambda: jax.lax.add(narrow, value))
+
+
+def maker(value):
+    """The line that a note goes back to for an operand."""
+    rows = [x for x in refused(value).dtypeguard_rows if x.path.endswith("value")]
+    (line,) = [row.cause or row.origin for row in rows]
+    return line and line.users.line
+
+
 VALUES = """
-    import functools, jax, jax.numpy as jnp, numpy as np
-    from jax import lax
-    BF16 = jnp.bfloat16
+    import jax, jax.numpy as jnp, numpy as np
+    BF16, F32 = jnp.bfloat16, jnp.float32
 
     def reset(key):
-        position = jnp.zeros(3, BF16)  # vmapped
-        return {"position": position, "time": jnp.zeros((), jnp.float32)}
+        position = jnp.zeros(3, F32)  # vmapped
+        return {"position": position, "time": jnp.zeros((), BF16)}
 
     vmapped = jax.vmap(reset)(jnp.arange(4))["position"]
 
     @jax.jit
     def initialized():
-        weights = jnp.ones(3, BF16)  # jitted
-        return weights * 2, jnp.zeros(())
+        weights = jnp.ones(3, F32)  # jitted
+        return weights * 2, jnp.zeros((), BF16)
 
     jitted, loss = initialized()
 
     def body(carry, x):
         carry = carry + 1
-        seen = carry.astype(BF16)  # scanned
+        seen = carry.astype(F32)  # scanned
         return carry, seen
 
-    last, scanned = lax.scan(body, jnp.float32(0), None, 4)
+    last, scanned = jax.lax.scan(body, BF16(0), None, 4)
 
     class Loader:
         def __init__(self):
@@ -83,82 +90,68 @@ VALUES = """
             return self.rows
 
     field = Loader().batch()
-    scale = jnp.float32(2)  # promoted
-    narrow = jnp.ones(3, BF16)
-    promoted = narrow * scale  # the promotion
-    promoted = promoted + 1
 
     def batches():
-        rows = np.ones((4, 3))
+        rows = np.ones((4, 3), np.float16)
         while True:
             yield {"x": rows.astype(np.float32), "y": rows}  # key
 
     key = next(batches())["x"]
 
     def zeros(param):
-        return jnp.zeros_like(param, jnp.bfloat16)  # helper
+        return jnp.zeros_like(param, F32)  # helper
 
-    params = {name: jnp.ones(3) for name in "abch"}
-    states = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)
-    helper = states["h"][1]
+    params = {name: jnp.ones(3, BF16) for name in "abch"}
+    helper = jax.tree.map(lambda p: (zeros(p), zeros(p)), params)["h"][1]
 
     def train(step):
         model = Loader()
-        model.state = jnp.ones(3)
+        model.state = jnp.ones(3, BF16)
         for n in range(9):
             if n == 7:
-                model.state = model.state.astype(jnp.bfloat16)  # often
+                model.state = model.state.astype(F32)  # often
             model.state = step(model.state)
         return model
 
     often = train(jax.jit(lambda x: x * 2)).state
 
     model = Loader()
-    model.params = {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}  # of_params
-    model.mu = {"mu": {"a": {"k": jnp.ones((2, 3), jnp.bfloat16)}}}  # of_state
+    model.params = {"a": {"k": jnp.ones((2, 3), F32)}}  # of_params
+    model.mu = {"mu": {"a": {"k": jnp.ones((2, 3), F32)}}}  # of_state
     first = jax.device_get(jax.tree.map(lambda x: x[0], (model.params, model.mu)))
     of_params, of_state = first[0]["a"]["k"], first[1]["mu"]["a"]["k"]
 
-    CONFIG = {"weights": {"ics": 1, "res": 1.5}}  # of_number
+    CONFIG = {"weights": {"ics": 1, "res": np.float32(1.5)}}  # of_config
 
     def create(config):
         state = {"weights": dict(config["weights"]), "key": 7}
         return jax.tree.map(jnp.asarray, state)
 
-    of_number = create(CONFIG)["weights"]["res"]
+    of_config = create(CONFIG)["weights"]["res"]
 
-    settings = dict(tau=np.float32(0.5), sizes={"top": np.zeros(4)})  # top
-    top = settings["sizes"]["top"]
     grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # view
+    view = tuple(grid.T)[0]
 
-    class Walls:
-        def __init__(self, rows):
-            self.indices = rows
+    async def make():
+        return np.float32(2)  # coroutine
 
-        def shifted(self):
-            moved = np.array(self.indices)
-            moved[0] += 1
-            return tuple(moved)
-
-    view = Walls(tuple(grid.T)).shifted()[0]
+    try:
+        make().send(None)
+    except StopIteration as stop:
+        coroutine = stop.value
 """
-NAMES = re.findall(r"  # (\w+)$", VALUES, re.MULTILINE)
 
 
-def test_the_lines_that_made_values(program):
-    values = program(VALUES)
-    found = {name: values.steps(getattr(values.module, name))[-1] for name in NAMES}
-    assert found == {name: values.marked(name) for name in NAMES}
-    made = RECORD.recorder.made(values.module.promoted)
-    (promotion,) = [step for step in made.steps() if step.is_promoted]
-    assert promotion.through[0].line == values.marked("the promotion")
+def test_the_lines_that_made_values(recorded):
+    module, marks = recorded(VALUES)
+    names = [name for name in marks if name]
+    assert {name: maker(getattr(module, name)) for name in names} == {
+        name: marks[name] for name in names
+    }
 
 
-NUMBERS_OF = """
+NUMBERS = """
     import dataclasses
-
-    total = 128
-    size = total / 3  # size
 
     @dataclasses.dataclass
     class Model:
@@ -166,87 +159,71 @@ NUMBERS_OF = """
 
     @dataclasses.dataclass
     class Config:
-        seed: int = 0
         model: Model = dataclasses.field(
             default_factory=lambda: Model(width=64 / 3)  # width
         )
 
-    def main(config):
-        width, seed = config.model.width, config.seed
-        return width, [seed]
-
-    WIDTH, KEY = main(Config())
-    settings = dict(depth=3, sizes=(32 / 3, 3))  # hidden
-    for hidden in settings["sizes"]:
-        last = hidden
+    width = Config().model.width
+    size = dict(depth=3, sizes=(32 / 3, 3))["sizes"][0]  # size
 """
 
 
-def test_the_lines_that_gave_python_numbers(program):
-    values = program(NUMBERS_OF)
-    for name, number in (("size", 128 / 3), ("width", 64 / 3), ("hidden", 32 / 3)):
-        made = RECORD.recorder.number(name, number)
-        assert made.through[0].line == values.marked(name)
-    assert RECORD.recorder.number("size", 7.5) is None
+def test_the_lines_that_gave_python_numbers(recorded):
+    module, marks = recorded(NUMBERS)
+    for name, call in {
+        "width": lambda: jnp.zeros(module.width),
+        "size": lambda: jnp.zeros(module.size),
+    }.items():
+        (row,) = raised(call).dtypeguard_rows
+        assert row.origin.users.line == marks[name]
 
 
-def test_what_a_traced_function_is_given_is_linked_to_what_it_stands_for(program):
-    values = program(
+def test_what_a_traced_function_is_given_is_linked_to_what_it_stands_for(recorded):
+    module, marks = recorded(
         """
         import jax, jax.numpy as jnp
-        kept = []
 
         def step(state, x):
-            kept.append((state["w"], x))
-            return state["w"] * x
+            return jax.lax.fori_loop(0, 2, lambda n, w: w * x, state["w"])
 
         def train(step):
             state = {"w": jnp.ones(3, jnp.bfloat16)}  # given
             xs = jnp.ones((2, 3))  # scanned
             return step(state, xs)
 
-        train(jax.jit(jax.vmap(step, (None, 0))))
-        train(lambda s, xs: jax.lax.scan(lambda c, x: (c, step(c, x)), s, xs))
+        mapped = lambda: train(jax.jit(jax.vmap(step, (None, 0))))
+        turn = lambda state, x: (state, step(state, x))
+        looped = lambda: train(lambda state, xs: jax.lax.scan(turn, state, xs))
         """
     )
-    for state, x in values.module.kept:
-        assert values.steps(state)[-1] == values.marked("given")
-        assert values.steps(x)[-1] == values.marked("scanned")
-    values.module.kept.clear()
+    for call in module.mapped, module.looped:
+        note = note_on(call)
+        assert f"recorded.py:{marks['given']} " in note
+        assert f"recorded.py:{marks['scanned']} " in note
 
 
-def test_no_array_is_kept_alive(program):
-    values = program(
+def test_no_array_is_kept_alive(recorded):
+    module, _ = recorded(
         """
-        import jax.numpy as jnp, numpy as np, jax
+        import jax, jax.numpy as jnp, numpy as np
 
-        class Holder:
-            pass
-
-        def make():
-            holder = Holder()
-            holder.array = jnp.ones(3) + 1
-            return holder
-
-        def use(array):
+        def make(ref):
+            array = jnp.ones(3) + 1
             doubled = jax.jit(lambda x: x * 2)(array)
             host = np.asarray(doubled) + 1
-            return doubled, host
+            return ref(array), ref(doubled), ref(host)
 
-        def drop():
+        def drop(ref):
             first = jnp.ones(4)
-            seen = REF(first)
+            seen = ref(first)
             del first
             return seen() is None
         """
     )
-    values.module.REF = weakref.ref
-    made = values.module.make().array
-    references = [weakref.ref(x) for x in (made, *values.module.use(made))]
-    del made
+    references = module.make(weakref.ref)
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
-    assert values.module.drop()
+    assert module.drop(weakref.ref)
 
 
 LINES = """
@@ -285,129 +262,136 @@ def lines_of_another_tool(functions, call):
     return seen
 
 
-def test_another_tool_sees_each_line_as_often_as_without(program):
+def test_another_tool_sees_each_line_as_often_as_without(run):
     seen = []
-    for recorded in (contextlib.nullcontext(), RECORD):
-        with recorded:
-            module = program(LINES).module
+    for context in (contextlib.nullcontext(), explain()):
+        with context:
+            module, _ = run(LINES)
             functions = module.helper, module.main
             seen.append(lines_of_another_tool(functions, module.main))
     assert seen[0] == seen[1]
     assert {number for name, number in seen[0] if name == "main"} == set(range(9, 14))
 
 
-def test_pdb_changes_a_variable(program):
-    values = program("def change(x):\n    y = x + 1\n    return y\n")
+def test_where_others_have_all_places_nothing_is_recorded(run):
+    with contextlib.ExitStack() as places:
+        for tool in (3, 4):
+            sys.monitoring.use_tool_id(tool, "other")
+            places.callback(sys.monitoring.free_tool_id, tool)
+        with explain():
+            module, marks = run(FUNCTION)
+            assert sys.monitoring.get_tool(4) == "other"
+            assert maker(module.f()) != marks["made"]
+
+
+def test_pdb_changes_a_variable(recorded):
+    module, _ = recorded("def change(x):\n    y = x + 1\n    return y\n")
     commands = io.StringIO("next\n!y = 10\ncontinue\n")
     debugger = pdb.Pdb(stdin=commands, stdout=io.StringIO(), nosigint=True, readrc=False)
-    assert debugger.runcall(values.module.change, 1) == 10
+    assert debugger.runcall(module.change, 1) == 10
 
 
 FUNCTION = """
     import jax.numpy as jnp
 
     def f():
-        y = jnp.ones(3)
+        y = jnp.ones(3)  # made
         return y
 """
 
 
-def test_it_begins_again_after_it_has_ended(program):
-    values = program(FUNCTION)
-    monitored = Monitored()
+def test_it_begins_again_after_it_has_ended(run):
+    module, marks = run(FUNCTION)
+    context = explain()
     for _ in range(5):
-        with monitored, monitored:
-            value = values.module.f()
-            made = monitored.recorder.made(value)
-            assert made.through[0].line == 5
+        with context, context:
+            assert maker(module.f()) == marks["made"]
 
 
-def test_a_line_that_is_not_looked_at_again_is_not_named_for_another(program):
-    program = program(
+def test_each_thread_is_recorded(recorded):
+    module, marks = recorded(FUNCTION)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = [each.result() for each in [pool.submit(module.f) for _ in range(3)]]
+    assert [maker(value) for value in found] == [marks["made"]] * 3
+
+
+def test_a_line_that_is_not_looked_at_again_is_not_named_for_another(recorded):
+    module, marks = recorded(
         """
         import jax.numpy as jnp
 
         def run():
-            x = jnp.ones(3)
+            x = jnp.ones(3, jnp.bfloat16)
             for n in range(30):
-                x = x.astype(jnp.bfloat16)
+                x = x.astype(jnp.float32)
                 if n == 20:
                     break
-                x = x.astype(jnp.float32)  # not
+                x = x.astype(jnp.bfloat16)  # not
             after = jnp.ones(3)  # after
             return x, after
 
         x, after = run()
         """
     )
-    assert program.marked("not") not in program.steps(program.module.x)
-    assert program.steps(program.module.after) == [program.marked("after")]
+    assert maker(module.x) != marks["not"]
+    assert maker(module.after) == marks["after"]
 
 
-def test_each_thread_is_recorded(program):
-    values = program(FUNCTION)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = [each.result() for each in [pool.submit(values.module.f) for _ in range(3)]]
-    assert [values.steps(value) for value in found] == [[5]] * 3
+def test_an_array_that_was_made_before_has_no_line(run):
+    module, marks = run(
+        """
+        import jax.numpy as jnp
 
+        given = jnp.ones(3)
 
-def test_where_others_have_all_places_nothing_is_recorded():
-    for tool in (3, 4):
-        sys.monitoring.use_tool_id(tool, "other")
-    try:
-        with Monitored():
-            assert sys.monitoring.get_tool(4) == "other"
-    finally:
-        for tool in (3, 4):
-            sys.monitoring.free_tool_id(tool)
-
-
-BEFORE = """
-    import jax.numpy as jnp
-
-    given = jnp.ones(3)
-
-    def later(recording):
-        with recording:
-            held = dict(a=given, b=jnp.zeros(3))  # made here
-        return held
-"""
-
-
-def test_an_array_that_was_made_before_has_no_line(program):
-    values = program(BEFORE)
-    recording = Monitored()
-    held = values.module.later(recording)
-    assert recording.recorder.made(held["a"]).why().is_earlier
-    (made,) = recording.recorder.made(held["b"]).steps()
-    assert made.through[0].line == values.marked("made here")
-
-
-TABLE = """
-    import jax, jax.numpy as jnp
-    kept = []
-
-    class Table(dict):
-        pass
-
-    jax.tree_util.register_pytree_node(
-        Table,
-        lambda table: (tuple(table.values()), tuple(table)),
-        lambda keys, values: Table(zip(keys, values)),
+        def later():
+            return dict(a=given, b=jnp.zeros(3))  # made here
+        """
     )
-
-    @jax.jit
-    def step(table, x):
-        kept.append(table["b"])
-        return x
-
-    b = jnp.ones(3)  # of b
-    a = jnp.zeros(3)
-    step(Table(b=b, a=a), jnp.ones(3))
-"""
+    with explain():
+        held = module.later()
+        assert maker(held["b"]) == marks["made here"]
+        assert maker(held["a"]) is None
+        assert "made before lines were recorded" in "".join(notes(refused(held["a"])))
 
 
-def test_a_node_of_the_users_own_keeps_the_order_of_its_leaves(program):
+def test_a_node_of_the_users_own_keeps_the_order_of_its_leaves(recorded):
     """JAX sorts the keys of a dict; a function of the user's makes a node of tracers."""
-    values = program(TABLE)
-    assert values.steps(values.module.kept.pop())[-1] == values.marked("of b")
+    module, marks = recorded(
+        """
+        import jax, jax.numpy as jnp
+
+        class Table(dict):
+            pass
+
+        jax.tree_util.register_pytree_node(
+            Table,
+            lambda table: (tuple(table.values()), tuple(table)),
+            lambda keys, values: Table(zip(keys, values)),
+        )
+
+        @jax.jit
+        def step(table, x):
+            return jax.lax.fori_loop(0, 2, lambda n, b: b * x, table["b"])
+
+        def train():
+            b = jnp.ones(3, jnp.bfloat16)  # of b
+            a = jnp.zeros(3, jnp.bfloat16)
+            step(Table(b=b, a=a), jnp.ones(3))
+        """
+    )
+    (row,) = raised(module.train).dtypeguard_rows
+    assert row.begun.users.line == marks["of b"]
+
+
+def test_a_profiler_is_left_alone():
+    """An audit of numbers looks at calls as one does, and then only where there is none."""
+    profiler = lambda *event: None
+    sys.setprofile(profiler)
+    try:
+        audit_precision(lambda x: x * 0.1, jnp.ones(3, jnp.bfloat16))
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(None)
+    audit_precision(lambda x: x * 0.1, jnp.ones(3, jnp.bfloat16))
+    assert sys.getprofile() is None

@@ -110,7 +110,7 @@ def convolution_of_equinox(jit):
     layer = eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0))
     layer = jax.tree_util.tree_map(lambda x: x.astype(BF16), layer)
     image = jnp.ones((1, 8, 8), F32)  # forced in jit: convolution_of_equinox
-    return jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
+    return jax.jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
 
 
 @refused("g", "float32[3]", strict=True)

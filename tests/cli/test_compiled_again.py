@@ -206,7 +206,7 @@ LISTED = {
     ),
     "equinox": (
         """
-        import equinox as eqx, jax, jax.numpy as jnp
+        import equinox as eqx, jax, jax.numpy as jnp, optax
 
         class Model(eqx.Module):
             weight: jax.Array
@@ -229,6 +229,22 @@ LISTED = {
         for _ in range(2):
             model = Model(jnp.ones(3), jax.jit(lambda x: x))  # the model
             new(model)
+
+        @eqx.filter_jit
+        def count(state):
+            return {"turn": state["turn"] + 1}
+
+        state = {"turn": 0}  # the turn
+        for _ in range(3):
+            state = count(state)
+
+        @eqx.filter_jit
+        def update(grads, opt):
+            return opt.update(grads, opt.init(grads))
+
+        for _ in range(2):
+            opt = optax.sgd(0.1)  # the optimizer
+            update(jnp.ones(3), opt)
         """,
         [
             "model.weight  bfloat16 -> float32",
@@ -238,6 +254,8 @@ LISTED = {
             "model.forward  another PjitFunction each time",
             "|made {the model}",
             "Make model once",
+            "|made {the turn}",
+            "|made {the optimizer}",
         ],
     ),
     "flax.nnx": (

@@ -145,7 +145,7 @@ class Emission(Interpreter):
             return self.written(node, values)
         dtype, result = computes
         if node.name in BILINEAR and is_narrower(dtype, FLOAT32):
-            return [product(Product(node.eqn, dtype, result), *values)]
+            return [product(Product.made(node.eqn, dtype, result))(*values)]
         try:
             return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype

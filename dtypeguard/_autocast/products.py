@@ -19,44 +19,74 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
-from .._leaves.compat import Primitive
-from .._leaves.types import DType, Equation, Leaf
-from .._numbers.evaluate import as_dtype, evaluate_in
+from .._leaves.compat import Primitive, x64_enabled
+from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
+from .._numbers.evaluate import as_dtype, bound_product, current_mesh
 from .._program.graph import open_jaxpr
 from .derivatives import bind
 
 BILINEAR = "dot_general", "conv_general_dilated"
 TANGENT = Primitive("autocast_tangent")
+# So many products are kept, by their content alone.
+_MOST = 2000
+
+
+def _kept(function: Function) -> Function:
+    """A function that traces, whose results are kept by the content of its arguments."""
+    known = functools.lru_cache(_MOST)(lambda _, *given: function(*given))
+
+    def of_context(*given):
+        precision = jax.config.jax_default_matmul_precision
+        return known((current_mesh(), x64_enabled(), precision), *given)
+
+    return of_context
 
 
 class Product(NamedTuple):
-    """The product of an equation, computed in another dtype.
+    """A product that rounds its operands, equal to others by content.
 
     Attributes:
+        primitive: that of an equation.
+        params: those of the equation, with the dtype of the result.
+        dtype: what the operands are rounded to.
         axes: those of its operands over which it is mapped, the inner ones first.
     """
 
-    eqn: Equation
+    primitive: Primitive
+    params: tuple[tuple[str, Any], ...]
     dtype: DType
-    result: DType
     axes: tuple[tuple[int | None, ...], ...] = ()
 
+    @classmethod
+    def made(cls, eqn: Equation, dtype: DType, result: DType) -> "Product":
+        return cls(eqn.primitive, (*eqn.params.items(),), dtype).to(result)
+
     def __repr__(self) -> str:
-        return f"{self.eqn.primitive} in {self.dtype}, to {self.result}"
+        return f"{self.primitive} in {self.dtype}"
+
+    def to(self, result: DType) -> "Product":
+        """The same with a result of another dtype."""
+        params = {**dict(self.params), "preferred_element_type": result}
+        return self._replace(params=(*params.items(),))
 
     def of(self, left: Leaf, right: Leaf) -> Leaf:
         """The product of JAX, of rounded operands."""
-        function = lambda *pair: evaluate_in(self.eqn, pair, self.dtype, self.result)[0]
+
+        def function(*pair):
+            rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in pair]
+            return bound_product(self.primitive.bind, rounded, dict(self.params))
+
         for axes in self.axes:
             function = jax.vmap(function, axes)
         return function(left, right)
 
 
-def product(of: Product, *operands: Leaf) -> Leaf:
-    """A product whose derivatives have the dtypes of its operands."""
+@functools.lru_cache(_MOST)
+def product(of: Product) -> Function:
+    """A product as a function whose derivatives have the dtypes of its operands."""
     function = jax.custom_jvp(of.of)
     function.defjvp(functools.partial(_with_tangent, of), symbolic_zeros=True)
-    return function(*operands)
+    return function
 
 
 def _with_tangent(of: Product, primals: Sequence[Leaf], tangents: Sequence[Any]):
@@ -78,24 +108,36 @@ def _transposed(cotangent: Leaf, *pair: Any, of: Product, place: int) -> Leaf:
     """
     linear = pair[place].aval
     given = [as_dtype(x, of.dtype) for x in (cotangent, pair[1 - place])]
-    narrow = of._replace(result=of.dtype)
-
-    def transposed(cotangent, other):
-        function = lambda x: narrow.of(*((x, other) if place == 0 else (other, x)))
-        aval = linear.update(dtype=of.dtype, weak_type=False)
-        return jax.linear_transpose(function, aval)(cotangent)
-
-    jaxpr = open_jaxpr(jax.make_jaxpr(transposed)(*given))
+    aval = linear.update(dtype=of.dtype, weak_type=False)
+    jaxpr = _transpose(of.to(of.dtype), place, aval, *map(jax.typeof, given))
     known = dict(zip(jaxpr.invars, given))
     for eqn in jaxpr.eqns:
         values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
         made = (
-            evaluate_in(eqn, values, of.dtype, linear.dtype)
+            [Product.made(eqn, of.dtype, linear.dtype).of(*values)]
             if eqn.primitive.name in BILINEAR
             else bind(eqn, values, eqn.params)
         )
         known |= zip(eqn.outvars, made)
     return known[jaxpr.outvars[0]]
+
+
+@_kept
+def _transpose(
+    of: Product, place: int, linear: Aval, cotangent: Aval, other: Aval
+) -> Jaxpr:
+    """What JAX makes of a product for one operand."""
+
+    def transposed(cotangent, other):
+        function = lambda x: of.of(*((x, other) if place == 0 else (other, x)))
+        return jax.linear_transpose(function, linear)(cotangent)
+
+    return open_jaxpr(jax.make_jaxpr(transposed)(cotangent, other))
+
+
+@_kept
+def _made(of: Product, *pair: Aval) -> Aval:
+    return jax.make_jaxpr(of.of)(*pair).out_avals[0]
 
 
 def _mapped(pair: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
@@ -104,7 +146,7 @@ def _mapped(pair: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
 
 _tangent = lambda *pair, of: of.of(*pair)
 TANGENT.def_impl(_tangent)
-TANGENT.def_abstract_eval(lambda *x, of: jax.make_jaxpr(of.of)(*x).out_avals[0])
+TANGENT.def_abstract_eval(lambda *pair, of: _made(of, *pair))
 mlir.register_lowering(TANGENT, mlir.lower_fun(_tangent, multiple_results=False))
 batching.primitive_batchers[TANGENT] = _mapped
 ad.defbilinear(TANGENT, *(functools.partial(_transposed, place=n) for n in (0, 1)))

@@ -159,13 +159,15 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     keeps = not {x.base for x in refused} <= _WHOLE | about.names
     call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
-    return _found(call, [(_label(x, site), x) for x in refused])
+    found = _found(call, [(_label(x, site), x) for x in refused])
+    has_lines = found is None or any(x.why.root for x in found.leaves)
+    if has_lines or not is_installed(site.file):
+        return found
+    return find_checked(failure, about) or found  # what the user's call holds
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
-    if about.wanted is None and failure.is_of_jax:
-        return None
     users = [site for site in failure.sites if not is_installed(site.file)]
     is_own = failure.sites[-1:] == users[-1:]
     for site in reversed(users):
@@ -177,9 +179,8 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
             others = about.types - {str(dtype_of(x.value)) for x in named}
             wanted = None if named[1:] else about.wanted
             if len(about.types) == 2 and len(others) == 1 and "assert" not in site.name:
-                (other,) = others
-                wanted = jnp.dtype(other)
-            return _found(RefusedCall(wanted, site), [(x.text, x) for x in named])
+                wanted = jnp.dtype(*others)
+            return _found(RefusedCall(wanted, site), [(x.text + x.name, x) for x in named])
     return None
 
 

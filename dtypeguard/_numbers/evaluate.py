@@ -55,14 +55,14 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
 def bound_product(
     bind: Callable[..., Leaf], operands: Sequence[Leaf], params: dict[str, Any]
 ) -> Leaf:
-    """A `dot_general` as XLA can run it.
+    """A `dot_general` or a convolution as XLA can run it.
 
-    On a CPU, it refuses some products of bfloat16 with a float32 result, by the layout that
-    it gives them; of two matrices those into which it moves a transposition.
+    On a CPU, it refuses some of the first in bfloat16 with a float32 result, by the layout
+    that it gives them; of two matrices those into which it moves a transposition.
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
-    if is_as_given or jax.default_backend() != "cpu":
+    if is_as_given or "window_strides" in params or jax.default_backend() != "cpu":
         return bind(*operands, **params)
     # What `vmap` maps has more axes than it shows.
     are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)

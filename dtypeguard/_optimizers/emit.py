@@ -43,8 +43,7 @@ def emit_if(
     else:
         shapes, _ = jax.eval_shape(run, sums, arrays)
         near = dict(zip(split_sums.paths, sums))
-        is_like = lambda shape, acc: acc is not None and acc.shape == shape.shape
-        beside = lambda shape, acc: acc if is_like(shape, acc) else shape
+        beside = lambda new, acc: acc if getattr(acc, "shape", None) == new.shape else new
         pairs = zip(shapes, map(near.get, split_updates.paths))
         zeros = [jnp.zeros_like(beside(*pair), dtype=pair[0].dtype) for pair in pairs]
         new_updates = _negative(zeros)  # on the devices of the sums

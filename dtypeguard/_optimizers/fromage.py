@@ -1,6 +1,7 @@
 """Fromage, exact at any learning rate."""
 
 import math
+from numbers import Real
 from typing import NamedTuple
 
 import jax
@@ -104,13 +105,13 @@ def fromage(
         the stability of learning", 2020, https://arxiv.org/abs/2002.03432, Algorithm 1.
     """
     check_rate("fromage", learning_rate)
-    remedy = "write a number from 0 up"
+    remedy = "write a number from 0 to 3e38"
     is_bound = lambda x: x >= 0 and is_finite(x)
     check_number("fromage", "min_norm", min_norm, is_bound, remedy)
-    if isinstance(p_bound, float) and p_bound == math.inf:
+    if isinstance(p_bound, Real) and p_bound == math.inf:
         p_bound = None
     if p_bound is not None:
-        remedy += ", or None for no bound"
+        remedy += ", or math.inf for no bound"
         check_number("fromage", "p_bound", p_bound, is_bound, remedy)
 
     def init(params):

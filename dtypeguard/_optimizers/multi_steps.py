@@ -16,6 +16,7 @@ from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.rows import by_path
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
+from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
 from .emit import emit_if
 
@@ -43,7 +44,7 @@ def multi_steps(
     - It is a transformation with extra args: it composes in `optax.chain` and passes on
       `value`, `grad` and `value_fn`. The inner update gets the extra args of the mini-step
       that emits; average them over the mini-steps yourself if you need their mean.
-    - It adds 64-bit gradients in 64 bits, to an accumulator of `accumulator_dtype`.
+    - It adds 64-bit gradients in 64 bits, and warns if the accumulator rounds the sum.
     - If k shrinks during an accumulation, the new k takes effect at once.
 
     A gradient that is None counts as 0, provided that `update` gets the params: it may have
@@ -96,7 +97,7 @@ def multi_steps(
     inner = guard(inner)
     _check_options(inner, every_k_schedule, should_skip_update_fn, accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
-    policy = policy_of(inner)
+    policy, warn = policy_of(inner), WarnOnce()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -114,11 +115,13 @@ def multi_steps(
 
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
-        state = tree_util.tree_map(_strong, state)
+        strong = lambda leaf: leaf if dtype_of(leaf) is None else cast(leaf, dtype_of(leaf))
+        state = tree_util.tree_map(strong, state)  # as a loop requires of its carry
         mini_step, gradient_step, inner_state, acc_grads, skip_state = state
         check_grads("multi_steps", updates, acc_grads)
         number = increment(mini_step)
         emits = _is_last(number, every_k_schedule, gradient_step)
+        _warn_of_rounding(warn, acc_grads, updates)
         sums = _add_to(acc_grads, updates, number, use_grad_mean)
         if should_skip_update_fn is not None:
             # Without any gradient, the types of what Optax's functions return are others.
@@ -188,12 +191,6 @@ def _is_last(
     return cast(number, dtype_of(k)) >= k
 
 
-def _strong(leaf: Leaf) -> Leaf:
-    """An array leaf as a strongly typed array, as a loop requires of its carry."""
-    dtype = dtype_of(leaf)
-    return leaf if dtype is None else cast(leaf, dtype)
-
-
 def _skips(returned: object) -> tuple[jax.Array, PyTree]:
     """Whether to skip, as an array, and the new skip state."""
     is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
@@ -218,6 +215,18 @@ def _first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
             return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param
 
     return tree_util.tree_map(zeros, params)
+
+
+def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
+    """Warns of 64-bit gradients that an accumulator of fewer bits rounds."""
+    is_real = lambda grad: is_wide(grad) and kind(grad.dtype) != "int"
+    rounds = lambda acc, grad: is_real(grad) and not is_wide(acc)
+    rounded = by_path(tree_util.tree_map(rounds, sums, updates))
+    for path in [path for path in rounded if rounded[path]][:1]:
+        warn(
+            f"multi_steps rounds the 64-bit gradients updates{path} to its accumulator: "
+            "write accumulator_dtype=jnp.float64, or cast the gradients to 32 bits."
+        )
 
 
 def _add_to(
@@ -270,9 +279,5 @@ def _sum_dtype(param: Leaf, asked: DType) -> DType:
     dtype = dtype_of(param)
     if asked is None:
         return np.dtype("float32") if dtype is None else dtype
-    asked = jnp.dtype(asked)
-    if kind(dtype) not in ("float", "complex"):
-        return asked
-    if is_wide(param):
-        return promoted(asked, dtype)
-    return promoted(asked, np.dtype("complex64")) if kind(dtype) == "complex" else asked
+    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and is_wide(param))
+    return promoted(jnp.dtype(asked), dtype) if must_hold else jnp.dtype(asked)

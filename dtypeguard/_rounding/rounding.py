@@ -190,8 +190,9 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
 
     Raises:
         ValueError: if the trees differ.
-        TypeError: if an update is not an array, is complex where its param is real, or
-            would change the shape of its param; if `key` is not a single key.
+        TypeError: if an update is not an array, is complex where its param is real, would
+            change the shape of its param, or if one of them alone is of 4-bit integers; if
+            `key` is not a single key.
 
     Example:
         >>> import dtypeguard, jax, jax.numpy as jnp
@@ -246,6 +247,9 @@ def _remedy(param: Leaf, update: Leaf) -> str:
         return f"give it in shape {np.shape(param)}"
     if kind(dtype_of(update)) == "complex" and kind(dtype_of(param)) != "complex":
         return "give jnp.real(x)"
+    dtypes = {dtype_of(param), dtype_of(update)}
+    if len(dtypes) > 1 and any(kind(x) == "int" and jnp.iinfo(x).bits < 8 for x in dtypes):
+        return f"give it in {dtype_of(param)}: JAX does not promote 4-bit integers"
     return ""
 
 

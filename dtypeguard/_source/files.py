@@ -85,9 +85,8 @@ def is_users(file: str) -> bool:
     """
     if file.startswith(_OURS):
         return file.startswith((os.path.join(_OURS, "_optimizers"), _SCENES))
-    if file.startswith(_INSTALLED):
-        return not file.startswith(_NOBODYS)
-    return not file.startswith((*_PYTHONS, *_NOBODYS))
+    pythons = () if file.startswith(_INSTALLED) else _PYTHONS
+    return not file.startswith((*pythons, *_NOBODYS))
 
 
 @functools.cache

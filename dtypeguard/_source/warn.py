@@ -6,13 +6,14 @@ import warnings
 from typing import Any
 
 from .._leaves.errors import DtypeGuardWarning
-from .files import is_users
+from .files import is_users, package
 
 
 def warn_caller(message: str) -> None:
     """Issues a `DtypeGuardWarning` at the innermost line outside dtypeguard and JAX."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    is_inside = lambda file: package(file) == "dtypeguard" or not is_users(file)
+    while frame is not None and is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, DtypeGuardWarning, stacklevel=level)
 

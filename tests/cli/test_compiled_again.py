@@ -238,6 +238,14 @@ LISTED = {
         for i in range(2):
             model = Model(jnp.ones(3), jax.jit(lambda x: x))  # the model
             new(model)
+
+        @eqx.filter_jit
+        def count(state):
+            return {"turn": state["turn"] + 1}
+
+        state = {"turn": 0}  # the turn
+        for _ in range(3):
+            state = count(state)
         """,
         [
             "model.weight  bfloat16 -> float32",
@@ -247,6 +255,7 @@ LISTED = {
             "model.forward  another PjitFunction each time",
             "|made {the model}",
             "Make model once",
+            "|made {the turn}",
         ],
     ),
     "flax.nnx": (

@@ -186,6 +186,8 @@ if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=3"
     import jax, jax.numpy as jnp
     print(jax.device_count(), pickle.loads(pickle.dumps(Thing(2))), flush=True)
+    count = jax.jit(lambda n: print("traced", flush=True) or n + 1)
+    count(count(0))
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
         print(list(pool.map(made, [1, 2])))

@@ -10,13 +10,11 @@ import optax
 import pytest
 from helpers import assert_close, assert_same, set_x64
 from jax import tree_util
-from quadratic import add, make_params, run
+from quadratic import make_params, run
 
 from dtypeguard import fromage, guard
 
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
-third_party = pytest.mark.third_party
-name_of = lambda dtype: jnp.dtype(dtype).name
 
 
 def one_update(opt, param, grad):
@@ -35,27 +33,23 @@ def truth(param, grad, rate):
     return -(rate**2) / (root * (1 + root)) * p - turn
 
 
-# Exactness ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("rate", "scheduled"),
-    [*zip([3e38, -2e19, 1e10, 1e-2, 3e-4, 1e-5, 1e-7, 1e-18], [False, True] * 4)],
+    ("rate", "scheduled"), [*zip([3e38, -2e19, 1e-2, 3e-4, 1e-7, 1e-18], [False, True] * 3)]
 )
 def test_the_shrink_is_exact_at_any_rate(rate, scheduled):
     """To a few ulp of float32. The gradient is zero, so that it hides nothing."""
     param, grad = jnp.ones((5, 5)), jnp.zeros((5, 5))
     opt = fromage((lambda count: jnp.asarray(rate, F32)) if scheduled else rate)
     found = one_update(opt, param, grad)
-    rate = float(np.float32(rate))
-    np.testing.assert_allclose(found, truth(param, grad, rate), rtol=4e-7)
+    expected = truth(param, grad, float(np.float32(rate)))
+    np.testing.assert_allclose(found, expected, rtol=4e-7)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=name_of)
-@pytest.mark.parametrize("rate", [1e-2, 1e-5, 1e-7])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("rate", [1e-2, 1e-7])
 def test_updates_of_narrow_params_are_rounded_once(dtype, rate):
-    param = jax.random.normal(jax.random.PRNGKey(0), (8, 8)).astype(dtype)
-    grad = jax.random.normal(jax.random.PRNGKey(1), (8, 8)).astype(dtype)
+    keys = jax.random.split(jax.random.PRNGKey(0))
+    param, grad = (jax.random.normal(key, (8, 8)).astype(dtype) for key in keys)
     found = np.asarray(one_update(fromage(rate), param, grad), np.float64)
     expected = truth(param, grad, rate)
     spacing = float(jnp.finfo(dtype).eps) * np.abs(expected)
@@ -63,10 +57,7 @@ def test_updates_of_narrow_params_are_rounded_once(dtype, rate):
     assert (np.abs(found - expected) <= 0.502 * np.maximum(spacing, least)).all()
 
 
-# Norms ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [F16, F32, F64], ids=name_of)
+@pytest.mark.parametrize("dtype", [F16, F32, F64])
 @pytest.mark.parametrize(
     ("param_at", "grad_at"),
     [(0.3, 0.0), (0.5, 0.998), (0.998, 0.3), (1.0, 0.7), (0.7, 1.0)],
@@ -86,12 +77,49 @@ def test_norms_neither_overflow_nor_underflow(param_at, grad_at, dtype):
             for size in [tiny ** (1 - at) * most**at]
         )
         expected = truth(param, grad, 0.01)
-        rtol, atol = float(info.eps), float(info.smallest_subnormal)
+        rtol, atol = max(4e-15, 4 * float(info.eps)), float(info.smallest_subnormal)
         for update in (one_update, jax.jit(one_update, static_argnums=0)):
             found = np.asarray(update(fromage(0.01), param, grad), np.float64)
-            np.testing.assert_allclose(
-                found, expected, rtol=max(4e-15, 4 * rtol), atol=atol
-            )
+            np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_zero_norms_take_the_plain_step(shape):
+    zeros, ones = jnp.zeros(shape), jnp.ones(shape)
+    root = math.sqrt(1 + 0.1**2)
+    of = lambda param, grad: one_update(fromage(0.1), param, grad)
+    np.testing.assert_allclose(of(zeros, ones), -0.1 / root * ones, rtol=1e-6)
+    np.testing.assert_allclose(of(ones, zeros), (1 / root - 1) * ones, rtol=1e-5)
+    assert not np.asarray(of(zeros, zeros)).any()
+
+
+@pytest.mark.parametrize(("min_norm", "ratio"), [(1.0, 1.0 / 2), (4.0, 4.0 / 4.0)])
+def test_min_norm_bounds_norms_from_below(min_norm, ratio):
+    param, grad = jnp.full(4, 1e-3), jnp.ones(4)  # of norms 2e-3 and 2
+    root = math.sqrt(1 + 0.1**2)
+    expected = (1 / root - 1) * param - 0.1 * ratio / root * grad
+    found = one_update(fromage(0.1, min_norm=min_norm), param, grad)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32, F64])
+def test_the_bound_on_the_norm_holds_and_is_that_of_the_first_params(dtype):
+    with set_x64(dtype == F64):
+        params, opt = make_params(dtype), fromage(0.1, p_bound=1.5)
+        away = lambda params: tree_util.tree_map(lambda p: -p, params)
+        first = jax.jit(opt.init)(params)
+        assert_close(first, opt.init(params), rtol=1e-6)
+        found, state = run(opt, params, 100, away, first)
+        assert_same(state.max_norm, first.max_norm)
+        free, _ = run(fromage(0.1), params, 100, away)
+    norm = lambda leaf: np.linalg.norm(np.asarray(leaf, np.float64))
+    for name, leaf in found.items():
+        bound = 1.5 * norm(params[name])
+        assert state.max_norm[name].dtype == (F64 if dtype == F64 else F32)
+        np.testing.assert_allclose(state.max_norm[name], bound, rtol=1e-6)
+        slack = max(1e-6, 2 * float(jnp.finfo(dtype).eps))
+        np.testing.assert_allclose(norm(leaf), bound, rtol=slack)
+    assert norm(free["w"]) > 2 * norm(found["w"])
 
 
 def test_the_bound_holds_where_norms_overflow():
@@ -100,84 +128,16 @@ def test_the_bound_holds_where_norms_overflow():
     np.testing.assert_allclose(found, -0.99 * 3e38, rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3)])
-def test_zero_norms_take_the_plain_step(shape):
-    zeros, ones = jnp.zeros(shape), jnp.ones(shape)
-    root = math.sqrt(1 + 0.1**2)
-    np.testing.assert_allclose(
-        one_update(fromage(0.1), zeros, ones), -0.1 / root * ones, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        one_update(fromage(0.1), ones, zeros), (1 / root - 1) * ones, rtol=1e-5
-    )
-    assert not np.asarray(one_update(fromage(0.1), zeros, zeros)).any()
+def test_an_infinite_bound_is_none():
+    for bound in (None, math.inf, np.float32(np.inf)):
+        assert fromage(0.1, p_bound=bound).init(jnp.ones(3)).max_norm == ()
+    with pytest.raises(ValueError, match=r"p_bound=1e\+39: .* or math\.inf for no bound"):
+        fromage(0.1, p_bound=1e39)
 
 
-def test_a_param_that_starts_at_zero_learns():
-    found, _ = run(fromage(0.05), jnp.zeros(4), 200)
-    np.testing.assert_allclose(found, 0.25, atol=0.02)
-
-
-def test_min_norm_bounds_norms_from_below():
-    param, grad = jnp.full(4, 1e-3), jnp.ones(4)  # of norms 2e-3 and 2
-    root = math.sqrt(1 + 0.1**2)
-    shrink = (1 / root - 1) * param
-    found = one_update(fromage(0.1, min_norm=1.0), param, grad)
-    np.testing.assert_allclose(found, shrink - 0.1 * (1.0 / 2) / root * grad, rtol=1e-5)
-    found = one_update(fromage(0.1, min_norm=4.0), param, grad)
-    np.testing.assert_allclose(found, shrink - 0.1 * (4.0 / 4.0) / root * grad, rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=name_of)
-def test_the_bound_on_the_norm_holds_and_is_in_the_state(dtype):
-    params = make_params(dtype)
-    away = lambda params: tree_util.tree_map(lambda p: -p, params)
-    opt = fromage(0.1, p_bound=1.5)
-    found, state = run(opt, params, 100, away)
-    norm = lambda leaf: np.linalg.norm(np.asarray(leaf, np.float64))
-    slack = 2 * float(jnp.finfo(dtype).eps)
-    for name, leaf in found.items():
-        bound = 1.5 * norm(params[name])
-        assert state.max_norm[name].dtype == F32
-        np.testing.assert_allclose(state.max_norm[name], bound, rtol=1e-6)
-        np.testing.assert_allclose(norm(leaf), bound, rtol=slack)
-    free, _ = run(fromage(0.1), params, 100, away)
-    assert norm(free["w"]) > 2 * norm(found["w"])
-
-
-def test_the_bound_comes_from_the_first_params():
-    """With `init` inside and outside of jit."""
-    opt = fromage(0.1, p_bound=1.0)
-    params = make_params()
-    outside = opt.init(params)
-    inside = jax.jit(opt.init)(params)
-    assert_close(outside, inside, rtol=1e-6)
-    carry = (params, inside)
-    step = jax.jit(lambda p, s: (lambda u, s: (add(p, u), s))(*opt.update(p, s, p)))
-    for _ in range(3):
-        carry = step(*carry)
-    assert step._cache_size() == 1
-    assert_same(carry[1].max_norm, inside.max_norm)
-
-
-# Types ----------------------------------------------------------------------------------
-
-
-def test_float64_params_are_updated_in_float64():
-    with set_x64(True):
-        param, grad = jnp.linspace(-1, 2, 7, dtype=F64), jnp.linspace(1, 3, 7, dtype=F64)
-        opt = fromage(1e-4, p_bound=2.0)
-        assert opt.init(param).max_norm.dtype == F64
-        found = one_update(opt, param, grad)
-        np.testing.assert_allclose(found, truth(param, grad, 1e-4), rtol=1e-14)
-
-
-# Composition ----------------------------------------------------------------------------
-
-
-@third_party
+@pytest.mark.third_party
 @pytest.mark.optimized
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=name_of)
+@pytest.mark.parametrize("dtype", [BF16, F32])
 def test_injected_hyperparameters(dtype):
     params = make_params(dtype)
     found, state = run(guard(optax.inject_hyperparams(fromage)(0.01)), params, 5)

@@ -76,8 +76,20 @@ restore(STATE, None)
     DtypeDriftError: another tree than the record: ... state[0].count...(absent) -> int32[]
 audit(PARAMS, ADAM)
     TypeError: audit got {...Give it a gradient
+audit(optax.adam, PARAMS)
+    TypeError: not the function that makes it; or a step
 audit(ADAM, {'w': 'x'})
     TypeError: params['w']: 'x'...Write eqx.filter(params, eqx.is_array) or None
+audit(ADAM, PARAMS, updates='text')
+    TypeError: updates: 'text'
+audit(step, 1, carry=7)
+    ValueError: Write the position or the name
+audit(step, 1, returned=(0, 1))
+    ValueError: as many of both
+audit(step, (1,), returned=4)
+    TypeError: another item
+audit(step, 1, kwargs=[1])
+    TypeError: Write a dict of arguments
 check_contract(3)
     TypeError: got 3. Give it a gradient transformation
 check_contract(ADAM, rules=['scna'])

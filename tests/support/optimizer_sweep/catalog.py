@@ -35,9 +35,6 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
 
     It looks at what Optax exports, so that it covers a new release. An entry runs in
     float32 with x64 off; what does not run is among the rest, with the error.
-
-    Returns:
-        The entries, Optax's first and dtypeguard's own last, and the rest.
     """
     built: list[Entry] = []
     unbuilt: list[Unbuilt] = []
@@ -61,11 +58,7 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
 
 
 def find(entry_id: str) -> Entry:
-    """The entry with this id; builds no other.
-
-    Raises:
-        KeyError: if there is none.
-    """
+    """The entry with this id; builds no other."""
     return _by_id()[entry_id]
 
 

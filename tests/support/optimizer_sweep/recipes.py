@@ -210,8 +210,6 @@ def _per_example(params: Params) -> Updates:
     return tree_util.tree_map(stack, slopes(params))
 
 
-PER_EXAMPLE = Recipe(grads=_per_example)
-_AGGREGATING = "optax.experimental.aggregating"
 _OF_EXAMPLES = (
     "optax.dpsgd",
     "optax.differentially_private_aggregate",
@@ -229,5 +227,5 @@ RECIPES: dict[str, Recipe] = {
         grads=lambda params: slopes(params.fast),
     ),
     "optax.contrib.scale_by_muon": Recipe(sample({"w": (4, 3), "v": (3, 5)})),
-    **dict.fromkeys(_OF_EXAMPLES, PER_EXAMPLE),
+    **dict.fromkeys(_OF_EXAMPLES, Recipe(grads=_per_example)),
 }

@@ -59,7 +59,7 @@ def test_every_factory_of_optax_is_in_the_catalogue_or_left_out():
     ],
 )
 def test_the_verdicts_are_those_of_a_real_run(entry_id, configuration):
-    entry, configuration = catalog.find(entry_id), BY_NAME[configuration, False]
+    entry, configuration = catalog.by_id()[entry_id], BY_NAME[configuration, False]
     failures = examine(entry, configuration, guarded=False).failures
     params, grads, extra_args = entry.inputs(configuration.params, configuration.grads)
     opt = optax.with_extra_args_support(entry.build())

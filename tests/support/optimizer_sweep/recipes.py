@@ -7,6 +7,7 @@ there, and a new optimizer with Optax's usual parameters needs no line here.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -25,6 +26,10 @@ def is_matrix(tree: PyTree) -> PyTree:
 
 def _matrix_label(tree: PyTree) -> PyTree:
     return tree_util.tree_map(lambda leaf: "ab"[np.ndim(leaf) > 1], tree)
+
+
+def _norm(tree: PyTree) -> jax.Array:
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in tree_util.tree_leaves(tree)))
 
 
 def _schedule() -> optax.Schedule:
@@ -52,9 +57,9 @@ _VALUES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("transforms", lambda: {"a": optax.adam(1e-3), "b": optax.sgd(1e-3)}),
     ("f", lambda: lambda updates, params: tree_util.tree_map(lambda u: 2 * u, updates)),
     ("mask", lambda: is_matrix),
-    ("measure", lambda: optax.global_norm),
+    ("measure", lambda: _norm),
     ("measure_name", lambda: "norm"),
-    ("measures", lambda: {"norm": optax.global_norm}),
+    ("measures", lambda: {"norm": _norm}),
     ("param_labels", lambda: _matrix_label),
     ("should_transform_fn should_update_fn", lambda: lambda step: step % 2 == 0),
 )
@@ -80,8 +85,8 @@ def _scale_by_muon(scale_by_muon: Factory) -> Optimizer:
 
 
 def _monitor_in_its_stride(monitor: Factory) -> Optimizer:
-    norm_ema = optax.measure_with_ema(optax.global_norm, decay=0.9)
-    opt = monitor({"norm": optax.global_norm, "norm_ema": norm_ema})
+    norm_ema = optax.measure_with_ema(_norm, decay=0.9)
+    opt = monitor({"norm": _norm, "norm_ema": norm_ema})
     return optax.GradientTransformationExtraArgs(
         lambda params: opt.update(params, opt.init(params))[1], opt.update
     )

@@ -105,7 +105,7 @@ def _call_by_names(factory: Factory) -> Optimizer:
 def _factories() -> Iterator[tuple[str, Factory]]:
     """Functions that may return a transformation, with the name that a user would write."""
     seen: set[int] = set()
-    for module in _modules():
+    for path, module in _modules("optax", optax, set()):
         # One factory may have several names: its own comes first.
         members = sorted(
             vars(module).items(),
@@ -115,7 +115,7 @@ def _factories() -> Iterator[tuple[str, Factory]]:
         for name, member in members:
             if not name.startswith("_") and id(member) not in seen and _may_make(member):
                 seen.add(id(member))
-                found[f"{module.__name__}.{name}"] = member
+                found[f"{path}.{name}"] = member
         yield from sorted(found.items())
     for factory in _OURS:
         yield f"dtypeguard.{factory.__name__}", factory
@@ -140,10 +140,25 @@ def _annotation(function: Callable[..., object]) -> str | None:
     return None if found is inspect.Signature.empty else str(found)
 
 
-def _modules() -> Iterator[types.ModuleType]:
-    """Optax and every public module below it."""
-    yield optax
-    for info in pkgutil.walk_packages(optax.__path__, "optax."):
-        if "._" not in info.name and not info.name.endswith("_test"):
-            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-                yield importlib.import_module(info.name)
+def _modules(
+    path: str, module: types.ModuleType, seen: set[int]
+) -> Iterator[tuple[str, types.ModuleType]]:
+    """A module and every public module below it, with the path that a user would write."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield path, module
+    if not hasattr(module, "__path__"):
+        return  # it does not export the modules that it imports
+    for info in pkgutil.iter_modules(module.__path__):
+        if not info.name.startswith("_") and not info.name.endswith("_test"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                importlib.import_module(f"{module.__name__}.{info.name}")
+    for name, member in sorted(vars(module).items()):
+        if (
+            isinstance(member, types.ModuleType)
+            and member.__name__.startswith("optax.")
+            and not name.startswith("_")
+        ):
+            yield from _modules(f"{path}.{name}", member, seen)

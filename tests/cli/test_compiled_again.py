@@ -215,7 +215,7 @@ LISTED = {
     ),
     "equinox": (
         """
-        import equinox as eqx, jax, jax.numpy as jnp
+        import equinox as eqx, jax, jax.numpy as jnp, optax
 
         class Model(eqx.Module):
             weight: jax.Array
@@ -246,6 +246,14 @@ LISTED = {
         state = {"turn": 0}  # the turn
         for _ in range(3):
             state = count(state)
+
+        @eqx.filter_jit
+        def update(grads, opt):
+            return opt.update(grads, opt.init(grads))
+
+        for _ in range(2):
+            opt = optax.sgd(0.1)  # the optimizer
+            update(jnp.ones(3), opt)
         """,
         [
             "model.weight  bfloat16 -> float32",
@@ -256,6 +264,7 @@ LISTED = {
             "|made {the model}",
             "Make model once",
             "|made {the turn}",
+            "|made {the optimizer}",
         ],
     ),
     "flax.nnx": (

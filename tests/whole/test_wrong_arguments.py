@@ -68,6 +68,8 @@ apply_updates(PARAMS, FEWER)
     updates['b']  float32[2] -> (
 apply_updates(PARAMS, PARAMS, key=0)
     TypeError: apply_updates got key=...Write one new key for every step, such as key=
+apply_updates(jnp.ones(2, jnp.int4), jnp.ones(2))
+    TypeError: int4[2] -> float32[2]  give it in int4: JAX does not promote 4-bit integers
 record(PARAMS, ADAM)
     TypeError: got {...Give it a gradient transformation
 restore(record(ADAM, PARAMS), STATE)

@@ -175,7 +175,7 @@ def rescue(
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
 
-    widened = functools.partial(tree_util.tree_map, promote)
+    widened = lambda tree: Snapshot(tree).map(promote).copy()
     like_params = updates if params is None else params
     try:
         # A guarded init makes float32 of a Python float; here, under x64, it is float64.

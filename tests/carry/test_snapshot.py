@@ -150,7 +150,7 @@ def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
     assert [*result] == [*bare]
     trees = [result["state"]]
     bare = transformation(
-        lambda u, s, p=None: (carry(F32), carry(F32)), lambda params: carry(BF16)
+        lambda u, s, p=None: (carry(F32), carry(F32)), lambda params: params
     )
     for policy in (None, Policy(compute_dtype=F32, state_dtype=BF16)):
         opt = guard(bare, policy=policy)

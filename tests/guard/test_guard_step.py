@@ -221,6 +221,7 @@ def test_a_loss_that_could_be_the_carry_is_asked_about(wrap):
     assert takes(step, EMA, ONE, returned=1) == ([], ["float32", "bfloat16"])
     assert takes(step, EMA, ONE, returned=0) == ([], ["bfloat16", "float32"])
     assert takes(step, ONE, ONE) == ([], ["float32", "float32"])  # nothing is cast
+    lax.scan(guard_step(step), EMA, jnp.ones(3))  # what a loop's body returns first is sure
 
 
 @pytest.mark.parametrize(

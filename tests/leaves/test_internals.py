@@ -221,23 +221,6 @@ def test_functions_of_libraries(names):
     assert len([*names.codes()]) == len(names)
 
 
-@pytest.mark.parametrize("library", ["jax", "equinox"])
-def test_modules_of_loops(library):
-    loops, start = lax, internals.LOOPS_OF_JAX
-    if library == "equinox":
-        loops, start = need("equinox.internal"), internals.LOOPS_OF_EQUINOX
-    seen, options = set(), {"kind": "lax"} if library == "equinox" else {}
-
-    def body(carry, x):
-        frame = sys._getframe()
-        while (frame := frame.f_back) is not None:
-            seen.add(frame.f_globals.get("__name__", ""))
-        return carry, x
-
-    loops.scan(body, 0.0, X, **options)
-    assert any(name.startswith(start) for name in seen)
-
-
 @pytest.mark.parametrize("name", VARIABLES)
 def test_variables_of_frames(name):
     expected, call = VARIABLES[name]

@@ -21,18 +21,19 @@ PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 
 
 @needs_x64_scope
-@pytest.mark.parametrize("wide", ["params", "state", "updates", "none"])
+@pytest.mark.parametrize("wide", ["params", "state", "updates", "number", "none"])
 def test_wide_inputs_keep_the_flag_and_others_hide_it(wide):
     seen = []
 
-    def update(updates, state, params=None):
+    def update(updates, state, params=None, number=0):
         seen.append(jax.config.jax_enable_x64)
         return updates, state
 
     opt = guard(transformation(update))
     with set_x64(True):
         inputs = dict.fromkeys(("updates", "state", "params"), PARAMS)
-        inputs |= {wide: {"w": jnp.ones(3, F64)}} if wide != "none" else {}
+        wide_input = jnp.asarray(2**40) if wide == "number" else {"w": jnp.ones(3, F64)}
+        inputs |= {wide: wide_input} if wide != "none" else {}
         updates, new_state = opt.update(**inputs)
         assert types(new_state) == types(inputs["state"])
         assert types(updates) == types(inputs["params"])

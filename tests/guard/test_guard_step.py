@@ -100,6 +100,11 @@ def test_the_other_results_are_left_alone():
     assert (others["step"], others["f"]) == (3, jnp.tanh)
 
 
+def test_statistics_of_numpy_on_the_host_stay_so():
+    mean = guard_step(lambda mean: mean + 1)(np.ones(2))
+    assert (type(mean), mean.dtype) == (np.ndarray, np.float64)
+
+
 def test_decorator():
     @guard_step
     def step(state, x=1.0):

@@ -14,14 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from helpers import need
 from jax import lax
 
-BF16, F32 = jnp.bfloat16, jnp.float32
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 MEAN = np.zeros(3, np.float64)  # forced: numpy_in_64_bits
 
 
 class Case(NamedTuple):
-    """A program that takes what stands for `jax.jit`, its operand and the type of that."""
+    """A program, and what the note has to say of its odd operand.
+
+    Attributes:
+        program: takes what stands for `jax.jit`.
+        operand: the argument by its name, and its expression.
+        type: of the operand.
+        strict: whether implicit promotion is off.
+        x64: whether 64 bits are on.
+    """
 
     program: Callable
     operand: str
@@ -43,15 +52,15 @@ def refused(operand, type, *, strict=False, x64=False):
     return register
 
 
-@refused("update", "float32[1,3]")
-def key_value_cache(jit):
+@refused("lhs = images", "float32[1,1,8,8]")
+def convolution_of_normalized_images(jit):
     @jit
-    def write(cache, key):
-        angle = jnp.arange(3, dtype=F32)  # forced: key_value_cache
-        new = key * jnp.cos(angle)  # made: key_value_cache
-        return lax.dynamic_update_slice(cache, new[None], (2, 0))
+    def forward(images, kernel):
+        mean = jnp.asarray(0.5, F32)  # forced: convolution_of_normalized_images
+        images = images - mean  # made: convolution_of_normalized_images
+        return lax.conv(images, kernel, (1, 1), "SAME")
 
-    return write(jnp.zeros((8, 3), BF16), jnp.ones(3, BF16))
+    return forward(jnp.ones((1, 1, 8, 8), BF16), jnp.ones((1, 1, 3, 3), BF16))
 
 
 @refused("update = step", "float32[3]")
@@ -67,6 +76,16 @@ def in_the_body_of_a_while_loop(jit):
     return jit(run)(jnp.ones((4, 3), BF16))
 
 
+@refused("y = other", "float32[3]")
+def in_a_branch(jit):
+    @jit
+    def choose(flag, x):
+        other = jnp.linspace(0, 1, 3)  # made: in_a_branch
+        return lax.cond(flag, lambda x: lax.mul(x, other), lambda x: x, x)
+
+    return choose(True, jnp.ones(3, BF16))
+
+
 @refused("y = fresh", "float32[3]", strict=True)
 def strict_where(jit):
     @jit
@@ -75,6 +94,22 @@ def strict_where(jit):
         return jnp.where(old > 0, old, fresh)
 
     return keep(jnp.ones(3, BF16))
+
+
+@refused("index = place", "float32[]")
+def index_of_a_bin(jit):
+    @jit
+    def density(table, x):
+        place = jnp.floor(x * 4)  # made: index_of_a_bin
+        return table[place]
+
+    return density(jnp.ones(8), jnp.float32(0.5))  # forced: index_of_a_bin
+
+
+@refused("shape[0] = rows", "float32[]")
+def shape_of_zeros(jit):
+    rows = np.float32(8) / 2  # made: shape_of_zeros
+    return jit(lambda: jnp.zeros((rows, 3)))()
 
 
 @refused("x = three", "int32[]")
@@ -89,7 +124,7 @@ def counter_among_the_params(jit):
     def loss(params, x):
         return jnp.sum(params["w"] * x)
 
-    calls = jnp.zeros((), jnp.int32)  # made: counter_among_the_params
+    calls = jnp.zeros((), I32)  # made: counter_among_the_params
     params = {"w": jnp.ones(3), "calls": calls}
     x = jnp.ones(3)
     return jit(lambda x: jax.grad(loss)(params, x))(x)
@@ -113,37 +148,48 @@ def convolution_of_equinox(jit):
     return jax.jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
 
 
-@refused("g", "float32[3]", strict=True)
-def strict_optimizer(jit):
-    opt = optax.trace(0.9)
-    params = {"w": jnp.ones(3, BF16)}
-    state = opt.init(params)
+@refused("update = key", "float32[1,1,2,2]")
+def cache_of_flax(jit):
+    linen = need("flax.linen")
+    attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
+    key = jax.random.key(0)
+    variables = attention.init(key, jnp.ones((1, 3, 4)))  # forced in jit: cache_of_flax
+    params, cache = variables["params"], variables["cache"]
+    cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
 
     @jit
-    def step(grads, state):
-        return opt.update(grads, state)
+    def step(cache, x):
+        state = {"params": params, "cache": cache}
+        return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
 
-    grads = {"w": jnp.ones(3, F32)}  # made: strict_optimizer
-    return step(grads, state)
+    return step(cache, jnp.ones((1, 1, 4), F32))
 
 
 @refused("y = self.scale", "float32[]")
-def field_of_an_object(jit):
-    class Trainer:
+def module_of_nnx(jit):
+    nnx = need("flax.nnx")
+
+    class Block(nnx.Module):
         def __init__(self):
-            self.scale = jnp.asarray(2.0, F32)  # made: field_of_an_object
+            self.weight = nnx.Param(jnp.ones(3, BF16))
+            self.scale = jnp.ones((), F32)  # made: module_of_nnx
 
-        def loss(self, w):
-            return lax.mul(jnp.sum(w), self.scale)
+        def __call__(self, x):
+            return lax.mul(jnp.sum(x * self.weight[...]), self.scale)
 
-    return jit(jax.grad(Trainer().loss))(jnp.ones(3, BF16))
+    run = lambda block, x: block(x)
+    return (nnx.jit(run) if jit is jax.jit else run)(Block(), jnp.ones(3, BF16))
 
 
-@refused("b", "float32[3]", strict=True)
-def strict_addition(jit):
-    @jit
-    def add(a):
-        b = jnp.ones(3, F32)  # made: strict_addition
-        return a + b
+@refused("g", "float32[3]", strict=True)
+def strict_momentum_in_a_scan(jit):
+    opt = optax.trace(0.9)
+    params = {"w": jnp.ones(3, BF16)}
+    rate = jnp.asarray([1, 2, 3], F32)  # made: strict_momentum_in_a_scan
 
-    return add(jnp.ones(3, BF16))
+    def body(state, x):
+        grads = {"w": rate}
+        updates, state = opt.update(grads, state)
+        return state, updates
+
+    return jit(lambda state: lax.scan(body, state, None, 2))(opt.init(params))

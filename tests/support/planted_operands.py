@@ -148,23 +148,6 @@ def convolution_of_equinox(jit):
     return jax.jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
 
 
-@refused("update = key", "float32[1,1,2,2]")
-def cache_of_flax(jit):
-    linen = need("flax.linen")
-    attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
-    key = jax.random.key(0)
-    variables = attention.init(key, jnp.ones((1, 3, 4)))  # forced in jit: cache_of_flax
-    params, cache = variables["params"], variables["cache"]
-    cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
-
-    @jit
-    def step(cache, x):
-        state = {"params": params, "cache": cache}
-        return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
-
-    return step(cache, jnp.ones((1, 1, 4), F32))
-
-
 @refused("y = self.scale", "float32[]")
 def module_of_nnx(jit):
     nnx = need("flax.nnx")

@@ -1,8 +1,9 @@
 """Products as another device does them: against an interpreter that rounds operands."""
 
+import contextlib  # noqa: F401 (evaluated)
+import functools
 import itertools
 import re
-import types
 
 import jax
 import jax.numpy as jnp
@@ -25,47 +26,33 @@ def normal(seed, *shape, dtype=jnp.float32):
     return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
 
 
-# |x - y|^2 from products, where both are far from 0
-KERNEL = """
-def f(x, y, w):
+def kernel(x, y, w, around="contextlib.nullcontext()"):
+    """|x - y|^2 from products, where both are far from 0."""
     squares = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)
-    k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)
+    with eval(around):
+        k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)  # loses
     return k @ w / jnp.sum(k, 1, keepdims=True)
-inputs = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
-"""
-LINE = "    k = jnp.exp(-(squares - 2 * (x @ y.T)) / 8)"
-
-
-def program(source, path):
-    """The module of a source, in a file of its own."""
-    path.write_text(source)
-    module = types.ModuleType(path.stem)
-    vars(module).update(jax=jax, jnp=jnp, lax=lax, normal=normal)
-    exec(compile(source, str(path), "exec"), vars(module))
-    return module
 
 
 @pytest.mark.parametrize("device", ["bfloat16", "tensorfloat32"])
-def test_error_line_and_remedy_are_those_of_the_interpreter(device, tmp_path):
-    written = program(KERNEL, tmp_path / "written.py")
-    report = audit_precision(written.f, *written.inputs, matmul_precision=device)
-    error = products.off(device, written.f, *written.inputs)
+def test_error_line_and_remedy_are_those_of_the_interpreter(device):
+    args = normal(0, 32, 8) + 4, normal(1, 48, 8) + 4, normal(2, 48, 3)
+    audit = functools.partial(audit_precision, matmul_precision=device)
+    report, error = audit(kernel, *args), products.off(device, kernel, *args)
     assert report.run.matmul_precision == device
     assert error > 1e-4
     assert report.error == pytest.approx(error, rel=0.2)
 
     # To the letter: the line in the context that is printed.
-    assert report.fix == report.losses[:1]
-    number = KERNEL.splitlines().index(LINE) + 1
-    pattern = rf"Put `(with .*:)` around .*written.py:{number}\."
-    told = re.fullmatch(pattern, report.losses[0].remedy)
-    edited = KERNEL.replace(LINE, f"    {told[1]}\n    {LINE}")
-    mended = program(edited, tmp_path / "edited.py")
-    left = products.off(device, mended.f, *mended.inputs)
+    (loss,) = report.fix
+    assert loss.origin.code.endswith("# loses")
+    pattern = rf"Put `with (.*):` around .*test_products.py:{loss.origin.line}\."
+    told = re.fullmatch(pattern, loss.remedy)
+    left = products.off(device, functools.partial(kernel, around=told[1]), *args)
     assert report.fixed.error == pytest.approx(left, rel=0.25)
     assert left < 0.4 * error
     with jax.default_matmul_precision("float32"):
-        clean = audit_precision(written.f, *written.inputs, matmul_precision=device)
+        clean = audit(kernel, *args)
     assert (clean.error, clean.losses) == (0, ())
     assert "the outputs are the same: there are no" in str(clean)
 

@@ -159,11 +159,10 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     keeps = not {x.base for x in refused} <= _WHOLE | about.names
     call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
-    found = _found(call, [(_label(x, site), x) for x in refused])
-    has_lines = found is None or any(x.why.root for x in found.leaves)
-    if has_lines or not is_installed(site.file):
-        return found
-    return find_checked(failure, about) or found  # what the user's call holds
+    note = _found(call, [(_label(x, site), x) for x in refused])
+    is_lost = is_installed(site.file) and note and not any(x.why.root for x in note.leaves)
+    # What the user's call holds.
+    return (find_checked(failure, about) if is_lost else None) or note
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:

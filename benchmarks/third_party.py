@@ -72,7 +72,7 @@ from dtypeguard._sweep.inputs import (
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 
 from optimizer_sweep.catalog import Unbuilt
-from optimizer_sweep.report import Report
+from optimizer_sweep.report import report
 from optimizer_sweep.sweep import Outcome, sweep
 
 
@@ -173,7 +173,7 @@ def main() -> int:
                 changed += [*_broken(found), *_other_bits(entry)]
             outcomes += found
             print(entry.id, file=sys.stderr, flush=True)
-    print(Report(outcomes, left_out, time.monotonic() - start))
+    print(report(outcomes, left_out, time.monotonic() - start))
     for line in changed:
         print(f"- {line}")
     return 1 if changed else 0

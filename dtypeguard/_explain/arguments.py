@@ -159,13 +159,14 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     keeps = not {x.base for x in refused} <= _WHOLE | about.names
     call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
-    return _found(call, [(_label(x, site), x) for x in refused])
+    note = _found(call, [(_label(x, site), x) for x in refused])
+    is_lost = is_installed(site.file) and note and not any(x.why.root for x in note.leaves)
+    # What the user's call holds.
+    return (find_checked(failure, about) if is_lost else None) or note
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:
     """The arrays of the types that another library's message names, in the user's call."""
-    if about.wanted is None and failure.is_of_jax:
-        return None
     users = [site for site in failure.sites if not is_installed(site.file)]
     is_own = failure.sites[-1:] == users[-1:]
     for site in reversed(users):
@@ -177,9 +178,8 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
             others = about.types - {str(dtype_of(x.value)) for x in named}
             wanted = None if named[1:] else about.wanted
             if len(about.types) == 2 and len(others) == 1 and "assert" not in site.name:
-                (other,) = others
-                wanted = jnp.dtype(other)
-            return _found(RefusedCall(wanted, site), [(x.text, x) for x in named])
+                wanted = jnp.dtype(*others)
+            return _found(RefusedCall(wanted, site), [(x.text + x.name, x) for x in named])
     return None
 
 

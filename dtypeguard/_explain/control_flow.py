@@ -57,10 +57,10 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         arrays = [x for x in first if not is_python_number(x)]
         is_shared = any(x is y for x in arrays for y in others)
         begun = None if is_shared or not first else _begun(first[0], drift.path)
+        begun = begun or (call.line if len(arrays) < len(first) else None)  # written there
         why = Why(origin, drift.cause, begun)
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
-        is_of_first = is_shared or _is_of_first(leaf, call)
-        found.append(leaf._replace(is_of_first=is_of_first))
+        found.append(leaf._replace(is_of_first=is_shared or _is_of_first(leaf, call)))
     some = f"{count(found)} of the carry of {call.kind.name} come{'s' * (len(found) == 1)}"
     return f"{some} back in another type.", found
 

@@ -136,6 +136,7 @@ def _finding(error: BaseException) -> Finding | None:
         finding = find(failure, about)
     else:
         finding = find_in_control_flow(failure)
-        if finding is None and (about := checked(failure.message)):
+        about = None if finding else checked(failure.message)
+        if about and not failure.is_of_jax:
             finding = find_checked(failure, about)
     return choose(finding._replace(sites=failure.sites)) if finding else None

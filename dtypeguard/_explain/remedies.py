@@ -288,7 +288,8 @@ def _of_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Change:
     number = getattr(argument and argument.source, "lineno", None) or site.line
     is_of_host = is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
     is_from_there = why.cause is None and not why.is_promoted
-    is_from_there &= is_of_host or kind(dtype) != kind(old)
+    is_inside = argument is not None and not argument.is_whole
+    is_from_there &= is_of_host or is_inside or kind(dtype) != kind(old)
     made = _line(why.origin) * (is_installed(site.file) or is_from_there)
     line, to = made or line_text(site.file, number), str(kind(dtype))
     if is_python_number(value):

@@ -17,8 +17,8 @@ from .._leaves.dtypes import fits
 from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
 from .._leaves.rows import Type, cast_text, columns, lost, return_as
 from .._source.files import is_installed
-from .._source.origin import Why, callers, origin_of_frames, release
-from .compiling import Compiled, Part, call_of, compiled
+from .._source.origin import Why, callers, release
+from .compiling import Compiled, call_of, compiled
 
 _OFTEN = 3  # functions of one code that are told to be one
 
@@ -54,11 +54,6 @@ class Recompiled:
         # Of what it returns, by the names of the parameters that come back there.
         self.items: dict[str, int | None] = {}
 
-    @property
-    def types(self) -> list[Difference]:
-        """The leaves that changed their types alone."""
-        return [x for x in self.differences.values() if x.is_type]
-
     def text(self, is_whole: bool) -> list[str]:
         """Its lines in the report, types first."""
         found = sorted(self.differences.values(), key=lambda x: not x.is_type)
@@ -86,17 +81,16 @@ class Recompiled:
             there = Difference("arguments", "of another tree", _called(now), "")
             self.differences.setdefault("", there)
             return
-        pairs = {path: (before.parts[path], part) for path, part in now.parts.items()}
-        pairs = {path: x for path, x in pairs.items() if x[0].known != x[1].known}
-        retyped = [path for path, (old, new) in pairs.items() if old.is_retyped(new)]
-        objects = [path for path, (_, new) in pairs.items() if new.is_object]
-        for path, pair in pairs.items():
+        changed = [x for x, y in now.parts.items() if y.known != before.parts[x].known]
+        retyped = [x for x in changed if before.parts[x].is_retyped(now.parts[x])]
+        objects = [x for x in changed if now.parts[x].is_object]
+        for path in changed:
             found = _of_type(before, now, path) if path in retyped else None
             # With another constant it is another program, but for what came back.
-            if found is None or not (found.is_returned or len(retyped) == len(pairs)):
+            if found is None or not (found.is_returned or len(retyped) == len(changed)):
                 if path in objects[1:]:  # in one that is new
                     continue
-                found = _of_other(now, path, *pair)
+                found = _of_other(before, now, path)
             known = self.differences.get(path)
             if known is None or found.is_type > known.is_type:
                 self.differences[path] = found
@@ -124,15 +118,17 @@ def _called(now: Compiled) -> list[tuple[str, str, str]]:
     return [("called", str(now.caller or ""), "")]
 
 
-def _of_other(now: Compiled, path: str, old: Part, new: Part) -> Difference:
+def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
     """Another shape or constant, and the line that made it or called."""
+    old, new = before.parts[path], now.parts[path]
     text, advice = f"{old.shown} -> {new.shown}", ""
-    line = origin_of_frames(new.made.through) if new.made and not new.type else None
+    # What the call itself gives back is to be changed where it begins.
+    line = None if new.type else now.why(path).root or before.why(path).root
     facts = [("made", line.place, line.users.code)] if line else _called(now)
     if new.is_object:
         text = f"another {new.shown} each time"
         advice = f"Make {parameter(path)} once, before the calls."
-    elif new.known[0] in (int, float):
+    elif new.known[0] in (int, float) and "[" not in path:  # not a part of a shape
         advice = (
             f"{path} is a constant, of which each compiles anew: trace it, as "
             f"jnp.asarray({old.shown})."
@@ -206,8 +202,8 @@ class Compilations:
         The one that made a type is named before those that were given it.
         """
 
-        def rank(each: Recompiled) -> int:
-            made = any(x.is_returned for x in each.differences.values())
-            return 0 if made else 1 if each.types else 2
+        def rank(each: Recompiled) -> tuple[bool, bool]:
+            found = [*each.differences.values()]
+            return not any(x.is_returned for x in found), not any(x.is_type for x in found)
 
         return sorted((x for x in self._found.values() if x.differences), key=rank)

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.inert import is_a, package_of, variables_of
+from .._source.inert import is_a, items_of, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
 from .values import (
     Made,
@@ -233,8 +233,11 @@ class Recorder:
         for name in (x for x in (*words.stored, *words.read) if x not in hidden):
             is_stored, is_local = name in words.stored, name in values
             value = values.get(name, None if is_stored else frame.f_globals.get(name))
-            if is_stored and self.made(value) is None and _is_referred_to_weakly(value):
-                self._add(value, Made(_through(frame, line), (type(value), False)))
+            # The functions of an optimizer, which is a tuple, are new with it.
+            parts = (x for _, x in itertools.islice(items_of(value), _MOST_CAME))
+            for part in (value, *parts) if is_stored else ():
+                if self.made(part) is None and _is_referred_to_weakly(part):
+                    self._add(part, Made(_through(frame, line), (type(part), False)))
             for path, leaf in held(value):
                 # What a global variable holds may have been made before.
                 is_made = is_stored or (path and words.is_making and is_local)

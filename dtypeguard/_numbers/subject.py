@@ -14,7 +14,7 @@ from .._carry.split import SplitTree
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
-from .._leaves.types import Args, Aval, DType, Function, Jaxpr, PyTree
+from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -100,8 +100,10 @@ class Subject:
                 f"values to {what}. Give it arrays."
             )
 
-    def traced(self, f: Function | None = None) -> Traced:
-        """The function, traced, or another one of the same arguments."""
+    def traced(
+        self, f: Function | None = None, arrays: Sequence[Leaf] | None = None
+    ) -> Traced:
+        """The function, traced, or another one, of its arguments, or of other arrays."""
         f, outputs = f or self.f, list[str]()
 
         def run(*arrays):
@@ -128,7 +130,7 @@ class Subject:
             if self.has_values:
                 stack.enter_context(numbers)
             try:
-                program = jax.make_jaxpr(run)(*self.given.arrays)
+                program = jax.make_jaxpr(run)(*(arrays or self.given.arrays))
             except Exception as error:
                 of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
                 is_of_value = isinstance(error, of_values) or "hashable" in str(error)

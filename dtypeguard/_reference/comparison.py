@@ -1,5 +1,6 @@
 """Compares a program with a reference: a tree of arrays, a dict by path, or a function."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
 from .divergence import divergence
-from .judge import Judge, RunCall
+from .judge import Judge, RunCall, as_wide
 
 # The path of the only output, where a file or a dict needs one.
 _ONLY = "out"
@@ -38,7 +39,8 @@ def comparison(
         given = _arrays_of(reference, paths, avals)
 
     def judge(traced: Traced, arrays: Sequence[Leaf]) -> Judge:
-        return Judge(RunCall(traced.program, traced.numbers, arrays), paths, formats)
+        call = RunCall(traced.program, traced.numbers, arrays)
+        return Judge(call, paths, formats, lambda: _in_float32(subject, call))
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
         mine = judge(traced, arrays)
@@ -53,6 +55,23 @@ def comparison(
         return {"differences": (*found.values(),), "divergence": where}
 
     return compare
+
+
+def _in_float32(subject: Subject, call: RunCall) -> RunCall | None:
+    """A call traced with float32 for what is narrower, with the constants it has there.
+
+    None if there is nothing narrower, or the function does not trace so.
+    """
+    arrays = [as_wide(x, np.dtype("float32")) for x in call.arrays]
+    if all(x is y for x, y in zip(arrays, call.arrays)):
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the first trace has warned
+            again = subject.traced(arrays=arrays)
+    except Exception:  # it asks for its dtypes
+        return None
+    shapes = [[x.shape for x in each.program.out_avals] for each in (again, call)]
+    return RunCall(again.program, again.numbers, arrays) if shapes[0] == shapes[1] else None
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:

@@ -19,6 +19,7 @@ from .._leaves.rows import percent
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import DEVICES, Formats, products_named
+from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.python_numbers import PythonNumbers
@@ -77,8 +78,15 @@ class Rounding(NamedTuple):
 class Judge:
     """A program, and how far rounding takes its outputs."""
 
-    def __init__(self, call: RunCall, paths: list[str], formats: Formats):
+    def __init__(
+        self,
+        call: RunCall,
+        paths: list[str],
+        formats: Formats,
+        in_single: Callable[[], RunCall | None] = lambda: None,
+    ):
         self.call, self._paths, self._formats = call, paths, formats
+        self._in_single = in_single
         self._exact = [not is_inexact(x) for x in call.program.out_avals]
         self._narrow = _narrowest(call, formats)
         self._roundings: dict[Formats, Rounding] = {}
@@ -88,6 +96,12 @@ class Judge:
     def truth(self) -> list[np.ndarray]:
         """The outputs in float64."""
         return self._run_wide()
+
+    @functools.cached_property
+    def _single(self) -> "Judge | None":
+        """The judge of the function traced in float32, if the program is narrower."""
+        call = self._in_single() if bits(self._narrow) < 32 else None
+        return call and Judge(call, self._paths, WIDE)
 
     @property
     def written(self) -> Rounding:
@@ -100,12 +114,16 @@ class Judge:
         return self._roundings[formats]
 
     def _rounded(self, formats: Formats) -> Rounding:
-        has_products, made_of = formats.products is not None, _run_of(self.call, formats)
+        has_products, given = formats.products is not None, self.call.arrays
         dtype = _BFLOAT16 if has_products else formats.narrow or self._narrow
+        made_of = _run_of(self.call, formats, plans.written)
+        if bits(dtype) > bits(self._narrow):  # to be at most so wide changes nothing
+            made_of = _run_of(self.call, Formats(dtype))
+            given = [as_wide(x, dtype) for x in given]
         made, eps = made_of(), float(jnp.finfo(dtype).eps)
         drawn, moves = [self._sizes(made, self.truth)], []
         for seed in range(_DRAWS):
-            arrays = _moved(self.call.arrays, eps, seed)
+            arrays = _moved(given, eps, seed)
             there = self._run_wide(arrays)
             drawn.append(self._sizes(made_of(arrays), there))
             moves.append(self._sizes(there, self.truth))
@@ -136,6 +154,8 @@ class Judge:
             if best <= _EXPLAINS:
                 hides = formats == self._formats and not self._exact[n]
                 return self._made(n, array, best, hides=hides)
+        if self._single and self._single.of_array(n, given).verdict == "rounding":
+            return self._made(n, array, 0.0)
         why = ""
         if best > _FAR and (device := self._device_of(n, off)):
             why = (
@@ -234,18 +254,29 @@ class Judge:
 _Run = Callable[..., list[np.ndarray]]
 
 
-def _run_of(call: RunCall, formats: Formats | None = None) -> _Run:
-    """What runs a program: in some dtypes, or all of it in float64."""
-    is_on: bool = formats is None or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
-    program = NumericProgram(call.program, formats or WIDE, call.numbers)
-    plan = (plans.wide if formats is None else plans.written)(program)
+def _run_of(
+    call: RunCall,
+    formats: Formats = WIDE,
+    plan_of: Callable[[NumericProgram], WidthPlan] = plans.wide,
+) -> _Run:
+    """What runs a program: in some dtypes, or all of it in wide ones."""
+    is_double = formats.wide == _DOUBLE
+    is_on: bool = is_double or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+    program = NumericProgram(call.program, formats, call.numbers)
+    plan = plan_of(program)
 
     def made_of(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:
         with set_x64(is_on):
-            given = [jnp.asarray(x, y.dtype) for x, y in zip(arrays, call.arrays)]
+            given = [jnp.asarray(x, x.dtype) for x in arrays]
             return [*map(_numeric, run(program, plan, given))]
 
     return made_of
+
+
+def as_wide(array: Leaf, dtype: np.dtype) -> Leaf:
+    """A float array in a dtype, if its own is narrower."""
+    is_narrower = kind(array.dtype) == "float" and bits(array.dtype) < bits(dtype)
+    return array.astype(dtype) if is_narrower else array
 
 
 def _moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:

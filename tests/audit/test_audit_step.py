@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,32 +16,6 @@ from dtypeguard._leaves.compat import HAS_X64_SCOPE
 pytestmark = pytest.mark.third_party
 
 BF16, F32 = jnp.bfloat16, jnp.float32
-
-
-class State(NamedTuple):
-    """A time that may be weak, and a leaf."""
-
-    time: object
-    leaf: object
-
-
-def tick(state, x=None):
-    return state._replace(time=state.time + jnp.float32(0.5))
-
-
-def widen(state, x=None):
-    return state._replace(leaf=state.leaf * jnp.ones(3, F32))  # the planted line
-
-
-def state(time=None):
-    time = jnp.zeros((), F32) if time is None else time
-    return State(time, jnp.zeros(3, BF16))
-
-
-def test_a_stable_step_is_clean():
-    report = audit(lambda state, x: (state, x + 0.5), state(), jnp.ones(3, F32))
-    assert (report.ok, report.compilations, report.advice) == (True, 1, "")
-    assert str(report) == "audit: no leaf changed its type in one step."
 
 
 @pytest.mark.parametrize("name", planted_steps.CASES)
@@ -76,34 +49,25 @@ def test_the_carry_by_position_by_name_and_several():
         "Wrap the step: dtypeguard.guard_step(step, carry=(1, 'count'), "
         "returned=('params', 'count'))."
     )
-    swapped = of(carry=("params", "count"), returned=("count", "params"))
-    assert [(drift.path, drift.kind) for drift in swapped.drifts] == [
-        ("params", "dtype"),
-        ("params", "shape"),
-        ("count", "dtype"),
-        ("count", "shape"),
-    ]
+    swapped = of(carry=("params", "count"), returned=("count", "params")).drifts
+    found = [(drift.path, drift.kind) for drift in swapped]
+    assert found == [(x, kind) for x in ("params", "count") for kind in ("dtype", "shape")]
 
 
 def test_a_first_carry_that_is_weak():
-    (drift,) = audit(tick, State(0.0, jnp.zeros(3, BF16))).drifts
-    assert (drift.path, drift.kind) == ("state.time", "weak_type")
+    tick = lambda state: state | {"time": state["time"] + jnp.float32(0.5)}
+    widen = lambda state: tick(state) | {"leaf": state["leaf"] * jnp.ones(3, F32)}
+    weak = {"time": 0.0, "leaf": jnp.zeros(3, BF16)}
+    report = audit(tick, weak)
+    (drift,) = report.drifts
+    assert (drift.path, drift.kind) == ("state['time']", "weak_type")
     assert (drift.before, drift.after) == ("float32 (weak)", "float32")
-
-
-def test_advice_for_a_first_carry_that_is_weak():
-    weak = state(time=0.0)
-    assert audit(tick, weak).advice == (
-        "Begin with a strongly typed carry: dtypeguard.strong(state)."
-    )
+    begin = "Begin with a strongly typed carry: dtypeguard.strong(state)."
+    assert report.advice == begin
     assert audit(tick, dtypeguard.strong(weak)).ok
-    both = audit(lambda state: widen(tick(state)), weak)
-    assert both.advice == (
-        "Wrap the step: dtypeguard.guard_step(step). "
-        "Begin with a strongly typed carry: dtypeguard.strong(state)."
-    )
-    guarded = guard_step(lambda state: widen(tick(state)))
-    assert audit(guarded, dtypeguard.strong(weak)).ok
+    wrap = "Wrap the step: dtypeguard.guard_step(step)."
+    assert audit(widen, weak).advice == f"{wrap} {begin}"
+    assert audit(guard_step(widen), dtypeguard.strong(weak)).ok
     two = audit(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
@@ -161,33 +125,21 @@ def test_the_caller_s_containers_are_left_as_they_are():
     assert first["count"].dtype == jnp.int32
 
 
-LOOPS = {
-    "scan": lambda body, x: lax.scan(lambda c, _: (body(c), None), x, None, length=2)[0],
-    "while_loop": lambda body, x: lax.while_loop(lambda c: True, body, x),
-    "fori_loop": lambda body, x: lax.fori_loop(0, 3, lambda _, c: body(c), x),
-    "cond": lambda body, x: lax.cond(True, body, lambda c: c, x),
-}
-
-
-UNMENDED = (
-    "dtypeguard.guard_step does not fix this. Call it within dtypeguard.explain(): the "
-    "note on the error names the line to change."
-)
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_step_that_does_not_trace(name):
+def test_a_step_that_does_not_trace():
     def step(x):
-        return LOOPS[name](lambda c: c * jnp.ones(3, F32), x)
+        return lax.while_loop(lambda c: True, lambda c: c * jnp.ones(3, F32), x)
 
     report = audit(step, jnp.zeros(3, BF16))
     assert set(report.error.types) == {"bfloat16[3]", "float32[3]"}
     assert report.error.origin.file == __file__
     assert report.compilations is None
-    lines = str(report).splitlines()
-    assert lines[0] == "audit: the step does not trace."
-    assert lines[1] == f"  {' and '.join(report.error.types)} disagree"
-    assert lines[-1] == UNMENDED
+    first, second, *_, last = str(report).splitlines()
+    assert first == "audit: the step does not trace."
+    assert second == f"  {' and '.join(report.error.types)} disagree"
+    assert last == (
+        "dtypeguard.guard_step does not fix this. Call it within dtypeguard.explain(): the "
+        "note on the error names the line to change."
+    )
 
 
 def test_a_step_that_traces_with_x64_off_alone():
@@ -205,7 +157,6 @@ def test_a_step_that_traces_with_x64_off_alone():
         (lambda s: s * 2, jnp.ones(3, BF16)),
         (lambda s: s * jnp.ones(3, F32), jnp.ones(3, BF16)),
         (lambda s: s + jnp.ones((), F32), 0.0),
-        (lambda s: s + 1, 0.0),
         (lambda s: jnp.where(s > 0, 0.0, 1.0), jnp.ones((), F32)),
     ],
 )
@@ -216,18 +167,3 @@ def test_as_many_compilations_as_are_told(step, first):
     for _ in range(4):
         carry = jitted(carry)
     assert audit(step, first).compilations == len(traced)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: audit(3), TypeError, "audit got 3. Give it a gradient"),
-        (lambda: audit(tick, 1, carry=7), ValueError, "Write the position or the name"),
-        (lambda: audit(tick, 1, returned=(0, 1)), ValueError, "as many of both"),
-        (lambda: audit(lambda s: (s,), 1, returned=4), TypeError, "another item"),
-        (lambda: audit(tick, 1, kwargs=[1]), TypeError, "Write a dict of arguments"),
-    ],
-)
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

@@ -8,11 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import tree_util
 
-import dtypeguard
-from dtypeguard._carry.carry import carry_of
+from dtypeguard import DtypeDriftError, audit, guard_step
 
-ONE, TWO, THREE = jnp.ones(1), jnp.ones(2), jnp.ones(3)
+BF16, F32 = jnp.bfloat16, jnp.float32
+NARROW, LONG = jnp.ones(2, BF16), jnp.ones(3, BF16)
+WIDE, LONG_WIDE = jnp.ones(2, F32), jnp.ones(3, F32)
+LOSS = {"loss": WIDE}
 
 
 class Pair(NamedTuple):
@@ -25,8 +28,17 @@ class Both(eqx.Module):
     state: Any
 
 
+@dataclasses.dataclass
+class Unregistered:
+    params: Any
+
+
 def step(params, opt_state, batch=None, *rest, rate=0.1, **options):
-    return params, opt_state, batch
+    return params.astype(F32), opt_state, batch
+
+
+def returning(result):
+    return lambda params, opt_state=None, batch=None: result
 
 
 def like(inner, outer):
@@ -34,139 +46,58 @@ def like(inner, outer):
     return functools.update_wrapper(outer, inner)
 
 
-@dataclasses.dataclass
-class Unregistered:
-    params: Any
+def narrow(tree):
+    """Of each leaf, whether it is narrow: a guard has cast it, or nobody made it wide."""
+    return [leaf.dtype == BF16 for leaf in tree_util.tree_leaves(tree)]
 
 
-def round_trip(carry, args, kwargs, result):
-    """What a carry takes of a call and of a result, and both with other values."""
-    values = carry.take(args, kwargs)
-    found = carry.find(result, values)
-    back = found.values
-    assert found.put(back) is result
-    other = tuple(f"new {number}" for number in range(len(back)))
-    return (
-        values,
-        back,
-        carry.put(args, kwargs, other),
-        found.put(other),
-    )
+# Which argument ---------------------------------------------------------------------------
 
 
-def test_a_partial_counts_what_is_left():
-    assert carry_of("guard_step", functools.partial(step, 1)).labels == ("opt_state",)
-    by_name = functools.partial(step, params=1)
-    assert carry_of("guard_step", by_name, "opt_state").labels == ("opt_state",)
+def first(params, *args, **kwargs):
+    return params.astype(F32)
 
 
-def takes_the_rest(*args, verbose=False, **kwargs):
-    return step(*args, **kwargs)
+def second(params, state):
+    return state.astype(F32)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: like(step, lambda params: params),
-        lambda: like(step, takes_the_rest),
-        lambda: like(lambda key, params: params, lambda params, *rest: params),
-        lambda: jax.jit(like(step, takes_the_rest)),
-        lambda: eqx.filter_jit(like(step, takes_the_rest)),
-    ],
-)
-def test_a_wrapper_of_another_signature(make):
-    carry = carry_of("guard_step", make(), "params")
-    assert carry.labels == ("params",)
-    assert carry.take((ONE,), {}) == (ONE,)
+def any_of(function):
+    return lambda *args, **kwargs: function(*args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    "wrapper", [lambda params, *args, **kwargs: None, lambda params, **kwargs: None]
-)
-def test_a_wrapper_that_names_the_first_and_passes_on_the_rest(wrapper):
-    carry = carry_of("guard_step", like(step, wrapper), ("params", "opt_state"))
-    assert carry.take((ONE, TWO, THREE), {}) == (ONE, TWO)
+class Wrapper:
+    def __call__(self, params, batch):
+        return batch.astype(F32)
 
 
-def test_an_object_that_wraps_a_function_has_its_own_signature():
-    class Wrapper:
-        def __call__(self, params, batch):
-            return params
-
-    carry = carry_of("guard_step", like(step, Wrapper()), "batch")
-    assert carry.take((ONE, TWO), {}) == (TWO,)
-
-
-def test_an_argument_is_named_once():
-    with pytest.raises(ValueError, match="got carry='params'"):
-        carry_of("guard_step", step, (0, "params"))
-
-
-def test_what_a_call_lacks_is_named():
-    carry = carry_of("guard_step", step, (0, "opt_state"))
-    match = (
-        r"step was called with 1 arguments by position and batch by name: give it opt_state"
-    )
-    with pytest.raises(TypeError, match=match):
-        carry.take((1,), {"batch": 2})
+# A step, `carry` and the arguments of a call, of which the carry alone is long.
+CARRIES = {
+    "a partial": (functools.partial(second, WIDE), 0, (LONG,)),
+    "a partial by name": (functools.partial(second, params=WIDE), "state", {"state": LONG}),
+    "a wrapper of one": (like(step, lambda params: first(params)), "params", (LONG,)),
+    "a wrapper of any": (like(step, any_of(first)), "params", (LONG, 0)),
+    "a wrapper of another": (like(lambda key, params: 0, first), "params", (LONG, 0)),
+    "jit of a wrapper": (jax.jit(like(step, any_of(first))), "params", (LONG, 0)),
+    "filter_jit": (eqx.filter_jit(like(step, any_of(first))), "params", (LONG, 0)),
+    "it names the first": (
+        like(step, lambda params, *rest: second(params, *rest)),
+        "opt_state",
+        (WIDE, LONG),
+    ),
+    "an object that wraps": (like(step, Wrapper()), "batch", (WIDE, LONG)),
+    "self alone": (lambda self: first(self), 0, (LONG,)),
+    "after self": (lambda self, state: first(state), 0, (WIDE, LONG)),
+    "in the rest": (lambda cls, *rest: first(rest[1]), 1, (WIDE, WIDE, LONG)),
+}
 
 
-@pytest.mark.parametrize(
-    ("value", "result", "back", "rebuilt"),
-    [
-        (ONE, TWO, TWO, "new 0"),
-        (ONE, (TWO, THREE), TWO, ("new 0", THREE)),
-        ((ONE, TWO), (TWO, THREE), (TWO, THREE), "new 0"),
-        ({"a": ONE}, {"a": TWO}, {"a": TWO}, "new 0"),
-        (ONE, Pair(TWO, THREE), TWO, Pair("new 0", THREE)),
-        (None, (None, ONE), None, ("new 0", ONE)),
-        # What is wrong is the carry, and not which item it is.
-        (Pair(ONE, TWO), Pair(TWO, None), Pair(TWO, None), "new 0"),
-        ((ONE, TWO, THREE), (TWO, THREE), (TWO, THREE), "new 0"),
-    ],
-)
-def test_one_carry_is_the_whole_result_or_the_first_item(value, result, back, rebuilt):
-    carry = carry_of("guard_step", step)
-    assert round_trip(carry, (value,), {}, result)[1::2] == ((back,), rebuilt)
-
-
-def test_a_tuple_of_carries_is_the_first_items_in_its_order():
-    carry = carry_of("guard_step", step, ("opt_state", "params"))
-    result = (TWO, ONE, THREE)
-    _, back, call, rebuilt = round_trip(carry, (ONE, TWO), {}, result)
-    assert back == (TWO, ONE)
-    assert call == (("new 1", "new 0"), {})
-    assert rebuilt == ("new 0", "new 1", THREE)
-
-
-@pytest.mark.parametrize(
-    ("result", "returned", "rebuilt"),
-    [
-        ((ONE, TWO, THREE), 1, (ONE, "new 0", THREE)),
-        ({"loss": ONE, "a": TWO}, "a", {"loss": ONE, "a": "new 0"}),
-        (Pair(ONE, TWO), "state", Pair(ONE, "new 0")),
-    ],
-)
-def test_returned_names_the_item_and_the_result_keeps_its_type(result, returned, rebuilt):
-    carry = carry_of("guard_step", step, 0, returned)
-    made = round_trip(carry, (TWO,), {}, result)
-    assert made[1] == (TWO,)
-    assert made[3] == rebuilt
-    assert type(made[3]) is type(rebuilt)
-    assert not isinstance(rebuilt, dict) or [*made[3]] == [*rebuilt]
-
-
-def test_returned_names_a_field_of_a_module():
-    carry = carry_of("guard_step", step, (0, 1), ("state", "params"))
-    made = round_trip(carry, (TWO, ONE), {}, Both(ONE, TWO))
-    assert made[1] == (TWO, ONE)
-    assert (made[3].params, made[3].state) == ("new 1", "new 0")
-
-
-def test_self_counts_if_it_is_the_only_argument():
-    assert carry_of("guard_step", lambda self: self).labels == ("self",)
-    assert carry_of("guard_step", lambda self, state: state).labels == ("state",)
-    assert carry_of("guard_step", lambda cls, *rest: rest, 1).labels == ("rest[1]",)
+@pytest.mark.parametrize("name", CARRIES)
+def test_which_argument_is_carried(name):
+    function, carry, given = CARRIES[name]
+    args, kwargs = ((), given) if isinstance(given, dict) else (given, {})
+    result = guard_step(function, carry=carry)(*args, **kwargs)
+    assert (result.dtype, result.shape) == (BF16, (3,))
 
 
 @pytest.mark.parametrize(
@@ -175,72 +106,115 @@ def test_self_counts_if_it_is_the_only_argument():
         (step, True, r"got carry=True, but step takes .* Write the position or the name"),
         (step, (), r"got carry=\(\), but step takes .* or a tuple of them"),
         (step, -1, r"carry=-1, but step takes \(params, opt_state, .* Write the position"),
+        (step, (0, "params"), "got carry='params'"),
         (lambda *, state: state, 0, r"takes \(\*, state\)\. Write .* or the name of the"),
         (lambda state: state, "sate", r"got carry='sate', but step takes \(state\)"),
         (lambda: 0, 0, r"but step takes \(\)"),
         (lambda *args: args, "state", r"takes \(\*args\)\. .*carry=0,"),
-        (3, 0, r"guard_step got 3. Give it a step: a function"),
         (Pair, 0, r"guard_step got <class .*Pair'>. Give it a step: a function"),
     ],
 )
 def test_an_argument_that_cannot_be_meant(function, carry, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        carry_of("guard_step", function, carry)
+        guard_step(function, carry=carry)
+
+
+def test_what_a_call_lacks_is_named():
+    match = r"called with 1 arguments by position and batch by name: give it opt_state"
+    with pytest.raises(TypeError, match=match):
+        guard_step(step, carry=(0, "opt_state"))(1, batch=2)
 
 
 def test_a_carry_that_is_no_tree_to_jax():
     message = r"step was called with a Unregistered, .*register_dataclass\(Unregistered\)"
-    for of in (dtypeguard.guard_step(step), functools.partial(dtypeguard.audit, step)):
+    for of in (guard_step(step), functools.partial(audit, step)):
         with pytest.raises(TypeError, match=message):
-            of(Unregistered(ONE), None)
+            of(Unregistered(NARROW), None)
+
+
+# Which item of the result -----------------------------------------------------------------
+
+# Options, the carry, a result, and which of its leaves are cast.
+ITEMS = {
+    "the whole": ({}, NARROW, WIDE, [True]),
+    "the first": ({}, NARROW, (WIDE, LOSS), [True, False]),
+    "the whole of two": ({}, (NARROW, NARROW), (WIDE, WIDE), [True, True]),
+    "a dict": ({}, {"a": NARROW}, {"a": WIDE}, [True]),
+    "the first of a named tuple": ({}, NARROW, Pair(WIDE, LOSS), [True, False]),
+    "nothing": ({}, None, (None, WIDE), [False]),
+    "another": ({"returned": 1}, NARROW, (WIDE, WIDE, WIDE), [False, True, False]),
+    "a key": ({"returned": "a"}, NARROW, {"loss": WIDE, "a": WIDE}, [True, False]),
+    "a field": ({"returned": "state"}, NARROW, Pair(WIDE, WIDE), [False, True]),
+    "of a module": ({"returned": "params"}, NARROW, Both(WIDE, LOSS), [True, False]),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_the_item_that_is_the_carry_is_cast_in_a_result_of_the_same_tree(name):
+    options, carry, result, expected = ITEMS[name]
+    made = guard_step(returning(result), **options)(carry)
+    assert narrow(made) == expected
+    assert tree_util.tree_structure(made) == tree_util.tree_structure(result)
+    assert not isinstance(result, dict) or [*made] == [*result]
+    stable = carry, WIDE  # which comes back as it is
+    assert guard_step(returning(stable))(carry) is stable
+
+
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [
+        (None, (WIDE, LONG_WIDE, WIDE)),
+        (("state", "params"), Both(LONG_WIDE, WIDE)),
+        ((1, 2), (LOSS, WIDE, LONG_WIDE)),
+    ],
+)
+def test_a_tuple_of_carries_is_the_first_items_in_its_order(returned, result):
+    guarded = guard_step(
+        returning(result), carry=("opt_state", "params"), returned=returned
+    )
+    assert sum(narrow(guarded(LONG, NARROW))) == 2
 
 
 def test_returned_of_another_length():
     message = r"carry=\(0, 1\) and returned=\(0,\): one is 2 long and the other 1"
     with pytest.raises(ValueError, match=message):
-        carry_of("guard_step", step, (0, 1), (0,))
+        guard_step(step, carry=(0, 1), returned=(0,))
+
+
+PARAMS = {"w": WIDE}
 
 
 @pytest.mark.parametrize(
-    ("carry", "returned", "result", "message"),
+    ("options", "result", "message"),
     [
-        (0, None, None, r"step returned None, and not the new params. Write return par"),
         (
-            0,
-            None,
-            {"loss": ONE, "params": {"w": ONE}},
+            {},
+            {"loss": WIDE, "params": PARAMS},
             r"a dict with the items 'loss', 'params'. Say which of them the new params is: "
             r"guard_step\(..., returned='params'\)",
         ),
+        ({}, (WIDE, PARAMS), r"items 0, 1. Say which of them .* is: .*returned=1\)"),
+        ({"returned": 2}, (PARAMS, WIDE), r"returned=2 names another .*returned=0\)"),
         (
-            0,
-            None,
-            (ONE, {"w": ONE}),
-            r"items 0, 1. Say which of them the new params is: .*returned=1\)",
-        ),
-        (
-            0,
-            2,
-            ({"w": ONE}, ONE),
-            r"items 0, 1; returned=2 names another item. .*returned=0\)",
-        ),
-        (
-            (0, 1),
-            None,
-            ({"w": ONE},),
+            {"carry": (0, 1)},
+            (PARAMS,),
             r"tuple with the items 0, and not the new params and",
         ),
-        (
-            0,
-            None,
-            ONE,
-            r"returned float32\[1\], and not the new params. Write return params",
-        ),
-        (0, None, Unregistered({"w": ONE}), r"step returned Unregistered, and not the new"),
-        (0, None, eqx.nn.Identity(), r"step returned .*, and not the new params. Write"),
+        ({}, WIDE, r"returned float32\[2\], and not the new params. Write return params"),
+        ({}, Unregistered(PARAMS), r"step returned Unregistered, and not the new"),
+        ({}, eqx.nn.Identity(), r"step returned .*, and not the new params. Write"),
     ],
 )
-def test_a_result_without_the_carry(carry, returned, result, message):
-    resolved = carry_of("guard_step", step, carry, returned)
+def test_a_result_without_the_carry(options, result, message):
+    guarded = guard_step(returning(result), **options)
     with pytest.raises(TypeError, match=message):
-        resolved.find(result, ({"w": ONE}, ONE)[: len(resolved.places)])
+        guarded(PARAMS, WIDE)
+
+
+@pytest.mark.parametrize(
+    ("carry", "result"),
+    [(Pair(NARROW, NARROW), Pair(WIDE, None)), ((NARROW,) * 3, (WIDE, WIDE))],
+)
+def test_what_is_wrong_is_the_carry_and_not_which_item_it_is(carry, result):
+    with pytest.raises(DtypeDriftError, match="changed the tree of its params"):
+        guard_step(returning(result))(carry)

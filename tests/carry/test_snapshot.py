@@ -3,13 +3,13 @@
 import collections
 import re
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 from helpers import assert_same, needs_x64_scope, set_x64, types
 from jax import lax, tree_util
+from one_leaf import transformation
 
 from dtypeguard import (
     DtypeDriftError,
@@ -32,11 +32,6 @@ class Node:
     def __init__(self, m, n):
         self.m, self.n = m, n
 
-    def __eq__(self, other):
-        return vars(self) == vars(other)
-
-    __hash__ = object.__hash__
-
     def tree_flatten(self):
         return (self.m, self.n), "static"
 
@@ -46,125 +41,75 @@ class Node:
         return cls(*children)
 
 
-class Frozen(eqx.Module):
-    inside: dict
-    static: str = eqx.field(static=True)
+# How a state of two leaves is made, and the dict in it that an update writes to.
+CONTAINERS = {"dict": (dict, lambda state: state), "attributes": (Node, vars)}
 
 
-ACCESS = {
-    "dict": (lambda s: s["m"], lambda s, m: s.__setitem__("m", m)),
-    "attribute": (lambda s: s.m, lambda s, m: setattr(s, "m", m)),
-    "list": (lambda s: s[0], lambda s, m: s.__setitem__(0, m)),
-    "nested": (lambda s: s[0][0]["m"], lambda s, m: s[0][0].__setitem__("m", m)),
-    "module": (lambda s: s.inside["m"], lambda s, m: s.inside.__setitem__("m", m)),
-}
-CONTAINERS = {
-    "dict": (lambda m, n: {"m": m, "n": n}, *ACCESS["dict"]),
-    "ordered dict": (
-        lambda m, n: collections.OrderedDict([("n", n), ("m", m)]),
-        *ACCESS["dict"],
-    ),
-    "attributes": (Node, *ACCESS["attribute"]),
-    "dict in a module": (
-        lambda m, n: Frozen({"m": m, "n": n}, "static"),
-        *ACCESS["module"],
-    ),
-}
-
-
-def in_place(make, read, write):
-    """An optimizer that changes the containers of its state and returns them."""
-
-    def update(updates, state, params=None):
-        write(state, read(state).astype(F32) * F32(0.5))
-        return updates, state
-
-    init = lambda params: make(jnp.zeros(3, BF16), jnp.zeros((), I32))
-    return optax.GradientTransformation(init, update)
-
-
-@pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("name", CONTAINERS)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_state_changed_in_place_keeps_its_types(name, jitted):
-    opt = guard(in_place(*CONTAINERS[name]))
-    state = opt.init(PARAMS)
-    before = types(state), tree_util.tree_leaves(state)
-    update = jax.jit(opt.update) if jitted else opt.update
-    _, new_state = update(PARAMS, state, PARAMS)
-    assert types(new_state) == types(state) == before[0]
-    # The caller's own is as it was, leaf by leaf.
-    assert all(a is b for a, b in zip(tree_util.tree_leaves(state), before[1]))
-    update(PARAMS, new_state, PARAMS)
-    if jitted:
-        assert update._cache_size() == 1
+    make, opened = CONTAINERS[name]
 
-
-def test_updates_params_and_extra_args_changed_in_place():
-    def update(updates, state, params=None, *, batch):
-        for tree in (updates, params):
-            for name in tree:
-                tree[name] = tree[name].astype(F32)
-        del params["b"]
-        batch["x"].append(batch["x"][0])
+    def update(updates, state, params=None):
+        opened(state)["m"] = opened(state)["m"].astype(F32) * F32(0.5)
         return updates, state
 
-    opt = guard(optax.GradientTransformationExtraArgs(lambda params: (), update))
-    params, grads, batch = dict(PARAMS), dict(PARAMS), {"x": [jnp.ones(2)]}
-    for _ in range(2):
-        updates, _ = opt.update(grads, opt.init(params), params, batch=batch)
-        assert types(updates) == types(PARAMS)
-    for tree in (params, grads):
-        assert_same(tree, PARAMS)
-    assert len(batch["x"]) == 1
-
-
-def rescued_after_a_change(updates, state, params=None, *, batch):
-    """Changes its containers before it fails."""
-    for tree in (state, updates, params, batch):
-        tree["w"] = tree["w"][0]
-        tree.pop("b")
-    loop = lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), updates["w"])
-    new = {"w": jnp.full(3, loop), "b": jnp.zeros(2)}
-    return new, new
+    init = lambda params: make(m=jnp.zeros(3, BF16), n=jnp.zeros((), I32))
+    opt = guard(transformation(update, init))
+    state = opt.init(PARAMS)
+    leaves = tree_util.tree_leaves(state)
+    update = jax.jit(opt.update) if jitted else opt.update
+    _, new_state = update(PARAMS, state, PARAMS)
+    assert types(tree_util.tree_leaves(new_state)) == types(leaves)
+    # The caller's own is as it was, leaf by leaf.
+    assert all(a is b for a, b in zip(tree_util.tree_leaves(state), leaves))
+    if jitted:
+        update(PARAMS, new_state, PARAMS)
+        assert update._cache_size() == 1
 
 
 @pytest.mark.third_party
 def test_the_second_attempt_is_given_what_came_in():
-    opt = guard(
-        optax.GradientTransformationExtraArgs(lambda params: params, rescued_after_a_change)
-    )
-    state, batch = opt.init(PARAMS), dict(PARAMS)
-    with jax.numpy_dtype_promotion("standard"), pytest.warns(DtypeGuardWarning):
-        updates, new_state = opt.update(PARAMS, state, PARAMS, batch=batch)
-    assert types(updates) == types(PARAMS)
-    assert types(new_state) == types(PARAMS)
-    assert_same((state, batch), (PARAMS, PARAMS))
+    def update(updates, state, params=None, *, batch):
+        for tree in (state, updates, params, batch["in"]):
+            tree["w"] = tree["w"][0]
+            tree.pop("b")
+        loop = lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), updates["w"])
+        new = {"w": jnp.full(3, loop), "b": jnp.zeros(2)}
+        return new, new
+
+    opt = guard(transformation(update, lambda params: params))
+    updates, params, batch = dict(PARAMS), dict(PARAMS), {"in": dict(PARAMS)}
+    state = opt.init(PARAMS)
+    with pytest.warns(DtypeGuardWarning, match="was run in float32"):
+        new_updates, new_state = opt.update(updates, state, params, batch=batch)
+    assert types(new_updates) == types(new_state) == types(PARAMS)
+    # The caller's containers are as they were.
+    assert_same((updates, state, params, batch["in"]), (PARAMS,) * 4)
 
 
 @needs_x64_scope
 def test_the_attempt_with_x64_is_given_what_came_in():
-    def update(updates, state, params=None):
-        return updates, {"m": state.pop("m") + jnp.asarray(2**40).astype(I32)}
-
-    make = lambda params: {"m": jnp.zeros(3, I32)}
-    opt = guard(optax.GradientTransformation(make, update))
+    update = lambda u, s, p: (u, {"m": s.pop("m") + jnp.asarray(2**40).astype(I32)})
+    opt = guard(transformation(update, lambda params: {"m": jnp.zeros(3, I32)}))
     with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
         _, state = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
     assert_same(state, {"m": jnp.zeros(3, I32)})
 
 
-def test_dicts_keep_the_order_of_their_keys():
-    seen = []
+# The order of keys ------------------------------------------------------------------------
 
+
+def test_an_update_sees_the_order_of_keys():
     def update(updates, state, params=None, *, batch):
-        seen.append([list(tree) for tree in (updates, params, params["in"], batch)])
-        return updates, state
+        return updates, [list(tree) for tree in (updates, params, params["in"], batch)]
 
-    opt = guard(optax.GradientTransformationExtraArgs(lambda params: (), update))
     params = {"w": F32(1), "a": F32(1), "in": {"z": F32(1), "b": F32(2), "a": F32(3)}}
     batch = collections.defaultdict(int, {"y": F32(1), "x": F32(2)})
-    opt.update(params, (), params, batch=batch)
-    assert seen == [[["w", "a", "in"], ["w", "a", "in"], ["z", "b", "a"], ["y", "x"]]]
+    given = [["w", "a", "in"], ["w", "a", "in"], ["z", "b", "a"], ["y", "x"]]
+    assert (
+        guard(transformation(update)).update(params, given, params, batch=batch)[1] == given
+    )
 
 
 class Registered(dict):
@@ -193,33 +138,29 @@ def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
     """As they come back bare. `jit` itself sorts those of dict and defaultdict."""
 
     def carry(dtype):
-        leaf = jnp.ones((), dtype)
+        leaf = jnp.ones(1, dtype)
         return make({"z": leaf, "a": make({"y": leaf, "b": leaf})})
 
     def orders(tree):
         return [(type(node), [*node]) for node in (tree, tree["a"])]
 
-    def step(carry_in, x):
-        return make({"state": carry(F32), "loss": x})
-
     run = jax.jit if jitted else lambda f: f
-    result = run(guard_step(step, returned="state"))(carry(BF16), F32(0))
-    bare = run(step)(carry(BF16), F32(0))
+    step = lambda carry_in: make({"state": carry(F32), "loss": F32(0)})
+    result, bare = (run(f)(carry(BF16)) for f in (guard_step(step, returned="state"), step))
     assert [*result] == [*bare]
-    assert orders(result["state"]) == orders(bare["state"])
-    assert result["state"]["a"]["y"].dtype == BF16
-    update = lambda updates, state, params=None: (carry(F32), carry(F32))
-    bare = optax.GradientTransformation(lambda params: carry(BF16), update)
+    trees = [result["state"]]
+    bare = transformation(
+        lambda u, s, p=None: (carry(F32), carry(F32)), lambda params: params
+    )
     for policy in (None, Policy(compute_dtype=F32, state_dtype=BF16)):
         opt = guard(bare, policy=policy)
         state = run(opt.init)(carry(BF16))
-        updates, new_state = run(opt.update)(carry(BF16), state, carry(BF16))
-        trees = updates, state, new_state
-        if not jitted:
-            trees += strong(carry(F32)), restore(carry(F32), new_state)
-        expected = orders(run(bare.update)(carry(BF16), state, carry(BF16))[1])
-        assert [orders(tree) for tree in trees] == [expected] * len(trees)
-        assert updates["a"]["y"].dtype == new_state["a"]["y"].dtype == BF16
+        trees += [state, *run(opt.update)(carry(BF16), state, carry(BF16))]
+    if not jitted:
+        trees += strong(carry(BF16)), restore(carry(F32), state)
+    expected = orders(run(lambda: carry(BF16))())
+    assert [orders(tree) for tree in trees] == [expected] * len(trees)
+    assert {tree["a"]["y"].dtype for tree in trees} == {jnp.dtype(BF16)}
 
 
 # Shapes ---------------------------------------------------------------------------------
@@ -230,11 +171,9 @@ def test_a_leafs_own_gradient_is_found_where_others_are_missing(missing):
     """Per-example gradients of `w`, and none of `a`, which comes first."""
     per_example = {"a": missing, "b": jnp.ones((5, 3)), "w": jnp.ones((4, 3))}
     params = {"a": jnp.ones((4, 3)), "b": jnp.ones((5, 3)), "w": jnp.ones(3)}
-    keep = lambda updates, state, params=None: (updates, state)
-    grow = lambda u, s, p=None: ({"a": jnp.ones((4, 3)), "b": u["b"], "w": u["b"]}, s)
-    for update in (keep, lambda u, s, p=None: (dict(u, a=jnp.ones((4, 3))), s)):
-        opt = guard(optax.GradientTransformation(lambda params: (), update))
+    for new in ({}, {"a": jnp.ones((4, 3))}):
+        opt = guard(transformation(lambda u, s, p=None, new=new: (u | new, s)))
         assert opt.update(per_example, (), params)[0]["w"].shape == (4, 3)
-    opt = guard(optax.GradientTransformation(lambda params: (), grow))
+    grow = lambda u, s, p=None: ({"a": jnp.ones((4, 3)), "b": u["b"], "w": u["b"]}, s)
     with pytest.raises(DtypeDriftError, match=re.escape("updates['w']")):
-        opt.update(per_example, (), params)
+        guard(transformation(grow)).update(per_example, (), params)

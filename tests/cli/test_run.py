@@ -39,6 +39,7 @@ def test_failing_scripts(run, words):
     code, out, err = run(file, *arguments)
     assert (code, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):\n")
+    assert os.path.join("jax", "_src") not in err
     note, text = re.sub(" +", " ", err[err.index("dtypeguard: ") :]), file.read_text()
     told = re.findall(r"^# told: (\w+): (.*)", text, re.MULTILINE)
     assert told
@@ -186,6 +187,8 @@ if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=3"
     import jax, jax.numpy as jnp
     print(jax.device_count(), pickle.loads(pickle.dumps(Thing(2))), flush=True)
+    count = jax.jit(lambda n: print("traced", flush=True) or n + 1)
+    count(count(0))
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
         print(list(pool.map(made, [1, 2])))
@@ -201,6 +204,26 @@ def test_runs_as_under_python(script, folder):
     bare = _python("itself.py", "-x", **given)
     assert bare[0] == 1
     assert _command("itself.py", "-x", **given) == bare
+
+
+def test_the_list_comes_after_the_last_thread(script):
+    """In a process of its own, where the script is the first to import JAX."""
+    file = script("""
+        import threading, jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(state):
+            return state * jnp.float32(2)
+
+        def late():
+            threading.main_thread().join()
+            step(step(1.0))
+
+        threading.Thread(target=late).start()
+    """)
+    code, out, err = _command(file)
+    assert (code, out) == (0, "")
+    assert err.startswith("dtypeguard run: step"), err
 
 
 @needs_record

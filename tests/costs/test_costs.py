@@ -26,10 +26,6 @@ def shape(*sizes, dtype=BF16):
     return jax.ShapeDtypeStruct(sizes, dtype)
 
 
-def shapes(tree):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-
-
 X, W, KEY = shape(16, 8), shape(8, 8), jax.eval_shape(lambda: jax.random.key(0))
 
 
@@ -96,70 +92,41 @@ def delivered(mended):
     return f, (W, X)
 
 
-def carried(mended):
-    """A sum in float32 that goes into a product in every turn."""
-
-    def f(w, x):
-        start = jnp.zeros((16, 8), BF16 if mended else F32)  # cause
-
-        def step(total, _):
-            total = total + x
-            return total, mean(total @ w)
-
-        return jnp.sum(lax.scan(step, start, None, 7)[1])
-
-    return f, (W, X)
-
-
 def forgotten(mended):
     """Params are float32 and cast where they are used, but for one."""
 
     def f(params, x):
-        params = {name: p.astype(BF16) for name, p in params.items() if name != "b"} | {
-            "b": params["b"].astype(BF16) if mended else params["b"]
-        }
-        return mean(jnp.tanh(x @ params["a"] + params["b"]) @ params["c"])
+        a, b, c = (params[name].astype(BF16) for name in "abc")
+        return mean(jnp.tanh(x @ a + (b if mended else params["b"])) @ c)
 
     wide = shape(8, 8, dtype=F32)
     return f, ({"a": wide, "b": shape(8, dtype=F32), "c": wide}, X)
 
 
-PLANTED = [
-    noise,
-    scalar,
-    weights,
-    normalized,
-    delivered,
-    carried,
-    forgotten,
-]
+PLANTED = [noise, scalar, weights, normalized, delivered, forgotten]
 
 
 def remat(f):
     return jax.grad(jax.checkpoint(f))
 
 
-@pytest.mark.parametrize(
-    "transform", [None, jax.grad, remat], ids=["loss", "grad", "remat"]
-)
+@pytest.mark.parametrize("change", [lambda f: f, remat], ids=["loss", "gradient"])
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, transform):
-    change = transform or (lambda f: f)
+def test_the_line_is_found_and_its_share_is_what_mending_it_saves(plant, change):
     f, args = plant(mended=False)
     report = audit_precision(change(f), *args)
     mended, args = plant(mended=True)
     after = audit_precision(change(mended), *args)
-    assert len(report.work.costs) == 1, report
     (cost,) = report.work.costs
     if plant in (weights, forgotten):
         assert cost.cause == "params['b']"
     else:
         assert cost.cause.line == marked(plant, "# cause"), report
-    total = sum(report.work.flops.values())
-    saved = after.work.flops["bfloat16"] - report.work.flops.get("bfloat16", 0)
+    before, total = report.work.flops, sum(after.work.flops.values())
+    assert sum(before.values()) == total
+    saved = after.work.flops["bfloat16"] - before.get("bfloat16", 0)
     assert saved == pytest.approx(cost.share * total), (report, after)
     assert cost.share > 0.15
-    assert sum(after.work.flops.values()) == total
     assert after.work.costs == ()
     assert after.work.wide == 0
     assert math.isnan(report.error)
@@ -191,8 +158,9 @@ def test_calls_and_loops_add_no_source():
     assert cost.share == report.work.wide == 1
 
 
-def matrix(*sizes):
-    return jnp.ones(sizes, BF16)
+@jax.checkpoint
+def layer(w, x):
+    return jnp.tanh(x @ w) @ w
 
 
 @jax.custom_vjp
@@ -205,17 +173,14 @@ product.defvjp(lambda x, w: (x @ w, (x, w)), lambda r, g: (g @ r[1].T, r[0].T @ 
 
 ONE = 2 * 16 * 8 * 8
 WORK = {
-    "product": (lambda w, x: x @ w, ONE),
-    "jit": (lambda w, x: jax.jit(jnp.matmul)(x, w), ONE),
     "scan": (lambda w, x: lax.scan(lambda h, _: (h @ w, None), x, None, 9)[0], 9 * ONE),
     "while": (
         lambda w, x: lax.while_loop(lambda h: h[0, 0] < 9, lambda h: h @ w, x),
         ONE,
     ),
     "cond": (lambda w, x: lax.cond(x[0, 0] > 0, lambda: x @ w, lambda: x), ONE / 2),
-    "vmap": (lambda w, x: jax.vmap(lambda row: row @ w)(x), ONE),
     "gradients": (jax.grad(lambda w, x: mean((x @ w) @ w)), 5 * ONE),
-    "remat": (jax.grad(lambda w, x: mean(jnp.tanh(remat_(w, x)) @ w)), 9 * ONE),
+    "remat": (jax.grad(lambda w, x: mean(jnp.tanh(layer(w, x)) @ w)), 9 * ONE),
     "custom_vjp": (jax.grad(lambda w, x: mean(product(x, w))), 3 * ONE),
     "batched": (lambda w, x: jnp.einsum("abc,cd->abd", x.reshape(2, 8, 8), w), ONE),
     "convolution": (
@@ -225,11 +190,6 @@ WORK = {
         ONE,
     ),
 }
-
-
-@jax.checkpoint
-def remat_(w, x):
-    return jnp.tanh(x @ w) @ w
 
 
 @pytest.mark.parametrize("name", WORK)
@@ -242,8 +202,6 @@ def test_operations_are_counted(name):
 
 @pytest.mark.parametrize("names", [{"i"}, {"i", "j"}])
 def test_a_sharded_program_counts_all_shards(names):
-    if not hasattr(jax, "shard_map"):
-        pytest.skip("needs jax.shard_map")
     automatic = jax.sharding.AxisType.Auto
     mesh = jax.sharding.AbstractMesh((4, 2), ("i", "j"), axis_types=2 * (automatic,))
     whole, split = (jax.sharding.PartitionSpec(each) for each in (None, [*names]))
@@ -304,25 +262,8 @@ def test_it_runs_nothing():
     )
 
 
-# Functions of wide inputs, their arguments, and what their reports name.
-def one_of_the_params():
-    f = lambda p, x: mean(jnp.tanh(x @ p["a"]) @ p["b"] + p["c"])
-    p = {"a": matrix(8, 8), "b": jnp.ones((8, 8)), "c": matrix(8, 8)}
-    return f, [p, matrix(8, 8)], ["p['b']"]
-
-
-def an_array():
-    return lambda x, w: mean(x @ w), [matrix(8, 8), jnp.ones((8, 8))], ["w"]
-
-
-INPUTS = [an_array, one_of_the_params]
-
-
-@pytest.mark.parametrize("plant", INPUTS, ids=lambda plant: plant.__name__)
-def test_an_input_is_named_by_its_path(plant):
-    f, args, causes = plant()
-    report = audit_precision(f, *shapes(args))
-    assert {cost.cause for cost in report.work.costs} == {*causes}
-    assert all(cost.share > 0.05 for cost in report.work.costs)
-    narrow = lambda x: x.astype(BF16) if x.dtype == F32 else x
-    assert audit_precision(f, *shapes(jax.tree.map(narrow, args))).work.costs == ()
+def test_an_input_is_named_by_its_path_or_as_a_whole():
+    f = lambda p, w, x: mean((jnp.tanh(x @ p["a"]) @ p["b"]) @ w)
+    wide = shape(8, 8, dtype=F32)
+    costs = audit_precision(f, {"a": W, "b": wide}, wide, X).work.costs
+    assert {cost.cause for cost in costs} == {"p['b']", "w"}

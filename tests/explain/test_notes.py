@@ -74,6 +74,12 @@ def marked(program, mark):
 # A carry that comes back wider begins so --------------------------------------------------
 
 
+@noted("begin", ("(0, XS)", "(jnp.zeros(3), XS)"))
+def a_number_in_the_call_of_a_loop():
+    body = lambda i, carry: (carry[0] - carry[1][i], carry[1])
+    return lax.fori_loop(0, 4, body, (0, XS))  # first
+
+
 @noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
 def an_average_with_a_computed_decay():
     def body(carry, x):
@@ -277,11 +283,7 @@ def a_dtype_that_came_in_with_an_array():
     return jax.random.normal(jax.random.PRNGKey(0), (3,), start.dtype)
 
 
-@noted(
-    "argument",
-    ("run(state)", 'run({**state, "n": state["n"].astype(BF16)})'),
-    checked=False,
-)
+@noted("begin", ("jnp.ones(2)}", "jnp.ones(2, BF16)}"), checked=False)
 def a_compiled_function_that_is_given_another_type():
     step = lambda s: {"n": jnp.float32(1) * s["n"]}
     state = {"n": jnp.ones(2, BF16)}
@@ -297,6 +299,16 @@ def a_compiled_function_that_is_given_another_type():
 def a_loop_that_jax_wrote():
     b = jnp.ones(3, BF16)
     return jax.scipy.sparse.linalg.cg(lambda v: v * SCALE, b)  # named
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3)"), checked=False)
+def a_call_in_a_package_of_what_it_has_made_of_a_tree():
+    names = {"lax": lax}
+    text = "choose = lambda s: lax.select(True, 1 * s['a'], 1 * s['b'])"
+    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    state = {"a": jnp.ones(3, BF16)}  # first
+    state["b"] = jnp.ones(3)
+    return names["choose"](state)
 
 
 @noted("begin", ("jnp.ones(3)", "jnp.ones(3, int)"), checked=False)

@@ -1,7 +1,7 @@
 """What a guarded `jax.jit` costs: no guard where the last call was alike, and no cycle."""
 
-import functools
 import gc
+import pathlib
 import sys
 import weakref
 
@@ -10,28 +10,37 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import need, needs_x64_scope, set_x64, types
+from jax import tree_util
+from one_leaf import transformation
 
+import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
-from dtypeguard._guard import guard_step as module
 
 pytestmark = pytest.mark.third_party
 tells_weak_types = pytest.mark.skipif(
     not hasattr(jax.eval_shape(lambda x: x, 1.0), "weak_type"), reason="eval_shape does not"
 )
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+PACKAGE = str(pathlib.Path(dtypeguard.__file__).parent)
 
 
-@pytest.fixture
-def guards(monkeypatch):
-    """Counts the calls that the guard takes apart: each snapshots and settles its carry."""
-    made = []
-    take_apart = module.GuardedCall.__init__
-    monkeypatch.setattr(
-        module.GuardedCall,
-        "__init__",
-        lambda self, *args: made.append(1) or take_apart(self, *args),
-    )
-    return made
+def counted(step, *args, **kwargs):
+    """What a step returns, and whether a guard took its carry apart.
+
+    Where it did, dozens of dtypeguard's functions were called, else a few.
+    """
+    calls = []
+
+    def note(frame, event, arg):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        result = step(*args, **kwargs)
+    finally:
+        sys.setprofile(None)
+    return result, len(calls) > 9
 
 
 def pair(state, x=0, *, scale=1):
@@ -54,91 +63,66 @@ CALLS = {
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize(("step", "more"), CALLS.values(), ids=CALLS)
-def test_a_call_like_the_last_one_needs_no_guard(step, more, guards):
+def test_a_call_like_the_last_one_needs_no_guard(step, more):
     guarded, state = guard_step(step), first()
-    for number in range(4):
+    for number in range(3):
         args, kwargs = more(number)
-        state, _ = guarded(state, *args, **kwargs)
-    assert len(guards) == 1
+        (state, _), is_guarded = counted(guarded, state, *args, **kwargs)
+        assert is_guarded == (number == 0)
     assert types(state) == types(first())
 
 
-def test_other_shapes_are_alike_and_other_trees_are_not(guards):
-    guarded = guard_step(jax.jit(lambda state: jax.tree_util.tree_map(jnp.sin, state)))
-    for size in (2, 3, 4):
-        guarded({"mean": jnp.zeros(size)})
-    assert len(guards) == 1
-    others = [jnp.zeros(2)], {"mean": {"first": jnp.zeros(2)}}, {"mean": None}
-    for number, other in enumerate(others, 2):
-        assert types(guarded(other)) == types(other)
-        assert len(guards) == number
+@pytest.mark.parametrize("leaves", [10, 100])
+def test_a_repeated_call_costs_as_much_for_any_number_of_leaves(leaves):
+    state = {f"p{number}": jnp.ones(3, BF16) for number in range(leaves)}
+    guarded = guard_step(jax.jit(lambda state: {name: x * 2 for name, x in state.items()}))
+    assert [counted(guarded, state)[1] for _ in range(3)] == [True, False, False]
 
 
-def test_a_carry_that_is_no_array_this_time_is_made_one(guards):
+def test_other_shapes_are_alike_and_other_trees_are_not():
+    guarded = guard_step(jax.jit(lambda state: tree_util.tree_map(jnp.sin, state)))
+    sizes = [counted(guarded, {"mean": jnp.zeros(size)})[1] for size in (2, 3, 4)]
+    assert sizes == [True, False, False]
+    for other in ([jnp.zeros(2)], {"mean": {"first": jnp.zeros(2)}}, {"mean": None}):
+        new, is_guarded = counted(guarded, other)
+        assert is_guarded
+        assert types(new) == types(other)
+
+
+def test_a_carry_that_is_no_array_this_time_is_made_one():
     guarded = guard_step(jax.jit(lambda state, x: (state + x, x)))
     for state in (jnp.zeros(()), np.float32(0), jnp.zeros(()), 0.0, jnp.zeros(())):
         assert types(guarded(state, jnp.ones(()))[0]) == types(jnp.zeros(()))
-    assert len(guards) == 3  # the later arrays of JAX need none
-
-
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 5), reason="old releases read a type by a call of Python"
-)
-@pytest.mark.parametrize("leaves", [10, 100])
-def test_a_repeated_call_flattens_and_compares_and_no_more(leaves):
-    """As many calls of Python for any number of leaves; `overhead.py` times it."""
-    state = {f"p{number}": jnp.ones(3, BF16) for number in range(leaves)}
-    step = jax.jit(lambda state: {name: x * 2 for name, x in state.items()})
-    assert calls(guard_step(step), state) - calls(step, state) < 8
-
-
-def calls(step, state):
-    """Python's calls in the quickest of a few repeated steps."""
-    counts = []
-    for _ in range(5):
-        events = []
-        sys.setprofile(lambda frame, event, arg, add=events.append: add(event))
-        try:
-            step(state)
-        finally:
-            sys.setprofile(None)
-        counts.append(events.count("call"))
-    return min(counts)
 
 
 @tells_weak_types
 def test_a_weak_leaf_becomes_strong_beside_another_neighbor():
     step = jax.jit(lambda state, x: state * x)
     guarded, weak = guard_step(step), jnp.asarray(1.0)
-    for _ in range(3):
-        assert guarded(weak, 2.0).weak_type
-    for x in (jnp.ones((), F32), jnp.asarray(2.0)):
+    for x in (2.0, jnp.ones((), F32), jnp.asarray(2.0)):
         for _ in range(2):
-            assert guarded(weak, x).weak_type is x.weak_type
+            assert guarded(weak, x).weak_type is getattr(x, "weak_type", True)
     narrow = guarded(weak, jnp.ones((), BF16))
     assert narrow.dtype == step(1.0, jnp.ones((), BF16)).dtype
 
 
-def test_a_drift_beside_another_argument_is_still_cast(guards):
+def test_a_drift_beside_another_argument_is_still_cast():
     step = jax.jit(lambda state, x: (state + x, x))
     guarded, state = guard_step(step, returned=0), jnp.ones(3, BF16)
     for dtype in (BF16, BF16, F32, BF16, F32):
         state, x = guarded(state, jnp.ones(3, dtype))
         assert (state.dtype, x.dtype) == (BF16, dtype)
+    assert np.all(np.asarray(state) == 6)
     strict = guard_step(step, policy=Policy(on_drift="error"))
     strict(state, jnp.ones(3, BF16))
     with pytest.raises(DtypeDriftError, match=r"state  bfloat16\[3\] -> float32\[3\]"):
         strict(state, jnp.ones(3, F32))
     with pytest.raises(DtypeDriftError, match="return it in shape"):
         guarded(state, jnp.ones((2, 3), BF16))
-    assert np.all(np.asarray(guarded(state, jnp.ones(3, BF16))[0]) == 7)
 
 
 def test_a_static_argument_may_change_what_comes_back():
-    @functools.partial(jax.jit, static_argnums=1)
-    def step(state, dtype):
-        return state * jnp.ones((), dtype)
-
+    step = jax.jit(lambda state, dtype: state * jnp.ones((), dtype), static_argnums=1)
     guarded = guard_step(step)
     for dtype in ("bfloat16", "bfloat16", "float32", "bfloat16", "float32"):
         assert guarded(jnp.ones(3, BF16), dtype).dtype == BF16
@@ -147,31 +131,97 @@ def test_a_static_argument_may_change_what_comes_back():
 @needs_x64_scope
 def test_the_flag_may_change_between_calls():
     table = np.arange(3, dtype=np.float64)
-    step = jax.jit(lambda state: state + jnp.asarray(table).sum())
-    guarded, state = guard_step(step), jnp.ones(3, F32)
+    guarded = guard_step(jax.jit(lambda state: state + jnp.asarray(table).sum()))
     for x64 in (False, False, True, True, False):
         with set_x64(x64):
-            state = guarded(state)
-            assert state.dtype == F32
-    weak = guard_step(jax.jit(lambda state: state * jnp.asarray(table)[0]))
-    for x64 in (False, False, True, True):
-        with set_x64(x64):
-            weak(jnp.asarray(1.0))
+            assert guarded(jnp.ones(3, F32)).dtype == F32
 
 
-def test_modules_that_change_in_place_are_settled_in_each_call(guards):
-    nnx = need("flax.nnx")
+@needs_x64_scope
+def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
+    step = lambda state, x: jax.lax.add(state, x.sum() if x.ndim else jnp.ones(()))
+    guarded = guard_step(jax.jit(step))
+    with set_x64(True):
+        for _ in range(2):
+            guarded(jnp.ones((), F32), jnp.ones(3, F32))
+        with pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
+            assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2
 
+
+def test_without_jit_a_repeated_step_changes_no_container_of_the_callers():
+    @guard_step
     @jax.jit
-    def step(state, model):
-        return state + 1
+    def step(state):
+        state["mean"] = state["mean"] + 1
+        return state
 
-    model, guarded = nnx.Linear(2, 2, rngs=nnx.Rngs(0)), guard_step(step)
-    if not jax.tree_util.tree_leaves(model):
+    state = {"mean": jnp.zeros(3)}
+    for _ in range(2):
+        step(state)
+    with jax.disable_jit():
+        step(state)
+    assert not state["mean"].any()
+
+
+def test_modules_that_change_in_place_are_settled_in_each_call():
+    nnx = need("flax.nnx")
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    if not tree_util.tree_leaves(model):
         pytest.skip("modules of this Flax are no trees")
+    guarded = guard_step(jax.jit(lambda state, model: state + 1))
+    assert all(counted(guarded, jnp.ones(3), model)[1] for _ in range(3))
+
+
+def test_what_jit_alone_has_is_told_where_to_get():
+    step = lambda state: state * 2
+    with pytest.raises(AttributeError, match=r"'lower'\. .* of jax\.jit\(guard_step\(f"):
+        guard_step(jax.jit(step)).lower(1.0)
+    assert jax.jit(guard_step(step)).lower(1.0).compile()(1.0) == 2
+
+
+# Calls like the recorded one that are of another program --------------------------------
+
+
+def at_trace_time(call, x):
+    with jax.ensure_compile_time_eval():
+        return call(x)
+
+
+def total(tree):
+    return sum(leaf.astype(F32).sum() for leaf in tree_util.tree_leaves(tree))
+
+
+TRACED = {
+    "grad": lambda call, x: jax.grad(lambda x: total(call(x)))(x),
+    "vmap": lambda call, x: jax.vmap(call)(jnp.stack([x, x])),
+    "jit": lambda call, x: jax.jit(call)(x),
+    "scan": lambda call, x: jax.lax.scan(lambda c, x: (c, call(x)), 0, x[None]),
+    "a constant of a jit": lambda call, x: jax.jit(lambda: call(x))(),
+    "at trace time": lambda call, x: jax.jit(lambda: at_trace_time(call, x))(),
+    "no trace": lambda call, x: call(x),
+}
+
+
+@pytest.mark.parametrize("trace", TRACED.values(), ids=TRACED)
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_leaf_that_passes_through_a_trace_proves_nothing(trace, passes):
+    """The first leaf may pass through, and the second is promoted by a wider `x`."""
+
+    def drifting(state, x):
+        first = state["first"] if passes else state["first"] + 1
+        return {"first": first, "second": state["second"] + x}
+
+    def call(x):
+        found.append(types(guarded(state, x)))
+        return guarded(state, x)
+
+    guarded, found = guard_step(jax.jit(drifting)), []
+    state = {"first": jnp.ones(3), "second": jnp.ones(3, BF16)}
+    expected = types(state)
     for _ in range(3):
-        guarded(jnp.ones(3), model)
-    assert len(guards) == 3
+        state = guarded(state, jnp.ones(3, BF16))
+    trace(call, jnp.ones(3, F32))
+    assert found == [expected]
 
 
 # No cycle of references -----------------------------------------------------------------
@@ -189,10 +239,6 @@ def no_collector():
     gc.enable()
 
 
-def guarded_once(step):
-    return (guard_step(step),)
-
-
 def guarded_and_run(step):
     guarded = guard_step(step)
     guarded(jnp.ones(3))
@@ -200,21 +246,17 @@ def guarded_and_run(step):
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("use", [guarded_once, guarded_and_run])
+@pytest.mark.parametrize("use", [lambda step: (guard_step(step),), guarded_and_run])
 def test_what_a_guarded_closure_holds_goes_with_it(use):
-    def make():
-        held = Held()
+    held = Held()
+    gone = weakref.ref(held)
 
-        def step(state):
-            assert held
-            return state * jnp.ones((), F32)
+    def step(state, held=held):
+        return state * jnp.ones((), F32)
 
-        return step, weakref.ref(held)
-
-    step, gone = make()
     made = use(step)
     assert guard_step(step) is made[0]
-    del step
+    del step, held
     assert gone() is not None
     assert made[0](jnp.ones(3, BF16)).dtype == BF16
     del made
@@ -224,96 +266,11 @@ def test_what_a_guarded_closure_holds_goes_with_it(use):
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
 def test_what_a_guarded_optimizer_holds_goes_with_it(policy):
-    import optax
-
     held = Held()
     gone = weakref.ref(held)
-
-    def update(updates, state, params=None, held=held):
-        return updates, state
-
-    init = lambda params: optax.EmptyState()
-    opt = guard(optax.GradientTransformation(init, update), policy=policy)
+    opt = guard(transformation(lambda u, s, p=None, held=held: (u, s)), policy=policy)
     assert guard(opt) is opt
-    del held, update
+    del held
     assert gone() is not None
     del opt
     assert gone() is None
-
-
-def test_what_jit_alone_has_is_told_where_to_get():
-    def step(state):
-        return state * 2
-
-    with pytest.raises(AttributeError, match=r"'lower'\. .* of jax\.jit\(guard_step\(f"):
-        guard_step(jax.jit(step)).lower(1.0)
-    assert jax.jit(guard_step(step)).lower(1.0).compile()(1.0) == 2
-
-
-# Calls like the recorded one that are of another program --------------------------------
-
-
-def drifting(state, x, *, passes=False):
-    """The first leaf passes through and the second is promoted by a wider `x`."""
-    first = state["first"] if passes else state["first"] + 1
-    return {"first": first, "second": state["second"] + x}
-
-
-def drifting_state():
-    return {"first": jnp.ones(3), "second": jnp.ones(3, BF16)}
-
-
-def kept(guarded):
-    """A state that came from guarded calls, the last of which was recorded."""
-    state = drifting_state()
-    for _ in range(3):
-        state = guarded(state, jnp.ones(3, BF16))
-    return state
-
-
-WIDE = jnp.float32
-TRACED = {
-    "grad": lambda call, x: jax.grad(lambda x: total(call(x)))(x),
-    "vmap": lambda call, x: jax.vmap(call, in_axes=0, out_axes=0)(jnp.stack([x, x])),
-    "jit": lambda call, x: jax.jit(call)(x),
-    "scan": lambda call, x: jax.lax.scan(lambda c, x: (c, call(x)), 0, x[None]),
-    "a constant of a jit": lambda call, x: jax.jit(lambda: call(x))(),
-    "at trace time": lambda call, x: jax.jit(lambda: at_trace_time(call, x))(),
-    "no trace": lambda call, x: call(x),
-}
-
-
-def total(tree):
-    return sum(leaf.astype(F32).sum() for leaf in jax.tree_util.tree_leaves(tree))
-
-
-def at_trace_time(call, x):
-    with jax.ensure_compile_time_eval():
-        return call(x)
-
-
-@pytest.mark.parametrize("trace", TRACED.values(), ids=TRACED)
-def test_a_leaf_that_passes_through_a_trace_proves_nothing(trace):
-    for passes in (False, True):
-        step = jax.jit(functools.partial(drifting, passes=passes))
-        guarded, found = guard_step(step), []
-        state = kept(guarded)
-
-        def call(x, guarded=guarded, state=state, found=found):
-            new = guarded(state, x)
-            found.append(types(new))
-            return new
-
-        trace(call, jnp.ones(3, WIDE))
-        assert found == [types(drifting_state())]
-
-
-@needs_x64_scope
-def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
-    step = lambda state, x: jax.lax.add(state, x.sum() if x.ndim else jnp.ones(()))
-    guarded = guard_step(jax.jit(step))
-    with set_x64(True):
-        for _ in range(2):
-            guarded(jnp.ones((), F32), jnp.ones(3, F32))
-        with pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
-            assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2

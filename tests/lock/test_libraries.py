@@ -10,16 +10,13 @@ from flax import nnx
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
+from locked_step import BF16, F32
+from locks import updated
 
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
-BF16, F32 = jnp.bfloat16, jnp.float32
+pytestmark = pytest.mark.third_party
 X = jax.ShapeDtypeStruct((4, 4), BF16)
 
 
@@ -32,12 +29,6 @@ def lines(step, *args, **options):
             kinds = table.setdefault(name.rpartition(".")[2], {})
             kinds.setdefault(entry.kind, []).append(entry.text)
     return found, table
-
-
-def updated(step, *args, path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DTYPEGUARD_UPDATE", "1")
-        check_lock(step, *args, path=path)
 
 
 def test_equinox(tmp_path):

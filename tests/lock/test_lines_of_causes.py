@@ -1,20 +1,13 @@
-"""The line that a lock names after a cast is added or taken out."""
+"""The lines that a lock names after casts are added or taken out in small programs."""
 
-import importlib.util
-import pathlib
-import re
 import textwrap
 
 import pytest
+from locks import traced
 
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import compared, text_of
-from dtypeguard._lock.step import lock_of
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = pytest.mark.third_party
 HEAD = """
 import jax, jax.numpy as jnp
 
@@ -37,7 +30,20 @@ TWICE = """
     p = {"w": S((8, 8), BF16), "b": S((8,), BF16)}
     inputs = {"a": p, "b": p}, S((4, 8), BF16)
 """
-# A program, a piece of it and what replaces that, and the line that is named then.
+MODEL = """
+    def model(w, x):
+        return jnp.tanh(x @ w)
+
+    def step(state, x):
+        w, count = state
+        half = w.astype(BF16)
+        loss = lambda p: jnp.mean(model(p, x) ** 2)
+        grads = jax.grad(loss)(half)
+        return w - 0.1 * grads, count + 1
+
+    inputs = (S((8, 8), F32), S((), jnp.int32)), S((4, 8), BF16)
+"""
+# A program, pieces of it, each with what replaces it, and the lines that are named then.
 CHANGES = {
     "a cast below an unpacking taken out": (
         """
@@ -52,44 +58,18 @@ CHANGES = {
 
         inputs = (S((8, 8), BF16), S((), jnp.int32)), S((4, 8), F32)
         """,
-        "    x = x.astype(BF16)\n",
-        "",
-        "w = w - 0.1 * jax.grad(loss)(w, x)",
+        {"    x = x.astype(BF16)\n": ""},
+        ["w = w - 0.1 * jax.grad(loss)(w, x)"],
     ),
     "params that are cast no longer": (
-        """
-        def loss(w, x):
-            return jnp.mean((x @ w).astype(F32) ** 2)
-
-        def step(state, x):
-            w, count = state
-            half = w.astype(BF16)
-            grads = jax.grad(loss)(half, x)
-            return w - 0.1 * grads, count + 1
-
-        inputs = (S((8, 8), F32), S((), jnp.int32)), S((4, 8), BF16)
-        """,
-        "    half = w.astype(BF16)\n    grads = jax.grad(loss)(half, x)\n",
-        "    grads = jax.grad(loss)(w, x)\n",
-        "grads = jax.grad(loss)(w, x)",
+        MODEL,
+        {"    half = w.astype(BF16)\n": "", "jax.grad(loss)(half)": "jax.grad(loss)(w)"},
+        ["grads = jax.grad(loss)(w)"],
     ),
     "params that are renamed before a lambda gets them": (
-        """
-        def model(w, x):
-            return jnp.tanh(x @ w)
-
-        def step(state, x):
-            w, count = state
-            half = w.astype(BF16)
-            loss = lambda p: jnp.mean(model(p, x) ** 2)
-            grads = jax.grad(loss)(half)
-            return w - 0.1 * grads, count + 1
-
-        inputs = (S((8, 8), F32), S((), jnp.int32)), S((4, 8), BF16)
-        """,
-        "    half = w.astype(BF16)\n",
-        "    half = w\n",
-        "half = w",
+        MODEL,
+        {"half = w.astype(BF16)": "half = w"},
+        ["half = w"],
     ),
     "a cast below a reshape taken out": (
         """
@@ -103,43 +83,74 @@ CHANGES = {
 
         inputs = S((8, 8), BF16), S((2, 2, 8), F32)
         """,
-        "    x = x.astype(BF16)\n",
-        "",
-        "return jnp.tanh(x @ w).sum()",
+        {"    x = x.astype(BF16)\n": ""},
+        ["return jnp.tanh(x @ w).sum()"],
     ),
     "a cast added where a function returns": (
         TWICE,
-        '    return h + p["b"]\n',
-        '    return (h + p["b"]).astype(F32)\n',
-        'return (h + p["b"]).astype(F32)',
+        {'return h + p["b"]': 'return (h + p["b"]).astype(F32)'},
+        ['return (h + p["b"]).astype(F32)'],
     ),
     "a cast added in a function": (
         TWICE,
-        '    h = x @ p["w"]\n',
-        '    h = x.astype(F32) @ p["w"]\n',
-        'h = x.astype(F32) @ p["w"]',
+        {'h = x @ p["w"]': 'h = x.astype(F32) @ p["w"]'},
+        ['h = x.astype(F32) @ p["w"]'],
+    ),
+    "a cast taken out where a function returns": (
+        """
+        def step(x, w):
+            def up(x):
+                return (x @ w).astype(F32)
+
+            return jnp.tanh(up(x))
+
+        inputs = [S((4, 4), BF16)] * 2
+        """,
+        {"(x @ w).astype(F32)": "x @ w"},
+        ["return x @ w"],
+    ),
+    "two changes in a function and one elsewhere": (
+        """
+        def step(x, w):
+            def inner(x):
+                a = x.astype(F32)
+                b = jnp.tanh(a)
+                c = jnp.sin(x.astype(F32))
+                return b.sum() + c.sum()
+
+            return inner(x), jnp.exp(w.astype(F32))
+
+        inputs = [S((4, 4), BF16)] * 2
+        """,
+        {"a = x.astype(F32)": "a = x", "sin(x.astype(F32)": "sin(x.astype(jnp.float16)"}
+        | {"exp(w.astype(F32))": "exp(w)"},
+        ["a = x", "c = jnp.sin(x.astype(jnp.float16))", "return inner(x), jnp.exp(w)"],
+    ),
+    "a function that is called twice, in the second call": (
+        """
+        def step(x, y, w):
+            a = jnp.matmul(x, w, preferred_element_type=F32)
+            b = jnp.matmul(y, w, preferred_element_type=F32)
+            return a + b
+
+        inputs = [S((4, 4), BF16)] * 3
+        """,
+        {"jnp.matmul(y, w, preferred_element_type=F32)": "jnp.matmul(y, w)"},
+        ["b = jnp.matmul(y, w)"],
     ),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_line_of_the_cast(tmp_path, name):
-    program, old, new, line = CHANGES[name]
-    text = HEAD + textwrap.dedent(program)
-    assert text.count(old) == 1
-    path = tmp_path / "step.lock"
-    path.write_text(text_of(traced(tmp_path, "before", text).lock))
-    report = compared(traced(tmp_path, "after", text.replace(old, new)), str(path)).report()
-    assert re.search(rf": 1 cause\.\n.*train\.py:\d+: .*\n +{re.escape(line)}\n", report), (
-        report
-    )
-
-
-def traced(folder, name, text):
-    file = pathlib.Path(folder, name, "train.py")
-    file.parent.mkdir()
-    file.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"lock_{name}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return lock_of(module.step, module.inputs, {}, str(folder / name / "step.lock"))
+def test_the_lines_of_the_casts(tmp_path, name):
+    program, edits, lines = CHANGES[name]
+    text, path = HEAD + textwrap.dedent(program), tmp_path / "step.lock"
+    path.write_text(text_of(traced(tmp_path, text).lock))
+    assert compared(traced(tmp_path, text), str(path)).holds
+    for old, new in edits.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    report = compared(traced(tmp_path, text), str(path)).report()
+    assert report.splitlines()[0].endswith(": 1 cause.") is (len(lines) == 1)
+    assert report.splitlines()[2].strip() == lines[0]
+    assert {*lines} <= {line.strip() for line in report.splitlines()}, report

@@ -1,52 +1,32 @@
 """Locks of a transformer's step: what they hold over, and what breaks them where."""
 
-import importlib.util
 import inspect
 import pathlib
 import re
 import tomllib
 
-import jax
 import jax.numpy as jnp
 import locked_step
 import pytest
 from helpers import set_x64
+from locked_step import BF16, F32
+from locks import traced, updated
 
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._lock.check import LockError, compared, text_of
-from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = pytest.mark.third_party
 SOURCE = inspect.getsource(locked_step)
-BF16, F32 = jnp.bfloat16, jnp.float32
-
-
 TEXT = (pathlib.Path(__file__).parent / "step.lock").read_text()
 
 
-def changed(folder, old="", new="", times=1):
-    """The module with a piece of its source replaced."""
+def check(folder, old="", new="", times=1, text=TEXT):
+    """The module with a piece of its source replaced, and its lock."""
     assert not old or SOURCE.count(old) == times, old
-    file = folder / "train.py"
-    file.write_text(SOURCE.replace(old, new) if old else SOURCE)
-    spec = importlib.util.spec_from_file_location("lock_train", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def traced(module, **sizes):
-    folder = pathlib.Path(module.__file__).parent
-    return lock_of(module.step, module.inputs(**sizes), {}, str(folder / "step.lock"))
-
-
-def check(folder, *change, text=TEXT, **options):
-    (folder / "step.lock").write_text(text)
-    return compared(traced(changed(folder, *change, **options)), str(folder / "step.lock"))
+    path = folder / "step.lock"
+    path.write_text(text)
+    source = SOURCE.replace(old, new) if old else SOURCE
+    return compared(traced(folder, source), str(path))
 
 
 def body(text):
@@ -55,7 +35,7 @@ def body(text):
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 12}, {"batch": 7, "length": 9}])
 def test_it_is_the_same_on_every_release_and_for_other_sizes(tmp_path, sizes):
-    assert body(text_of(traced(changed(tmp_path), **sizes).lock)) == body(TEXT)
+    assert body(text_of(traced(tmp_path, SOURCE, **sizes).lock)) == body(TEXT)
     assert len(TEXT.splitlines()) < 80
     assert tomllib.loads(TEXT)["train.py"]["rms_norm"]["sums"] == ["float32 (3)"]
 
@@ -67,10 +47,6 @@ def test_it_holds_with_x64_on(tmp_path):
 
 REFACTORS = {
     "a comment": ("def rms_norm(x, scale):", "# A comment.\n\ndef rms_norm(x, scale):"),
-    "a moved line": (
-        "    logits = forward(",
-        "    labels = batch['labels']\n\n    logits = forward(",
-    ),
     "a split line": (
         '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
         '    return (\n        jax.nn.gelu(\n            x\n            @ p["up"]\n'
@@ -79,10 +55,6 @@ REFACTORS = {
     "two statements": (
         '    return jax.nn.gelu(x @ p["up"]) @ p["down"]',
         '    up = x @ p["up"]\n    h = jax.nn.gelu(up)\n    return h @ p["down"]',
-    ),
-    "an unused function": (
-        "def mlp(p, x):",
-        "def unused(x):\n    return x.astype(jnp.float16)\n\n\ndef mlp(p, x):",
     ),
     "a repeated cast in one": (
         "    return (h * scale).astype(x.dtype)",
@@ -114,13 +86,6 @@ CHANGES = {
         "weights = jax.nn.softmax(",
         "float32",
         "bfloat16 in float32",
-    ),
-    "logits in bfloat16": (
-        'x, params["embed"], preferred_element_type=F32)',
-        'x, params["embed"])',
-        'return jnp.einsum("btd,vd->btv", x, params["embed"])',
-        "bfloat16 @ bfloat16 -> float32",
-        "bfloat16 @ bfloat16 -> bfloat16",
     ),
     "moments in bfloat16": (
         "optax.adam(1e-3)",
@@ -187,72 +152,12 @@ def test_a_change_names_its_line_and_both_types(tmp_path, name):
     assert report.endswith("how to accept it")
 
 
-def test_a_cast_left_out_in_a_caller_or_where_a_function_returns(tmp_path):
+def test_a_cast_left_out_in_a_caller(tmp_path):
     cast = "compute = jax.tree.map(lambda p: p.astype(BF16), params)"
     report = check(tmp_path, cast, "compute = params").report()
-    assert re.search(r"train\.py:46: loss_fn\n +compute = params\n", report), report
+    assert re.search(r"train\.py:\d+: loss_fn\n +compute = params\n", report), report
     assert "casts  locked: float32 -> bfloat16   now: no longer" in report
     assert re.search("and so: forward, .*attention", report)
-
-    def step(x, w):
-        def up(x):
-            return (x @ w).astype(F32)
-
-        return jnp.tanh(up(x))
-
-    def other(x, w):
-        def up(x):
-            return x @ w
-
-        return jnp.tanh(up(x))
-
-    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "up.lock")
-    rename(other, step)
-    check_update(step, x, x, path=path)
-    with pytest.raises(AssertionError, match=r"step\.up\n +return x @ w\n +casts"):
-        check_lock(other, x, x, path=path)
-
-
-def test_two_changes_in_a_function_and_one_elsewhere_are_three_lines(tmp_path):
-    def step(x, w):
-        def inner(x):
-            a = x.astype(F32)
-            b = jnp.tanh(a)
-            c = jnp.sin(x.astype(F32))
-            return b.sum() + c.sum()
-
-        return inner(x), jnp.exp(w.astype(F32))
-
-    def other(x, w):
-        def inner(x):
-            a = x
-            b = jnp.tanh(a)
-            c = jnp.sin(x.astype(jnp.float16))
-            return b.sum() + c.sum()
-
-        return inner(x), jnp.exp(w)
-
-    rename(other, step)
-    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "two.lock")
-    check_update(step, x, x, path=path)
-    with pytest.raises(AssertionError) as error:
-        check_lock(other, x, x, path=path)
-    lines = [line.strip() for line in str(error.value).splitlines()]
-    assert "a = x" in lines
-    assert "c = jnp.sin(x.astype(jnp.float16))" in lines
-    assert "return inner(x), jnp.exp(w)" in lines
-
-
-def rename(function, like):
-    """Names a function, and those written in it, as another one."""
-    old, new = (each.__code__.co_qualname for each in (function, like))
-
-    def named(code):
-        inner = [named(x) if inspect.iscode(x) else x for x in code.co_consts]
-        name = code.co_qualname.replace(old, new)
-        return code.replace(co_qualname=name, co_consts=tuple(inner))
-
-    function.__code__ = named(function.__code__)
 
 
 def test_what_follows_from_one_line_is_told_apart(tmp_path):
@@ -269,31 +174,6 @@ def test_a_renamed_function_has_moved(tmp_path):
     assert "cause" not in found.report()
 
 
-def test_a_helper_that_is_called_twice_breaks_in_either_call(tmp_path):
-    def step(x, y, w):
-        a = jnp.matmul(x, w, preferred_element_type=F32)
-        b = jnp.matmul(y, w, preferred_element_type=F32)
-        return a + b
-
-    def other(x, y, w):
-        a = jnp.matmul(x, w, preferred_element_type=F32)
-        b = jnp.matmul(y, w)
-        return a + b
-
-    rename(other, step)
-    x, path = jax.ShapeDtypeStruct((4, 4), BF16), str(tmp_path / "step.lock")
-    check_update(step, x, x, x, path=path)
-    check_lock(step, x, x, x, path=path)
-    with pytest.raises(AssertionError, match=r"test_lock\.py:\d+: .*step.*\n +b = jnp"):
-        check_lock(other, x, x, x, path=path)
-
-
-def check_update(step, *args, path, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DTYPEGUARD_UPDATE", "1")
-        check_lock(step, *args, path=path, **options)
-
-
 def scaled(x, y):
     return (x * 2).astype(F32) @ y
 
@@ -305,14 +185,14 @@ def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
     ):
         check_lock(scaled, x, x.astype(F32), path=path)
     assert not path.exists()
-    check_update(scaled, x, x.astype(F32), path=path)
+    updated(scaled, x, x.astype(F32), path=path)
     check_lock(scaled, x, x.astype(F32), path=path)
     check_lock(scaled, x, path=path, kwargs={"y": x.astype(F32)})
     before = path.read_bytes()
     with pytest.raises(AssertionError, match=r"inputs +y +locked: float32 +now: bfloat16"):
         check_lock(scaled, x, x, path=path)
     assert path.read_bytes() == before
-    check_update(scaled, x, x, path=path)
+    updated(scaled, x, x, path=path)
     check_lock(scaled, x, x, path=path)
     assert path.read_bytes() != before
 
@@ -320,7 +200,7 @@ def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
 def test_weak_types_are_part_of_it(tmp_path):
     path, x = str(tmp_path / "f.lock"), jnp.ones(3, F32)
     f = lambda x, y: x + y
-    check_update(f, x, jnp.ones(()), path=path)
+    updated(f, x, jnp.ones(()), path=path)
     with pytest.raises(AssertionError, match=r"locked: float32 +now: weak float32"):
         check_lock(f, x, jnp.asarray(1.0), path=path)
 

@@ -1,7 +1,6 @@
 """The error of a report is that of plain runs, each with its own decisions."""
 
 import functools
-import pickle
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtypeguard import PrecisionReport, audit_precision
+from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = [
@@ -72,11 +71,6 @@ def exits_early(w, x):
     return lax.while_loop(goes_on, lambda x: jnp.tanh(x @ w) * 0.9, x)
 
 
-def branches(w, x):
-    y = x @ w
-    return lax.cond(jnp.sum(y) > 0, lambda y: y * 3, lambda y: y - 1, y)
-
-
 PROGRAMS = {
     "relu": (jax.grad(relu_net), (WEIGHTS, normal(8, 128, 32), normal(9, 128, 4))),
     "max-pool": (jax.grad(pooled), (normal(3, 4, 3, 3, 3), normal(4, 4, 3, 16, 16))),
@@ -85,7 +79,6 @@ PROGRAMS = {
         (normal(5, 16, 4), normal(6, 4, 16, 8), normal(7, 4096, 16)),
     ),
     "early exit": (exits_early, (normal(1, 8, 8) / 4, normal(2, 4, 8))),
-    "branch": (branches, (normal(1, 8, 8), normal(2, 4, 8))),
     "smooth": (
         jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)),
         (normal(1, 16, 8), normal(2, 8, 16)),
@@ -98,12 +91,13 @@ def test_the_error_is_what_a_user_measures(name):
     f, args = PROGRAMS[name]
     report = audit_precision(f, *args)
     assert report.error == pytest.approx(measured(f, *args), rel=0.2), report
-    decides = name not in ("smooth", "branch", "early exit", "max-pool")
+    decides = name not in ("smooth", "early exit", "max-pool")
     assert bool(report.decisions.lines) == decides, report
 
 
 def test_masks_that_flip_are_a_row_of_their_own():
-    report = audit_precision(*PROGRAMS["relu"][:1], *PROGRAMS["relu"][1])
+    f, args = PROGRAMS["relu"]
+    report = audit_precision(f, *args)
     assert report.decisions.share > 0.75
     (line,) = report.decisions.lines
     assert line.origin.code == "x = jax.nn.relu(x @ w)"
@@ -120,77 +114,30 @@ def test_a_loop_that_turns_another_number_of_times():
     assert report.error == pytest.approx(measured(f, x), rel=0.01)
 
 
-def normalized(x, gain, dtype):
-    mean = jnp.mean(x, -1, keepdims=True)
-    spread = jnp.mean((x - mean) ** 2, -1, keepdims=True)
-    return (x - mean).astype(dtype) / jnp.sqrt(spread + 1e-5).astype(dtype) * gain  # here
-
-
-def network(params, x, dtype=BF16, back=False):
+def network(params, x, dtype=BF16):
     for layer in params:
-        h = normalized(x, layer["gain"], dtype)
-        h = h.astype(BF16) if back else h
+        mean = jnp.mean(x, -1, keepdims=True)
+        spread = jnp.mean((x - mean) ** 2, -1, keepdims=True)
+        h = (x - mean).astype(dtype) / jnp.sqrt(spread + 1e-5).astype(dtype)  # here
         x = x + jnp.tanh(h @ layer["up"]) @ layer["down"]
     return jnp.mean(x.astype(F32) ** 2)
 
 
 LAYERS = [
-    {
-        "gain": 1 + normal(3 * n, 16) / 8,
-        "up": normal(3 * n + 1, 16, 32) / 4,
-        "down": normal(3 * n + 2, 32, 16) / 6,
-    }
+    {"up": normal(3 * n + 1, 16, 32) / 4, "down": normal(3 * n + 2, 32, 16) / 6}
     for n in range(2)
 ]
 
 
-def written_and_edited(f, params, x, **options):
-    """How far off gradients are, as written and with a line in float32."""
-    gradient = jax.grad(f)
-    exact = gradient(cast(params, F32), cast(x, F32), F32)
-    with jax.disable_jit():
-        edited = gradient(params, x, F32, **options)
-        return off(gradient(params, x), exact), off(edited, exact)
-
-
 def test_what_is_left_is_what_the_edited_program_leaves():
-    x = 4 + normal(99, 32, 16)
-    report = audit_precision(jax.grad(network), LAYERS, x)
+    gradient, x = jax.grad(network), 4 + normal(99, 32, 16)
+    report = audit_precision(gradient, LAYERS, x)
     (loss,) = (each for each in report.losses if "# here" in each.origin.code)
-    written, kept = written_and_edited(network, LAYERS, x)
+    with jax.disable_jit():
+        exact = gradient(cast(LAYERS, F32), cast(x, F32), F32)
+        written, kept = (off(gradient(LAYERS, x, d), exact) for d in (BF16, F32))
     assert report.error == pytest.approx(written, rel=0.05)
     assert loss.left == pytest.approx((kept / written) ** 2, abs=0.05)
-
-
-def test_the_second_sentence_is_the_answer():
-    def f(x):
-        y = jnp.exp(x)  # loses
-        return (y.astype(F32) * 3).astype(F32) + x.astype(F32)
-
-    x = normal(0, 500)
-    report = audit_precision(f, x, tolerance=1e-5)
-    first = str(report).splitlines()[0]
-    assert f"With {report.fix[0].place} in float32 it is 0" in first
-    assert first.endswith("within your 0.001%.")
-
-
-@pytest.mark.parametrize("loop", ["scan", "while", "cond"])
-def test_what_stays_wide_goes_through_loops_and_branches(loop):
-    """A carry that starts narrow becomes wide."""
-
-    def f(x):
-        step = lambda x: jnp.sin(x) * 1.7  # loses
-        if loop == "scan":
-            return lax.scan(lambda x, _: (step(x), x), x, None, 9)
-        if loop == "while":
-            body = lambda carry: (carry[0] + 1, step(carry[1]))
-            return lax.while_loop(lambda carry: carry[0] < 9, body, (0, x))[1]
-        return lax.cond(x[0] > 9, lambda x: x, step, x)
-
-    report = audit_precision(f, normal(0, 50))
-    assert report.error > 1e-3
-    assert report.left == 0
-    assert report.fixed.error == 0
 
 
 def small_loss(scale, params, x):
@@ -235,15 +182,6 @@ def test_gradients_outside_of_float16_want_a_loss_scale_that_was_tried(loss):
     assert "Multiply the loss by" in str(report)
 
 
-def test_a_report_equals_itself_after_pickling():
-    report = audit_precision(lambda x: jnp.cumsum(x), jnp.ones(300, jnp.bfloat16))
-    costs = audit_precision(jnp.tanh, jax.ShapeDtypeStruct((3,), jnp.bfloat16))
-    for each in (report, costs, PrecisionReport()):
-        assert pickle.loads(pickle.dumps(each)) == each
-    assert report != costs
-    assert report != "a report"
-
-
 # Ints and bools that floats decide are counted: how many differ from wide ones.
 
 X = jax.random.normal(jax.random.key(0), (512, 32), BF16)
@@ -276,12 +214,10 @@ def test_the_share_that_differs(name):
     share = np.mean(made != exact)
     assert 0 < share < 0.5
     assert report.error == pytest.approx(share, rel=0.05)
-    assert report.run.is_of_integers
     assert report.headline.endswith("% of the elements of the outputs differ.")
     assert report.losses[0].origin.code == "h = x + 20"
     assert report.fix == report.losses[:1]
     assert report.fixed.error == 0
-    assert report.losses[0].share > 0.5
     assert sum(loss.share for loss in report.losses) == pytest.approx(1, abs=0.05)
     (line, *_) = report.decisions.lines
     assert line.flipped == pytest.approx(share * line.count, rel=0.1) or name != "argmax"
@@ -291,11 +227,6 @@ def test_within_a_tolerance():
     report = audit_precision(OUTPUTS["argmax"], W, X, tolerance=0.1)
     assert report.headline.endswith("differ.")
     assert "That is within your 10%." in str(report)
-
-
-def test_none_differ():
-    report = audit_precision(lambda x: x > 0, X)
-    assert report.headline == "the outputs are those of float32."
 
 
 def test_integers_of_integers_are_none():

@@ -49,6 +49,35 @@ def test_a_gelu_within_rounding_hides_and_a_function_tells():
     assert (found.verdict, found.shows_in) == ("differs", "float32")
 
 
+def normed(x, eps=1e-5):
+    return jax.nn.gelu(x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps))
+
+
+def test_arrays_of_float32_beside_a_bfloat16_program_are_judged_in_float32():
+    """What they differ by is far below what bfloat16 rounds."""
+    x = X.astype(BF16)
+    same, other = (
+        references.run(lambda x, e=e: normed(x, e), (x,), F32) for e in (1e-5, 1e-4)
+    )
+    (found,) = compared(normed, (x,), same)["differences"]
+    assert (found.verdict, found.shows_in) == ("rounding", None)
+    (found,) = compared(normed, (x,), other)["differences"]
+    assert (found.verdict, found.shows_in) == ("undecidable", "float32")
+
+
+def of_dtype(x):
+    eps = jnp.finfo(x.dtype).eps * 20
+    return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
+
+
+def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
+    x, eps = X.astype(BF16), float(jnp.finfo(BF16).eps)
+    for n, verdict in ((20, "rounding"), (40, "differs")):
+        f = lambda x, n=n: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + n * eps)
+        for reference in (f, f(x), references.run(f, (x,), F32)):
+            assert verdicts(of_dtype, (x,), reference) == {"": verdict}
+
+
 def odd(x):
     return {
         "exact": x * 2,
@@ -61,33 +90,22 @@ def odd(x):
     }
 
 
-def odd_reference():
-    return {n: np.asarray(x) for n, x in odd(X).items() if n != "key"}
-
-
 def test_exact_integer_empty_complex_and_vanishing_outputs_are_equal_or_differ():
-    right = odd_reference()
+    right = {n: np.asarray(x) for n, x in odd(X).items() if n != "key"}
+    nan = np.where(np.arange(16) == 3, np.nan, right["exact"])
     wrong = right | {
-        "exact": right["exact"] * np.float32(1.001),
+        "exact": nan,
         "chosen": (right["chosen"] + 1) % 16,
         "mask": ~right["mask"],
         "zero": np.full(8, 1e-3),
         "complex": right["complex"].conj(),
     }
     assert {*verdicts(odd, (X,), right).values()} == {"rounding"}
-    found = verdicts(odd, (X,), wrong)
-    assert found.pop("['empty']") == "rounding"
-    assert {*found.values()} == {"differs"}
-
-
-def test_what_is_not_finite_differs():
-    reference = odd_reference()
-    reference["exact"] = np.where(np.arange(16) == 3, np.nan, reference["exact"])
-    found = compared(odd, (X,), reference)["differences"]
-    wrong = [each for each in found if each.verdict == "differs"]
-    assert [each.output for each in wrong] == ["['exact']"]
-    assert wrong[0].error == np.inf
-    assert np.isnan(wrong[0].reference)
+    found = {x.output: x for x in compared(odd, (X,), wrong)["differences"]}
+    assert found.pop("['empty']").verdict == "rounding"
+    assert {x.verdict for x in found.values()} == {"differs"}
+    assert found["['exact']"].error == np.inf
+    assert np.isnan(found["['exact']"].reference)
 
 
 def test_decisions_that_flip_are_rounding_and_are_named():
@@ -99,23 +117,20 @@ def test_decisions_that_flip_are_rounding_and_are_named():
         return jax.grad(lambda w: jnp.sum(net(w).astype(F32)))(w)
 
     report = audit_precision(f, *args, reference=references.run(f, args, F32))
-    assert report.differences[0].verdict == "rounding"
     text = str(report)
-    assert report.decisions.share > 0.01
-    assert "decisions that flipped" in text
     assert "; rounding explains it." in text.splitlines()[0]
+    assert "decisions that flipped" in text
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        np.asarray(odd(X)["exact"]).tolist(),
+        np.asarray(X * 2).tolist(),
         {"out": np.asarray(X * 2)},
         np.asarray(X * 2, np.float64),
-        X * 2,
         lambda x: x * 2,
     ],
-    ids=["list", "by path", "float64", "jax", "function"],
+    ids=["list", "by path", "float64", "function"],
 )
 def test_the_only_output_takes_what_numpy_takes(given):
     assert verdicts(lambda x: x * 2, (X,), given) == {"": "rounding"}
@@ -126,10 +141,6 @@ WRONG = {
     "extra": ({"a": X, "b": X, "c": X}, ["['c']  given", "the function has none"]),
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "function has (8, 16)"]),
     "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
-    "void": (
-        {"a": np.zeros((8, 16), "V2"), "b": X},
-        ["x.astype(numpy.float32)", "no bfloat16"],
-    ),
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),
     "shapes": (
         {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
@@ -143,7 +154,7 @@ WRONG = {
 def test_what_is_not_the_tree_is_refused(case):
     reference, parts = case
     with pytest.raises((ValueError, TypeError), match="audit_precision") as error:
-        audit_precision(lambda x: {"a": x * 2, "b": jnp.sin(x)}, X, reference=reference)
+        compared(lambda x: {"a": x * 2, "b": jnp.sin(x)}, (X,), reference)
     for part in parts:
         assert part in str(error.value)
 
@@ -178,24 +189,20 @@ def test_modules_that_change_in_place_are_outputs():
 
         return change
 
-    same, other = (compared(step(1.0), (Counter(), X), step(k)) for k in (1.0, 1.1))
-    assert {x.verdict for x in same["differences"]} == {"rounding"}
-    assert len(same["differences"]) == 2
-    wrong = [each.output for each in other["differences"] if each.verdict == "differs"]
-    assert len(wrong) == 1
-    assert "total" in wrong[0]
+    assert {*verdicts(step(1.0), (Counter(), X), step(1.0)).values()} == {"rounding"}
+    found = verdicts(step(1.0), (Counter(), X), step(1.1))
+    (wrong,) = (path for path, verdict in found.items() if verdict == "differs")
+    assert "total" in wrong
     # A tree is what is returned; what changes in place may be given by path.
     assert verdicts(step(1.0), (Counter(), X), np.mean(X)) == {"": "rounding"}
-    given = {"out": np.mean(X), wrong[0]: np.zeros(4)}
-    assert verdicts(step(1.0), (Counter(), X), given)[wrong[0]] == "differs"
+    given = {"out": np.mean(X), wrong: np.zeros(4)}
+    assert verdicts(step(1.0), (Counter(), X), given)[wrong] == "differs"
 
 
-def test_a_report_has_the_differences_in_every_form():
+def test_a_report_has_the_place_and_the_next_step():
     report = audit_precision(jnp.sin, X, reference=1.01 * np.sin(X))
-    assert str(report).startswith(
-        "precision: the reference differs by 0.99%; rounding explains "
-    )
-    first, place, _ = str(report).splitlines()  # no line in float64 is the matter
+    first, place, following = str(report).splitlines()  # no line in float64 is the matter
+    assert first.startswith("precision: the reference differs by 0.99%; rounding explains ")
     assert first.endswith(": another computation.")
     off = np.abs(0.01 * np.sin(X))
     at = np.unravel_index(np.argmax(off), off.shape)
@@ -205,42 +212,10 @@ def test_a_report_has_the_differences_in_every_form():
     assert found.reference == np.float32(1.01) * np.sin(X)[at]
     begin = f"Element [{at[0]}, {at[1]}] is off by 0.01: the program has "
     assert place.startswith(f"{begin}{found.program:.8g}, the reference ")
+    assert "return activations as well" in following
     assert report.losses
     assert '"verdict": "differs"' in report.to_json()
-
-
-def noisy(x):
-    return x + jax.random.normal(jax.random.key(0), x.shape, x.dtype)
-
-
-def normed(x):
-    eps = jnp.finfo(x.dtype).eps * 20
-    return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
-
-
-@pytest.mark.parametrize("f", [noisy, normed])
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-def test_a_function_is_the_same_as_itself(f, dtype):
-    assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
-
-
-def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
-    x, eps = X.astype(BF16), float(jnp.finfo(BF16).eps)
-    same, other = (
-        lambda x, n=n: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + n * eps)
-        for n in (20, 40)
-    )
-    for reference in (same, same(x), references.run(same, (x,), F32)):
-        assert verdicts(normed, (x,), reference) == {"": "rounding"}
-    for reference in (other, other(x), references.run(other, (x,), F32)):
-        assert verdicts(normed, (x,), reference) == {"": "differs"}
-
-
-def test_the_next_step_is_said_where_it_differs():
-    f, wrong = jnp.sin, 1.01 * np.sin(X)
-    assert "return activations as well" in str(audit_precision(f, X, reference=wrong))
-    for reference in (np.sin(X), lambda x: 1.01 * jnp.sin(x)):
-        assert "activations" not in str(audit_precision(f, X, reference=reference))
+    assert "activations" not in str(audit_precision(jnp.sin, X, reference=np.sin(X)))
 
 
 def test_the_place_of_an_output_of_several_and_of_a_scalar():
@@ -249,8 +224,18 @@ def test_the_place_of_an_output_of_several_and_of_a_scalar():
     report = audit_precision(f, X, reference=given)
     assert "\nIn ['b'], it is off by 1: the program has " in str(report)
     assert [each.at for each in report.differences][1] == ()
-    same = audit_precision(f, X, reference=f(X))
-    assert [each.at for each in same.differences] == [None, None]
+    same = compared(f, (X,), f(X))["differences"]
+    assert [each.at for each in same] == [None, None]
+
+
+def noisy(x):
+    return x + jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+
+
+@pytest.mark.parametrize("f", [noisy, of_dtype])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_a_function_is_the_same_as_itself(f, dtype):
+    assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
 
 
 def adamw(p, g, m, v, t):
@@ -270,13 +255,12 @@ def torch_adamw(p, g, m, v, t):
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_adamw_in_another_order_is_rounding(dtype):
-    for seed in range(3):
-        keys = jax.random.split(jax.random.key(seed), 4)
-        p, g, m, v = (jax.random.normal(key, (64, 32)) for key in keys)
-        arrays = p, g * 1e-2, m * 1e-3, v**2 * 1e-5
-        arrays = *(x.astype(dtype) for x in arrays), jnp.float32(10)
-        reference = torch_adamw(*(np.asarray(x, np.float32) for x in arrays))
-        assert {*verdicts(adamw, arrays, reference).values()} == {"rounding"}
+    keys = jax.random.split(jax.random.key(0), 4)
+    p, g, m, v = (jax.random.normal(key, (64, 32)) for key in keys)
+    arrays = p, g * 1e-2, m * 1e-3, v**2 * 1e-5
+    arrays = *(x.astype(dtype) for x in arrays), jnp.float32(10)
+    reference = torch_adamw(*(np.asarray(x, np.float32) for x in arrays))
+    assert {*verdicts(adamw, arrays, reference).values()} == {"rounding"}
 
 
 def net(eps, gain=1.0):
@@ -291,23 +275,19 @@ def net(eps, gain=1.0):
 def test_arrays_of_a_device_are_judged_as_it_computes(device):
     w, x = (jax.random.normal(jax.random.key(n), (16, 16)) for n in (1, 2))
     f, args = net(1e-5), (w / 4, x)
+
+    def judged(reference, **options):
+        return audit_precision(f, *args, reference=reference, **options).differences[0]
+
     (there,) = as_on(device, net(1e-5, 1.0001), *args)
-    report = audit_precision(f, *args, reference=there, matmul_precision=device)
-    assert report.differences[0].verdict == "rounding"
-    assert str(report).startswith("precision: the reference differs by ")
+    assert judged(there, matmul_precision=device).verdict == "rounding"
     # Without it, that is what would explain it.
-    (found,) = audit_precision(f, *args, reference=there).differences
-    assert found.verdict == "differs"
-    assert f'give matmul_precision="{device}"' in found.reason
+    assert judged(there).verdict == "differs"
+    assert f'give matmul_precision="{device}"' in judged(there).reason
     # Another computation is one there as well.
     (wrong,) = as_on(device, net(0.3), *args)
-    report = audit_precision(f, *args, reference=wrong, matmul_precision=device)
-    assert report.differences[0].verdict == "differs"
-    assert "matmul_precision" not in str(report)
-    (found,) = audit_precision(f, *args, reference=wrong).differences
-    assert "matmul_precision" not in found.reason
+    assert judged(wrong, matmul_precision=device).verdict == "differs"
+    assert "matmul_precision" not in judged(wrong).reason
     # A small one hides in its rounding, and float32 would tell.
-    hidden = np.asarray(net(1e-4)(*args))
-    report = audit_precision(f, *args, reference=hidden, matmul_precision=device)
-    assert report.differences[0].verdict == "undecidable"
-    assert report.differences[0].shows_in == "float32"
+    hidden = judged(np.asarray(net(1e-4)(*args)), matmul_precision=device)
+    assert (hidden.verdict, hidden.shows_in) == ("undecidable", "float32")

@@ -2,13 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jax import tree_util
-
-from dtypeguard._leaves.compat import x64_enabled
 
 
 class State(NamedTuple):
@@ -41,16 +38,6 @@ def transformation(update=keep, init=lambda params: ()):
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def noting(seen, init=lambda params: ()):
-    """A transformation that changes nothing and notes the x64 flag at each update."""
-
-    def update(updates, state, params=None, **extra_args):
-        seen.append(x64_enabled())
-        return updates, state
-
-    return transformation(update, init)
-
-
 def dict_leaf(init, update):
     """A transformation of one state leaf: `update` maps (leaf, gradients) to a new leaf."""
 
@@ -65,14 +52,6 @@ def one_update(opt, params=None, grads=None):
     params = {"w": jnp.ones(3, jnp.float32)} if params is None else params
     state = opt.init(params)
     return state, *opt.update(params if grads is None else grads, state, params)
-
-
-def whole_model():
-    """An Equinox model in bfloat16, its arrays, and gradients of ones."""
-    model = eqx.nn.MLP(2, 1, 4, 1, dtype=jnp.bfloat16, key=jax.random.key(0))
-    params = eqx.filter(model, eqx.is_inexact_array)
-    grads = tree_util.tree_map(jnp.ones_like, params)
-    return model, params, grads
 
 
 def widen(dtype=jnp.float32):

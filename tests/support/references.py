@@ -15,8 +15,6 @@ import numpy as np
 from dtypeguard._leaves.compat import set_x64
 from dtypeguard._numbers.subject import Subject, formats_of
 from dtypeguard._reference.comparison import comparison
-from dtypeguard._reference.divergence import divergence
-from dtypeguard._reference.judge import RunCall
 
 BF16, F32, F64 = jnp.bfloat16, jnp.float32, jnp.float64
 WIDTH, LENGTH, CLASSES = 32, 48, 24
@@ -245,26 +243,11 @@ MORE = [
 
 def compared(f, args, reference):
     """The differences and the divergence of an audit, without its lines and costs."""
-    subject, traced, formats = _traced(f, args)
+    subject = Subject(f, args, None, None)
+    traced = subject.traced()
+    formats = formats_of([*traced.avals], None, None)
     compare = comparison(reference, subject, traced, formats)
     is_on: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
     with set_x64(formats.wide == np.float64 or is_on):
         pairs = zip(subject.given.arrays, traced.program.in_avals)
         return compare([jnp.asarray(x, aval.dtype) for x, aval in pairs])
-
-
-def diverged(f, args, reference):
-    """The divergence of two functions in all outputs."""
-    calls = []
-    for function in (f, reference):
-        subject, traced, _ = _traced(function, args)
-        arrays = subject.given.arrays
-        calls.append(RunCall(traced.program, traced.numbers, arrays))
-    mine, other = calls
-    return divergence(mine, other, range(len(mine.program.out_avals)))
-
-
-def _traced(f, args):
-    subject = Subject(f, args, None, None)
-    traced = subject.traced()
-    return subject, traced, formats_of([*traced.avals], None, None)

@@ -22,36 +22,39 @@ BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def train(params, opt_state, average, x, *, decay=0.9):
-    opt = optax.adam(1e-3)
     grads = jax.grad(lambda p: jnp.sum(p["w"].astype(F32) * x))(params)
-    updates, opt_state = opt.update(grads, opt_state, params)
+    updates, opt_state = optax.adam(1e-3).update(grads, opt_state, params)
     params = optax.apply_updates(params, updates)
-    average = jax.tree_util.tree_map(
-        lambda a, p: decay * a + 0.1 * p.astype(F32), average, params
-    )
+    average = {"w": decay * average["w"] + 0.1 * params["w"].astype(F32)}
     return params, opt_state, average, x.sum()
 
 
-def arguments(dtype):
+def first_carry(dtype):
     params = {"w": jnp.ones(8, dtype)}
-    return params, optax.adam(1e-3).init(params), {"w": jnp.zeros(8, dtype)}, jnp.ones(8)
+    return params, optax.adam(1e-3).init(params), params
 
 
-CARRY = ("params", "opt_state", "average")
+CARRY, X = ("params", "opt_state", "average"), jnp.ones(8)
+
+
+def broken(step, *args, **options):
+    """The rules that `check_step` names, and its text."""
+    with pytest.raises(AssertionError) as error:
+        check_step(step, *args, **options)
+    return re.findall(r"^  (\w+) ", str(error.value), re.MULTILINE), str(error.value)
 
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_guarded_step_passes(x64):
     with set_x64(x64):
-        first = strong(arguments(BF16)[:3])
-        x = jnp.ones(8, F32)
+        first, x = strong(first_carry(BF16)), jnp.ones(8, F32)
         check_step(guard_step(train, carry=CARRY), *first, x, carry=CARRY)
         shapes = jax.eval_shape(lambda: first)
         check_step(guard_step(train, carry=CARRY), *shapes, x, carry=CARRY)
 
 
 def test_a_stable_step_passes_bare():
-    check_step(train, *strong(arguments(F32)), carry=CARRY)
+    check_step(train, *strong(first_carry(F32)), X, carry=CARRY)
     check_step(lambda state: state * 2, 1.0)  # weak, and stays so
     check_step(lambda done: False, jnp.zeros((), bool))  # in JAX no bool is weak
     check_step(
@@ -61,12 +64,10 @@ def test_a_stable_step_passes_bare():
 
 
 def test_every_broken_rule_is_named():
-    params, opt_state, _, x = arguments(BF16)
-    with pytest.raises(AssertionError) as error:
-        check_step(train, params, opt_state, params, x, carry=CARRY, kwargs={"decay": 0.5})
-    text = str(error.value)
+    args = *first_carry(BF16), X
+    rules, text = broken(train, *args, carry=CARRY, kwargs={"decay": 0.5})
     assert text.startswith("train breaks 6 rules of a step's contract:\n")
-    assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == [*STEP_RULES]
+    assert rules == [*STEP_RULES]
     assert "types            average['w']: bfloat16 -> float32" in text
     assert "params['w'] and average['w'] are one buffer" in text
     carry = "carry=('params', 'opt_state', 'average')"
@@ -74,54 +75,34 @@ def test_every_broken_rule_is_named():
     assert "dtypeguard.strong((params, opt_state, average))" in text
 
 
-@pytest.mark.parametrize(
-    ("step", "args", "rules"),
-    [
-        (lambda c: c * jnp.ones((), F32), (1.0,), ["one_compilation"]),
-        (lambda c: jnp.asarray(1.0), (jnp.ones((), F32),), ["types", "one_compilation"]),
-        (lambda c, x: c + x, (jnp.ones(4), jnp.ones(4)), []),
-    ],
-)
-def test_a_rule_by_itself(step, args, rules):
-    if not rules:
-        check_step(step, *args)
-        with pytest.raises(AssertionError, match="c and another argument are one buffer"):
-            check_step(step, args[0], args[0])
-        return
-    with pytest.raises(AssertionError) as error:
-        check_step(step, *args)
-    assert set(rules) <= set(re.findall(r"^  (\w+) ", str(error.value), re.MULTILINE))
-    left = [rule for rule in STEP_RULES if f"\n  {rule} " not in str(error.value)]
-    check_step(step, *args, rules=left)
+def test_a_rule_by_itself():
+    step = lambda c: c * jnp.ones((), F32)
+    jitted, carry = jax.jit(step), 1.0  # weak at first
+    jitted(jitted(carry))
+    assert (jitted._cache_size(), broken(step, carry)[0]) == (2, ["one_compilation"])
+    check_step(
+        step, carry, rules=[rule for rule in STEP_RULES if rule != "one_compilation"]
+    )
+    x = jnp.ones(4)
+    check_step(lambda c, x: c + x, x, jnp.ones(4))
+    assert "c and another argument are one buffer" in broken(lambda c, x: c + x, x, x)[1]
 
 
 def test_a_report_says_what_a_guard_does_not_mend():
-    with pytest.raises(
-        AssertionError, match=r"guard_step does not fix this: DtypeDriftError"
-    ):
-        check_step(lambda state: state + 0.5, jnp.ones(2, jnp.int32))
+    _, text = broken(lambda state: state + 0.5, jnp.ones(2, jnp.int32))
+    assert "guard_step does not fix this: DtypeDriftError" in text
 
     def raises(state):
         raise RuntimeError("no such thing")
 
-    match = "breaks 1 rule of a step's contract:\n  traces  RuntimeError: no such thing\n"
-    with pytest.raises(AssertionError, match=match):
-        check_step(raises, jnp.ones(2))
-
-
-def test_a_leaf_that_only_one_side_has():
-    with pytest.raises(
-        AssertionError, match=r"another tree, state\['b'\]: float32\[3\] -> \(absent\)"
-    ):
-        check_step(lambda state: {"a": state["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)})
+    assert "  traces  RuntimeError: no such thing\n" in broken(raises, jnp.ones(2))[1]
 
 
 def test_a_guarded_step_with_a_weak_first_carry_should_begin_strongly():
     step = guard_step(lambda state, x: (state[0] + x, state[1] + jnp.ones((), jnp.int32)))
-    with pytest.raises(AssertionError) as error:
-        check_step(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
-    assert "\nBegin with dtypeguard.strong(state). " in str(error.value)
-    assert "Guard it" not in str(error.value)
+    _, text = broken(step, (jnp.zeros(3, BF16), 0), jnp.ones(3))
+    assert "\nBegin with dtypeguard.strong(state). " in text
+    assert "Guard it" not in text
 
 
 def test_the_item_that_the_carry_comes_back_as():
@@ -129,19 +110,20 @@ def test_the_item_that_the_carry_comes_back_as():
         return x.sum(), state + x
 
     state, x = jnp.zeros(3, BF16), jnp.ones(3, F32)
-    with pytest.raises(AssertionError, match=r"state: bfloat16 -> float32") as error:
-        check_step(step, state, x, returned=1)
-    assert "Guard it, dtypeguard.guard_step(step, returned=1), and " in str(error.value)
+    _, text = broken(step, state, x, returned=1)
+    assert "state: bfloat16 -> float32" in text
+    assert "Guard it, dtypeguard.guard_step(step, returned=1), and " in text
     check_step(guard_step(step, returned=1), state, x, returned=1)
 
 
-@pytest.mark.parametrize("kwargs", [[1], 1, "x", {1: 2}, [("x", 1)]], ids=repr)
+@pytest.mark.parametrize("kwargs", [1, {1: 2}, [("x", 1)]], ids=repr)
 def test_arguments_by_name_are_a_dict(kwargs):
+    step = lambda state, x=1: state
     for check in (check_step, audit):
         message = f"{check.__name__} got kwargs={re.escape(repr(kwargs))}. Write a dict of"
         with pytest.raises(TypeError, match=message):
-            check(lambda state, x=1: state, jnp.ones(3), kwargs=kwargs)
-    check_step(lambda state, x=1: state, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))
+            check(step, jnp.ones(3), kwargs=kwargs)
+    check_step(step, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))
 
 
 class Pair(NamedTuple):
@@ -163,23 +145,22 @@ class Counting:
 @pytest.mark.parametrize(
     ("step", "carry", "named"),
     [
+        (lambda c: {"a": c["a"]}, {"a": jnp.ones(2), "b": jnp.ones(3)}, r"\(absent\)"),
         (lambda c: {"w": list(c["w"])}, {"w": (jnp.ones(2), jnp.ones(3))}, r"\[\*, \*\]"),
         (lambda c: (collections.OrderedDict(c[0]),), ({"a": jnp.ones(2)},), "OrderedDict"),
         (lambda c: {"s": Other(*c["s"])}, {"s": Pair(jnp.ones(2), jnp.ones(2))}, "Other"),
         (lambda c: c.replace(count=c.count + 1), Counting(jnp.ones(2)), r"\(1,\)"),
         (lambda c: {**c, "b": ()}, {"a": jnp.ones(2), "b": None}, r"'b': \(\)"),
-        (lambda c: (c[0], [c[1]][:0], c[2]), (jnp.ones(2), (), 1), r"\(\*, \[\], \*\)"),
     ],
-    ids=["list", "OrderedDict", "NamedTuple", "static", "empty", "empty list"],
+    ids=["absent", "list", "OrderedDict", "NamedTuple", "static", "empty"],
 )
-def test_another_tree_with_the_same_paths_breaks_a_rule(step, carry, named):
+def test_another_tree_even_with_the_same_paths_breaks_a_rule(step, carry, named):
     """`lax.scan` refuses it, and so does the rule."""
     with pytest.raises(TypeError, match="same pytree structure"):
         jax.lax.scan(lambda c, _: (step(c), None), carry, None, length=2)
-    with pytest.raises(AssertionError, match=f"another tree, c.* -> .*{named}") as e:
-        check_step(step, carry)
-    broken = re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE)
-    assert broken == ["types", "scan", "cond", "while_loop", "one_compilation"]
+    rules, text = broken(step, carry)
+    assert re.search(f"another tree, c.* -> .*{named}", text)
+    assert rules == ["types", "scan", "cond", "while_loop", "one_compilation"]
     assert not audit(step, carry).ok
 
 
@@ -197,9 +178,7 @@ def anneal(model):
     [
         (anneal, 2.0, 4),
         (anneal, jnp.asarray(2.0), 1),  # as the report says
-        (lambda m: Model(m.weight * 2, 0.5), 2.0, 2),
         (lambda m: Model(m.weight * 2, 1), 1.0, 1),
-        (lambda m: Model(m.weight * 2, m.temperature), 2.0, 1),
         (lambda m: Model(m.weight * 2, lambda x: x), jnp.tanh, 4),
         (lambda m: Model(m.weight * 2, m.temperature), jnp.tanh, 1),
         (lambda m: Model(m.weight * 2, not m.temperature), False, 2),
@@ -208,32 +187,31 @@ def anneal(model):
 def test_a_constant_that_a_step_changes_is_compiled_again(step, first, count):
     calls = []
     jitted = eqx.filter_jit(lambda model: calls.append(1) or step(model))
-    model = Model(jnp.ones(3), first)
+    trained = Model(jnp.ones(3), first)
     for _ in range(4):
-        model = jitted(model)
+        trained = jitted(trained)
     assert len(calls) == count
     model = Model(jnp.ones(3), first)
     report = audit(step, model)
-    assert report.compilations == min(count, 2)
-    assert report.ok
-    found = report.changed_constants
-    assert [each.path.partition(".")[2] for each in found] == ["temperature"] * (count > 1)
+    assert (report.ok, report.compilations) == (True, min(count, 2))
+    changed = [constant.path for constant in report.changed_constants]
     if count == 1:
-        assert (found, report.summaries) == ((), ("", ""))
+        assert (changed, report.summaries) == ([], ("", ""))
         return check_step(step, model)
-    with pytest.raises(AssertionError, match=r"temperature: .* -> .*, a constant") as e:
-        check_step(step, model)
-    assert re.findall(r"^  (\w+) ", str(e.value), re.MULTILINE) == ["one_compilation"]
-    assert "dtypeguard.guard_step does not fix this. " in str(e.value)
+    assert [path.partition(".")[2] for path in changed] == ["temperature"]
     assert "constant of the program, which compiles anew for each value" in str(report)
     assert "Begin a number with jnp.asarray." in str(report)
+    rules, text = broken(step, model)
+    assert rules == ["one_compilation"]
+    assert re.search(r"temperature: .* -> .*, a constant", text)
+    assert "dtypeguard.guard_step does not fix this. " in text
 
 
 def test_a_constant_that_becomes_an_array_is_named():
     """The tree is the same, but not what is data in it."""
     step = lambda model: Model(model.weight * 2, model.temperature * jnp.float32(0.9))
-    (drift,) = audit(step, Model(jnp.ones(3), 2.0)).drifts
+    model = Model(jnp.ones(3), 2.0)
+    (drift,) = audit(step, model).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")
     assert (drift.before, drift.after) == ("(a constant)", "float32[]")
-    with pytest.raises(AssertionError, match=r"another tree, model\.temperature: "):
-        check_step(step, Model(jnp.ones(3), 2.0))
+    assert "another tree, model.temperature: " in broken(step, model)[1]

@@ -10,7 +10,7 @@ import pytest
 from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from hlo import optimized_hlo
 from jax import lax, tree_util
-from optimizer_sweep.catalog import entries
+from optimizer_sweep.catalog import by_id, entries
 
 from dtypeguard import DtypeGuardWarning, guard
 
@@ -83,10 +83,6 @@ def guarded(entry, dtypes=DTYPES["f32"]):
     return Loop(guard(entry.build()), entry.inputs(*dtypes))
 
 
-def in_scan(loop):
-    return lax.scan(lambda c, _: (loop.traced(c), None), loop.carry, None, length=2)[0]
-
-
 def in_equinox_scan(loop, kind):
     body = lambda carry, _: (loop.traced(carry), None)
     checkpoints = 2 if kind == "checkpointed" else None
@@ -95,22 +91,19 @@ def in_equinox_scan(loop, kind):
 
 
 def in_while_loop(loop):
-    start = (jnp.zeros((), jnp.int32), loop.carry)
     body = lambda c: (c[0] + jnp.int32(1), loop.traced(c[1]))
-    return lax.while_loop(lambda c: c[0] < 2, body, start)[1]
-
-
-def in_cond(loop):
-    return lax.cond(jnp.asarray(True), loop.traced, lambda carry: carry, loop.carry)
+    return lax.while_loop(lambda c: c[0] < 2, body, (jnp.int32(0), loop.carry))[1]
 
 
 CONTROL_FLOW = {
-    "scan": in_scan,
-    "eqx_scan_lax": functools.partial(in_equinox_scan, kind="lax"),
-    "eqx_scan_checkpointed": functools.partial(in_equinox_scan, kind="checkpointed"),
-    "eqx_scan_bounded": functools.partial(in_equinox_scan, kind="bounded"),
+    "scan": lambda loop: lax.scan(lambda c, _: (loop.traced(c), None), loop.carry, None, 2)[
+        0
+    ],
     "while_loop": in_while_loop,
-    "cond": in_cond,
+    "cond": lambda loop: lax.cond(jnp.asarray(True), loop.traced, lambda c: c, loop.carry),
+} | {
+    f"equinox, {kind}": functools.partial(in_equinox_scan, kind=kind)
+    for kind in ("lax", "checkpointed", "bounded")
 }
 
 
@@ -125,38 +118,24 @@ def test_control_flow(entry):
 
 
 @every_chosen
-def test_vmap_over_a_batch_of_optimizers(entry):
-    loop = guarded(entry)
-    params, _ = loop.carry
-    batch = tree_util.tree_map(lambda p: jnp.stack([p, p * F32(2)]), params)
-
-    def train(params):
-        return loop.step((params, loop.opt.init(params)))
-
-    out = jax.eval_shape(jax.vmap(train), batch)
-    one = jax.eval_shape(train, params)
-    batched = tree_util.tree_map(lambda leaf: (str(leaf.dtype), (2, *leaf.shape)), one)
-    assert batched == tree_util.tree_map(lambda leaf: (str(leaf.dtype), leaf.shape), out)
-
-
-@every_chosen
-def test_derivative_of_an_unrolled_optimization(entry):
-    """Guarded ones differentiate where bare ones do; in forward mode, all do.
+def test_what_traces_bare_traces_guarded(entry):
+    """Over a batch, and with derivatives; in reverse mode where the bare one does.
 
     Reverse mode transposes what forward mode derives.
     """
-    params = entry.inputs(F32, F32).params
+    inputs = entry.inputs(F32, F32)
 
     def final(wrap, scale):
-        loop = Loop(wrap(entry.build()), entry.inputs(F32, F32))
-        moved = tree_util.tree_map(lambda p: p * scale, params)
-        carry = (moved, loop.opt.init(moved))
+        loop = Loop(wrap(entry.build()), inputs)
+        params = tree_util.tree_map(lambda p: p * scale, inputs.params)
+        carry = (params, loop.opt.init(params))
         for _ in range(2):
             carry = loop.traced(carry)
         return sum(jnp.sum(leaf) for leaf in tree_util.tree_leaves(carry[0]))
 
     one = jnp.ones((), F32)
     bare, wrapped = (functools.partial(final, wrap) for wrap in (lambda opt: opt, guard))
+    assert jax.eval_shape(jax.vmap(wrapped), jnp.ones(2, F32)).shape == (2,)
     try:
         assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
     except ValueError:  # a while_loop has no reverse mode
@@ -245,17 +224,9 @@ def test_no_guarded_update_needs_a_second_attempt_in_float32(x64):
             jax.eval_shape(loop.update, *loop.carry)
 
 
-def test_bare_some_do_not_hold():
-    """The other tests here can fail: bare, these do."""
-    by_id = {entry.id: entry for entry in ENTRIES}
-    entry = by_id["optax.adam"]
-    bare = Loop(entry.build(), entry.inputs(BF16, F32))
-    with pytest.raises(TypeError, match="carry"):
-        jax.eval_shape(lambda: in_scan(bare))
-
-
-def test_bare_some_compute_in_float64():
-    entry = {entry.id: entry for entry in ENTRIES}["optax.adam"]
+def test_bare_adam_computes_in_float64():
+    """So the test above can fail."""
+    entry = by_id()["optax.adam"]
     with set_x64(True):
         bare = Loop(entry.build(), entry.inputs(F32, F32))
         assert "f64" in jax.jit(bare.step).lower(bare.carry).as_text()

@@ -2,7 +2,6 @@
 
 import io
 
-import digits
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,16 +26,26 @@ OPTIMIZERS = {
 
 
 def make_params(dtype=F32):
-    return digits.make_params(0, dtype, hidden=16)
+    return {"b": jnp.zeros(3, dtype), "w": jnp.linspace(0.5, 1, 3, dtype=dtype)}
 
 
-def batch(number):
-    images, labels = digits.data()
-    rows = np.random.default_rng(number).integers(0, len(labels), 100)
-    return images[rows], labels[rows]
+def train(opt, carry, steps):
+    """Params of any dtype, gradients in float32."""
+
+    @jax.jit
+    def step(carry, x):
+        params, state = carry
+        wide = tree_util.tree_map(lambda leaf: leaf.astype(F32), params)
+        grads = jax.grad(lambda p: jnp.sum((p["w"] * x + p["b"] - 1) ** 2))(wide)
+        updates, state = opt.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for number in steps:
+        carry = step(carry, jnp.sin(number + jnp.arange(3.0)))
+    return carry
 
 
-@pytest.mark.parametrize("name", ["chain", "MultiSteps"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_goes_on_with_the_guard_and_without(name, tmp_path):
     """Through a checkpoint each time: the bits are those of a run without a guard."""
     opt, params = OPTIMIZERS[name], make_params()
@@ -46,25 +55,6 @@ def test_a_run_goes_on_with_the_guard_and_without(name, tmp_path):
         carry = train(wrap(opt), carry, range(2 * number, 2 * number + 2))
         _, carry = through_orbax(tmp_path / str(number), carry, fresh)
     assert_same(carry, expected)
-
-
-# Checkpoints that drifted ---------------------------------------------------------------
-
-
-def train(opt, carry, steps):
-    """Params of any dtype, gradients in float32."""
-
-    @jax.jit
-    def step(carry, images, labels):
-        params, state = carry
-        wide = tree_util.tree_map(lambda leaf: leaf.astype(F32), params)
-        grads = jax.grad(digits.loss)(wide, images, labels)
-        updates, state = opt.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    for number in steps:
-        carry = step(carry, *batch(number))
-    return carry
 
 
 def through_orbax(folder, saved, fresh):
@@ -108,13 +98,14 @@ def test_what_cannot_be_healed_is_refused_with_every_leaf_named(tmp_path):
     saved = adam._replace(count=np.float32(2.5), nu=beyond), rest
     loaded, silently = through_orbax(tmp_path / "saved", saved, fresh)
     assert silently[0].count == 2
-    assert np.isinf(silently[0].nu["w1"]).all()
-    with pytest.raises(DtypeDriftError, match="5 leaves cannot be restored") as error:
+    assert np.isinf(silently[0].nu["w"]).all()
+    with pytest.raises(DtypeDriftError, match="3 leaves cannot be restored") as error:
         restore(loaded, record(opt, params))
     lines = str(error.value).splitlines()[1:-1]
     assert [row.path for row in error.value.rows] == [
         "state[0].count",
-        *(f"state[0].nu['{name}']" for name in ("b1", "b2", "w1", "w2")),
+        "state[0].nu['b']",
+        "state[0].nu['w']",
     ]
     assert "int32 cannot hold 2.5" in lines[0]
     assert "float16 cannot hold 1.0000000150474662e+30" in lines[1]

@@ -10,6 +10,7 @@ import pytest
 from helpers import child_variables
 
 import dtypeguard
+from dtypeguard import testing
 
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
 AUDITS = {"_audit", "_cli", "_costs", "_explain", "_lines", "_numbers", "_precision"}
@@ -18,12 +19,8 @@ AUDITS |= {"_program", "_sweep"}
 
 def _run(code, *options):
     """What a new process prints on standard output."""
-    done = subprocess.run(
-        [sys.executable, *options, "-c", code],
-        env=child_variables(),
-        capture_output=True,
-        text=True,
-    )
+    streams = {"capture_output": True, "text": True, "env": child_variables()}
+    done = subprocess.run([sys.executable, *options, "-c", code], **streams)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -98,12 +95,20 @@ def test_a_name_that_goes_says_what_serves_in_its_place(name):
     told = f"dtypeguard.{name} is .*Use {re.escape(instead)}"
     if file:
         with pytest.warns(DeprecationWarning, match=told) as warned:
-            thing = getattr(dtypeguard, name)
+            assert getattr(dtypeguard, name).__name__ == name
         assert warned[0].filename == __file__
-        assert thing.__name__ == name
     else:
         with pytest.raises(AttributeError, match=told):
             getattr(dtypeguard, name)
+
+
+def test_the_names_of_testing_are_its_own():
+    assert [x for x in dir(testing) if x[:2] != "__"] == sorted(testing.__all__)
+    for name in testing._DEPRECATED:
+        with pytest.warns(DeprecationWarning, match=f"testing.{name} is deprecated. Use"):
+            assert getattr(testing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = testing.chekc
 
 
 def test_names_may_be_used_first_while_jax_traces():

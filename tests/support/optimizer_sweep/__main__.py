@@ -8,7 +8,7 @@ import time
 from dtypeguard._sweep.inputs import CONFIGURATIONS
 
 from . import catalog
-from .report import Report
+from .report import failed, report
 from .sweep import sweep
 
 
@@ -23,9 +23,8 @@ def main() -> int:
     start = time.monotonic()
     outcomes = sweep(chosen, min(os.cpu_count() or 1, 8), options.bare)
     assert len(outcomes) == (1 + options.bare) * len(chosen) * len(CONFIGURATIONS)
-    report = Report(outcomes, unbuilt, time.monotonic() - start)
-    print(report)
-    return bool(report.guarded_failed or not chosen)
+    print(report(outcomes, unbuilt, time.monotonic() - start))
+    return bool(failed(outcomes, guarded=True) or not chosen)
 
 
 if __name__ == "__main__":

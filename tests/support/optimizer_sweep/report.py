@@ -1,7 +1,6 @@
 """What a sweep found, as a table and a closing line."""
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 import jax
@@ -12,70 +11,47 @@ from dtypeguard._leaves.rows import columns
 from .catalog import Unbuilt
 from .sweep import Outcome
 
-_HEADER = "optimizer", "bare", "guarded", "rescued", "checks that failed"
+_HEADER = "optimizer", "bare", "guarded", "checks that failed"
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """A sweep: in how many configurations each optimizer fails a check.
-
-    Attributes:
-        outcomes: those of every optimizer.
-        unbuilt: what the sweep left out.
-        seconds: how long it took.
-    """
-
-    outcomes: Sequence[Outcome]
-    unbuilt: Sequence[Unbuilt]
-    seconds: float
-
-    @property
-    def bare_failed(self) -> int:
-        """In how many configurations the bare optimizer fails a check."""
-        return _failed(self.outcomes, guarded=False)
-
-    @property
-    def guarded_failed(self) -> int:
-        """In how many configurations the guarded optimizer fails a check."""
-        return _failed(self.outcomes, guarded=True)
-
-    def __str__(self) -> str:
-        names = sorted({outcome.id for outcome in self.outcomes})
-        guarded = [outcome for outcome in self.outcomes if outcome.guarded]
-        listed = {
-            "Not swept:": [f"{left.id}: {left.reason}" for left in self.unbuilt],
-            "Skipped checks:": sorted(
-                {f"{o.id}  {c}: {why}" for o in guarded for c, why in o.skipped.items()}
-            ),
-            "Failures although guarded:": [
-                f"{outcome.id}  {outcome.where}  {check}: {reason}"
-                for outcome in guarded
-                for check, reason in outcome.failures.items()
-            ],
-        }
-        parts = ["\n".join(columns([_HEADER, *map(self._row, names)]))]
-        parts += ["\n  ".join([title, *lines]) for title, lines in listed.items() if lines]
-        ran_bare = len(guarded) < len(self.outcomes)
-        bare = f"bare {self.bare_failed:,} failed, " if ran_bare else ""
-        parts.append(
-            f"{len(guarded):,} configurations: {bare}"
-            f"guarded {self.guarded_failed:,} failed "
-            f"({self.seconds:.0f} s; optax {optax.__version__}, jax {jax.__version__})"
-        )
-        return "\n\n".join(parts)
-
-    def _row(self, name: str) -> tuple[str, ...]:
-        outcomes = [outcome for outcome in self.outcomes if outcome.id == name]
-        counts = [_failed(outcomes, guarded=x) for x in (False, True)]
-        counts.append(sum(outcome.rescues > 0 for outcome in outcomes))
-        failed = collections.Counter(
-            f"guarded {check}" if outcome.guarded else check
-            for outcome in outcomes
-            for check in outcome.failures
-        )
-        checks = ", ".join(f"{check} {count}" for check, count in failed.items())
-        return name, *(str(n).rjust(len(x)) for n, x in zip(counts, _HEADER[1:])), checks
-
-
-def _failed(outcomes: Iterable[Outcome], *, guarded: bool) -> int:
+def failed(outcomes: Iterable[Outcome], guarded: bool) -> int:
+    """In how many configurations bare or guarded optimizers fail a check."""
     return sum(bool(o.failures) for o in outcomes if o.guarded is guarded)
+
+
+def report(outcomes: Sequence[Outcome], unbuilt: Sequence[Unbuilt], seconds: float) -> str:
+    """In how many configurations each optimizer fails a check, and what was left out."""
+    guarded = [outcome for outcome in outcomes if outcome.guarded]
+    listed = {
+        "Not swept:": [f"{left.id}: {left.reason}" for left in unbuilt],
+        "Skipped checks:": sorted(
+            {f"{o.id}  {c}: {why}" for o in guarded for c, why in o.skipped.items()}
+        ),
+        "Failures although guarded:": [
+            f"{o.id}  {o.where}  {c}: {why}"
+            for o in guarded
+            for c, why in o.failures.items()
+        ],
+    }
+    ran_bare = len(guarded) < len(outcomes)
+    bare = f"bare {failed(outcomes, False):,} failed, " if ran_bare else ""
+    rows = [_row(name, outcomes) for name in sorted({o.id for o in outcomes})]
+    return "\n\n".join(
+        [
+            "\n".join(columns([_HEADER, *rows])),
+            *("\n  ".join([title, *lines]) for title, lines in listed.items() if lines),
+            f"{len(guarded):,} configurations: {bare}"
+            f"guarded {failed(outcomes, True):,} failed "
+            f"({seconds:.0f} s; optax {optax.__version__}, jax {jax.__version__})",
+        ]
+    )
+
+
+def _row(name: str, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    own = [outcome for outcome in outcomes if outcome.id == name]
+    counts = collections.Counter(
+        f"guarded {check}" if o.guarded else check for o in own for check in o.failures
+    )
+    checks = ", ".join(f"{check} {count}" for check, count in counts.items())
+    numbers = (str(failed(own, x)) for x in (False, True))
+    return name, *(n.rjust(len(title)) for n, title in zip(numbers, _HEADER[1:])), checks

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @needs_x64_scope
-@pytest.mark.parametrize("name", ["adamw[mask]", "contrib.sam", "lbfgs", "noisy_sgd"])
+@pytest.mark.parametrize("name", ["adamw[mask]", "contrib.sam", "polyak_sgd", "noisy_sgd"])
 def test_guarded_optimizers_pass(name):
     """`test_contract.py` and the sweep of .ci/run keep what matters most for all."""
     entry = by_id()[f"optax.{name}"]

@@ -28,11 +28,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 CACHE = ROOT / ".releases"
 PAGE = ROOT / "docs" / "contract.md"
 # What works before JAX 0.8 as well, what needs it, and what takes long.
-_GUARD = "guard settle first_state rescue x64 guard_step modules compose record repeat"
+_GUARD = "attempts guard guard_step leaves modules record repeat settle"
 TESTS = "whole/test_reports.py", "carry", "leaves"
 TESTS += tuple(f"guard/test_{name}.py" for name in _GUARD.split())
 NEW_TESTS = "audit", "program", "lines", "source", "lock/test_lock.py"
-NEW_TESTS += ("explain/test_operands.py",)
+NEW_TESTS += "explain/test_operands.py", "explain/test_notes.py"
 NEW_TESTS += "precision/test_audit_precision.py", "precision/test_odd_programs.py"
 LONG_TESTS = "sweep", "optimizers"
 # The pages with what only newer Pythons print.
@@ -99,12 +99,6 @@ def pinned(release: str) -> Environment:
     return Environment(f"optax-{release}", sys.executable, requirements)
 
 
-def is_here(release: str) -> bool:
-    """Whether this Python has it, and so runs all tests with it, not only `TESTS`."""
-    pins = (pin.split("==") for pin in (f"optax=={release}", RELEASES[release][0]))
-    return all(importlib.metadata.version(name) == version for name, version in pins)
-
-
 def newest() -> Iterator[Environment]:
     """That of each newer Python that there is, with what pip gives there."""
     for version in PYTHONS:
@@ -135,12 +129,6 @@ def run(python: pathlib.Path, *args: str, **kwargs) -> subprocess.CompletedProce
     return subprocess.run([python, *args], cwd=ROOT, env=variables, text=True, **kwargs)
 
 
-def versions(python: pathlib.Path) -> str:
-    """What an environment has, as the first cell of its line: "optax 0.2.8, jax 0.10.2"."""
-    code = "import jax, optax; print(f'optax {optax.__version__}, jax {jax.__version__}')"
-    return run(python, "-c", code, check=True, stdout=subprocess.PIPE).stdout.strip()
-
-
 def table_in(text: str) -> dict[str, dict[str, str]]:
     """The cells of the table on a page: by their line's first, then by the report."""
     lines = _TABLE.search(text)[0].splitlines()[1:-1]
@@ -161,7 +149,10 @@ def chosen(every: bool) -> list[Environment]:
     found = list(newest())
     if not found:
         print(f"Found no Python {' or '.join(PYTHONS)}: left out.", file=sys.stderr)
-    few = (OLDEST,) if is_here(NEWEST) else (OLDEST, NEWEST)
+    # This Python runs all tests with what it has, not only `TESTS`.
+    pins = (pin.split("==") for pin in (f"optax=={NEWEST}", RELEASES[NEWEST][0]))
+    is_here = all(importlib.metadata.version(name) == pin for name, pin in pins)
+    few = (OLDEST,) if is_here else (OLDEST, NEWEST)
     return [*map(pinned, RELEASES if every else few), *(found if every else found[:1])]
 
 
@@ -169,11 +160,12 @@ def reported(environment: Environment) -> tuple[str, pathlib.Path, dict[str, str
     """The label of an environment, its Python, made if need be, and its reports."""
     start = time.monotonic()
     python = environment.python()
-    label = versions(python)
+    printed = lambda *args: run(python, *args, check=True, stdout=subprocess.PIPE).stdout
+    code = "import jax, optax; print(f'optax {optax.__version__}, jax {jax.__version__}')"
+    label = printed("-c", code).strip()
     if environment.upgraded:
         label += f", {environment.name.replace('-', ' ').title()}"
-    script = "tests/support/reports.py"
-    reports = run(python, script, check=True, stdout=subprocess.PIPE).stdout
+    reports = printed("tests/support/reports.py")
     print(f"{label}: reports in {time.monotonic() - start:.0f} s", flush=True)
     return label, python, json.loads(reports)
 

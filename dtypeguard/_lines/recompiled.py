@@ -128,7 +128,7 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
     if new.is_object:
         text = f"another {new.shown} each time"
         advice = f"Make {parameter(path)} once, before the calls."
-    elif new.known[0] in (int, float):
+    elif new.known[0] in (int, float) and "[" not in path:  # not a part of a shape
         advice = (
             f"{path} is a constant, of which each compiles anew: trace it, as "
             f"jnp.asarray({old.shown})."

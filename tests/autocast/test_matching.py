@@ -79,11 +79,7 @@ def test_backward_pass_counts_for_the_line(tmp_path):
 _REFACTORED = {
     "another number": _MODEL.replace("1e-6", "1e-5"),
     "moved": _MODEL.replace("def norm", "# A comment.\n\n\ndef norm"),
-    "spaces": _MODEL.replace("x * x", "x*x"),
-    "brackets": _MODEL.replace("h = norm(x @ w)", "h = norm((x @ w))"),
-    "renamed result": _MODEL.replace("x @ w)", "x @ w)\n        g = h").replace(
-        "x(h)", "x(h)"
-    ),
+    "spaces and brackets": _MODEL.replace("h = norm(x @ w)", "h = norm((x@w))"),
     "more layers": _MODEL.replace(
         "    return jnp.sum", "    x = Block()(x, w)\n    return jnp.sum"
     ),

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import optax
-import optax.contrib
 import pytest
 from helpers import assert_close, assert_same, set_x64
 from jax import lax, tree_util
@@ -196,57 +195,18 @@ def test_a_gradient_that_is_none_counts_as_zero(has_grad, mean, wrap):
 # Extra args ---------------------------------------------------------------------------
 
 
-def quadratic(params):
-    return sum(jnp.sum((leaf - 3) ** 2) for leaf in tree_util.tree_leaves(params))
-
-
-LEARNS_FROM_VALUES = {
-    "lbfgs": lambda: optax.lbfgs(),
-    "polyak": lambda: optax.chain(optax.identity(), optax.polyak_sgd()),
-    "plateau": lambda: optax.chain(
-        optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=2)
-    ),
-}
-
-
-@third_party
-@pytest.mark.parametrize("name", LEARNS_FROM_VALUES)
-def test_optimizers_that_need_values(name):
-    """Two mini-steps at the same params are one step of the inner optimizer."""
-    make = LEARNS_FROM_VALUES[name]
-    accumulating = optax.chain(optax.identity(), multi_steps(make(), 2))
-    reached = []
-    for steps, opt in ((12, accumulating), (6, guard(make()))):
-
-        @jax.jit
-        def step(params, state, opt=opt):
-            value, grads = jax.value_and_grad(quadratic)(params)
-            extra = {"value": value, "grad": grads, "value_fn": quadratic}
-            if name == "plateau":
-                extra["loss"] = value  # as Optax 0.1.9 calls it
-            updates, state = opt.update(grads, state, params, **extra)
-            return optax.apply_updates(params, updates), state
-
-        params, state = first(opt)
-        for _ in range(steps):
-            params, state = step(params, state)
-        assert step._cache_size() == 1
-        reached.append(params)
-    assert quadratic(params) < 0.9 * quadratic(make_params())
-    assert_close(*reached, rtol=1e-5, atol=1e-6)
-
-
 def test_the_inner_update_gets_the_extra_args_of_the_mini_step_that_emits():
-    def update(updates, state, params=None, *, value, note="none"):
-        assert note == "passed on"
+    def update(updates, state, params=None, *, value, value_fn, note="none"):
+        assert (value_fn, note) == (jnp.sum, "passed on")
         return updates, value
 
     inner = optax.GradientTransformationExtraArgs(lambda p: jnp.zeros((), F32), update)
-    opt, seen = multi_steps(inner, 3), []
+    opt, seen = optax.chain(optax.identity(), multi_steps(inner, 3)), []
     params, state = first(opt)
     for value in range(6):
-        _, state = opt.update(params, state, params, value=F32(value), note="passed on")
-        seen.append(float(state.inner_opt_state))
+        extra = {"value": F32(value), "value_fn": jnp.sum, "note": "passed on"}
+        _, state = opt.update(params, state, params, **extra)
+        seen.append(float(state[1].inner_opt_state))
     assert seen == [0, 0, 2, 2, 2, 5]
 
 

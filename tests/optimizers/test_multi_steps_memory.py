@@ -78,15 +78,16 @@ PARAMS = {"w": jnp.arange(3, dtype=F32), "b": jnp.ones((2, 2), F32)}
 BATCH = {"w": jnp.ones((5, 3), F32), "b": jnp.ones((5, 2, 2), F32)}
 cast = lambda tree, dtype: tree_util.tree_map(lambda leaf: leaf.astype(dtype), tree)
 CASES = {
-    # name: inner, params, gradients
-    "another shape": (giving(each(lambda g: g.mean(0))), BATCH, BATCH),
-    "float32 of bfloat16": (
+    # name: inner, params, gradients, and the dtype of the accumulator
+    "another shape": (giving(each(lambda g: g.mean(0))), BATCH, BATCH, F32),
+    "float32 in bfloat16": (
         guard(
             giving(each(lambda g: g * F32(0.3))),
             policy=Policy(compute_dtype=F32, updates_dtype=F32),
         ),
         cast(PARAMS, BF16),
         cast(PARAMS, BF16),
+        BF16,
     ),
     "integers that float32 rounds": (
         guard(
@@ -95,16 +96,19 @@ CASES = {
         ),
         cast(PARAMS, I32),
         PARAMS,
+        F32,
     ),
     "an update without a gradient": (
         giving(lambda g, p: {"w": g["w"], "b": -p["b"]}),
         PARAMS,
         PARAMS | {"b": None},
+        F32,
     ),
     "no update for a gradient": (
         giving(lambda g, p: {"w": g["w"], "b": None}),
         PARAMS,
         PARAMS,
+        F32,
     ),
 }
 
@@ -112,8 +116,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_updates_of_all_kinds_are_those_without_jit(name):
     """Without jit there is no branch, and nothing is overwritten."""
-    inner, params, grads = CASES[name]
-    opt = multi_steps(inner, 2)
+    inner, params, grads, dtype = CASES[name]
+    opt = multi_steps(inner, 2, accumulator_dtype=dtype)
     state = eager_state = opt.init(params)
     update = jax.jit(opt.update)
     for number in range(5):

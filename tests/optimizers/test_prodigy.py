@@ -20,7 +20,7 @@ third_party = pytest.mark.third_party
 
 
 def is_finite(tree):
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in tree_util.tree_leaves(tree))
+    return all(jnp.isfinite(leaf).all() for leaf in tree_util.tree_leaves(tree))
 
 
 # Low precision --------------------------------------------------------------------------

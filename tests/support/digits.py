@@ -18,14 +18,6 @@ def data():
     return np.asarray(images / 16, np.float32), np.asarray(labels, np.int32)
 
 
-@functools.cache
-def parts():
-    """Images and labels in random order: 1,400 to train on, and the others."""
-    order = np.random.default_rng(0).permutation(len(data()[1]))
-    images, labels = (part[order] for part in data())
-    return (images[:1400], labels[:1400]), (images[1400:], labels[1400:])
-
-
 def make_params(seed, dtype, hidden=128):
     """By He's rule, drawn in float32."""
     first, second = jax.random.split(jax.random.PRNGKey(seed))

@@ -22,18 +22,11 @@ def is_factory(value) -> bool:
     return inspect.isclass(returns) and issubclass(returns, optax.GradientTransformation)
 
 
-def guard_optax() -> int:
-    """Replaces the factories in every loaded optax module; returns how many there were."""
-    modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "optax"]
-    found = {value for m in modules for value in vars(m).values() if is_factory(value)} - {
-        optax.with_extra_args_support
-    }
-    guarded = {factory: dtypeguard.guard(factory) for factory in found}
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if isinstance(value, types.FunctionType) and value in guarded:
-                setattr(module, name, guarded[value])
-    return len(guarded)
-
-
-print(f"guarded {guard_optax()} optax factories")
+modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "optax"]
+found = {value for m in modules for value in vars(m).values() if is_factory(value)}
+guarded = {x: dtypeguard.guard(x) for x in found - {optax.with_extra_args_support}}
+for module in modules:
+    for name, value in list(vars(module).items()):
+        if isinstance(value, types.FunctionType) and value in guarded:
+            setattr(module, name, guarded[value])
+print(f"guarded {len(guarded)} optax factories")

@@ -45,13 +45,6 @@ def in_optax(name: str) -> bool:
     return True
 
 
-def needs_optax(name: str) -> pytest.MarkDecorator:
-    """Skips a test where the installed Optax lacks a name."""
-    return pytest.mark.skipif(
-        not in_optax(name), reason=f"optax {optax.__version__} has no {name}"
-    )
-
-
 # The lines that make arrays are recorded from Python 3.12 on.
 needs_record = pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
 

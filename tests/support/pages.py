@@ -18,7 +18,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
@@ -61,19 +61,12 @@ _VARYING = (
 
 
 class Block(NamedTuple):
-    """A block of Python on a page.
+    """A block of Python on a page, and what it prints, warns of and raises.
 
-    Attributes:
-        id: the page and the number of the block on it.
-        file: its name, from its first line; empty if it has none.
-        code: the program.
-        shown: the text block right behind it: what it prints, warns of and raises.
-        remedies: pairs of what is to be written, and in place of what, in the words
-            "Write `this` in place of `that`" behind it.
+    Its remedies are the pairs (this, that) of "Write `this` in place of `that`" behind it.
     """
 
     id: str
-    file: str
     code: str
     shown: str
     remedies: list[tuple[str, str]]
@@ -93,15 +86,10 @@ def blocks(page: pathlib.Path) -> list[Block]:
     text = page.read_text()
     found = [part for part in _PARTS.finditer(text) if part["code"] is not None]
     ends = [part.start() for part in found[1:]] + [len(text)]
+    remedies = [_REMEDY.findall(text[x.end() : end]) for x, end in zip(found, ends)]
     return [
-        Block(
-            f"{page.stem}-{number}",
-            _file(part["code"]),
-            part["code"],
-            part["shown1"] or "",
-            _REMEDY.findall(text[part.end() : end]),
-        )
-        for number, (part, end) in enumerate(zip(found, ends), 1)
+        Block(f"{page.stem}-{number}", part["code"], part["shown1"] or "", these)
+        for number, (part, these) in enumerate(zip(found, remedies), 1)
     ]
 
 
@@ -122,12 +110,13 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
             file.write_text(file.read_text().replace(part["that"], part["this"]))
             continue
         if part["code"] is not None:
-            file = _file(part["code"])
-            if file:
+            named = re.match(r"# (\w+\.py)\n", part["code"])
+            file = named[1] if named else "<page>"
+            if named:
                 pathlib.Path(file).write_text(part["code"])
-                if f"\npython {file}" in text:
-                    continue
-            printed = run_code(part["code"], file or "<page>")
+            if f"\npython {file}" in text:
+                continue
+            printed = run_code(part["code"], file)
         elif part["run"]:
             if not is_of(part["of"], part["release"]):
                 continue
@@ -192,34 +181,27 @@ def run_command(line: str) -> str:
         jax.config.update("jax_enable_x64", x64)  # which a target may have set
         sys.path[:] = path
         for name in set(sys.modules) - modules:
-            if not hasattr(sys.modules[name].__spec__, "submodule_search_locations"):
-                continue
-            file = getattr(sys.modules[name], "__file__", None) or ""
-            if file.startswith(os.getcwd()):
+            spec = sys.modules[name].__spec__
+            if str(getattr(spec, "origin", "")).startswith(os.getcwd()):
                 del sys.modules[name]
         return out.getvalue() if status < 2 else f"usage: {line}"
     command = ["-m", "dtypeguard", *words] if program == "dtypeguard" else words
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *command], env=variables, **both)
     return _TRACEBACK.sub("...\n", done.stdout)
 
 
-def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = None) -> str:
+def run_code(code: str, file: str = "<page>") -> str:
     """What a program prints, warns of and raises, but for JAX's word on its own frames.
 
     Flags that it sets are set back.
     """
     printed, x64 = io.StringIO(), x64_enabled()
-    raised, names = "", {"__name__": "__main__"} if names is None else names
+    raised, names = "", {"__name__": "__main__"}
     # As for a file: notes on errors read the source.
     linecache.cache[file] = len(code), None, code.splitlines(True), file
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as warned:
         try:
             with contextlib.redirect_stdout(printed):
                 exec(compile(code, file, "exec"), names)
@@ -236,8 +218,3 @@ def run_code(code: str, file: str = "<page>", names: dict[str, Any] | None = Non
 def prose(page: pathlib.Path) -> str:
     """The text of a page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())
-
-
-def _file(code: str) -> str:
-    name = re.match(r"# (\w+\.py)\n", code)
-    return name[1] if name else ""

@@ -12,18 +12,6 @@ def make(rate: float, *, b1: float = 1) -> optax.GradientTransformation:
     return optax.adam(rate, b1)
 
 
-@guard
-def plain(rate: float, *, b1: float = 1) -> optax.GradientTransformation:
-    """A guarded one."""
-    return make(rate, b1=b1)
-
-
-@guard(policy=Policy())
-def chosen(rate: float, *, b1: float = 1) -> optax.GradientTransformation:
-    """One that is guarded with a policy."""
-    return make(rate, b1=b1)
-
-
 if TYPE_CHECKING:
     from typing import reveal_type
 
@@ -36,22 +24,10 @@ if TYPE_CHECKING:
         expected_text="(rate: float, *, b1: float = 1) -> GradientTransformationExtraArgs",
     )
     reveal_type(
-        plain,
-        expected_text="(rate: float, *, b1: float = 1) -> GradientTransformationExtraArgs",
-    )
-    reveal_type(
-        chosen,
-        expected_text="(rate: float, *, b1: float = 1) -> GradientTransformationExtraArgs",
-    )
-    reveal_type(
         guard(policy=Policy())(optax.adam(1e-3)),
         expected_text="GradientTransformationExtraArgs",
     )
     reveal_type(
-        guard(optax.adam(1e-3), policy=Policy()),
-        expected_text="GradientTransformationExtraArgs",
-    )
-    reveal_type(
-        guard(optax.MultiSteps(optax.adam(1e-3), 2)),
+        guard(optax.MultiSteps(optax.adam(1e-3), 2), policy=Policy()),
         expected_text="GradientTransformationExtraArgs",
     )

@@ -76,8 +76,10 @@ def test_every_broken_rule_is_named():
 
 
 def test_a_rule_by_itself():
-    step, carry = lambda c: c * jnp.ones((), F32), 1.0  # weak at first
-    assert broken(step, carry)[0] == ["one_compilation"]
+    step = lambda c: c * jnp.ones((), F32)
+    jitted, carry = jax.jit(step), 1.0  # weak at first
+    jitted(jitted(carry))
+    assert (jitted._cache_size(), broken(step, carry)[0]) == (2, ["one_compilation"])
     check_step(
         step, carry, rules=[rule for rule in STEP_RULES if rule != "one_compilation"]
     )

@@ -10,7 +10,7 @@ import pytest
 from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from hlo import optimized_hlo
 from jax import lax, tree_util
-from optimizer_sweep.catalog import entries, find
+from optimizer_sweep.catalog import by_id, entries
 
 from dtypeguard import DtypeGuardWarning, guard
 
@@ -226,7 +226,7 @@ def test_no_guarded_update_needs_a_second_attempt_in_float32(x64):
 
 def test_bare_adam_computes_in_float64():
     """So the test above can fail."""
-    entry = find("optax.adam")
+    entry = by_id()["optax.adam"]
     with set_x64(True):
         bare = Loop(entry.build(), entry.inputs(F32, F32))
         assert "f64" in jax.jit(bare.step).lower(bare.carry).as_text()

@@ -50,19 +50,20 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
         except Exception as error:
             # A function without an annotation that fails or returns something else is one
             # of Optax's many helpers.
-            if promises_transformation(factory):
+            if _promises_transformation(factory):
                 unbuilt.append(Unbuilt(entry.id, first_line(error)))
         else:
             built.append(entry)
     return tuple(built), tuple(unbuilt)
 
 
-def find(entry_id: str) -> Entry:
-    """The entry with this id; builds no other."""
-    return _by_id()[entry_id]
+@functools.cache
+def by_id() -> dict[str, Entry]:
+    """Every candidate, of which none is built."""
+    return {entry.id: entry for entry, _ in _candidates()}
 
 
-def promises_transformation(factory: Callable[..., object]) -> bool:
+def _promises_transformation(factory: Callable[..., object]) -> bool:
     """Whether a factory says that it returns a transformation, or a factory of one.
 
     Its return annotation decides, or else its docstring; for a class, its methods.
@@ -75,11 +76,6 @@ def promises_transformation(factory: Callable[..., object]) -> bool:
         return any(word in annotation for word in ("Transformation", "Aggregator"))
     text = (getattr(factory, "__doc__", None) or "").lower()
     return "gradient transformation" in text or "gradienttransformation" in text
-
-
-@functools.cache
-def _by_id() -> dict[str, Entry]:
-    return {entry.id: entry for entry, _ in _candidates()}
 
 
 def _candidates() -> Iterator[tuple[Entry, Factory]]:
@@ -128,11 +124,11 @@ def _factories() -> Iterator[tuple[str, Factory]]:
 def _may_make(member: object) -> bool:
     if inspect.isclass(member):
         # Factories return a pair of an init and an update; the pair is not a factory.
-        return promises_transformation(member) and not issubclass(member, tuple)
+        return _promises_transformation(member) and not issubclass(member, tuple)
     function = getattr(member, "func", member)  # optax.nadam is a partial
     if not callable(member) or not getattr(function, "__module__", "").startswith("optax"):
         return False
-    return _annotation(member) is None or promises_transformation(member)
+    return _annotation(member) is None or _promises_transformation(member)
 
 
 def _annotation(function: Callable[..., object]) -> str | None:

@@ -5,6 +5,7 @@ there, and a new optimizer with Optax's usual parameters needs no line here.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,18 +28,8 @@ def _matrix_label(tree: PyTree) -> PyTree:
     return tree_util.tree_map(lambda leaf: "ab"[np.ndim(leaf) > 1], tree)
 
 
-def _double(updates: Updates, params: Params) -> Updates:
-    del params
-    return tree_util.tree_map(lambda update: 2 * update, updates)
-
-
-def _every_second(step: jax.Array) -> jax.Array:
-    return step % 2 == 0
-
-
 def _norm(tree: PyTree) -> jax.Array:
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in tree_util.tree_leaves(tree)]
-    return jnp.sqrt(sum(squares))
+    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in tree_util.tree_leaves(tree)))
 
 
 def _schedule() -> optax.Schedule:
@@ -64,13 +55,13 @@ _VALUES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("adv_optimizer", lambda: optax.sgd(0.05)),
     ("inner_factory", lambda: optax.adam),
     ("transforms", lambda: {"a": optax.adam(1e-3), "b": optax.sgd(1e-3)}),
-    ("f", lambda: _double),
+    ("f", lambda: lambda updates, params: tree_util.tree_map(lambda u: 2 * u, updates)),
     ("mask", lambda: is_matrix),
     ("measure", lambda: _norm),
     ("measure_name", lambda: "norm"),
     ("measures", lambda: {"norm": _norm}),
     ("param_labels", lambda: _matrix_label),
-    ("should_transform_fn should_update_fn", lambda: _every_second),
+    ("should_transform_fn should_update_fn", lambda: lambda step: step % 2 == 0),
 )
 ARGUMENTS = {name: make for names, make in _VALUES for name in names.split()}
 
@@ -113,8 +104,8 @@ def _scheduled(factory: Factory) -> Optimizer:
     return factory(_schedule())
 
 
-def _bfloat16_momentum(factory: Factory) -> Optimizer:
-    return factory(1e-3, mu_dtype=jnp.bfloat16)
+def _with(*args: Any, **kwargs: Any) -> Callable[[Factory], Optimizer]:
+    return lambda factory: factory(*args, **kwargs)
 
 
 _AGGREGATING = "optax.experimental.aggregating"
@@ -122,21 +113,19 @@ _AGGREGATING = "optax.experimental.aggregating"
 # By the id of an entry: a factory, or a variant of one that gives other dtypes.
 BUILDERS: dict[str, Callable[[Factory], Optimizer]] = {
     "optax.MultiSteps[chain]": _accumulated_chain,
-    "optax.adafactor[factored,momentum]": lambda adafactor: adafactor(
+    "optax.adafactor[factored,momentum]": _with(
         1e-3, min_dim_size_to_factor=2, momentum=0.9
     ),
-    "optax.adam[mu_dtype=bf16]": _bfloat16_momentum,
+    "optax.adam[mu_dtype=bf16]": _with(1e-3, mu_dtype=jnp.bfloat16),
     "optax.adam[schedule]": _scheduled,
-    "optax.adamw[mask]": lambda adamw: adamw(1e-3, mask=is_matrix),
+    "optax.adamw[mask]": _with(1e-3, mask=is_matrix),
     "optax.chain": lambda chain: chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
     "optax.chain[zero_nans,clip,adamw]": _chained,
     "optax.chain[reduce_on_plateau]": lambda chain: chain(
         optax.adam(1e-3), optax.contrib.reduce_on_plateau()
     ),
-    "optax.ema[accumulator_dtype=bf16]": lambda ema: ema(
-        0.9, accumulator_dtype=jnp.bfloat16
-    ),
-    "optax.freeze": lambda freeze: freeze({"w": True, "b": False}),
+    "optax.ema[accumulator_dtype=bf16]": _with(0.9, accumulator_dtype=jnp.bfloat16),
+    "optax.freeze": _with({"w": True, "b": False}),
     "optax.fromage[schedule]": _scheduled,
     "optax.inject_hyperparams[sgd,schedule]": lambda inject: inject(optax.sgd)(
         learning_rate=_schedule()
@@ -144,8 +133,8 @@ BUILDERS: dict[str, Callable[[Factory], Optimizer]] = {
     "optax.lbfgs[backtracking]": lambda lbfgs: lbfgs(
         linesearch=optax.scale_by_backtracking_linesearch(5)
     ),
-    "optax.lbfgs[fixed]": lambda lbfgs: lbfgs(1e-3, linesearch=None),
-    "optax.lion[mu_dtype=bf16]": _bfloat16_momentum,
+    "optax.lbfgs[fixed]": _with(1e-3, linesearch=None),
+    "optax.lion[mu_dtype=bf16]": _with(1e-3, mu_dtype=jnp.bfloat16),
     "optax.lookahead[reset_state]": lambda lookahead: lookahead(
         optax.adam(1e-3), sync_period=2, slow_step_size=0.5, reset_state=True
     ),
@@ -153,18 +142,16 @@ BUILDERS: dict[str, Callable[[Factory], Optimizer]] = {
     "optax.named_chain": lambda chain: chain(
         ("clip", optax.clip(1.0)), ("adam", optax.adam(1e-3))
     ),
-    "optax.rmsprop[centered,momentum]": lambda rmsprop: rmsprop(
-        1e-3, centered=True, momentum=0.9
-    ),
-    "optax.scale_by_learning_rate": lambda scale: scale(1e-3),
+    "optax.rmsprop[centered,momentum]": _with(1e-3, centered=True, momentum=0.9),
+    "optax.scale_by_learning_rate": _with(1e-3),
     "optax.selective_transform": lambda select: select(
         optax.adam(1e-3), freeze_mask={"w": True, "b": False}
     ),
-    "optax.sgd[momentum]": lambda sgd: sgd(1e-3, momentum=0.9),
+    "optax.sgd[momentum]": _with(1e-3, momentum=0.9),
     "optax.sgd[nesterov,schedule]": lambda sgd: sgd(
         _schedule(), momentum=0.9, nesterov=True
     ),
-    "optax.contrib.prodigy[weight_decay]": lambda prodigy: prodigy(weight_decay=1e-2),
+    "optax.contrib.prodigy[weight_decay]": _with(weight_decay=1e-2),
     "optax.contrib.sam[opaque]": lambda sam: sam(
         optax.adam(1e-3), optax.sgd(0.05), opaque_mode=True
     ),
@@ -175,7 +162,7 @@ BUILDERS: dict[str, Callable[[Factory], Optimizer]] = {
     "dtypeguard.fromage[schedule]": _scheduled,
     "dtypeguard.multi_steps[zero_nans,clip,adamw]": _accumulated_chain,
     "dtypeguard.multi_steps[lbfgs]": lambda multi_steps: multi_steps(optax.lbfgs(), 2),
-    f"{_AGGREGATING}.average_incrementally_updates": lambda average: average(
+    f"{_AGGREGATING}.average_incrementally_updates": _with(
         per_elt_axis=0, accumulation_steps=2
     ),
     f"{_AGGREGATING}.process": _process,

@@ -167,7 +167,8 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
 
     with configuration.flags(), warnings.catch_warnings(action="ignore"):
         inputs = _inputs(entry, configuration)
-        first, error = _first_state(entry, guarded, *_of_init(configuration))
+        about = configuration.params, configuration.x64, configuration.explicit
+        first, error = _first_state(entry, guarded, *about)
         # As `eqx.filter_eval_shape`, in half the time.
         arrays, functions = eqx.partition(inputs, eqx.is_array)
         jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
@@ -180,12 +181,7 @@ def _made(entry: Entry, guarded: bool) -> Optimizer:
     return guard(entry.build()) if guarded else entry.build()
 
 
-def _of_init(configuration: Configuration) -> tuple[DTypes, bool, str]:
-    """What the first state depends on."""
-    return configuration.params, configuration.x64, configuration.explicit
-
-
-@functools.lru_cache(maxsize=2)
+@functools.cache
 def _first_state(
     entry: Entry, guarded: bool, params: DTypes, x64: bool, explicit: str
 ) -> tuple[State, str]:
@@ -223,20 +219,13 @@ def sweep(chosen: Sequence[Entry], jobs: int, bare: bool = True) -> list[Outcome
 
 
 def _share(chosen: Sequence[Entry], bare: bool) -> list[Outcome]:
-    """Those of one process, one first state and configuration after another.
-
-    What JAX traced under other flags it does not use again.
-    """
-    alike: dict[object, list[Configuration]] = {}
-    for configuration in CONFIGURATIONS:
-        alike.setdefault(_of_init(configuration), []).append(configuration)
-    tasks = [(entry, c) for some in alike.values() for entry in chosen for c in some]
     kinds = (False, True) if bare else (True,)
-    return [examine(entry, c, x) for entry, c in tasks for x in kinds]
+    # What JAX traced under other flags it does not use again.
+    return [examine(x, c, kind) for c in CONFIGURATIONS for x in chosen for kind in kinds]
 
 
 def _share_of_ids(ids: Sequence[tuple[str, tuple[str, ...]]], bare: bool) -> list[Outcome]:
-    entries = [catalog.find(entry_id) for entry_id, _ in ids]
+    entries = [catalog.by_id()[entry_id] for entry_id, _ in ids]
     for entry, (_, extra_names) in zip(entries, ids):
         vars(entry)["extra_names"] = extra_names  # which took trials to find
     return _share(entries, bare)

@@ -32,7 +32,7 @@ _GUARD = "attempts guard guard_step leaves modules record repeat settle"
 TESTS = "whole/test_reports.py", "carry", "leaves"
 TESTS += tuple(f"guard/test_{name}.py" for name in _GUARD.split())
 NEW_TESTS = "audit", "program", "lines", "source", "lock/test_lock.py"
-NEW_TESTS += ("explain/test_operands.py",)
+NEW_TESTS += "explain/test_operands.py", "explain/test_notes.py"
 NEW_TESTS += "precision/test_audit_precision.py", "precision/test_odd_programs.py"
 LONG_TESTS = "sweep", "optimizers"
 # The pages with what only newer Pythons print.

@@ -14,7 +14,7 @@ from .._leaves.rows import type_text
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.monitored import RECORD
-from .._lines.why import ProgramLines, line_of
+from .._lines.why import line_of
 from .._program.trace import Program, TraceFailed
 from .._source.origin import origin_of_error
 from .report import AuditReport, ChangedConstant, Kind, TraceError, WideOperation
@@ -36,8 +36,7 @@ def examine(subject: Any, x64: bool | None) -> AuditReport:
         except TraceFailed as failed:
             error = reduce_error(failed)
             return AuditReport(error=error, **about, **subject.advice((), error))
-        lines = ProgramLines(program)
-        drifts = tuple(drift.find(program, lines))
+        drifts = tuple(drift.find(program))
         constants = tuple(_changed_constants(program))
         advice = subject.advice(drifts, None) if drifts else {}
         is_stable = not constants and all(each.where == "updates" for each in drifts)
@@ -75,7 +74,7 @@ def _changed_constants(program: Program) -> Iterator[ChangedConstant]:
 def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
     """The leaves that drift in a program, or why it does not trace."""
     try:
-        return tuple(drift.find(trace(), None))
+        return tuple(drift.find(trace()))
     except TraceFailed as failed:
         return reduce_error(failed).message
 

@@ -208,10 +208,7 @@ def _is_others(frame: FrameType) -> bool:
     return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
 
 
-def _is_from_jax(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
 def _is_jaxpr(value: object) -> bool:
-    inside = getattr(value, "jaxpr", value) if _is_from_jax(value) else None
+    is_from_jax = type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
+    inside = getattr(value, "jaxpr", value) if is_from_jax else None
     return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))

@@ -1,6 +1,6 @@
 """Walks back from a value of a program to the equation that gave it a property."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
@@ -34,8 +34,11 @@ class Region:
 
     def __init__(self, graph: Graph, matches: Matches):
         self.graph, self.matches = graph, matches
-        # What `root` found where its walk went on from one value alone.
-        self._roots: dict[int, Blame] = {}
+        # What `root` found where its walk went on from one value alone, and whether that
+        # holds whatever it has found before.
+        self._roots: dict[int, tuple[Blame, bool]] = {}
+        # By the leaves of `blame`, the values behind which it found no promotion.
+        self.unpromoted: dict[int, set[int]] = {}
 
     def has(self, value: int) -> bool:
         return self.matches(self.graph.avals[value])
@@ -51,14 +54,18 @@ class Region:
         equation = self.graph.made_by.get(value)
         return self.forcing(equation) if equation else self.graph.same.get(value, ())
 
-    def walk(self, start: int) -> Iterator[int]:
-        """The values of the region behind one of them, nearest first."""
+    def walk(self, start: int, known: Collection[int] = ()) -> Iterator[int]:
+        """The values of the region behind one of them, nearest first.
+
+        It ends at equations whose results are `known`.
+        """
         seen, queue = {start}, [start]
         for value in queue:
             yield value
-            behind = self.behind(value)
-            queue += [source for source in behind if source not in seen]
-            seen.update(behind)
+            if value not in known or value not in self.graph.made_by:
+                new = dict.fromkeys(self.behind(value))
+                queue += [source for source in new if source not in seen]
+                seen.update(new)
 
     def narrow_inputs(self, value: int) -> list[int]:
         """The operands without the property, of an equation that introduces it."""
@@ -95,24 +102,25 @@ class Region:
         For a constant that is the equation that uses it; for an input, None.
         """
         graph, queue, seen = self.graph, list(starts), {*starts}
-        found, passed = None, list[int]()
+        found, is_sure, passed = None, False, dict[int, bool]()
         for number, value in enumerate(queue):
-            if number + 1 == len(queue) and found is None:  # it goes on from it alone
+            if number + 1 == len(queue):  # it goes on from it alone
                 if value in self._roots:
-                    found = self._roots[value]
+                    known, is_sure = self._roots[value]
+                    found = known if is_sure else found or known
                     break
-                passed.append(value)
+                passed[value] = found is None
             if value < len(graph.inputs):
-                found = Blame(None, operand=value)
+                found, is_sure = Blame(None, operand=value), True
                 break
-            begun = self._begun(value, queue[: number + 1])
+            begun = self._begun(value, queue, number)
             if begun is not None and begun.cause is not None:
                 found = found or begun
                 # What a function of JAX converts by itself follows what it was given.
                 if Written(begun.cause.stack).is_of_users:
-                    found = begun
+                    found, is_sure = begun, True
                     break
-            behind = _strong(graph, self.behind(value))
+            behind = dict.fromkeys(_strong(graph, self.behind(value)))
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
         # A loop may start from a constant and add only values that fit it.
@@ -121,15 +129,17 @@ class Region:
             used = Equation("constant", (), graph.constants[constant])
             found = Blame(None, used, constant)
         found = found or Blame(None)
-        self._roots.update(dict.fromkeys(passed, found))
+        alone = (x for x, is_first in passed.items() if is_first or is_sure)
+        self._roots.update(dict.fromkeys(alone, (found, is_sure)))
         return found
 
-    def _begun(self, value: int, walked: Sequence[int]) -> Blame | None:
+    def _begun(self, value: int, queue: Sequence[int], number: int) -> Blame | None:
         """The equation of a value as a cause, if the property begins there."""
         constants, equation = self.graph.constants, self.graph.made_by.get(value)
         behind = _strong(self.graph, self.behind(value))
         if equation and not behind:
-            is_forced = self.is_implicit_cast(value) and self.partners(value, walked)
+            is_cast = self.is_implicit_cast(value)
+            is_forced = is_cast and self.partners(value, queue[: number + 1])
             return None if is_forced else Blame(None, equation)
         # A constant adds nothing to operands that have the property anyway.
         others = [x for x in behind if x not in constants]
@@ -161,8 +171,9 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     that was undone is not to blame.
     """
     region, walked, promoted = region_of(graph, matches), list[int](), 0
+    known = region.unpromoted.setdefault(leaves, set())
     kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}
-    for value in region.walk(output):
+    for value in region.walk(output, known):
         walked.append(value)
         narrow = region.narrow_inputs(value)
         narrow = [x for x in narrow if graph.dependencies(x) & leaves]
@@ -179,6 +190,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         if not partners or Written(equation.stack).is_asked:
             return Blame(equation)
         return region.root(partners)._replace(promotion=equation)
+    known.update(walked)
     # The output no longer depends on the leaf: something replaced it.
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = region.root([output])

@@ -19,7 +19,7 @@ from .._source.inert import written_code
 from .._source.origin import Why, origin_of_return
 from .drift import Drift, find
 from .provenance import of_leaf, of_value
-from .why import Has, ProgramLines, why
+from .why import Has, why
 
 
 class Body(NamedTuple):
@@ -81,7 +81,7 @@ class Body(NamedTuple):
         pairs = [*itertools.zip_longest(first, names[: len(first)], fillvalue="")]
         begun = lambda n: Why(of_leaf(*pairs[n])) if n < len(pairs) else Why()
         for program in filter(None, map(self.program, self.jaxprs)):
-            found = find(program, ProgramLines(program, begun))
+            found = find(program, begun)
             yield (drift for drift in found if drift.kind in ("dtype", "shape"))
 
 

@@ -39,7 +39,7 @@ from .._source.inert import (
 from .._source.origin import Origin, Why, origin_of_frame
 from .monitored import RECORD
 from .values import Made, is_array
-from .why import Has, made_of, made_of_number, why
+from .why import Has, made_of, why
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for constants
@@ -204,7 +204,7 @@ def _leaf(path: str, leaf: Leaf) -> Part:
 
 def _made(path: str, value: Any) -> Made | None:
     """How a leaf or a constant came to be."""
-    number = made_of_number(keys(path)[-1], value) if is_python_number(value) else None
+    number = RECORD.recorder.number(keys(path)[-1], value)
     return number or made_of(value)
 
 

@@ -14,7 +14,7 @@ from .._leaves.rows import ABSENT, Type, by_path, describe, paths, tree_rows, ty
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
-from .why import Has, ProgramLines
+from .why import Begun, Has, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
@@ -95,12 +95,12 @@ def drift_between(
         types = describe(before), describe(after)
     else:
         types = str(type_of(before)), str(type_of(after))
-    why = lines or Why()
-    return Drift(path, kind, *types, where, why.origin, why.cause, avals=(before, after))
+    origin, cause, *_ = lines or Why()
+    return Drift(path, kind, *types, where, origin, cause, avals=(before, after))
 
 
-def find(program: Program, lines: ProgramLines | None) -> Iterator[Drift]:
-    """Yields the leaves of a program that drift, with their lines if `lines` is given."""
+def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
+    """Yields the leaves of a program that drift, with their lines."""
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
         if before.treedef != after.treedef:
@@ -119,23 +119,19 @@ def find(program: Program, lines: ProgramLines | None) -> Iterator[Drift]:
         outputs = outputs[len(after.arrays) :]
         for path in before.paths:
             if path in new:  # else its structure has changed
-                yield from _of_leaf(program, lines, number, new[path], name + path, where)
+                yield from _of_leaf(program, begun, number, new[path], name + path)
             number += 1
     if program.is_optimizer:
-        yield from _of_updates(program, lines)
+        yield from _of_updates(program, begun)
 
 
 def _of_leaf(
-    program: Program,
-    lines: ProgramLines | None,
-    number: int,
-    new: int,
-    path: str,
-    where: Where,
+    program: Program, begun: Begun, number: int, new: int, path: str
 ) -> Iterator[Drift]:
+    where: Where = "state" if program.is_optimizer else "carry"
     leaf = program.step.inputs[number]
     was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
-    of = lambda matches: lines.of(new, matches, 1 << leaf) if lines else None
+    of = lambda matches: why(program.step, new, matches, 1 << leaf, begun)
     if was.dtype != is_now.dtype:
         found = of(Has("dtype", is_now.dtype))
         yield drift_between(path, "dtype", *pair, where, found)
@@ -143,11 +139,11 @@ def _of_leaf(
         found = of(Has("shape", is_now.shape))
         yield drift_between(path, "shape", *pair, where, found)
     if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
-        found = lines.of_weak_leaf(number) if lines and is_weak(was) else of(is_weak)
+        found = of_weak_leaf(program, number) if is_weak(was) else of(is_weak)
         yield drift_between(path, "weak_type", *pair, where, found)
 
 
-def _of_updates(program: Program, lines: ProgramLines | None) -> Iterator[Drift]:
+def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
     """The updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
     gradients, params = (_argument(program, number) for number in (1, 2))
@@ -165,14 +161,14 @@ def _of_updates(program: Program, lines: ProgramLines | None) -> Iterator[Drift]
         bits = 1 << leaves[0] | 1 << leaves[1]
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            found = lines.of(output, Has("shape", update.shape), bits) if lines else None
+            found = why(graph, output, Has("shape", update.shape), bits, begun)
             yield drift_between(path, "shape", param, update, "updates", found)
         asked = program.updates_dtype, param.dtype, gradient.dtype
         if update.dtype != dtype_of_update(*asked) and _promotes(param, update):
-            found = None
+            found = Why()
             # An update as wide as its gradient was not promoted.
-            if lines and gradient.dtype != update.dtype:
-                found = lines.of(output, Has("dtype", update.dtype), bits)
+            if gradient.dtype != update.dtype:
+                found = why(graph, output, Has("dtype", update.dtype), bits, begun)
             yield drift_between(path, "dtype", param, update, "updates", found)
 
 

@@ -7,6 +7,7 @@ as before 0.8: then a value has no equations, and nothing else is lost.
 
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
@@ -41,27 +42,37 @@ def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
 
 def of_value(value: Leaf) -> Why:
     """The lines that gave an array or a tracer its type."""
-    graph, lines = _traced(unwrapped(value)), Why()
-    if graph is not None:
-        lines = why(graph, graph.outputs[0], Has("dtype", value.dtype))
+    traced, lines = _traced(unwrapped(value)), Why()
+    if traced is not None:
+        lines = why(*traced, Has("dtype", value.dtype))
         if lines.cause == lines.origin:
             lines = lines._replace(cause=None)
     return lines if lines.origin else recorded(value)
 
 
-def _traced(tracer: Leaf) -> Graph | None:
-    """The equations behind a value; None if there are none, or they cannot be read."""
+# The equations of a trace so far, and by its identity what each variable is there: the
+# leaves of a carry are asked about one by one.
+_TRACED = WeakKeyDictionary[Any, tuple[Graph, dict[int, int]]]()
+
+
+def _traced(tracer: Leaf) -> tuple[Graph, int] | None:
+    """The equations behind a value, and it among them; None if they cannot be read."""
     try:
-        frame: Any = tracer._trace.frame
-        variable, constants = tracer.val, dict(frame.constvar_to_val)
-        equations = frame.get_eqns()
-        made = (n for n, each in enumerate(equations, 1) if variable in each.outvars)
-        jaxpr = SimpleNamespace(
-            constvars=[*constants],
-            invars=list(frame.invars),
-            eqns=equations[: next(made, 0)],
-            outvars=[variable],
-        )
-        return Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
+        trace, variable = tracer._trace, tracer.val
+        graph, places = _TRACED.get(trace, (None, {}))
+        if graph is None or id(variable) not in places:
+            frame = trace.frame
+            constants, equations = dict(frame.constvar_to_val), frame.get_eqns()
+            known = [variable, *(x for each in equations for x in each.outvars)]
+            jaxpr = SimpleNamespace(
+                constvars=[*constants],
+                invars=[*frame.invars],
+                eqns=equations,
+                outvars=known,
+            )
+            graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
+            places = dict(zip(map(id, known), graph.outputs))
+            _TRACED[trace] = graph, places
+        return graph, places[id(variable)]
     except Exception:  # no tracer, or this release keeps them elsewhere
         return None

@@ -22,14 +22,15 @@ from .monitored import RECORD
 from .values import Made
 
 _KNOWN = RECORD.recorder
+Begun = Callable[[int], Why]  # gives the lines behind an input of a program, by its number
 
 
 def why(
     graph: Graph,
     output: int,
     matches: Matches,
-    leaves: int | None = None,
-    begun: Callable[[int], Why] | None = None,
+    leaves: int = -1,
+    begun: Begun | None = None,
 ) -> Why:
     """The lines that gave an output of a program a property.
 
@@ -41,9 +42,7 @@ def why(
         begun: the lines behind an input, by its number; else the record is asked.
     """
     place = graph.inputs.index
-    asked = lambda value: recorded(graph.variables.get(value))
-    given = (lambda value: begun(place(value))) if begun else asked
-    leaves = (1 << len(graph.inputs)) - 1 if leaves is None else leaves
+    given = lambda x: begun(place(x)) if begun else recorded(graph.variables.get(x))
     if output in graph.constants:
         return _of_constant(graph, output)
     if output in graph.inputs and leaves >> place(output) & 1:
@@ -82,27 +81,15 @@ def line_of(equation: Equation | None) -> Origin | None:
     return None if equation is None else Written(equation.stack).origin
 
 
-class ProgramLines:
-    """Finds lines behind the values of a program; `begun` those behind an input."""
-
-    def __init__(self, program: Program, begun: Callable[[int], Why] = lambda _: Why()):
-        self._program, self._begun = program, begun
-
-    def of(self, output: int, matches: Matches, leaves: int) -> Why:
-        """The lines that gave an output of the step a property, as `why` finds them."""
-        return why(self._program.step, output, matches, leaves, self._begun)
-
-    def of_weak_leaf(self, number: int) -> Why:
-        """The line that made a leaf of the first carry weak."""
-        first = self._program.first
-        root = first and region_of(first, is_weak).root([first.outputs[number]])
-        made = root and line_of(root.cause)
-        if made is not None:
-            return Why(made)
-        leaves = [leaf for tree in self._program.carried for leaf in tree.arrays]
-        leaf = leaves[number]
-        known = of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root
-        return Why(known)
+def of_weak_leaf(program: Program, number: int) -> Why:
+    """The line that made a leaf of the first carry of a program weak."""
+    first = program.first
+    root = first and region_of(first, is_weak).root([first.outputs[number]])
+    made = root and line_of(root.cause)
+    if made is not None:
+        return Why(made)
+    leaf = [leaf for tree in program.carried for leaf in tree.arrays][number]
+    return Why(of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root)
 
 
 def unwrapped(value: Leaf) -> Leaf:
@@ -125,10 +112,6 @@ def recorded(value: Leaf) -> Why:
     """The lines behind a value, or what a variable of a jaxpr stands for."""
     made = made_of(value)
     return made.why() if made else Why()
-
-
-# How a Python number came to be, by its name or if one line alone gave it.
-made_of_number = _KNOWN.number
 
 
 def of_number(name: str, value: object) -> Origin | None:

@@ -148,6 +148,21 @@ def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
             assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2
 
 
+def test_without_jit_a_repeated_step_changes_no_container_of_the_callers():
+    @guard_step
+    @jax.jit
+    def step(state):
+        state["mean"] = state["mean"] + 1
+        return state
+
+    state = {"mean": jnp.zeros(3)}
+    for _ in range(2):
+        step(state)
+    with jax.disable_jit():
+        step(state)
+    assert not state["mean"].any()
+
+
 def test_modules_that_change_in_place_are_settled_in_each_call():
     nnx = need("flax.nnx")
     model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))

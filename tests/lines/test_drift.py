@@ -1,7 +1,6 @@
 """Each kind of drift, of a state, of updates and of a carry."""
 
 import collections
-import functools
 import inspect
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit
-from dtypeguard._lines.blame import Region
 
 pytestmark = pytest.mark.third_party
 
@@ -94,44 +92,15 @@ def test_a_weak_update_promotes_no_param():
     assert [drift.after for drift in of_ints.drifts] == ["float32"]
 
 
-def test_the_work_grows_with_the_program_however_much_drifts(monkeypatch):
-    """Each of many drifting weights is one more line to find behind all layers before."""
-    looks = []
-
-    def look(region, value):
-        looks.append(value)
-        return behind(region, value)
-
-    behind = Region.behind
-    monkeypatch.setattr(Region, "behind", look)
-
-    def step(weights, x):
-        new = []
-        for weight in weights:
-            x = jnp.tanh(x @ weight)
-            new.append(weight - 0.1 * (x.T @ x))
-        return new
-
-    def work(count):
-        looks.clear()
-        square = functools.partial(jax.ShapeDtypeStruct, (2, 2))
-        report = audit(step, [square(BF16)] * count, square(F32))
-        assert len(report.drifts) == count
-        return len(looks)
-
-    assert work(60) < 2.5 * work(30)
-
-
 @pytest.mark.parametrize(
     ("of", "path", "after"),
     [
         (lambda u: {"w": u["w"]}, "['b'][0]", "(absent)"),
-        (lambda u: {**u, "b": ()}, "['b'][0]", "(absent)"),
         (lambda u: {**u, "b": (optax.MaskedNode(), u["b"][1])}, "['b'][0]", "(absent)"),
         (lambda u: {**u, "b": [*u["b"]]}, "", "PyTreeDef({'b': [*, *], 'w': *})"),
         (lambda u: collections.OrderedDict(u), "", "OrderedDict"),
     ],
-    ids=["missing", "empty", "masked", "list", "OrderedDict"],
+    ids=["missing", "masked", "list", "OrderedDict"],
 )
 def test_updates_of_another_tree_than_the_params(of, path, after):
     """They cannot be added: they have the paths of the params, or some of them."""
@@ -140,8 +109,6 @@ def test_updates_of_another_tree_than_the_params(of, path, after):
     drift, *_ = audit(optax.stateless(lambda updates, _: of(updates)), params).drifts
     assert (drift.where, drift.kind, drift.path) == ("updates", "structure", path)
     assert after in drift.after
-    zeros = jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape, x.dtype), params)
-    with pytest.raises(
-        (ValueError, TypeError), match=r"structure|operand|[Mm]ismatch|Expected"
-    ):
-        optax.apply_updates(zeros, of(zeros))
+    refused = r"structure|operand|[Mm]ismatch|Expected"
+    with pytest.raises((ValueError, TypeError), match=refused):
+        jax.eval_shape(lambda x: optax.apply_updates(x, of(x)), params)

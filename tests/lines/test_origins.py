@@ -1,23 +1,30 @@
 """Audits name the line of every planted drift, and the line that forced it."""
 
+import importlib
+import os
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import planted
+import planted_steps
 import pytest
+from advice import note_on
+from helpers import needs_record
+from planted_steps import struct
 
-from dtypeguard import audit
+from dtypeguard import audit, explain
 
 pytestmark = pytest.mark.third_party
+BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 @pytest.mark.parametrize("name", planted.CASES)
-def test_planted(name):
+def test_an_optimizer(name):
     case = planted.CASES[name]
-    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
-    grads = {"w": jax.ShapeDtypeStruct((3,), case.grads)}
-    report = audit(case.opt, params, updates=grads, x64=case.x64)
+    updates = {"w": struct(case.grads)}
+    report = audit(case.opt, {"w": struct(BF16)}, updates=updates, x64=case.x64)
     if name == "multi_steps_inside" and report.error:
         # Before Optax 0.2.5 the branches of its own cond differ then.
         assert sorted(report.error.types) == ["bfloat16[3]", "float32[3]"]
@@ -30,39 +37,65 @@ def test_planted(name):
     planted.assert_told(drift, case, name)
 
 
-def test_every_case_is_marked():
-    assert all(planted.marked(name, "promotion") for name in planted.CASES)
-    assert sum(planted.marked(name, "operand") is None for name in planted.CASES) == 4
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no sys.monitoring")
-def test_tools_that_monitor_are_left_alone():
-    case = planted.CASES["asarray_of_a_float"]
-    params = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
-    monitoring, seen = sys.monitoring, []
-    names = {tool: monitoring.get_tool(tool) for tool in range(6)}
-    monitoring.use_tool_id(3, "other")
-    monitoring.register_callback(3, monitoring.events.PY_START, lambda *_: seen.append(1))
-    monitoring.set_events(3, monitoring.events.PY_START)
-    try:
-        (drift,) = audit(case.opt, params).drifts
-        before = len(seen)
-        audit(case.opt, params)
-        assert len(seen) > before > 0
-        assert monitoring.get_events(3) == monitoring.events.PY_START
-        monitoring.use_tool_id(4, "another")
-        audit(case.opt, params)
-    finally:
-        monitoring.set_events(3, 0)
-        for tool in (3, 4):
-            monitoring.free_tool_id(tool)
-    assert drift.cause != drift.origin
-    assert names == {tool: monitoring.get_tool(tool) for tool in range(6)}
+@pytest.mark.parametrize("name", planted_steps.CASES)
+def test_a_step(name):
+    case = planted_steps.CASES[name]
+    report = audit(case.step, *case.args, **case.options)
+    assert (report.error, report.compilations) == (None, 2)
+    (drift,) = report.drifts
+    assert (drift.path, drift.where) == (case.path, "carry")
+    planted_steps.assert_told(drift, case, name)
 
 
 def test_a_trace_that_jax_kept_is_not_taken_for_the_callers():
     """`jnp.where` is jitted in JAX: its equations are those of who called it first."""
-    jax.make_jaxpr(lambda c, x, y: jnp.where(c > 2, x, y))(
-        jnp.int32(0), jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, jnp.float32)
-    )
-    test_planted("where_made_from_nothing")
+    choose = lambda c, x, y: jnp.where(c > 2, x, y)
+    jax.make_jaxpr(choose)(jnp.int32(0), jnp.zeros(3, BF16), jnp.zeros(3, F32))
+    test_an_optimizer("where_made_from_nothing")
+
+
+@jax.jit
+def kept(x):
+    rate = jnp.asarray(0.5, F32)  # the maker
+    moved = x + x
+    return moved * rate  # the user
+
+
+@needs_record
+def test_a_trace_that_jax_kept_hides_no_maker():
+    pytest.importorskip("jax.experimental.xla_metadata")
+    for _ in range(3):
+        (drift,) = audit(lambda x: kept(x), struct(BF16)).drifts
+        assert drift.origin.code.endswith("# the user")
+        assert drift.cause.code.endswith("# the maker")
+    x = np.ones(3, BF16)
+    note = note_on(lambda: jax.lax.scan(lambda x, _: (kept(x), _), x, None, 2))
+    assert "# the maker" in note
+
+
+@needs_record
+def test_a_module_that_was_edited_and_reloaded(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "edited_and_reloaded.py"
+    source = "import numpy as np\nRATE = np.float32(2)\ndef step(x):\n    return x * RATE\n"
+    path.write_text(source)
+    with explain():
+        module = importlib.import_module(path.stem)
+    path.write_text(f"# A comment.\n\n{source}# More.\n")
+    os.utime(path, (1, 1))  # the bytecode is that of the source of another time
+    with explain():
+        importlib.reload(module)
+    (drift,) = audit(sys.modules[path.stem].step, struct(BF16)).drifts
+    assert drift.origin.code == "return x * RATE"
+    assert (drift.cause.code, drift.cause.line) == ("RATE = np.float32(2)", 4)
+
+
+def test_of_a_conversion_that_a_function_makes_alone_later_values_are_no_cause():
+    @jax.jit
+    def step(count):
+        grown = jnp.exp(count)  # of itself
+        return grown * 2.0 + np.float32(0.9)
+
+    (drift,) = audit(step, struct(jnp.int32)).drifts
+    assert drift.origin.code.endswith("# of itself")
+    assert drift.cause is None

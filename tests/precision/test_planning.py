@@ -221,12 +221,3 @@ def test_a_plan_with_nothing_narrow_is_no_success():
     assert found.plan.share == 0
     assert "nothing to gain" in found.headline
     assert not found.is_of_use
-
-
-def test_a_gradient_is_not_called_by_the_name_of_its_loss():
-    loss = lambda w: jnp.sum((w @ w) ** 2)
-    loss.__name__ = loss.__qualname__ = "loss"
-    measured = lambda f: searched(f, (normal(0, 4, 4),), 0.1).plan.measured
-    around = "autocast(a function around loss), with the gradient inside"
-    assert measured(loss) == measured(jax.jit(loss)) == "autocast(loss)"
-    assert measured(jax.grad(loss)) == measured(jax.jit(jax.grad(loss))) == around

@@ -46,11 +46,7 @@ def data():
 
 
 def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
-    """Trains for some epochs, each one scan over its batches.
-
-    Returns:
-        The losses, the first carry and the last, and how often an epoch was traced.
-    """
+    """Trains for some epochs, each one scan over its batches."""
     model = RNN(4, dtype, step, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_inexact_array)
     optim = opt(optax.chain(optax.clip(1.0), optax.adam(0.05)))

@@ -19,11 +19,7 @@ def data():
 
 
 def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
-    """Trains for some epochs, each one scan over its batches.
-
-    Returns:
-        The losses, the first carry and the last, and how often an epoch was traced.
-    """
+    """Trains for some epochs, each one scan over its batches."""
     traces = []
 
     def forward(xs):

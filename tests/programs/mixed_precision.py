@@ -1,4 +1,4 @@
-"""Mixed precision by hand, in plain JAX: float32 weights, a loss scale, running moments."""
+"""Mixed precision by hand, in plain JAX: float32 weights, a loss scale, an average."""
 
 from typing import Any, NamedTuple
 
@@ -16,18 +16,11 @@ class Scale(NamedTuple):
     good_steps: jax.Array
 
 
-class Moments(NamedTuple):
-    count: jax.Array
-    mean: jax.Array
-    variance: jax.Array
-
-
 class State(NamedTuple):
     params: Any
     opt_state: Any
     average: Any
     scale: Scale
-    moments: Moments
     phase: jax.Array
     smooth_loss: jax.Array
 
@@ -41,21 +34,8 @@ def adjusted(scale, finite):
     return Scale(jnp.maximum(value, 1.0), good_steps)
 
 
-def updated(moments, x):
-    """The mean and the variance of all that was seen."""
-    count = moments.count + 1
-    delta = x.mean(0) - moments.mean
-    mean = moments.mean + delta / count
-    variance = moments.variance + (x.var(0) - moments.variance) / count
-    return Moments(count, mean, variance)
-
-
 def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
-    """Trains a perceptron: `dtype` is what it computes in.
-
-    Returns:
-        The losses, the first state and the last, and how often a chunk was traced.
-    """
+    """Trains a perceptron: `dtype` is what it computes in."""
     traces = []
     optimizer = opt(optax.adamw(optax.cosine_decay_schedule(0.05, STEPS * CHUNKS)))
 
@@ -93,10 +73,8 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
 
     def train_step(state, batch):
         x, y = batch
-        moments = updated(state.moments, x)
-        x = (x - moments.mean) / jnp.sqrt(moments.variance + 1e-3)
         x = lax.switch(state.phase % 3, [lambda x: x, noisier, fainter], x)
-        state, loss = learned(state._replace(moments=moments), x.astype(dtype), y)
+        state, loss = learned(state, x.astype(dtype), y)
         smooth_loss = 0.9 * state.smooth_loss + 0.1 * loss
         return state._replace(phase=state.phase + 1, smooth_loss=smooth_loss), loss
 
@@ -115,13 +93,11 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         "b1": jnp.zeros(8, jnp.float32),
         "w2": jnp.asarray(rng.normal(size=(8, 1)) / 3, jnp.float32),
     }
-    zeros = jnp.zeros(FEATURES, jnp.float32)
     state = first = State(
         params=params,
         opt_state=optimizer.init(params),
         average=jax.tree.map(lambda p: p.astype(dtype), params),
         scale=Scale(jnp.array(2.0**10, jnp.float32), jnp.array(0, jnp.int32)),
-        moments=Moments(jnp.array(0, jnp.int32), zeros, zeros),
         phase=jnp.array(0, jnp.int32),
         smooth_loss=jnp.array(1.0, jnp.float32),
     )

@@ -1,4 +1,4 @@
-"""A Flax NNX classifier with metrics and an average, in a Python loop and in a scan."""
+"""A Flax NNX classifier with metrics, in a Python loop and in a scan."""
 
 import jax
 import jax.numpy as jnp
@@ -39,36 +39,29 @@ def data():
 
 
 def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
-    """Trains in a Python loop, and goes on in `nnx.scan`.
-
-    Returns:
-        The losses, what the objects held first and what at last, and how often the steps
-        were traced.
-    """
+    """Trains in a Python loop, and goes on in `nnx.scan`."""
     model = Model(dtype, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, opt(optax.adam(1e-2)), wrt=nnx.Param)
     metrics = nnx.MultiMetric(
         accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss")
     )
-    ema = nnx.EMA(model, decay=0.9, only=nnx.Param)
     traces = []
 
-    def learn(model, optimizer, metrics, ema, x, y):
+    def learn(model, optimizer, metrics, x, y):
         (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, x, y)
         metrics.update(loss=loss, logits=logits, labels=y)
         optimizer.update(model, grads)
-        ema.update(model)
         return loss
 
     @nnx.jit
     @step
-    def train_step(model, optimizer, metrics, ema, x, y):
+    def train_step(model, optimizer, metrics, x, y):
         traces.append("step")
-        return learn(model, optimizer, metrics, ema, x, y)
+        return learn(model, optimizer, metrics, x, y)
 
     @nnx.jit
     @step
-    def train_epoch(model, optimizer, metrics, ema, xs, ys):
+    def train_epoch(model, optimizer, metrics, xs, ys):
         traces.append("epoch")
 
         @nnx.scan(in_axes=(nnx.Carry, 0, 0), out_axes=(nnx.Carry, 0))
@@ -76,10 +69,10 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         def scanned(carry, x, y):
             return carry, learn(*carry, x, y)
 
-        _, losses = scanned((model, optimizer, metrics, ema), xs, ys)
+        _, losses = scanned((model, optimizer, metrics), xs, ys)
         return losses
 
-    held = model, optimizer, metrics, ema
+    held = model, optimizer, metrics
     first = jax.tree.map(jnp.copy, nnx.state(held))
     xs, ys = data()
     xs = jnp.asarray(xs, dtype)

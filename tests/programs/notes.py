@@ -1,7 +1,6 @@
 """The table of notes: which planted mistakes `dtypeguard run` names, and what it advises.
 
     python tests/programs/notes.py             # exits 1 if a line in `notes.txt` is lost
-    python tests/programs/notes.py --fast      # programs by others and the small scripts
     python tests/programs/notes.py --write     # the table, once it has been read
     python tests/programs/notes.py --json FILE # the rows and the notes, to compare
     python tests/programs/notes.py NAME ...    # those of these names, with their notes
@@ -33,7 +32,7 @@ sys.path[:0] = [str(HERE), str(SUPPORT)]
 
 
 class Planted(NamedTuple):
-    """A script, the lines at fault by the names of their mistakes, and how it is run."""
+    """A script, and the lines at fault by the names of their mistakes."""
 
     name: str
     path: pathlib.Path
@@ -184,7 +183,6 @@ def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="the beginnings of the names wanted")
-    parser.add_argument("--fast", action="store_true", help="a part of a minute or two")
     parser.add_argument("--write", action="store_true", help="what is run, into the table")
     parser.add_argument("--json", type=pathlib.Path, help="rows and notes, into a file")
     options = parser.parse_args()
@@ -195,8 +193,7 @@ def main() -> int:
     found = list[Row]()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        sources = [others(folder), scripts(), *([] if options.fast else [programs(folder)])]
-        for planted in itertools.chain(*sources):
+        for planted in itertools.chain(others(folder), scripts(), programs(folder)):
             if any(f"{planted.name}: {x}".startswith(wanted) for x in planted.lines):
                 for row in (x for x in rows(planted) if x.mistake.startswith(wanted)):
                     found.append(row)

@@ -20,11 +20,7 @@ def data():
 
 
 def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
-    """Fits a Bayesian regression in chunks, and keeps the best loss.
-
-    Returns:
-        The losses, the first state and the last, and how often a chunk was traced.
-    """
+    """Fits a Bayesian regression in chunks, and keeps the best loss."""
     traces = []
 
     def model(x, y):

@@ -39,7 +39,7 @@ def _optimizer(
     def update(updates, state, params=None):
         return out(updates, params), change(state)
 
-    return optax.GradientTransformation(leaf, update)
+    return optax.GradientTransformation(lambda params: leaf(params), update)
 
 
 def _size_by_value(params):

@@ -78,7 +78,7 @@ def convert_extra_args(
     return {
         name: _Converting(value, convert, x64)
         if _is_function(name, value)
-        else tree_util.tree_map(converted, value)
+        else Snapshot(value).map(converted).copy()
         for name, value in extra_args.items()
     }
 

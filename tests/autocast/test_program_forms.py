@@ -16,10 +16,6 @@ from dtypeguard import Plan
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
 
 
-def jitted(w, x):
-    return jax.jit(lambda w, x: jnp.tanh(x @ w), inline=False)(w, x) + 1
-
-
 def donated(w, x):
     step = jax.jit(lambda w, x: w - 0.1 * (x.T @ (x @ w)), donate_argnums=0)
     return step(w * 2, x)
@@ -99,12 +95,7 @@ def convolved(w, x):
     )
 
 
-def gradient(w, x):
-    return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
-
-
 _FORMS = [
-    jitted,
     donated,
     scanned,
     looped,
@@ -115,7 +106,6 @@ _FORMS = [
     sharded,
     constrained,
     convolved,
-    gradient,
 ]
 
 

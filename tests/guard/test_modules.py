@@ -154,10 +154,13 @@ class Steps:
         return x.sum(), type(self)(self.w + x)
 
 
-@tree_util.register_dataclass
 @dataclasses.dataclass
 class Registered(Steps):
     w: Any
+
+
+unflatten = lambda _, children: Registered(*children)
+tree_util.register_pytree_node(Registered, lambda x: ((x.w,), None), unflatten)
 
 
 class Module(eqx.Module, Steps):

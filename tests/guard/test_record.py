@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import io
 import re
 import warnings
@@ -210,12 +209,16 @@ class Swapped(NamedTuple):
     one: Any
 
 
-@functools.partial(tree_util.register_dataclass, data_fields=["b", "a"], meta_fields=["c"])
 @dataclasses.dataclass
 class Other:
     a: Any
     b: Any
     c: int = 0
+
+
+fields = lambda x: ([(tree_util.GetAttrKey(name), getattr(x, name)) for name in "ba"], x.c)
+unflatten = lambda c, children: Other(b=children[0], a=children[1], c=c)
+tree_util.register_pytree_with_keys(Other, fields, unflatten)
 
 
 def array(*shape, dtype=np.float32):

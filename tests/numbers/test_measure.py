@@ -87,9 +87,8 @@ def of_attention(dtype, params=F32):
     return params, normal(0, 8, 4, dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
-def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted(dtype):
-    args = of_attention(dtype, dtype)
+def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted():
+    args = of_attention(BF16, BF16)
     report = audit_precision(jax.grad(attention), *args)
     assert vanishing(report) == ["['b']"]
     assert report.outputs["['k']"].error == report.error

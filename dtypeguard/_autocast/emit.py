@@ -187,8 +187,11 @@ class Emission(Interpreter):
             return self.written(node, values)
         settled = lambda results: self._settled(node, results)
         # The lines of a rule are traced as that of its call.
-        found = (self.emitter.matcher.entry(x.stack) for x in node.inner[0].all_nodes())
+        entry = self.emitter.matcher.entry
+        found = dict.fromkeys(entry(x.stack) for x in node.inner[0].all_nodes())
         around = next((x for x in found if x is not None and x.expression is None), None)
+        for each in found.keys() - {around, None, entry(node.stack)}:
+            self.emitter.kept[f"{each}: not in its rule of derivatives"] = None
         emit = functools.partial(self.emitter.emit, around=around)
         rule = OwnRule(node.eqn, emit, self.given[node.number], settled)
         return rule.results(self.inner(node, node.inner[0], values), values)

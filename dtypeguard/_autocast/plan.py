@@ -19,7 +19,8 @@ from .._leaves.types import public
 
 PRODUCTS, ALL = DEFAULTS = "products", "all"
 _VERSION = 1
-_NUMBERS = "tolerance", "error", "held_out", "share", "loss_scale"
+_MEASURED = "error", "held_out"  # which may be infinite
+_NUMBERS = "tolerance", *_MEASURED, "share", "loss_scale"
 NARROW = "bfloat16", "float16"
 _DTYPES = "float32", *NARROW
 _KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBERS}
@@ -155,16 +156,14 @@ class Plan:
         try:
             with open(name, encoding="utf-8-sig") as file:
                 data = tomllib.loads(file.read())
-            figures: dict[str, Any]
-            figures = {key: float(data[key]) for key in _NUMBERS if key in data}
         except FileNotFoundError:
             raise PlanError(
                 f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
                 f"{name}` writes a plan; the dtypes of autocast are bfloat16 and float16."
             ) from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise PlanError(f"{name} is no plan that can be read: {error}.") from None
-        return cls(**_fields_of(name, data), **figures)
+        return cls(**_fields_of(name, data))
 
 
 def _quoted(text: str) -> str:
@@ -172,7 +171,7 @@ def _quoted(text: str) -> str:
 
 
 def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a plan but its figures.
+    """The fields of a plan.
 
     Raises:
         ValueError: if it is none; says what to write.
@@ -192,7 +191,18 @@ def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
         "default": _one_of(name, "default", data.get("default", PRODUCTS), DEFAULTS),
         "entries": (*_entries(name, data),),
         "measured": str(data.get("measured", "")),
+        **{key: _figure(name, key, data[key]) for key in _NUMBERS if key in data},
     }
+
+
+def _figure(name: str, key: str, value: Any) -> float:
+    is_number = isinstance(value, (int, float))
+    if not is_number or not (key in _MEASURED or 0 <= value < float("inf")):
+        raise PlanError(
+            f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the "
+            "line out."
+        )
+    return float(value)
 
 
 def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:

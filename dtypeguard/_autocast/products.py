@@ -74,7 +74,7 @@ class Product(NamedTuple):
 
         def function(*pair):
             rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in pair]
-            return bound_product(self.primitive.bind, rounded, dict(self.params))
+            return bound_product(self.primitive, rounded, dict(self.params))
 
         for axes in self.axes:
             function = jax.vmap(function, axes)

@@ -78,7 +78,7 @@ def convert_extra_args(
     return {
         name: _Converting(value, convert, x64)
         if _is_function(name, value)
-        else tree_util.tree_map(converted, value)
+        else Snapshot(value).map(converted).copy()
         for name, value in extra_args.items()
     }
 
@@ -175,12 +175,10 @@ def rescue(
     def promote(leaf):
         return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
 
-    widened = functools.partial(tree_util.tree_map, promote)
+    widened = lambda tree: Snapshot(tree).map(promote).copy()
     like_params = updates if params is None else params
     try:
-        # A guarded init makes float32 of a Python float; here, under x64, it is float64.
-        as_is = lambda leaf: cast(leaf, np.float32) if type(leaf) is float else leaf
-        state = cast_following(state, init, like_params, as_is, promote)
+        state = cast_following(state, init, like_params, lambda leaf: leaf, promote)
         extra_args = convert_extra_args(extra_args, promote)
         return dtype, update(widened(updates), state, widened(params), extra_args)
     except Exception:  # the first error tells the user more than any second one

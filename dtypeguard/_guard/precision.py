@@ -63,7 +63,7 @@ def in_precision(
 
     def init(params):
         check_available(policy)
-        state = init_inner(tree_util.tree_map(widen, params))
+        state = init_inner(Snapshot(params).map(widen).copy())
         # Optax's `tree_map_params` gives an object in place of the params.
         has_arrays = any(dtype_of(leaf) for leaf in tree_util.tree_leaves(params))
         if policy.state_dtype is not None and has_arrays:
@@ -81,7 +81,7 @@ def in_precision(
         like_params = updates if params is None else params
         seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)
 
-        wide_updates, wide_params = tree_util.tree_map(widen, (updates, params))
+        wide_updates, wide_params = Snapshot((updates, params)).map(widen).copy()
         if computes:
             extra_args = convert_extra_args(extra_args, widen)
         new_updates, new_state = update_inner(wide_updates, seen, wide_params, extra_args)

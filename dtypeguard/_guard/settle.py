@@ -12,7 +12,6 @@ from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
-from .._leaves.compat import Ref
 from .._leaves.dtypes import (
     Casts,
     broadcasts,
@@ -214,7 +213,7 @@ def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
             and (leaf.weak_type is False or (may_be_weak and old.weak_type))
         )
     except AttributeError:
-        return leaf is old and isinstance(leaf, Ref)  # which keeps its type
+        return False
 
 
 def _is_of_numpy(leaf: Leaf, old: Leaf) -> bool:

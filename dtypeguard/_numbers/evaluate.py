@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, sharding
 
-from .._leaves.compat import x64_enabled
+from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
@@ -53,7 +53,7 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
 
 
 def bound_product(
-    bind: Callable[..., Leaf], operands: Sequence[Leaf], params: dict[str, Any]
+    primitive: Primitive, operands: Sequence[Leaf], params: dict[str, Any]
 ) -> Leaf:
     """A `dot_general` or a convolution as XLA can run it.
 
@@ -62,14 +62,20 @@ def bound_product(
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
-    if is_as_given or "window_strides" in params or jax.default_backend() != "cpu":
-        return bind(*operands, **params)
+    is_as_given = is_as_given or primitive.name != "dot_general"
+    if is_as_given or jax.default_backend() != "cpu":
+        return primitive.bind(*operands, **params)
     # What `vmap` maps has more axes than it shows.
     are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)
-    if are_matrices and not params["dimension_numbers"][1][0]:
-        made = bind(*lax.optimization_barrier((*operands,)), **params)
+    (axes, others), batches = params["dimension_numbers"]
+    if are_matrices and not batches[0]:
+        left, right = operands
+        if axes == (0,):  # what is mapped later is refused
+            left, axes = lax.transpose(left, (1, 0)), (1,)
+        params = params | {"dimension_numbers": ((axes, others), batches)}
+        made = primitive.bind(*lax.optimization_barrier((left, right)), **params)
         return lax.optimization_barrier(made)
-    return bind(*(as_dtype(each, wide) for each in operands), **params)
+    return primitive.bind(*(as_dtype(each, wide) for each in operands), **params)
 
 
 def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
@@ -83,7 +89,7 @@ def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., lis
 
     def run(*operands: Leaf) -> list[Leaf]:
         if primitive.name == "dot_general":
-            return [bound_product(primitive.bind, operands, params)]
+            return [bound_product(primitive, operands, params)]
         made = primitive.bind(*functions, *operands, **params)
         return made if primitive.multiple_results else [made]
 

@@ -3,35 +3,31 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import dtypeguard
 from dtypeguard._leaves.compat import HAS_NUMBERS
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+FORMS = [
+    "td,edh,te->th",
+    "ij,j->i",
+    "i,j->ij",
+    "ji,kj->ik",
+    "bij,jk->bik",
+    "bhi,bhj,bi->bh",
+    "aibj,bk->kja",
+    "kbhm,nkbh->bhmn",
+]
 
 
-FORMS = """td,edh,te->th
-i,i->
-ij,j->i
-i,j->ij
-ij,jk->ki
-ji,kj->ik
-ij,ij->i
-bij,bkj->bki
-bij,jk->bik
-bij,bij->b
-btd,edh,bte->bth
-bhi,bhj,bi->bh
-abij,abjk->bik
-aibj,bk->kja
-bhkm,bkhn->bhmn
-kbhm,nkbh->bhmn
-bmhk,bhnk->bhmn"""
+def _is_near(made, exact):
+    return 0 < jnp.linalg.norm(made - exact) < 0.05 * jnp.linalg.norm(exact)
 
 
 @pytest.mark.optimized  # XLA moves a transposition into a product only then
 @pytest.mark.parametrize("wide", [None, jnp.float32], ids=["narrow", "wide"])
-@pytest.mark.parametrize("form", FORMS.split())
+@pytest.mark.parametrize("form", FORMS)
 def test_products_of_any_form_and_their_transposes(form, wide):
     shapes = [[3 + ord(c) % 7 for c in x] for x in form.split("->")[0].split(",")]
     keys = jax.random.split(jax.random.key(0), len(shapes))
@@ -43,53 +39,36 @@ def test_products_of_any_form_and_their_transposes(form, wide):
     fast = dtypeguard.autocast(loss, jnp.bfloat16)
     for gradient in (
         jax.grad(fast, places),
-        jax.jit(jax.grad(fast, places)),
         jax.jit(dtypeguard.autocast(jax.grad(loss, places), jnp.bfloat16)),
     ):
-        for made, true in zip(gradient(*given), exact):
-            assert jnp.linalg.norm(made - true) < 0.1 * jnp.linalg.norm(true)
+        assert all(map(_is_near, gradient(*given), exact))
+
+
+_W, _X = (jax.random.normal(jax.random.key(n), (8, n)) / 4 for n in (16, 8))
+_CALLS = {
+    "plain": lambda f: f,
+    "a call": jax.jit,
+    "a checkpoint": jax.checkpoint,
+    "a loop": lambda f: lambda w, x: lax.scan(lambda x, _: (f(w, x), None), x, None, 2)[0],
+}
 
 
 @pytest.mark.optimized
-def test_a_layer_that_is_mapped():
-    """As every layer of Equinox."""
-    w, x = (jax.random.normal(jax.random.key(n), (n, 8)) for n in (4, 16))
-    loss = lambda w, x: jnp.sum(jax.vmap(lambda x: w @ x)(x) ** 2)
-    exact = jax.grad(loss)(w, x)
-    for gradient in (
-        jax.grad(dtypeguard.autocast(loss, jnp.bfloat16)),
-        dtypeguard.autocast(jax.grad(loss), jnp.bfloat16),
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)])
+@pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS)
+def test_a_product_that_is_mapped_from_outside(call, axes):
+    layer = call(lambda w, x: jnp.tanh(x @ w) @ w.T)
+    gradient = lambda f: jax.grad(f, (0, 1))
+    loss = lambda w, x: jnp.mean(layer(w, x) ** 2)
+    given = [
+        x if axis is None else jnp.stack([x, x / 2]) for x, axis in zip((_W, _X), axes)
+    ]
+    exact = jax.vmap(gradient(loss), axes)(*given)
+    for fast in (
+        gradient(dtypeguard.autocast(loss, jnp.bfloat16)),
+        dtypeguard.autocast(gradient(loss), jnp.bfloat16),
     ):
-        made = jax.block_until_ready(jax.jit(gradient)(w, x))
-        assert 0 < jnp.linalg.norm(made - exact) / jnp.linalg.norm(exact) < 0.05
-
-
-@pytest.mark.optimized
-@pytest.mark.parametrize("compiled", [lambda f: f, jax.jit], ids=["eager", "compiled"])
-def test_gradients_for_each_of_a_batch(compiled):
-    w, x = (jax.random.normal(jax.random.key(n), (8, n)) for n in (16, 8))
-    loss = lambda w, x: jnp.mean((x @ w) @ w.T)
-    each = lambda f: compiled(jax.vmap(jax.grad(f), (None, 0)))(w, jnp.stack([x, x / 2]))
-    made, exact = each(dtypeguard.autocast(loss, jnp.bfloat16)), each(loss)
-    assert 0 < jnp.linalg.norm(made - exact) / jnp.linalg.norm(exact) < 0.05
-
-
-@jax.custom_vjp
-def _product(w, x, key):
-    return x["x"] @ w
-
-
-_product.defvjp(
-    lambda w, x, key: (x["x"] @ w, x["x"]), lambda x, g: (x.T @ g, {"x": None}, None)
-)
-
-
-def test_a_rule_that_gives_no_cotangent():
-    w, x = jnp.ones((8, 4)), {"x": jax.random.normal(jax.random.key(0), (4, 8))}
-    loss = lambda w, x: jnp.sum(_product(w, x, jax.random.key(1)))
-    made = jax.grad(dtypeguard.autocast(loss, jnp.bfloat16), (0, 1))(w, x)
-    assert jnp.allclose(made[0], jax.grad(loss)(w, x), rtol=0.02, atol=0.02)
-    assert not made[1]["x"].any()
+        assert all(map(_is_near, jax.jit(jax.vmap(fast, axes))(*given), exact))
 
 
 @pytest.mark.third_party

@@ -3,12 +3,11 @@
 import collections
 import re
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import assert_same, types
 from jax import lax, tree_util
 from one_leaf import transformation
 
@@ -42,23 +41,11 @@ class Node:
         return cls(*children)
 
 
-class Frozen(eqx.Module):
-    inside: dict
-
-
 # How a state of two leaves is made, and the dict in it that an update writes to.
-CONTAINERS = {
-    "dict": (dict, lambda state: state),
-    "ordered dict": (
-        lambda m, n: collections.OrderedDict([("n", n), ("m", m)]),
-        lambda state: state,
-    ),
-    "attributes": (Node, vars),
-    "dict in a module": (lambda m, n: Frozen({"m": m, "n": n}), lambda s: s.inside),
-}
+CONTAINERS = {"dict": (dict, lambda state: state), "attributes": (Node, vars)}
 
 
-@pytest.mark.parametrize("name", CONTAINERS, ids=lambda name: name.replace(" ", "_"))
+@pytest.mark.parametrize("name", CONTAINERS)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_state_changed_in_place_keeps_its_types(name, jitted):
     make, opened = CONTAINERS[name]
@@ -81,28 +68,10 @@ def test_a_state_changed_in_place_keeps_its_types(name, jitted):
         assert update._cache_size() == 1
 
 
-def test_updates_params_and_extra_args_changed_in_place():
-    def update(updates, state, params=None, *, batch):
-        for tree in (updates, params):
-            for name in tree:
-                tree[name] = tree[name].astype(F32)
-        del params["b"]
-        batch["x"].append(batch["x"][0])
-        return updates, state
-
-    opt = guard(transformation(update))
-    params, grads, batch = dict(PARAMS), dict(PARAMS), {"x": [jnp.ones(2)]}
-    for _ in range(2):
-        updates, _ = opt.update(grads, (), params, batch=batch)
-        assert types(updates) == types(PARAMS)
-    assert_same((params, grads), (PARAMS, PARAMS))
-    assert len(batch["x"]) == 1
-
-
 @pytest.mark.third_party
 def test_the_second_attempt_is_given_what_came_in():
     def update(updates, state, params=None, *, batch):
-        for tree in (state, updates, params, batch):
+        for tree in (state, updates, params, batch["in"]):
             tree["w"] = tree["w"][0]
             tree.pop("b")
         loop = lax.fori_loop(0, 2, lambda _, x: x * F32(0.5), updates["w"])
@@ -110,35 +79,35 @@ def test_the_second_attempt_is_given_what_came_in():
         return new, new
 
     opt = guard(transformation(update, lambda params: params))
-    state, batch = opt.init(PARAMS), dict(PARAMS)
+    updates, params, batch = dict(PARAMS), dict(PARAMS), {"in": dict(PARAMS)}
+    state = opt.init(PARAMS)
     with pytest.warns(DtypeGuardWarning, match="was run in float32"):
-        updates, new_state = opt.update(PARAMS, state, PARAMS, batch=batch)
-    assert types(updates) == types(new_state) == types(PARAMS)
-    assert_same((state, batch), (PARAMS, PARAMS))
-
-
-@needs_x64_scope
-def test_the_attempt_with_x64_is_given_what_came_in():
-    update = lambda u, s, p: (u, {"m": s.pop("m") + jnp.asarray(2**40).astype(I32)})
-    opt = guard(transformation(update, lambda params: {"m": jnp.zeros(3, I32)}))
-    with set_x64(True), pytest.warns(DtypeGuardWarning, match="runs with x64 on"):
-        _, state = opt.update(PARAMS, opt.init(PARAMS), PARAMS)
-    assert_same(state, {"m": jnp.zeros(3, I32)})
+        new_updates, new_state = opt.update(updates, state, params, batch=batch)
+    assert types(new_updates) == types(new_state) == types(PARAMS)
+    # The caller's containers are as they were.
+    assert_same((updates, state, params, batch["in"]), (PARAMS,) * 4)
 
 
 # The order of keys ------------------------------------------------------------------------
 
 
-def test_an_update_sees_the_order_of_keys():
+@pytest.mark.filterwarnings("ignore:update failed and was run in float32")
+@pytest.mark.parametrize("policy", [Policy(), Policy(compute_dtype=F32)], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_an_update_sees_the_order_of_keys(policy, dtype):
+    """In a second attempt and in another dtype as well."""
+
     def update(updates, state, params=None, *, batch):
+        if params["w"].dtype != F32:
+            raise TypeError("too narrow")
         return updates, [list(tree) for tree in (updates, params, params["in"], batch)]
 
-    params = {"w": F32(1), "a": F32(1), "in": {"z": F32(1), "b": F32(2), "a": F32(3)}}
-    batch = collections.defaultdict(int, {"y": F32(1), "x": F32(2)})
+    leaf = jnp.ones(2, dtype)
+    params = {"w": leaf, "a": leaf, "in": {"z": leaf, "b": leaf, "a": leaf}}
+    batch = collections.defaultdict(int, {"y": leaf, "x": leaf})
     given = [["w", "a", "in"], ["w", "a", "in"], ["z", "b", "a"], ["y", "x"]]
-    assert (
-        guard(transformation(update)).update(params, given, params, batch=batch)[1] == given
-    )
+    opt = guard(transformation(update), policy=policy)
+    assert opt.update(params, given, params, batch=batch)[1] == given
 
 
 class Registered(dict):
@@ -179,7 +148,7 @@ def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
     assert [*result] == [*bare]
     trees = [result["state"]]
     bare = transformation(
-        lambda u, s, p=None: (carry(F32), carry(F32)), lambda params: carry(BF16)
+        lambda u, s, p=None: (carry(F32), carry(F32)), lambda params: params
     )
     for policy in (None, Policy(compute_dtype=F32, state_dtype=BF16)):
         opt = guard(bare, policy=policy)
@@ -189,7 +158,7 @@ def test_keys_keep_their_order_where_leaves_are_cast(make, jitted):
         trees += strong(carry(BF16)), restore(carry(F32), state)
     expected = orders(run(lambda: carry(BF16))())
     assert [orders(tree) for tree in trees] == [expected] * len(trees)
-    assert {tree["a"]["y"].dtype for tree in trees} == {jnp.dtype(BF16)}
+    assert {tree["a"]["y"].dtype for tree in trees[:4]} == {jnp.dtype(BF16)}
 
 
 # Shapes ---------------------------------------------------------------------------------

@@ -103,7 +103,6 @@ def test_a_script_is_loaded_as_python_runs_it(command, script):
     assert (drift["path"], drift["after"]) == ("['b']", "float64")
 
 
-@needs_record
 @pytest.mark.parametrize("name", ["inputs", "by_name"])
 def test_a_step(command, name):
     code, out, _ = command(f"audit :step --inputs :{name}")
@@ -113,7 +112,8 @@ def test_a_step(command, name):
         "audit: 1 leaf of the carry changed weak type, 1 leaf of the carry changed dtype "
         "in one step."
     )
-    assert weak.endswith(f"float32 (weak) -> float32  mine.py:{LINES['weak']}")
+    at = rf".* float32 \(weak\) -> float32( +mine.py:{LINES['weak']})?"
+    assert re.fullmatch(at, weak.rstrip())
     assert widened == (
         f"  state.leaf  bfloat16       -> float32  mine.py:{LINES['widened']}"
     )
@@ -123,10 +123,13 @@ def test_a_step(command, name):
     )
 
 
-@needs_record
-def test_a_step_that_is_clean_and_inputs_that_are_run(command):
+def test_a_step_that_is_clean(command):
     done = command("audit :step --inputs :one")
     assert done[:2] == (0, "audit: no leaf changed its type in one step.\n")
+
+
+@needs_record
+def test_inputs_are_run_where_lines_are_recorded(command):
     code, out, _ = command("audit :step --inputs :eager --json")
     (drift,) = json.loads(out)["drifts"]
     assert (code, drift["path"], drift["where"]) == (1, "state.time", "carry")

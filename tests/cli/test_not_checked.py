@@ -74,7 +74,7 @@ def test_an_exit_at_exit_does_not_change_the_status(folder, words, code):
     """That of a script which is run is its own: it ends as under `python`."""
     fails = "raise ValueError" if words.startswith("run") else ""
     (folder / "at_exit.py").write_text(
-        f"import atexit, os\natexit.register(os._exit, 0)\n{fails}\n"
+        f"import atexit, os\natexit.register(lambda: os._exit(0))\n{fails}\n"
         "import jax.numpy as jnp\n"
         "step = lambda c: c + jnp.float32(1)\n"
         "inputs = lambda: (jnp.ones(3, jnp.bfloat16),)\n"

@@ -39,6 +39,7 @@ def test_failing_scripts(run, words):
     code, out, err = run(file, *arguments)
     assert (code, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):\n")
+    assert os.path.join("jax", "_src") not in err
     note, text = re.sub(" +", " ", err[err.index("dtypeguard: ") :]), file.read_text()
     told = re.findall(r"^# told: (\w+): (.*)", text, re.MULTILINE)
     assert told
@@ -203,6 +204,26 @@ def test_runs_as_under_python(script, folder):
     bare = _python("itself.py", "-x", **given)
     assert bare[0] == 1
     assert _command("itself.py", "-x", **given) == bare
+
+
+def test_the_list_comes_after_the_last_thread(script):
+    """In a process of its own, where the script is the first to import JAX."""
+    file = script("""
+        import threading, jax, jax.numpy as jnp
+
+        @jax.jit
+        def step(state):
+            return state * jnp.float32(2)
+
+        def late():
+            threading.main_thread().join()
+            step(step(1.0))
+
+        threading.Thread(target=late).start()
+    """)
+    code, out, err = _command(file)
+    assert (code, out) == (0, "")
+    assert err.startswith("dtypeguard run: step"), err
 
 
 @needs_record

@@ -109,7 +109,7 @@ audit :exits | with SystemExit: 0 mine.py:33 sys.exit(0) Take that out, or name 
 audit :throws | with GeneratorExit: mine.py:36 raise GeneratorExit Take that out
 audit sys:exit | sys:exit was not checked: what is named here ended the program, with
 audit :at_once | ended the program, with SystemExit: 0
-audit :of_init | with SystemExit: 0 mine.py:33
+audit :of_init --json new.json | with SystemExit: 0 mine.py:33
 audit :of_update | with SystemExit: 0 mine.py:33
 audit :lazy.opt | with SystemExit: 0 mine.py:33
 audit :step --inputs :exits | with SystemExit: 0 mine.py:33

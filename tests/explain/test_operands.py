@@ -21,7 +21,7 @@ pytestmark = pytest.mark.third_party
 MODES = {"eager": lambda function: function, "jit": jax.jit}
 # What is made eagerly in the call itself, in a package or before the context was entered
 # has no line of its own.
-_INSIDE = {"cache_of_flax", "convolution_of_equinox", "numpy_in_64_bits"}
+_INSIDE = {"convolution_of_equinox", "numpy_in_64_bits"}
 
 
 def marked(word, name):

@@ -1,5 +1,6 @@
 """The rules of the contract, each on the smallest optimizer that breaks it bare."""
 
+import functools
 import inspect
 import re
 
@@ -134,6 +135,14 @@ def test_guard_twice_is_guard_once():
     grads = {"w": jnp.ones(3, BF16)}
     with pytest.raises(DtypeDriftError, match=re.escape("updates['w']")):
         loud.update(grads, loud.init(grads), grads)
+
+
+def test_what_wraps_a_guarded_update_is_guarded_by_itself():
+    opt = guard(transformation())
+    wrapped = functools.wraps(opt.update)(lambda *args: widen().update(*args))
+    grads = {"w": jnp.ones(3, BF16)}
+    updates, _ = guard(opt._replace(update=wrapped)).update(grads, (), grads)
+    assert types(updates) == types(grads)
 
 
 class Subclass(optax.GradientTransformationExtraArgs):

@@ -174,6 +174,21 @@ def test_shared_variables_stay_shared(nnx):
     assert optimizer.step is variables[1]
 
 
+def test_a_method_that_changes_its_object(nnx):
+    class Total(nnx.Module):
+        def __init__(self):
+            self.sum = nnx.Variable(jnp.zeros((), BF16))
+
+        def add(self, x):
+            self.sum.set_value(self.sum[...] + x)
+
+    bound, unbound = Total(), Total()
+    guard_step(bound.add)(jnp.ones(()))
+    guard_step(Total.add)(unbound, jnp.ones(()))
+    for total in (bound, unbound):
+        assert (total.sum[...], total.sum[...].dtype) == (1, BF16)
+
+
 def test_a_message_has_the_path_in_the_module(nnx):
     def step(model, optimizer):
         bias = model.layers[1].bias

@@ -44,11 +44,11 @@ def keep_params(params):
     return {"params0": params, "mu": zeros, "nu": zeros}
 
 
-@pytest.mark.parametrize("jitted", [False, True])
-def test_params_and_first_state_can_be_donated(jitted):
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit, jax.vmap])
+def test_params_and_first_state_can_be_donated(run):
     opt = guard(transformation(init=keep_params))
-    params = {"w": jnp.arange(3.0), "v": jnp.ones((2, 2))}
-    state = (jax.jit(opt.init) if jitted else opt.init)(params)
+    params = {"w": jnp.arange(3.0), "v": jnp.ones((3, 2))}
+    state = run(opt.init)(params)
     assert_same(state, keep_params(params))
     leaves = tree_util.tree_leaves((params, state))
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

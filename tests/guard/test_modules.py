@@ -1,5 +1,8 @@
-"""guard_step over modules: what is data in them, and which type a weak leaf takes."""
+"""guard_step on methods and over modules: what is carried, and what is data in them."""
 
+import dataclasses
+import functools
+import inspect
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,9 +10,8 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from helpers import assert_same, set_x64, types
+from helpers import assert_same, need, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import audit, guard_step, strong
@@ -17,6 +19,195 @@ from dtypeguard.testing import check_step
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
+ZERO, X = jnp.zeros(3, BF16), jnp.ones(3, F32)
+
+
+class Trainer:
+    """Methods, with a jit above and below."""
+
+    @guard_step
+    def step(self, state, x):
+        return state + 2 * x, None
+
+    @functools.partial(jax.jit, static_argnums=0)
+    @guard_step
+    def jitted(self, state, x):
+        return state + 2 * x, None
+
+    @guard_step(carry="state")
+    @functools.partial(jax.jit, static_argnames="self")
+    def jit_inside(self, x, state):
+        return state + 2 * x, None
+
+    @guard_step
+    @classmethod
+    def class_above(cls, state, x):
+        return state + 2 * x, None
+
+    @guard_step
+    @staticmethod
+    def static(state, x):
+        return state + 2 * x, None
+
+
+@pytest.mark.parametrize("name", ["step", "jitted", "class_above", "static"])
+def test_method(name):
+    method = getattr(Trainer(), name)
+    new, _ = method(ZERO, X)
+    assert (new.dtype, new[0]) == (BF16, 2)
+    assert lax.scan(method, ZERO, jnp.stack([X, X]))[0].dtype == BF16
+
+
+def test_bound_method_is_traced_once_and_has_its_signature():
+    trainer = Trainer()
+    assert trainer.step == trainer.step
+    assert hash(trainer.step) == hash(trainer.step)
+    assert str(inspect.signature(trainer.step)) == "(state, x)"
+    for new, _ in (
+        Trainer.step(trainer, ZERO, X),
+        trainer.jit_inside(X, ZERO),
+        Trainer.jit_inside(trainer, X, ZERO),
+        guard_step(trainer.jit_inside, carry=1)(X, ZERO),
+    ):
+        assert new.dtype == BF16
+
+
+def from_outside(self, state, x):
+    return state + self.w * x, x
+
+
+class Owner(eqx.Module):
+    w: jax.Array
+    outside = guard_step(from_outside)
+
+    @guard_step
+    def step(self, state, x):
+        return state + self.w * x, x
+
+
+@pytest.mark.parametrize("name", ["step", "outside"])
+@pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit])
+def test_method_of_a_module(wrap, name):
+    module = Owner(X)
+    step = getattr(module, name)
+    state, _ = wrap(step)(ZERO, 1.0)
+    assert state.dtype == BF16
+    body = lambda state, x: step(state, x)  # lax.scan hashes what it is given
+    assert lax.scan(body, state, jnp.ones(2, F32))[0].dtype == BF16
+    # The module's arrays are arguments of a jit, and no constants in it.
+    assert any(leaf is module.w for leaf in tree_util.tree_leaves(step))
+
+
+def test_the_compact_method_of_a_linen_module_is_still_one():
+    nn = need("flax.linen")
+
+    class Cell(nn.Module):
+        @guard_step(returned=0)
+        @nn.compact
+        def __call__(self, state, x):
+            y = nn.Dense(3, name="gate")(x)
+            return state + y, y
+
+    class Scanned(nn.Module):
+        @nn.compact
+        def __call__(self, state, xs):
+            scan = nn.scan(Cell, variable_broadcast="params", split_rngs={"params": False})
+            return scan(name="cell")(state, xs)
+
+    scanned, xs = Scanned(), jnp.ones((1, 2))
+    params = scanned.init(jax.random.key(0), ZERO, xs)
+    assert list(params["params"]["cell"]) == ["gate"]
+    assert scanned.apply(params, ZERO, xs)[0].dtype == BF16
+
+
+def test_a_method_keeps_what_other_decorators_left_on_it():
+    def marked(method):
+        method.mark = "left"
+        return method
+
+    class Marked:
+        @guard_step(carry="state")
+        @marked
+        def step(self, state):
+            """Its docstring."""
+            return state * F32(2)
+
+    assert inspect.isfunction(Marked.step)
+    assert (Marked.step.mark, Marked.step.__doc__) == ("left", "Its docstring.")
+    assert guard_step(Marked.step, carry="state") is Marked.step
+    assert Marked().step(ZERO).dtype == BF16
+
+
+# Where `self` comes back ------------------------------------------------------------------
+
+
+class Steps:
+    """Methods of any tree with one array `w`."""
+
+    def update(self, x):
+        return type(self)(self.w + x)
+
+    def with_loss(self, x):
+        return type(self)(self.w + x), x.sum()
+
+    def loss_first(self, x):
+        return x.sum(), type(self)(self.w + x)
+
+
+@dataclasses.dataclass
+class Registered(Steps):
+    w: Any
+
+
+unflatten = lambda _, children: Registered(*children)
+tree_util.register_pytree_node(Registered, lambda x: ((x.w,), None), unflatten)
+
+
+class Module(eqx.Module, Steps):
+    w: Any
+
+
+WAYS = {
+    "jit above": lambda f, **options: jax.jit(guard_step(f, **options)),
+    "jit below": lambda f, **options: guard_step(jax.jit(f), **options),
+    "no jit": guard_step,
+}
+every_kind = pytest.mark.parametrize("kind", [Registered, Module])
+
+
+def method(kind, name, way="no jit", **options):
+    # A function for each: to JAX the trees of two dataclasses with the same fields are
+    # equal, if their hashes happen to share a bucket of the cache of `jit`.
+    step = getattr(kind, name)
+    copied = type(step)(step.__code__, step.__globals__, name)
+    return WAYS[way](copied, **options)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("name", "which"),
+    [("update", ""), ("with_loss", ""), ("loss_first", ", returned=1")],
+)
+def test_self_that_comes_back_has_to_be_named(kind, name, which):
+    with pytest.raises(TypeError) as error:
+        method(kind, name)(kind(ZERO), X)
+    assert f'guard_step(..., carry="self"{which}).' in str(error.value)
+
+
+@every_kind
+@pytest.mark.parametrize("way", WAYS)
+def test_self_is_carried_where_it_is_named(kind, way):
+    first = kind(ZERO)
+    for name in ("update", "with_loss"):
+        step = method(kind, name, way, carry="self")
+        for _ in range(3):  # a step that is jitted inside repeats what it knows
+            result = step(first, X)
+            new, *others = result if name != "update" else (result,)
+            assert (type(new), new.w.dtype, new.w.tolist()) == (kind, BF16, [1.0] * 3)
+            assert [x.dtype for x in others] == [F32] * len(others)
+
+
+# What is data in a module, and which type a weak leaf takes -----------------------------
 
 
 class Model(eqx.Module):
@@ -41,33 +232,26 @@ class Model(eqx.Module):
         return self.repeats, self.scale, self.verbose, self.layers[0].p
 
 
-OPT = optax.adam(0.1)
-
-
-def train(model, opt_state, x, key):
+def train(model, x, key):
     loss_fn = lambda model: jnp.mean(jax.vmap(model)(x, key) ** 2)
     loss, grads = eqx.filter_value_and_grad(loss_fn)(model)
-    params = eqx.filter(model, eqx.is_inexact_array)
-    updates, opt_state = OPT.update(grads, opt_state, params)
-    return eqx.apply_updates(model, updates), opt_state, loss
+    return eqx.apply_updates(model, tree_util.tree_map(lambda g: -0.1 * g, grads)), loss
 
 
 def first(dtype=F32):
     linear = eqx.nn.Linear(4, 2, dtype=dtype, key=jax.random.key(0))
-    model = Model([eqx.nn.Dropout(0.25), linear], dtype)
-    return model, OPT.init(eqx.filter(model, eqx.is_inexact_array))
+    return Model([eqx.nn.Dropout(0.25), linear], dtype)
 
 
 def batch():
     return jnp.ones((3, 4)), jax.random.split(jax.random.key(1), 3)
 
 
-CARRY = ("model", "opt_state")
 arrays = lambda tree: eqx.filter(tree, eqx.is_array)
 WRAPPED = {
-    "jit outside": lambda step: eqx.filter_jit(guard_step(step, carry=CARRY)),
-    "jit inside": lambda step: guard_step(eqx.filter_jit(step), carry=CARRY),
-    "eager": lambda step: guard_step(step, carry=CARRY),
+    "jit outside": lambda step: eqx.filter_jit(guard_step(step)),
+    "jit inside": lambda step: guard_step(eqx.filter_jit(step)),
+    "eager": guard_step,
 }
 
 
@@ -75,42 +259,37 @@ WRAPPED = {
 def test_the_numbers_of_an_equinox_module_are_constants(name):
     traces = []
 
-    def step(model, opt_state, *batch):
+    def step(model, *batch):
         traces.append(1)
-        return train(model, opt_state, *batch)
+        return train(model, *batch)
 
-    carry, expected = first(), first()
-    guarded = WRAPPED[name](step)
-    bare = eqx.filter_jit(train)
+    model, expected = first(), first()
+    guarded, bare = WRAPPED[name](step), eqx.filter_jit(train)
     for _ in range(3):
-        *carry, loss = guarded(*carry, *batch())
-        *expected, expected_loss = bare(*expected, *batch())
+        model, loss = guarded(model, *batch())
+        expected, expected_loss = bare(expected, *batch())
         np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     if name != "eager":
         assert len(traces) == 1
-        assert_same((arrays(carry), loss), (arrays(expected), expected_loss))
-    numbers = carry[0].numbers
-    assert numbers == (2, {"out": 0.5}, False, 0.25)
-    assert not any(isinstance(x, jax.Array) for x in tree_util.tree_leaves(numbers))
+        assert_same((arrays(model), loss), (arrays(expected), expected_loss))
+    assert model.numbers == (2, {"out": 0.5}, False, 0.25)
+    assert not any(isinstance(x, jax.Array) for x in tree_util.tree_leaves(model.numbers))
 
 
 def test_a_module_in_strong_audit_and_check():
-    model, opt_state = first(BF16)
+    model = first(BF16)
     begun = strong(model)
     assert (begun.numbers, begun.dtype) == (model.numbers, BF16)
     assert type(begun.repeats) is int
     assert types(arrays(begun)) == types(arrays(model))
-    args = (model, opt_state, *batch())
-    report = audit(train, *args, carry=CARRY)
+    report = audit(train, model, *batch())
     assert report.ok, report
-    check_step(train, *args, carry=CARRY)
+    check_step(train, model, *batch())
     widened = lambda x: x * F32(1) if eqx.is_array(x) else x
-    wide = lambda model, opt_state, *batch: train(
-        tree_util.tree_map(widened, model), opt_state, *batch
-    )
-    drifts = audit(wide, *args, carry=CARRY).drifts
+    wide = lambda model, *batch: train(tree_util.tree_map(widened, model), *batch)
+    drifts = audit(wide, model, *batch()).drifts
     assert "model.layers[1].weight" in {drift.path for drift in drifts}
-    after, *_ = guard_step(wide, carry=CARRY)(*args)
+    after, _ = guard_step(wide)(model, *batch())
     assert types(arrays(after)) == types(arrays(model))
 
 
@@ -147,10 +326,6 @@ def test_a_first_carry_of_python_numbers_is_for_the_loop_to_type(dtype, x64):
         bare = lax.scan(logged, start, rewards)
         assert bare[0].returns.dtype == dtype
         assert_same(lax.scan(guard_step(logged), start, rewards), bare)
-        looped = lambda step: lax.fori_loop(
-            0, 7, lambda i, c: step(c, rewards[i])[0], start
-        )
-        assert_same(looped(guard_step(logged)), looped(logged))
         # The step that has the loop in it is compiled as often as bare.
         counts = []
         for wrap in (lambda step: step, guard_step):

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import io
 import re
 import warnings
@@ -42,20 +41,43 @@ def test_record_is_what_guarded_init_gives_and_allocates_nothing(x64):
 # Leaves -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("leaf", "dtype", "value"),
-    [
-        (np.float32(7.0), I32, 7),
-        (True, F32, 1.0),
-        (np.float64(np.inf), jnp.float16, np.inf),
-        (np.float64(1e-9), jnp.float16, 0.0),
-        (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
-        (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
-        (np.float32(460), jnp.float8_e4m3fn, 448),
-        (jnp.asarray(jnp.inf, BF16), jnp.float8_e5m2, np.inf),
-        (np.float32(np.nan), jnp.complex64, np.nan),
-    ],
-)
+# This JAX may not have the narrowest dtypes.
+E4M3, E5M2, FNUZ = jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e5m2fnuz
+E8M0, E2M1 = (getattr(jnp, x, None) for x in ("float8_e8m0fnu", "float4_e2m1fn"))
+of_known = lambda cases: [case for case in cases if case[1] is not None]
+SURVIVES = [
+    (np.float32(7.0), I32, 7),
+    (True, F32, 1.0),
+    (np.float64(np.inf), jnp.float16, np.inf),
+    (np.float64(1e-9), jnp.float16, 0.0),
+    (np.float32(1 / 3), BF16, ml_dtypes.bfloat16(1 / 3)),
+    (jnp.asarray(3, jnp.int4), jnp.uint4, 3),
+    (np.float32(460), E4M3, 448),
+    (jnp.asarray(jnp.inf, BF16), E5M2, np.inf),
+    (np.float32(np.nan), jnp.complex64, np.nan),
+    (np.float32(6.9), E2M1, 6),
+    (np.float32(2.0**-127), E8M0, 2.0**-127),
+]
+LOST = [
+    (np.float32(2.5), I32, "2.5"),
+    (np.float32(np.nan), I32, "nan"),
+    (np.int64(2**40), I32, str(2**40)),
+    (np.int8(-1), jnp.uint8, "-1"),  # which wraps there and back
+    (jnp.asarray(15, jnp.uint4), jnp.int4, "15"),
+    (2, jnp.bool_, "2"),
+    (np.int32(257), BF16, "257"),
+    (10**400, F32, "1000000"),  # which Python alone holds
+    (np.float32(np.inf), E4M3, "inf"),  # which would become NaN
+    (jnp.asarray(jnp.inf, E5M2), FNUZ, "inf"),
+    (complex(1, np.nan), F32, "(1+nanj)"),
+    (np.float32(100), E2M1, "100"),  # it saturates
+    (np.float32(np.nan), E2M1, "nan"),
+    (np.float32(0), E8M0, "0.0"),  # it takes the powers of two alone
+    (np.float32(3), E8M0, "3.0"),
+]
+
+
+@pytest.mark.parametrize(("leaf", "dtype", "value"), of_known(SURVIVES))
 def test_restore_where_the_value_survives(leaf, dtype, value):
     (restored,) = restore((leaf,), (jax.ShapeDtypeStruct((), dtype),))
     assert isinstance(restored, jax.Array)
@@ -63,22 +85,7 @@ def test_restore_where_the_value_survives(leaf, dtype, value):
     np.testing.assert_equal(np.asarray(restored), np.asarray(value, dtype))
 
 
-@pytest.mark.parametrize(
-    ("leaf", "dtype", "held"),
-    [
-        (np.float32(2.5), I32, "2.5"),
-        (np.float32(np.nan), I32, "nan"),
-        (np.int64(2**40), I32, str(2**40)),
-        (np.int8(-1), jnp.uint8, "-1"),  # which wraps there and back
-        (jnp.asarray(15, jnp.uint4), jnp.int4, "15"),
-        (2, jnp.bool_, "2"),
-        (np.int32(257), BF16, "257"),
-        pytest.param(10**400, F32, "1000000", id="10**400"),  # which Python alone holds
-        (np.float32(np.inf), jnp.float8_e4m3fn, "inf"),  # which would become NaN
-        (jnp.asarray(jnp.inf, jnp.float8_e5m2), jnp.float8_e5m2fnuz, "inf"),
-        (complex(1, np.nan), F32, "(1+nanj)"),
-    ],
-)
+@pytest.mark.parametrize(("leaf", "dtype", "held"), of_known(LOST), ids=lambda _: "")
 def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
     wanted = {"x": jax.ShapeDtypeStruct(np.shape(leaf), dtype)}
     message = rf"state\['x'\] .*{jnp.dtype(dtype)} cannot hold {re.escape(held)}"
@@ -86,25 +93,6 @@ def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
         restore({"x": leaf}, wanted)
     with pytest.raises(DtypeDriftError, match=r"load it in shape \(2,\)"):
         restore({"x": leaf}, {"x": jax.ShapeDtypeStruct((2,), dtype)})
-
-
-@pytest.mark.skipif(not hasattr(jnp, "float4_e2m1fn"), reason="this JAX has no float4")
-@pytest.mark.parametrize(
-    ("dtype", "lost", "kept"),
-    [
-        ("float4_e2m1fn", (100, np.nan, -np.inf), (-6, 0.5, 6.9)),  # it saturates
-        # No sign, no zero: it takes the powers of two alone.
-        ("float8_e8m0fnu", (-1, 0, np.inf, 1e-45, 3.0), (0.25, 2.0**126, 2.0**-127)),
-    ],
-)
-def test_restore_to_a_dtype_that_lacks_some_numbers(dtype, lost, kept):
-    wanted = [jax.ShapeDtypeStruct((), getattr(jnp, dtype))]
-    for value in lost:
-        with pytest.raises(DtypeDriftError, match=rf"state\[0\] .*{dtype} cannot hold"):
-            restore([np.float32(value)], wanted)
-    for value in kept:
-        (restored,) = restore([np.float32(value)], wanted)
-        assert restored == np.float32(value).astype(restored.dtype)
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -221,12 +209,16 @@ class Swapped(NamedTuple):
     one: Any
 
 
-@functools.partial(tree_util.register_dataclass, data_fields=["b", "a"], meta_fields=["c"])
 @dataclasses.dataclass
 class Other:
     a: Any
     b: Any
     c: int = 0
+
+
+fields = lambda x: ([(tree_util.GetAttrKey(name), getattr(x, name)) for name in "ba"], x.c)
+unflatten = lambda c, children: Other(b=children[0], a=children[1], c=c)
+tree_util.register_pytree_with_keys(Other, fields, unflatten)
 
 
 def array(*shape, dtype=np.float32):
@@ -270,12 +262,6 @@ REFUSED = {
         [array(), {"w": array()}],
         r"state\.one +int32\[\] -> float32\[\] +load what was recorded",
         [array(dtype=np.int64), {"w": array()}],
-    ),
-    "a container for an array": (
-        [array(2)],
-        ([1.0, 2.0],),
-        r"state\[0\] +float32\[2\] -> list of 2 +load what was recorded",
-        (array(2),),
     ),
     # Registered in another order than defined: it fits in two orders.
     "a list for a dataclass of two orders": (

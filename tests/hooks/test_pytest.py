@@ -29,17 +29,12 @@ NOTE = r"^E +dtypeguard: 1 leaf of the carry of scan comes back in another type\
 def project(tmp_path):
     """Runs pytest in a folder with a model and a test, warnings being errors."""
 
-    def run(test, *options, plugin=PLUGIN):
+    def run(test, *options):
         (tmp_path / "model.py").write_text(MODEL)
         (tmp_path / "test_it.py").write_text(textwrap.dedent(test))
         command = [sys.executable, "-m", "pytest", "-W", "error", "-n", "0", "--tb=short"]
-        done = subprocess.run(
-            [*command, *plugin, *options],
-            cwd=tmp_path,
-            env=child_variables(),
-            capture_output=True,
-            text=True,
-        )
+        streams = {"capture_output": True, "text": True, "env": child_variables()}
+        done = subprocess.run([*command, *PLUGIN, *options], cwd=tmp_path, **streams)
         assert done.stderr == ""
         return done.returncode, done.stdout
 
@@ -91,17 +86,6 @@ def test_other_failures_and_expected_errors_are_as_without(project):
     assert "dtypeguard:" not in out
 
 
-def test_an_option_that_is_set_stays(project):
-    test = """
-        import jax, model
-        jax.config.update("jax_traceback_filtering", "remove_frames")
-
-        def test_it():
-            assert jax.config.jax_traceback_filtering == "remove_frames"
-    """
-    assert project(test)[0] == 0
-
-
 def test_it_is_quiet_where_jax_is_not_imported(project):
     test = """
         import sys
@@ -115,13 +99,15 @@ def test_it_is_quiet_where_jax_is_not_imported(project):
     assert "TypeError: without JAX" in out
 
 
-def test_a_lock_is_written(project, tmp_path):
+def test_a_lock_is_written_and_an_option_that_is_set_stays(project, tmp_path):
     test = """
-        import jax, model, os
+        import jax, model
         from dtypeguard.testing import check_lock
+        jax.config.update("jax_traceback_filtering", "remove_frames")
 
         def test_it():
             check_lock(model.step, model.x, model.x, path="step.lock")
+            assert jax.config.jax_traceback_filtering == "remove_frames"
     """
     assert project(test, "--dtypeguard-lock-update")[0] == 0
     assert '"model.py".step' in (tmp_path / "step.lock").read_text()

@@ -7,14 +7,12 @@ import pytest
 from every_primitive import OF_A_DTYPE, PRIMITIVES
 from plans_run import Planned, assert_same
 
-from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 
 pytestmark = [
     pytest.mark.third_party,
     pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
 ]
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 
 
@@ -48,14 +46,12 @@ def test_a_primitive_is_as_jax_has_it(name, dtype):
             assert_close(wide, other)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16])
-def test_what_is_rounded_correctly_is_as_written(dtype):
-    """Bit for bit, though the rounding is not compared with the program's own."""
-
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_what_is_rounded_correctly_is_as_written_bit_for_bit(dtype):
     def f(x, y):
         by_rows = x.reshape(-1, 4) / y.reshape(-1, 4)[:, :1]  # by the reciprocal
         squares = jnp.sqrt(y * y), x**2
-        return x + y, x - y, x * y, x / y, by_rows, *squares, x.astype(F32) * 3
+        return x + y, x - y, x * y, x / y, by_rows, *squares, x.astype(np.float32) * 3
 
     edges = [0.0, -0.0, 1e-7, 6e-8, -3e-5, 1.0, 3.0, 6e4, -6e4, jnp.inf]
     edges = jnp.array(edges).astype(dtype)
@@ -66,14 +62,6 @@ def test_what_is_rounded_correctly_is_as_written(dtype):
     assert_same(planned.written(), planned.rounding())
     with jax.disable_jit():
         assert_same(f(x, y), planned.written())
-
-
-def test_a_cast_to_a_wider_dtype_rounds_nothing():
-    def f(x):
-        wide = x.astype(F32)
-        return wide * 2
-
-    assert not audit_precision(f, jnp.linspace(0, 1, 9, dtype=BF16)).losses
 
 
 def assert_close(one, other, units=16):

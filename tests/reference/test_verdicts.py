@@ -228,14 +228,9 @@ def test_the_place_of_an_output_of_several_and_of_a_scalar():
     assert [each.at for each in same] == [None, None]
 
 
-def noisy(x):
-    return x + jax.random.normal(jax.random.key(0), x.shape, x.dtype)
-
-
-@pytest.mark.parametrize("f", [noisy, of_dtype])
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-def test_a_function_is_the_same_as_itself(f, dtype):
-    assert verdicts(f, (X.astype(dtype),), f) == {"": "rounding"}
+def test_a_function_that_draws_is_the_same_as_itself():
+    f = lambda x: x + jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+    assert verdicts(f, (X.astype(BF16),), f) == {"": "rounding"}
 
 
 def adamw(p, g, m, v, t):

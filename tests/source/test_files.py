@@ -1,6 +1,5 @@
 """A file is of a package by where it is installed, else the user's."""
 
-import importlib
 import linecache
 import os
 import pathlib
@@ -14,88 +13,52 @@ import pytest
 from helpers import WARNINGS_ARE_ERRORS, child_variables
 
 from dtypeguard import audit
-from dtypeguard._source.files import package, short_path
+from dtypeguard._source.files import short_path
 
 pytestmark = pytest.mark.third_party
-BF16 = jnp.bfloat16
 SOURCE = """import jax.numpy as jnp
 
-def widened(updates):
+def update(updates):
     return [update * jnp.ones((), jnp.float32) for update in updates]
 """
+# Cells without a file; folders on the path, which may be named as a package is.
+NAMES = ["<ipython-input-1-0a>", "<string>", "cell.py"]
+NAMES += ["parcel/wide.py", "optax/wide.py", "numpy/wide.py"]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Where `import` looks first, with nothing of what it finds there left behind."""
-    known = set(sys.modules)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_installed_is_the_users(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
-
-
-def write(folder, files):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def origin_of(widened):
-    """The line that makes a user's optimizer drift, which calls another function."""
+    monkeypatch.chdir(tmp_path)
+    file, names = name, {}
+    if "/" in name:
+        path = tmp_path / name
+        path.parent.mkdir()
+        path.write_text(SOURCE)
+        file = str(path)
+    exec(compile(SOURCE, file, "exec"), names)
+    linecache.cache[file] = len(SOURCE), None, SOURCE.splitlines(True), file
 
     def update(updates, state, params=None):
-        return widened(updates), state
+        return names["update"](updates), state
 
     opt = optax.GradientTransformation(lambda params: (), update)
-    (drift,) = audit(opt, [jnp.ones(3, BF16)]).drifts
-    return drift.origin
+    (drift,) = audit(opt, [jnp.ones(3, jnp.bfloat16)]).drifts
+    assert (drift.origin.file, drift.origin.called_from) == (file, None)
+    assert not drift.origin.is_of_optimizer
+    assert drift.origin.code.startswith("return [update * ")
 
 
-def test_a_folder_on_the_path_is_the_users(folder):
-    write(folder, {"parcel/wide.py": SOURCE})
-    origin = origin_of(importlib.import_module("parcel.wide").widened)
-    assert origin.file == str(folder / "parcel" / "wide.py")
-    assert origin.called_from is None
-    assert package(origin.file) == ""
-
-
-@pytest.mark.parametrize("name", ["<ipython-input-1-0a>", "<string>", "cell.py"])
-def test_code_without_a_file_is_the_users(name):
-    names = {}
-    exec(compile(SOURCE, name, "exec"), names)
-    linecache.cache[name] = len(SOURCE), None, SOURCE.splitlines(True), name
-    origin = origin_of(names["widened"])
-    assert (origin.file, origin.called_from) == (name, None)
-    assert origin.code.startswith("return [update * ")
-
-
-def test_a_path_outside_the_working_directory_is_absolute(folder, monkeypatch):
-    write(folder, {"app/__init__.py": "", "app/deep/__init__.py": "", "app/deep/a.py": ""})
-    file = str(folder / "app" / "deep" / "a.py")
-    monkeypatch.chdir(folder)
-    assert short_path(file) == os.path.join("app", "deep", "a.py")
-    monkeypatch.chdir(folder / "app")
-    assert short_path(file) == os.path.join("deep", "a.py")
-    (folder / "elsewhere").mkdir()
-    monkeypatch.chdir(folder / "elsewhere")
-    assert short_path(file) == file  # which an editor opens
-    assert short_path(str(folder / "x.py")) == str(folder / "x.py")
+def test_a_path_outside_the_working_directory_is_absolute(tmp_path, monkeypatch):
+    file = tmp_path / "app" / "deep" / "a.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.chdir(tmp_path)
+    assert short_path(str(file)) == os.path.join("app", "deep", "a.py")
+    monkeypatch.chdir(tmp_path / "app" / "deep")
+    assert short_path(str(file)) == "a.py"
+    assert short_path(str(tmp_path / "x.py")) == str(tmp_path / "x.py")  # for an editor
     assert short_path("<stdin>") == "<stdin>"
-
-
-def test_a_folder_named_as_a_package_is_the_users(folder, monkeypatch):
-    """An `update` of one's own below a folder `optax` is none of Optax's."""
-    monkeypatch.chdir(folder)
-    source = SOURCE.replace("widened", "update")
-    write(folder, {"optax/wide.py": source, "numpy/wide.py": source})
-    for name in "optax", "numpy":
-        file = str(folder / name / "wide.py")
-        names = {}
-        exec(compile(source, file, "exec"), names)
-        origin = origin_of(names["update"])
-        assert (origin.file, origin.called_from) == (file, None)
-        assert not origin.is_of_optimizer
 
 
 SCRIPT = """

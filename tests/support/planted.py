@@ -5,11 +5,9 @@
 """
 
 import contextlib
-import functools
 import pathlib
 import re
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,11 +27,10 @@ GLOBAL_RATE = np.float32(0.1)  # operand: parameter_of_the_factory
 
 
 class State(NamedTuple):
-    """A leaf that drifts, a counter that does not, and a key."""
+    """A leaf that drifts, and a counter that does not."""
 
     leaf: Any
     count: Any
-    key: Any
 
 
 class Case(NamedTuple):
@@ -58,10 +55,10 @@ def drift(
 
     def register(change):
         def init(params):
-            return State(leaf(), jnp.zeros((), jnp.int32), jax.random.PRNGKey(0))
+            return State(leaf(), jnp.zeros((), jnp.int32))
 
         def update(updates, state, params=None):
-            new = change(state.leaf, updates["w"], state.count, state.key)
+            new = change(state.leaf, updates["w"], state.count)
             return updates, state._replace(leaf=new)
 
         opt = optax.GradientTransformation(init, update)
@@ -73,28 +70,22 @@ def drift(
 
 
 @drift(before="float32", after="float64", x64=True)
-def python_scalar_power_of_a_counter(leaf, grad, count, key):
+def python_scalar_power_of_a_counter(leaf, grad, count):
     bias = 1 - 0.9**count  # operand: python_scalar_power_of_a_counter
     return leaf / bias  # promotion: python_scalar_power_of_a_counter
 
 
 @drift()
-def asarray_of_a_float(leaf, grad, count, key):
+def asarray_of_a_float(leaf, grad, count):
     scale = jnp.asarray(0.9, F32)  # operand: asarray_of_a_float
     doubled = leaf + leaf
     return doubled * scale  # promotion: asarray_of_a_float
 
 
-@drift(leaf=lambda: jnp.zeros((), jnp.int32), before="int32")
-def division_of_ints(leaf, grad, count, key):
-    every = count + 1
-    return leaf / every  # promotion: division_of_ints
-
-
 def _with_a_parameter(
     rate=GLOBAL_RATE,
 ):
-    def parameter_of_the_factory(leaf, grad, count, key):
+    def parameter_of_the_factory(leaf, grad, count):
         return leaf * rate  # promotion: parameter_of_the_factory
 
     return parameter_of_the_factory
@@ -103,20 +94,8 @@ def _with_a_parameter(
 drift()(_with_a_parameter())
 
 
-def _closing_over():
-    constant = jnp.arange(1, 4) / 2  # operand: constant_closed_over
-
-    def constant_closed_over(leaf, grad, count, key):
-        return leaf * constant  # promotion: constant_closed_over
-
-    return constant_closed_over
-
-
-drift()(_closing_over())
-
-
 @drift()
-def inside_cond_branch(leaf, grad, count, key):
+def inside_cond_branch(leaf, grad, count):
     wide = jnp.ones(3, F32)  # operand: inside_cond_branch
 
     def yes(x):
@@ -126,7 +105,7 @@ def inside_cond_branch(leaf, grad, count, key):
 
 
 @drift()
-def inside_while_body(leaf, grad, count, key):
+def inside_while_body(leaf, grad, count):
     def body(carry):
         number, total = carry
         return number + 1, total + leaf  # promotion: inside_while_body
@@ -144,14 +123,14 @@ _kept.defvjp(lambda x, s: (_kept(x, s), s), lambda s, g: (g * s, g))
 
 
 @drift()
-def inside_custom_vjp(leaf, grad, count, key):
+def inside_custom_vjp(leaf, grad, count):
     scale = jnp.ones((), F32)
     scale = jnp.full((3,), 2, F32)  # operand: inside_custom_vjp
     return _kept(leaf, scale)
 
 
 @drift()
-def jit_inside_scan_inside_jit(leaf, grad, count, key):
+def jit_inside_scan_inside_jit(leaf, grad, count):
     wide = jnp.cos(jnp.ones(3, F32))  # operand: jit_inside_scan_inside_jit
 
     @jax.jit
@@ -166,26 +145,19 @@ def jit_inside_scan_inside_jit(leaf, grad, count, key):
 
 
 @drift()
-def helper_schedule(leaf, grad, count, key):
+def helper_schedule(leaf, grad, count):
     rate = planted_helper.warmup(count)
     return leaf * rate  # promotion: helper_schedule
 
 
 @drift(grads=F32)
-def dtype_taken_from_the_gradient(leaf, grad, count, key):
+def dtype_taken_from_the_gradient(leaf, grad, count):
     moved = leaf * 2
     return moved.astype(grad.dtype)  # promotion: dtype_taken_from_the_gradient
 
 
 @drift()
-def accumulated_in_float32(leaf, grad, count, key):
-    wide = leaf.astype(F32)  # promotion: accumulated_in_float32
-    wide = wide + grad.astype(F32)
-    return wide
-
-
-@drift()
-def after_a_harmless_reduction(leaf, grad, count, key):
+def after_a_harmless_reduction(leaf, grad, count):
     norm = jnp.sqrt(jnp.sum(jnp.square(leaf)))  # up and back again
     mean = jnp.mean(leaf.astype(F32)).astype(BF16)  # by hand
     wide = jnp.ones((), F32)  # operand: after_a_harmless_reduction
@@ -194,13 +166,13 @@ def after_a_harmless_reduction(leaf, grad, count, key):
 
 
 @drift()
-def where_made_from_nothing(leaf, grad, count, key):
+def where_made_from_nothing(leaf, grad, count):
     other = jnp.arange(3.0)  # operand: where_made_from_nothing
     return jnp.where(count > 2, leaf, other)  # promotion: where_made_from_nothing
 
 
 @drift()
-def comes_round_in_a_loop(leaf, grad, count, key):
+def comes_round_in_a_loop(leaf, grad, count):
     def body(number, carry):
         kept, total = carry
         return leaf, total + kept  # promotion: comes_round_in_a_loop
@@ -209,23 +181,13 @@ def comes_round_in_a_loop(leaf, grad, count, key):
     return lax.fori_loop(0, 3, body, (jnp.zeros(3, BF16), start))[1]
 
 
-def promoting(change, wrap=lambda opt: opt):
-    """Registers an optimizer whose updates are widened by a function."""
-    widen: Callable[[Any, Any], Any] = lambda updates, params: {"w": change(updates["w"])}
-    opt = wrap(optax.stateless(widen))
-    CASES[change.__name__] = Case(opt, BF16, False, "bfloat16", "float32", "updates")
-
-
-@promoting
-def update_by_a_numpy_rate(grad):
-    rate = np.array(0.1, F32)  # operand: update_by_a_numpy_rate
-    return grad * rate  # promotion: update_by_a_numpy_rate
-
-
-@functools.partial(promoting, wrap=lambda opt: optax.MultiSteps(opt, 2))
-def multi_steps_inside(grad):
+def multi_steps_inside(updates, params):
     wide = jnp.ones(3, F32)  # operand: multi_steps_inside
-    return grad * wide  # promotion: multi_steps_inside
+    return {"w": updates["w"] * wide}  # promotion: multi_steps_inside
+
+
+_OPT: Any = optax.MultiSteps(optax.stateless(multi_steps_inside), 2)
+CASES["multi_steps_inside"] = Case(_OPT, BF16, False, "bfloat16", "float32", "updates")
 
 
 def weak_leaf():
@@ -234,7 +196,7 @@ def weak_leaf():
 
 
 @drift(leaf=weak_leaf, before="float32 (weak)", after="float32")
-def weak_init_leaf(leaf, grad, count, key):
+def weak_init_leaf(leaf, grad, count):
     return leaf * jnp.ones((), F32)
 
 

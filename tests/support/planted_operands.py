@@ -145,24 +145,7 @@ def convolution_of_equinox(jit):
     layer = eqx.nn.Conv2d(1, 2, 3, key=jax.random.key(0))
     layer = jax.tree_util.tree_map(lambda x: x.astype(BF16), layer)
     image = jnp.ones((1, 8, 8), F32)  # forced in jit: convolution_of_equinox
-    return jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
-
-
-@refused("update = key", "float32[1,1,2,2]")
-def cache_of_flax(jit):
-    linen = need("flax.linen")
-    attention = linen.MultiHeadDotProductAttention(2, qkv_features=4, decode=True)
-    key = jax.random.key(0)
-    variables = attention.init(key, jnp.ones((1, 3, 4)))  # forced in jit: cache_of_flax
-    params, cache = variables["params"], variables["cache"]
-    cache = jax.tree_util.tree_map(lambda x: x.astype(BF16) if x.ndim > 1 else x, cache)
-
-    @jit
-    def step(cache, x):
-        state = {"params": params, "cache": cache}
-        return attention.apply({**state}, x, mutable=["cache"])  # made: cache_of_flax
-
-    return step(cache, jnp.ones((1, 1, 4), F32))
+    return jax.jit(lambda image: layer(image))(image)  # made: convolution_of_equinox
 
 
 @refused("y = self.scale", "float32[]")

@@ -166,10 +166,6 @@ def of_gradient(name, other, wrong=(), dtype=F32, of=None, change=lambda made: m
     return Case(name, make, wrong)
 
 
-def inexactly(x):
-    return 1.03 * MINE.act(x)
-
-
 def exactly(x):
     return jax.nn.gelu(x, approximate=False)
 
@@ -217,27 +213,6 @@ OUTPUTS = [
         change=lambda made, args: made | {"chosen": (made["chosen"] + 1) % CLASSES},
     ),
     of_gradient("one gradient with a penalty", MINE, ("['g1']",), change=_added),
-]
-MORE = [
-    of_array("float32, float64", MINE, of=F64, wrong=()),
-    of_array("float32, bfloat16", MINE, of=BF16, wrong=()),
-    of_array("bfloat16, fused", MINE, BF16, wrong=(), is_jitted=True),
-    of_outputs("all outputs, bfloat16 and float32", MINE, (), BF16, F32),
-    of_outputs("all outputs, other casts", WIDER, (), BF16),
-    of_outputs("all outputs, another order of sums", Model(parts=2), ()),
-    of_gradient("gradients, bfloat16 and float32", MINE, (), BF16, F32),
-    of_gradient("gradients, another order of sums", Model(parts=4), ()),
-    of_gradient("gradients, fast variance", Model(is_fast=True), ()),
-    of_function("float32, a function that splits", Model(parts=4), wrong=()),
-    of_function("eps 1e-6 for 1e-5, functions in bfloat16", Model(eps=1e-6), BF16),
-    of_function("relu for gelu, functions", Model(act=jax.nn.relu)),
-    of_array("eps 1e-3 for 1e-5, float32 beside bfloat16", Model(eps=1e-3), BF16, F32),
-    of_array("erf for tanh, float32 beside bfloat16", Model(act=exactly), BF16, F32),
-    of_array("erf for tanh, bfloat16", Model(act=exactly), BF16),
-    of_array("3% in an activation, bfloat16", Model(act=inexactly), BF16),
-    of_array(
-        "3% in an activation, float32 beside bfloat16", Model(act=inexactly), BF16, F32
-    ),
 ]
 
 

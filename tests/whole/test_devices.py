@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.third_party]
 BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
-ADAM = optax.adamw(1e-2)
+ADAM, MESH = optax.adamw(1e-2), ("data", "model")
 # Moments and a counter, one that contracts over sharded axes, and dtypeguard's own two.
 OPTIMIZERS = {
     "adamw": ADAM,
@@ -34,8 +34,8 @@ OPTIMIZERS = {
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
-def make_mesh(*sizes, names=("data", "model")):
-    return Mesh(np.array(jax.devices()).reshape(sizes), names[: len(sizes)])
+def make_mesh(*sizes):
+    return Mesh(np.array(jax.devices()).reshape(sizes), MESH[: len(sizes)])
 
 
 def loss(params, batch):
@@ -43,14 +43,14 @@ def loss(params, batch):
     return jnp.mean((hidden @ params["v"] + params["b"]) ** 2)
 
 
+RNG = np.random.default_rng(0)
+SHAPES = {"w": (16, 32), "v": (32, 8), "b": (8,)}
+PARAMS = {k: jnp.asarray(RNG.normal(size=shape), F32) for k, shape in SHAPES.items()}
+BATCH = jnp.asarray(RNG.normal(size=(64, 16)), F32)
+
+
 def make_params(dtype):
-    rng = np.random.default_rng(0)
-    shapes = {"w": (16, 32), "v": (32, 8), "b": (8,)}
-    return {k: jnp.asarray(rng.normal(size=shape), dtype) for k, shape in shapes.items()}
-
-
-def make_batch():
-    return jnp.asarray(np.random.default_rng(1).normal(size=(64, 16)), F32)
+    return {name: leaf.astype(dtype) for name, leaf in PARAMS.items()}
 
 
 def wide(tree):
@@ -82,7 +82,7 @@ def donated(opt, dtype):
     mesh = make_mesh(4, 2)
     place = lambda spec: NamedSharding(mesh, spec)
     params = jax.device_put(make_params(dtype), {k: place(s) for k, s in SPECS.items()})
-    batch = jax.device_put(make_batch(), place(P("data")))
+    batch = jax.device_put(BATCH, place(P("data")))
 
     def step(params, state, batch):
         grads = jax.grad(loss)(wide(params), batch)
@@ -143,7 +143,7 @@ def in_shard_map(opt, dtype):
         return mine, [leaf for leaf in tree_util.tree_leaves(state) if leaf.ndim]
 
     mapped = jax.shard_map(train, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
-    args = make_params(dtype), make_batch()
+    args = make_params(dtype), BATCH
     compiled = jax.jit(mapped).lower(*args).compile()
     places = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     out = compiled(*jax.device_put(args, places))

@@ -19,12 +19,8 @@ AUDITS |= {"_program", "_sweep"}
 
 def _run(code, *options):
     """What a new process prints on standard output."""
-    done = subprocess.run(
-        [sys.executable, *options, "-c", code],
-        env=child_variables(),
-        capture_output=True,
-        text=True,
-    )
+    streams = {"capture_output": True, "text": True, "env": child_variables()}
+    done = subprocess.run([sys.executable, *options, "-c", code], **streams)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -26,18 +26,13 @@ PARTS = {
 def run_pytest(report, *arguments, guarded):
     """The names of the tests that passed and that failed, run in a process of its own."""
     plugin = ["-p", "guard_optax"] if guarded else []
-    command = [
-        *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, f"--rootdir={OPTAX}"),
-        *("-p", "no:cacheprovider", f"--junitxml={report}", *plugin, *arguments),
-    ]
-    path = os.pathsep.join(
-        [str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, *plugin, *arguments]
+    command += [f"--rootdir={OPTAX}", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    paths = str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")
     # The outer pytest's workers leave their own settings in the environment.
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    run = subprocess.run(
-        command, env=inherited | {"PYTHONPATH": path}, capture_output=True, text=True
-    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    run = subprocess.run(command, env=env, capture_output=True, text=True)
     assert run.returncode in (0, 1), run.stdout + run.stderr
     if guarded:
         assert "optax factories" in run.stdout

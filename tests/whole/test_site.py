@@ -1,15 +1,14 @@
 """The site of the pages: built strictly, with every public name, loading nothing else."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from helpers import need
-from pages import DOCS, ROOT
+from helpers import child_variables, need
+from pages import DOCS
 
 import dtypeguard
 import dtypeguard.testing
@@ -42,14 +41,8 @@ def site(tmp_path_factory):
     built = shutil.ignore_patterns("_site", ".cache")
     shutil.copytree(DOCS, docs, ignore=built)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", "zensical.toml"]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        command,
-        cwd=docs,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    streams = {"capture_output": True, "text": True, "env": child_variables()}
+    done = subprocess.run(command, cwd=docs, **streams)
     assert done.returncode == 0, done.stdout + done.stderr
     return docs / "_site"
 

@@ -99,7 +99,7 @@ def measure(layers: int, is_wide: bool, rounds: int) -> tuple[float, float, floa
         middle = _now()
         report = dtypeguard.audit_precision(step, *args)
         end = _now()
-        assert bool(report.work.costs) == is_wide
+        assert bool(report.work and report.work.costs) == is_wide
         (wall, processor), (before, before_processor) = end - middle, middle - start
         walls.append(wall / before)
         processors.append(processor / before_processor)
@@ -128,7 +128,7 @@ def measure_costs(layers: int, is_wide: bool, rounds: int = 5) -> float:
         start = time.process_time()
         report = dtypeguard.audit_precision(step, *shapes)
         audited.append(time.process_time() - start)
-        assert bool(report.work.costs) == is_wide
+        assert bool(report.work and report.work.costs) == is_wide
     return min(audited) / min(traced)
 
 

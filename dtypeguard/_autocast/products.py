@@ -36,7 +36,7 @@ def _kept(function: Function) -> Function:
     known = functools.lru_cache(_MOST)(lambda _, *given: function(*given))
 
     def of_context(*given):
-        precision = jax.config.jax_default_matmul_precision
+        precision = getattr(jax.config, "jax_default_matmul_precision", None)
         return known((current_mesh(), x64_enabled(), precision), *given)
 
     return of_context
@@ -52,7 +52,7 @@ class Product(NamedTuple):
         axes: those of its operands over which it is mapped, the inner ones first.
     """
 
-    primitive: Primitive
+    primitive: Any
     params: tuple[tuple[str, Any], ...]
     dtype: DType
     axes: tuple[tuple[int | None, ...], ...] = ()

@@ -178,7 +178,7 @@ def find_checked(failure: Failure, about: Complaint) -> Finding | None:
             others = about.types - {str(dtype_of(x.value)) for x in named}
             wanted = None if named[1:] else about.wanted
             if len(about.types) == 2 and len(others) == 1 and "assert" not in site.name:
-                wanted = jnp.dtype(*others)
+                wanted = jnp.dtype(next(iter(others)))
             return _found(RefusedCall(wanted, site), [(x.text + x.name, x) for x in named])
     return None
 

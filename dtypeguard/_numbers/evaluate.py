@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, sharding
 
-from .._leaves.compat import Primitive, x64_enabled
+from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
@@ -52,9 +52,7 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
     return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
 
 
-def bound_product(
-    primitive: Primitive, operands: Sequence[Leaf], params: dict[str, Any]
-) -> Leaf:
+def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
     """A `dot_general` or a convolution as XLA can run it.
 
     On a CPU, it refuses some of the first in bfloat16 with a float32 result, by the layout

@@ -1,7 +1,7 @@
 """Locks of steps that tests write and change."""
 
-import importlib.util
 import linecache
+import runpy
 
 import pytest
 
@@ -14,11 +14,10 @@ def traced(folder, source, **sizes):
     file = folder / "train.py"
     file.write_text(source)
     linecache.checkcache(str(file))
-    spec = importlib.util.spec_from_file_location("lock_train", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    inputs = module.inputs(**sizes) if callable(module.inputs) else module.inputs
-    return lock_of(module.step, inputs, {}, str(folder / "step.lock"))
+    found = runpy.run_path(str(file), run_name="lock_train")
+    inputs = found["inputs"]
+    args = inputs(**sizes) if callable(inputs) else inputs
+    return lock_of(found["step"], args, {}, str(folder / "step.lock"))
 
 
 def updated(step, *args, path):

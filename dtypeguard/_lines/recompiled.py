@@ -122,8 +122,8 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
     """Another shape or constant, and the line that made it or called."""
     old, new = before.parts[path], now.parts[path]
     text, advice = f"{old.shown} -> {new.shown}", ""
-    # A number is to be changed where it begins: the call may give back the next one.
-    line = None if new.type else (now if new.is_object else before).why(path).root
+    # What the call itself gives back is to be changed where it begins.
+    line = None if new.type else now.why(path).root or before.why(path).root
     facts = [("made", line.place, line.users.code)] if line else _called(now)
     if new.is_object:
         text = f"another {new.shown} each time"

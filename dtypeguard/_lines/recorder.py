@@ -216,7 +216,7 @@ class Recorder:
         leaves, line = list(held(value)), frame.f_lineno
         for path, leaf in leaves:  # such as an object that a call makes
             name = _name_in(path)
-            if is_number(leaf) and name.isidentifier():
+            if type(leaf) is float and name.isidentifier():
                 self._see(name, leaf, None, _through(frame, line))
         arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
         self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])

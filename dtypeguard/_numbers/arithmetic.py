@@ -60,14 +60,8 @@ def _compiled(same: object, run: _Function) -> _Function:
     if len(_COMPILED) > _MOST_COMPILED:
         _COMPILED.clear()
     with contextlib.suppress(TypeError):  # a parameter has no hash
-        if same not in _COMPILED:
-            _COMPILED[same] = jax.jit(run)
-        return _COMPILED[same]
+        run = _COMPILED.setdefault(same, jax.jit(run))
     return run
-
-
-# To bind a conversion takes many times as long as to call what is compiled.
-_converted = jax.jit(as_dtype, static_argnums=1)
 
 
 @dataclasses.dataclass
@@ -109,18 +103,13 @@ class Arithmetic:
     def as_written(self, value: Value, dtype: DType) -> Leaf:
         """A value as a narrow equation takes it, where the program has this dtype."""
         array = own_form(value)
-        narrow = self._as_dtype(array, self.formats.written(dtype))
+        narrow = as_dtype(array, self.formats.written(dtype))
         return narrow if narrow is array else self._kept(narrow)
 
     def as_wide(self, value: Value, dtype: DType) -> Leaf:
         """A value as a wide equation takes it."""
         array = wide_form(value) if self.scale is None else own_form(value)
-        return self._as_dtype(array, self.formats.widened(dtype))
-
-    def _as_dtype(self, array: Leaf, dtype: DType) -> Leaf:
-        if array.dtype == dtype:
-            return array
-        return (as_dtype if self.is_traced else _converted)(array, dtype)
+        return as_dtype(array, self.formats.widened(dtype))
 
     # Equations
 
@@ -172,8 +161,7 @@ class Arithmetic:
         if node.is_backward and self.scale is not None:
             operands, made = self.computed(node, own, WRITTEN)
             return operands, self._as_if_scaled(made, [result] * len(made))
-        is_float = lambda x: kind(x.dtype) == "float"
-        operands = [self._as_dtype(x, dtype) if is_float(x) else x for x in own]
+        operands = [as_dtype(x, dtype) if kind(x.dtype) == "float" else x for x in own]
         try:
             made = self._evaluated(node, computes, operands)
         except REFUSALS:

@@ -29,6 +29,7 @@ def test_adam_names_the_moment_update():
     assert drift.cause is None  # the gradient is an input
     assert drift.origin.file.startswith(optax.__path__[0])
     assert (report.ok, report.compilations) == (False, 2)
+    assert report.advice == "Wrap the optimizer: dtypeguard.guard(opt)."
     update = report.drifts[-1]
     assert (update.where, update.path, update.origin) == ("updates", "['w']", None)
 

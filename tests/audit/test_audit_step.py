@@ -72,6 +72,11 @@ def test_a_first_carry_that_is_weak():
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
 
 
+def test_a_constant_that_changes_compiles_anew():
+    report = audit(lambda carry: (carry[0], "b"), (jnp.ones(3, F32), "a"))
+    assert (report.ok, report.compilations, len(report.changed_constants)) == (True, 2, 1)
+
+
 @dataclasses.dataclass
 class Carry:
     """No tree to JAX."""

@@ -43,5 +43,8 @@ def test_a_step():
     report = audit(step, jax.ShapeDtypeStruct((3,), F32), x64=True)
     assert report.ok
     assert "operations in 64 bits though no input is (2 on arrays)" in str(report)
+    # Nor is a Python number, which is weakly typed.
+    both = lambda carry: (step(carry[0]), carry[1])
+    assert audit(both, (jax.ShapeDtypeStruct((3,), F32), 0.5), x64=True).wide_operations
     wide = jax.ShapeDtypeStruct((3,), jnp.float64)
     assert audit(lambda x: x * 2, wide, x64=True).wide_operations == ()

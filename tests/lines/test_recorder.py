@@ -130,8 +130,7 @@ VALUES = """
 
     of_config = create(CONFIG)["weights"]["res"]
 
-    grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # view
-    view = tuple(grid.T)[0]
+    grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # grid
 
     async def make():
         return np.float32(2)  # coroutine
@@ -149,6 +148,7 @@ def test_the_lines_that_made_values(recorded):
     assert {name: maker(getattr(module, name)) for name in names} == {
         name: marks[name] for name in names
     }
+    assert maker(module.grid.T[0]) == marks["grid"]  # a view, of no line of its own
 
 
 NUMBERS = """

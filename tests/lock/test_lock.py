@@ -1,5 +1,6 @@
 """Locks of a transformer's step: what they hold over, and what breaks them where."""
 
+import functools
 import inspect
 import pathlib
 import re
@@ -13,6 +14,7 @@ from locked_step import BF16, F32
 from locks import traced, updated
 
 from dtypeguard._lock.check import LockError, compared, text_of
+from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
 pytestmark = pytest.mark.third_party
@@ -195,6 +197,12 @@ def test_check_lock_writes_only_if_it_is_asked_to(tmp_path):
     updated(scaled, x, x, path=path)
     check_lock(scaled, x, x, path=path)
     assert path.read_bytes() != before
+
+
+def test_the_lock_of_a_partial_is_that_of_its_function():
+    x = jnp.ones((3, 3), BF16)
+    found = lock_of(functools.partial(scaled, y=x), (x,), {}, None)
+    assert found.lock.step.endswith("test_lock.py:scaled")
 
 
 def test_weak_types_are_part_of_it(tmp_path):

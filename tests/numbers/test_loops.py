@@ -58,11 +58,6 @@ def loops_of_loops(x, w):
     return lax.scan(step, x[0], x)
 
 
-def gradient(x, w):
-    loss = lambda w: jnp.sum(recurrent(x, w)[1].astype(F32) ** 2)
-    return jax.grad(loss)(w)
-
-
 def all_plans(program):
     yield plans.written(program)
     yield plans.wide(program)
@@ -72,7 +67,7 @@ def all_plans(program):
 
 
 PROGRAMS = [  # with the dtype of their inputs, and one as if all were narrow
-    *((f, BF16, None) for f in (recurrent, nested, grows, gradient, loops_of_loops)),
+    *((f, BF16, None) for f in (recurrent, nested, grows, loops_of_loops)),
     (branches, BF16, None),
     (branches, F32, BF16),
 ]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from equinox import internal as eqx_internal
+from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
@@ -86,9 +87,8 @@ def of_attention(dtype, params=F32):
     return params, normal(0, 8, 4, dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32])
-def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted(dtype):
-    args = of_attention(dtype, dtype)
+def test_an_output_that_is_0_but_for_rounding_is_named_and_not_counted():
+    args = of_attention(BF16, BF16)
     report = audit_precision(jax.grad(attention), *args)
     assert vanishing(report) == ["['b']"]
     assert report.outputs["['k']"].error == report.error
@@ -182,12 +182,26 @@ def test_what_is_computed_where_it_is_stored_rounds():
     assert audit_precision(f, normal(0, 16, dtype=BF16)).losses[0].alone > 0
 
 
-def test_whole_numbers_are_decisions():
-    def f(x):
-        made = 1000.3 * x
-        return jnp.floor(made), jnp.ceil(made)
+def floored(x):
+    made = 1000.3 * x
+    return jnp.floor(made), jnp.ceil(made)
 
-    report = audit_precision(f, normal(0, 16, dtype=BF16))
+
+def ordered(x):
+    made = 0.6 * x
+    return lax.sort((made, jnp.arange(256.0)), num_keys=1)[1]
+
+
+def turned(x):
+    made = (1.0039 * abs(x).max() / abs(x).max()).astype(F32)
+    grow = lambda c: (c[0] + 1, c[1] + made)
+    return lax.while_loop(lambda c: c[1] < 200.5, grow, (0.0, 0.0))[0]
+
+
+@pytest.mark.parametrize("f", [floored, ordered, turned])
+def test_what_a_decision_alone_changes_is_no_error_of_a_line(f):
+    report = audit_precision(f, normal(0, 256, dtype=BF16))
+    assert report.error > 0
     assert report.decisions.share == pytest.approx(1)
     assert not any(loss.alone for loss in report.losses)
-    assert report.decisions.lines[0].origin.code == "return jnp.floor(made), jnp.ceil(made)"
+    assert report.decisions.lines[0].origin.code.startswith("return ")

@@ -90,12 +90,6 @@ def test_json_has_all_of_it_and_pickling_keeps_it():
     assert report != "a report"
 
 
-def test_a_float32_program_is_measured_in_float64():
-    report = audit_precision(lambda x: jnp.sum(jnp.sin(x)), jnp.arange(9.0))
-    assert report.run.wide == "float64"
-    assert 0 < report.error < 1e-5
-
-
 def test_as_a_test():
     check_precision(average, *AVERAGED, max_error=2)
     told = r"average has .* more than 0\.1\.\nprecision: Rounding takes the update away in"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import marked
+from helpers import marked, some
 from jax import lax
 
 from dtypeguard import audit_precision
@@ -190,13 +190,7 @@ PLANTED = [  # the first five run with all tests
 ]
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        pytest.param(p, marks=[pytest.mark.exhaustive] * (p in PLANTED[5:]), id=p.__name__)
-        for p in PLANTED
-    ],
-)
+@pytest.mark.parametrize("plant", some(PLANTED, 5), ids=lambda plant: plant.__name__)
 def test_the_line_is_found_and_the_fix_leaves_what_it_says(plant):
     f, args = plant(wide=False)
     report = audit_precision(f, *args)
@@ -234,13 +228,7 @@ def test_roundings_that_only_a_set_of_lines_mends():
 NOT_FINITE = [overflow, root, epsilon, mask]
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        pytest.param(p, marks=[pytest.mark.exhaustive] * (p in NOT_FINITE[2:]))
-        for p in NOT_FINITE
-    ],
-)
+@pytest.mark.parametrize("plant", some(NOT_FINITE, 2), ids=lambda plant: plant.__name__)
 def test_what_is_finite_in_wide_types_alone_comes_first(plant):
     f, args = plant(wide=False)
     report = audit_precision(f, *args)

@@ -58,19 +58,12 @@ def routed(gates, experts, x):
     return jnp.mean((jax.nn.sigmoid(scores) * made) ** 2)
 
 
-def exits_early(w, x):
-    """Applies a layer until its result is small."""
-    goes_on = lambda x: jnp.max(jnp.abs(x)) > 0.05
-    return lax.while_loop(goes_on, lambda x: jnp.tanh(x @ w) * 0.9, x)
-
-
 PROGRAMS = {
     "relu": (jax.grad(relu_net), (WEIGHTS, normal(8, 128, 32), normal(9, 128, 4))),
     "top-k": (
         jax.grad(routed, (0, 1)),
         (normal(5, 16, 4), normal(6, 4, 16, 8), normal(7, 4096, 16)),
     ),
-    "early exit": (exits_early, (normal(1, 8, 8) / 4, normal(2, 4, 8))),
     "smooth": (
         jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2)),
         (normal(1, 16, 8), normal(2, 8, 16)),
@@ -83,8 +76,7 @@ def test_the_error_is_what_a_user_measures(name):
     f, args = PROGRAMS[name]
     report = audit_precision(f, *args)
     assert report.error == pytest.approx(measured(f, *args), rel=0.2), report
-    decides = name not in ("smooth", "early exit")
-    assert bool(report.decisions.lines) == decides, report
+    assert bool(report.decisions.lines) == (name != "smooth"), report
 
 
 def test_masks_that_flip_are_a_row_of_their_own():

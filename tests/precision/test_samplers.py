@@ -48,12 +48,7 @@ def of_bounds(x):
     return jax.random.uniform(KEY, low.shape, low.dtype, minval=low, maxval=2.0)
 
 
-def of_permuted(x):
-    cubes = x * x * x  # loses
-    return jax.random.permutation(KEY, cubes)
-
-
-@pytest.mark.parametrize("f", [of_mean, of_bounds, of_permuted])
+@pytest.mark.parametrize("f", [of_mean, of_bounds])
 def test_what_a_sampler_is_given_keeps_its_error(f):
     report = audit_precision(f, NARROW)
     assert 0 < report.error < 0.1, report

@@ -96,22 +96,6 @@ def strict_where(jit):
     return keep(jnp.ones(3, BF16))
 
 
-@refused("index = place", "float32[]")
-def index_of_a_bin(jit):
-    @jit
-    def density(table, x):
-        place = jnp.floor(x * 4)  # made: index_of_a_bin
-        return table[place]
-
-    return density(jnp.ones(8), jnp.float32(0.5))  # forced: index_of_a_bin
-
-
-@refused("shape[0] = rows", "float32[]")
-def shape_of_zeros(jit):
-    rows = np.float32(8) / 2  # made: shape_of_zeros
-    return jit(lambda: jnp.zeros((rows, 3)))()
-
-
 @refused("x = three", "int32[]")
 def gradient_in_an_int(jit):
     square = lambda x: x**2.0

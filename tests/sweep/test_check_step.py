@@ -3,7 +3,7 @@
 import collections
 import re
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import flax.struct
@@ -126,14 +126,7 @@ def test_arguments_by_name_are_a_dict(kwargs):
     check_step(step, jnp.ones(3), kwargs=MappingProxyType({"x": 2}))
 
 
-class Pair(NamedTuple):
-    a: Any
-    b: Any
-
-
-class Other(NamedTuple):
-    a: Any
-    b: Any
+Pair, Other = (collections.namedtuple(name, "a b") for name in ("Pair", "Other"))
 
 
 @flax.struct.dataclass

@@ -119,10 +119,7 @@ def test_control_flow(entry):
 
 @every_chosen
 def test_what_traces_bare_traces_guarded(entry):
-    """Over a batch, and with derivatives; in reverse mode where the bare one does.
-
-    Reverse mode transposes what forward mode derives.
-    """
+    """Over a batch, with derivatives, and in reverse mode where the bare one does."""
     inputs = entry.inputs(F32, F32)
 
     def final(wrap, scale):
@@ -135,13 +132,13 @@ def test_what_traces_bare_traces_guarded(entry):
 
     one = jnp.ones((), F32)
     bare, wrapped = (functools.partial(final, wrap) for wrap in (lambda opt: opt, guard))
-    assert jax.eval_shape(jax.vmap(wrapped), jnp.ones(2, F32)).shape == (2,)
+    both = jax.vmap(lambda x: jax.jvp(wrapped, (x,), (x,)))
+    assert [out.shape for out in jax.eval_shape(both, jnp.ones(2, F32))] == [(2,), (2,)]
     try:
         assert jax.eval_shape(jax.grad(wrapped), one).dtype == F32
     except ValueError:  # a while_loop has no reverse mode
         with pytest.raises(ValueError, match="Reverse-mode differentiation"):
             jax.eval_shape(jax.grad(bare), one)
-        jax.eval_shape(lambda x: jax.jvp(wrapped, (x,), (x,)), one)
 
 
 @every_entry

@@ -2,6 +2,7 @@
 
 import linecache
 import runpy
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def traced(folder, source, **sizes):
     linecache.checkcache(str(file))
     found = runpy.run_path(str(file), run_name="lock_train")
     inputs = found["inputs"]
-    args = inputs(**sizes) if callable(inputs) else inputs
+    args: Any = inputs(**sizes) if callable(inputs) else inputs
     return lock_of(found["step"], args, {}, str(folder / "step.lock"))
 
 

@@ -92,7 +92,7 @@ _ROLES = (
         _WHERE | {"seed"},
     ),
     Role(
-        "requires real-(valued| or complex-valued) inputs|must have a floating dtype|"
+        "requires real-.*valued inputs|must have a floating dtype|primal dtype u?int|"
         "FFT input must be|does not accept dtype .* are (?:subtypes of )?.*float",
         "float32",
     ),

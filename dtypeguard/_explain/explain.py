@@ -9,6 +9,7 @@ from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
+from .._lines.provenance import TRACED
 from .arguments import checked, complaint, find_arguments, find_checked
 from .control_flow import find_in_control_flow
 from .finding import Failure, Finding
@@ -126,6 +127,7 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
                 if (finding := _finding(part)) is not None:
                     part.add_note(text_of(finding, is_whole))
                     part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
+    TRACED.clear()
 
 
 def _finding(error: BaseException) -> Finding | None:

@@ -7,7 +7,6 @@ as before 0.8: then a value has no equations, and nothing else is lost.
 
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
@@ -51,28 +50,28 @@ def of_value(value: Leaf) -> Why:
 
 
 # The equations of a trace so far, and by its identity what each variable is there: the
-# leaves of a carry are asked about one by one.
-_TRACED = WeakKeyDictionary[Any, tuple[Graph, dict[int, int]]]()
+# leaves of a carry are asked about one by one. It is cleared with each note: the rule of a
+# derivative among the equations holds its trace.
+TRACED: dict[Any, tuple[Graph, dict[int, int]]] = {}
 
 
 def _traced(tracer: Leaf) -> tuple[Graph, int] | None:
     """The equations behind a value, and it among them; None if they cannot be read."""
     try:
         trace, variable = tracer._trace, tracer.val
-        graph, places = _TRACED.get(trace, (None, {}))
+        graph, places = TRACED.get(trace, (None, {}))
         if graph is None or id(variable) not in places:
             frame = trace.frame
             constants, equations = dict(frame.constvar_to_val), frame.get_eqns()
-            known = [variable, *(x for each in equations for x in each.outvars)]
+            first, invars = [*constants], [*frame.invars]
+            known = [variable, *first, *invars]
+            known += [x for each in equations for x in each.outvars]
             jaxpr = SimpleNamespace(
-                constvars=[*constants],
-                invars=[*frame.invars],
-                eqns=equations,
-                outvars=known,
+                constvars=first, invars=invars, eqns=equations, outvars=known
             )
             graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
             places = dict(zip(map(id, known), graph.outputs))
-            _TRACED[trace] = graph, places
+            TRACED[trace] = graph, places
         return graph, places[id(variable)]
     except Exception:  # no tracer, or this release keeps them elsewhere
         return None

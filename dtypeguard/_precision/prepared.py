@@ -116,7 +116,7 @@ def _checked(
             f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
             f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
             f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
-            "finite."
+            "finite, and floats in place of ints that overflow."
         )
     return Written(written[1]).origin if written else None
 

@@ -4,10 +4,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import gc
 import pathlib
 import re
 import threading
 import traceback
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,7 @@ from jax.lax import scan  # bound before any context is entered
 from dtypeguard import explain
 
 SCALE = np.float32(2)
-BF16 = jnp.zeros(3, jnp.bfloat16)
+BF16, XS = jnp.zeros(3, jnp.bfloat16), jnp.ones(3)
 JAX = str(pathlib.Path(jax.__file__).parent)
 
 pytestmark = pytest.mark.third_party
@@ -212,6 +214,18 @@ def test_inside_transformations(transform):
 
 def doubled(carry, _):
     return jax.tree.map(lambda x: x * SCALE, carry), None  # the promotion
+
+
+def test_a_trace_is_let_go_after_its_note():
+    traces = []
+
+    def index(x):
+        traces.append(weakref.ref(x._trace))
+        return jnp.arange(3)[jax.nn.relu(x)]  # whose rule holds the trace
+
+    assert "  float32[3]\n" in note_on(lambda: jax.jit(index)(XS))
+    gc.collect()
+    assert traces[0]() is None
 
 
 def test_many_leaves_of_one_cause_share_a_row():

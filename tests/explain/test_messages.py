@@ -70,6 +70,7 @@ RAISING = {
     "narrow FFT": lambda: jnp.fft.rfft(WIDE.astype(jnp.float16)),
     "grad of ints": lambda: jax.grad(lambda x: (x * 2.0).sum())(WHOLE),
     "jvp": lambda: jax.jvp(jnp.sin, (WIDE,), (NARROW,)),
+    "jvp of ints": lambda: jax.jvp(jnp.sin, (WHOLE,), (WHOLE,)),
     "holomorphic": lambda: jax.grad(jnp.sum, holomorphic=True)(WIDE),
     "vjp": lambda: jax.vjp(jnp.sin, WIDE)[1](NARROW),
     "compiled": lambda: jax.jit(skip).lower(NARROW).compile()(WIDE),

@@ -277,6 +277,11 @@ def an_int_that_is_differentiated():
     return descended(0)  # first
 
 
+@noted("argument", ("5), (1.0, 0)", "5.0), (1.0, 0.0)"))
+def an_int_in_jvp():
+    return jax.jvp(lambda x, y: x * y, (3.0, 5), (1.0, 0))  # first
+
+
 @noted("begin", ("jnp.zeros(2, int)", "jnp.zeros(2, F32)"), checked=False)
 def a_dtype_that_came_in_with_an_array():
     start = jnp.zeros(2, int)  # first

@@ -58,6 +58,8 @@ update(fromage(0.1), PARAMS, ...)
     ValueError: needs the params: write update(updates, state, params)
 multi_steps(ADAM, 0)
     ValueError: =0: write 1 or more
+multi_steps(ADAM, 2, should_skip_update_fn=lambda *_: True).init(PARAMS)
+    ValueError: should_skip_update_fn returned True. Return a scalar bool and a tree
 update(multi_steps(ADAM, lambda step: 0), PARAMS, ..., PARAMS)
     ValueError: got every_k_schedule(gradient_step)=0: return a number from 1 up
 update(multi_steps(ADAM, 4), FEWER, ..., PARAMS)
@@ -129,6 +131,9 @@ audit_precision(jnp.sin, jnp.ones(2), wide=jnp.bfloat16)
     ValueError: got wide=bfloat16, which rounds. Write wide=jnp.float32 or wide=jnp.float64
 audit_precision(jnp.sin, jnp.array([jnp.nan]))
     ValueError: First the input args[0] is not. Give it arguments for which all are finite
+audit_precision(lambda n: 1 / 256**n, jnp.arange(1, 5))
+    ValueError: makes (div), ... is not. Give it arguments for which all are finite, and
+    floats in place of ints that overflow
 audit_precision(jnp.sin, jnp.ones(2), matmul_precision='tpuv4')
     ValueError: got matmul_precision='tpuv4', which is not simulated. Write
     matmul_precision="tpu", or one of tpu, bfloat16, a100, h100

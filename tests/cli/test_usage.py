@@ -206,6 +206,13 @@ def test_what_was_replaced_still_works(words, sentence, command):
     assert bool(err) is bool(sentence)
 
 
+def test_a_script_that_trains_when_imported(command, folder):
+    (folder / "trains.py").write_text('opt = None\nraise TypeError("carry")')
+    code, _, err = command("audit trains.py:opt")
+    assert (code, "trains.py:2  raise TypeError" in err) == (2, True)
+    assert 'Importing a script runs it: train under if __name__ == "__main__":' in err
+
+
 def test_what_a_setting_is(command):
     """As in Python, and true, false and none as in other languages."""
     words = "--set a=1e-3 --set b=false --set c=text --set d=None --set e=[1]"

@@ -86,6 +86,8 @@ def test_a_rule_by_itself():
     x = jnp.ones(4)
     check_step(lambda c, x: c + x, x, jnp.ones(4))
     assert "c and another argument are one buffer" in broken(lambda c, x: c + x, x, x)[1]
+    key = jax.random.key(0)
+    assert broken(lambda c, key: c, key, key)[0] == ["donation"]
 
 
 def test_a_report_says_what_a_guard_does_not_mend():

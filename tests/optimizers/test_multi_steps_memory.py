@@ -45,6 +45,14 @@ def test_temporary_memory_of_a_donated_step(make, dtype, leaves, most):
 
 
 @jitted
+def test_the_updates_of_a_silent_mini_step_are_where_the_sums_are(jit):
+    params = jax.device_put(jnp.ones(4), jax.devices()[-1])
+    opt = multi_steps(optax.sgd(1.0), 3)
+    update = jax.jit(opt.update) if jit else opt.update
+    assert update(params, opt.init(params), params)[0].devices() == params.devices()
+
+
+@jitted
 @pytest.mark.parametrize("dtype", [F32, BF16, jnp.complex64], ids=lambda d: d.__name__)
 def test_a_silent_mini_step_leaves_every_bit_of_the_params_alone(dtype, jit):
     """Even the sign of -0.0, which `p + 0.0` would lose."""

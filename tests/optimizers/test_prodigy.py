@@ -121,6 +121,8 @@ def test_while_gradients_are_zero_nothing_moves(dtype):
     start = opt.init(params)._replace(count=jnp.int32(3))
     zeros = lambda params: tree_util.tree_map(jnp.zeros_like, params)
     assert_same(run(opt, params, 3, zeros), (params, start))
+    with jax.debug_nans(True):  # nor does it divide by 0
+        opt.update(zeros(params), start, params)
     assert is_finite(run(opt, params, 50, state=start))
 
 

@@ -190,8 +190,9 @@ class Emission(Interpreter):
         entry = self.emitter.matcher.entry
         found = dict.fromkeys(entry(x.stack) for x in node.inner[0].all_nodes())
         around = next((x for x in found if x is not None and x.expression is None), None)
-        for each in found.keys() - {around, None, entry(node.stack)}:
-            self.emitter.kept[f"{each}: not in its rule of derivatives"] = None
+        left = [x for x in found if x not in (around, None, entry(node.stack))]
+        reason = "not in its rule of derivatives"
+        self.emitter.kept |= dict.fromkeys(f"{each}: {reason}" for each in left)
         emit = functools.partial(self.emitter.emit, around=around)
         rule = OwnRule(node.eqn, emit, self.given[node.number], settled)
         return rule.results(self.inner(node, node.inner[0], values), values)

@@ -5,7 +5,9 @@ The text that a plan is read from may have been changed by an editor.
 
 import dataclasses
 import json
+import math
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -196,8 +198,9 @@ def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _figure(name: str, key: str, value: Any) -> float:
-    is_number = isinstance(value, (int, float))
-    if not is_number or not (key in _MEASURED or 0 <= value < float("inf")):
+    is_number = type(value) in (int, float)  # in Python, true is a number as well
+    may_be = math.inf if key in _MEASURED else None
+    if not is_number or not (value == may_be or 0 <= value <= sys.float_info.max):
         raise PlanError(
             f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the "
             "line out."

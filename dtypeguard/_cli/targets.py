@@ -110,8 +110,12 @@ class Reader:
         except (Exception, SystemExit) as error:  # a script may exit
             if where.endswith(".py") and "relative import" in str(error):
                 advice = f"As a part of its package: write PACKAGE.MODULE:{name}."
-            reason = f"{where} cannot be imported: {type(error).__name__}: {error}"
-            raise UsageError(f"{reason}. {advice}") from error
+            elif not isinstance(error, ImportError) and origin_of_error(error) is not None:
+                advice = (
+                    'Importing a script runs it: train under if __name__ == "__main__":'
+                )
+            reason = f"{where} cannot be imported: {_reason(error)}"
+            raise UsageError(reason, advice) from error
         found = self._modules[where]
         for part in name.split("."):
             try:
@@ -136,7 +140,7 @@ def as_usage_error(what: str, advice: str = FORM) -> Iterator[None]:
         raise UsageError(f"{what}: {_reason(error)}", advice) from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """An error, with the line of the user's that raised it."""
     origin = origin_of_error(error)
     line = "" if origin is None else f"\n    {origin.place}  {origin.code}"

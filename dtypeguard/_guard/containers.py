@@ -4,6 +4,7 @@ NumPy, Orbax without a target and msgpack return lists and dicts for tuples, Nam
 modules.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -47,11 +48,13 @@ def pair(
     else:
         fields, how = _fields(held, is_placed), "by key"
         if fields is not None:
-            found = _by_name(like, fields, path)
-        elif type(held) not in (list, tuple) or not _has_order(like):
-            raise _error(path, _shown(like), _shown(held), _remedy(like, held))
-        elif len(held) != len(names):
-            raise _error(path, _shown(like), _shown(held), f"load one of {len(names)}")
+            found = _by_name(like, held, fields, path)
+        elif (
+            type(held) not in (list, tuple)
+            or not _has_order(like)
+            or len(held) != len(names)
+        ):
+            raise _error(path, _shown(like), _shown(held), _remedy(like, held, path))
         else:
             found, how = list(held), "by position"
             is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
@@ -73,12 +76,14 @@ def _error(path: str, before: str, after: str, remedy: str) -> DtypeDriftError:
     return DtypeDriftError(message + more("checkpoints"), [row])
 
 
-def _by_name(like: PyTree, fields: Mapping[str, PyTree], path: str) -> list[PyTree]:
+def _by_name(
+    like: PyTree, held: PyTree, fields: Mapping[str, PyTree], path: str
+) -> list[PyTree]:
     """The field for each child of a node; what has no leaves may be missing."""
     keys, children = _children(like)
     names, _ = _names(like)
     if fields.keys().isdisjoint(names) or len({*names}) < len(names):
-        raise _error(path, _shown(like), _shown(fields), _remedy(like, fields))
+        raise _error(path, _shown(like), _shown(held), _remedy(like, held, path))
     for key, name, child in zip(keys, names, children):
         if name not in fields and tree_util.tree_leaves(child):
             below = f"{path}{tree_util.keystr((key,))}"
@@ -133,11 +138,22 @@ def _agree(like: Leaf, held: Leaf) -> bool:
     return kinds[0] == kinds[1] and (kinds[0] is None or np.shape(like) == np.shape(held))
 
 
-def _remedy(like: PyTree, held: PyTree) -> str:
+def _remedy(like: PyTree, held: PyTree, path: str) -> str:
     """What to load in place of a container."""
     names, is_placed = _names(like)
-    if type(like) is type(held):
+    if type(like) is type(held) and not isinstance(like, (list, tuple, Mapping)):
         return "load it with the static fields of the record"
+    # A wrapper, such as MultiSteps, that was added or left out since the state was saved.
+    for outer in (like, held) if path == "state" else ():
+        for name in getattr(outer, "_fields", ()):
+            child = getattr(outer, name)
+            with contextlib.suppress(DtypeDriftError):
+                if tree_util.tree_leaves(child):
+                    if outer is held:
+                        pair(like, child, path)
+                        return f"restore state.{name}"
+                    pair(child, held, path)
+                    return f"restore opt.init(params)._replace({name}=state)"
     if is_placed:
         return f"load a list of {len(names)}"
     return f"load a dict of {_listed(names)}"

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._autocast.plan import Plan
 from .._costs.costs import Work
@@ -13,6 +13,14 @@ from .._source.origin import Origin
 from . import text
 from .curve import PlanSearch
 from .rows import Decisions, Fixed, LineLoss, OutputError, PlainRun, Scaled, left, plain
+
+# Names that a report had before its release, and what has their values.
+_MOVED = {
+    **{name: f"run.{name}" for name in PlainRun._fields},
+    **{"mended": "fixed.error", "price": "fixed.price", "flipped": "decisions.share"},
+    **{"unmoved": "outputs[path].unmoved", "vanishing": "outputs[path].vanishes"},
+    **{"costs": "work.costs"},
+}
 
 
 @public
@@ -79,6 +87,13 @@ class PrecisionReport:
     def headline(self) -> str:
         """How it went: in one sentence, and in one before it on a reference."""
         return text.headline(self)
+
+    if not TYPE_CHECKING:  # so that type checkers see no name beside these
+
+        def __getattr__(self, name: str) -> Any:
+            what = f"A PrecisionReport has no attribute {name!r}."
+            instead = f" Use report.{_MOVED[name]}." if name in _MOVED else ""
+            raise AttributeError(what + instead, name=name, obj=self)
 
     def __str__(self) -> str:
         return "\n".join(text.report(self))

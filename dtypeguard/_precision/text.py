@@ -137,12 +137,13 @@ def _with_fix(it: Report) -> str:
     count = len(it.fix)
     place = it.fix[0].place.partition(",")[0]  # a cast of dtypeguard has its path behind it
     lines = place if count == 1 else f"these {count} lines"
-    (error, price), (wide, _, tolerance, device, *_) = it.fixed, it.run
-    how = f"in {wide}" if device is None else "at a higher precision"
+    wide, tolerance, error = it.run.wide, it.run.tolerance, it.fixed.error
+    is_own = it.run.matmul_precision is None
+    how = f"in {wide}" if is_own else "at a higher precision"
     text = f"With {lines} {how} it is {percent(error)}"
-    if price > _MOSTLY and device is None:
+    if it.fixed.price > _MOSTLY and is_own:
         but = ", but so" if makes_all_wide(it) else ", and"
-        text += f"{but} {percent(price)} of the matrix products become {wide}"
+        text += f"{but} {percent(it.fixed.price)} of the matrix products become {wide}"
     if tolerance is None:
         return f"{text}."
     if error <= tolerance:

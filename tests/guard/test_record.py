@@ -254,7 +254,7 @@ REFUSED = {
     "too few": (
         {"x": (array(), array())},
         {"x": [array()]},
-        r"state\['x'\] +tuple of 2 -> list of 1 +load one of 2",
+        r"state\['x'\] +tuple of 2 -> list of 1 +load a list of 2",
         {"x": [array(), array()]},
     ),
     "another kind in a list for names": (
@@ -289,3 +289,24 @@ def test_the_first_place_that_differs(name):
     assert len(error.value.rows) == 1
     restored = restore(remedy, wanted)
     assert tree_util.tree_structure(restored) == tree_util.tree_structure(wanted)
+
+
+def test_a_wrapper_that_is_added_to_a_running_job_or_left_out():
+    policy = Policy(compute_dtype=F32, state_dtype="params", rounding="stochastic")
+    adam = optax.adam(1e-3)
+    for inner, outer, field in (
+        (adam, optax.MultiSteps(adam, 2), "inner_opt_state"),
+        (
+            optax.MultiSteps(adam, 2),
+            guard(optax.MultiSteps(adam, 2), policy=policy),
+            "inner_state",
+        ),
+    ):
+        old, first = guard(inner).init(PARAMS), guard(outer).init(PARAMS)
+        remedy = rf"restore opt\.init\(params\)\._replace\({field}=state\)"
+        with pytest.raises(DtypeDriftError, match=remedy):
+            restore(old, record(outer, PARAMS))
+        state = restore(first._replace(**{field: old}), record(outer, PARAMS))
+        with pytest.raises(DtypeDriftError, match=rf"restore state\.{field}\n"):
+            restore(state, record(inner, PARAMS))
+        assert_same(restore(getattr(state, field), record(inner, PARAMS)), old)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_close, assert_same, set_x64
+from helpers import assert_close, assert_same, set_x64, types
 from jax import lax, tree_util
 from jax.test_util import check_grads
 from quadratic import add, make_params
@@ -156,6 +156,8 @@ def test_float64_gradients_that_a_float32_accumulator_rounds():
         params, grads = jnp.zeros(2, F32), jnp.ones(2, F64)
         opt = multi_steps(optax.sgd(0.1), 2)
         match = r"the 64-bit gradients updates to .* write accumulator_dtype=jnp\.float64"
+        counts, ints = jnp.zeros(2, I32), multi_steps(seeing(), 2)
+        ints.update(jnp.ones(2, jnp.int64), ints.init(counts), counts)  # without a word
         with pytest.warns(DtypeGuardWarning, match=match) as caught:
             for _ in range(2):
                 opt.update(grads, opt.init(params), params)
@@ -190,6 +192,25 @@ def test_a_gradient_that_is_none_counts_as_zero(has_grad, mean, wrap):
         assert_close((updates, state), (expected, zero_state), rtol=1e-2)
         assert updates["n"] is None
     assert float(updates["w"][0]) != 0
+
+
+def test_params_that_are_no_numbers_and_a_state_of_python_numbers():
+    """As `eqx.partition` leaves them, and as a loader gives it back."""
+    params = {"w": jnp.ones(3), "key": jax.random.key(0), "f": jnp.sin}
+    opt = multi_steps(seeing(), 2)
+    state = opt.init(params)._replace(mini_step=1, gradient_step=0)
+    updates, new = opt.update({"w": jnp.ones(3), "key": None, "f": None}, state, params)
+    assert types(new) == types(opt.init(params))
+    assert (updates["w"].tolist(), int(new.gradient_step)) == ([0.5] * 3, 1)
+
+
+def test_without_any_gradient_there_is_nothing_to_skip():
+    opt = multi_steps(seeing(), 2, should_skip_update_fn=optax.skip_not_finite)
+    params = {"w": jnp.ones(3)}
+    state = opt.init(params)
+    _, new = opt.update({"w": None}, state, params)
+    assert types(new) == types(state)
+    assert int(new.mini_step) == 1
 
 
 # Extra args ---------------------------------------------------------------------------

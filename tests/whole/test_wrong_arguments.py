@@ -58,6 +58,8 @@ update(fromage(0.1), PARAMS, ...)
     ValueError: needs the params: write update(updates, state, params)
 multi_steps(ADAM, 0)
     ValueError: =0: write 1 or more
+multi_steps(ADAM, 2, should_skip_update_fn=lambda *_: True).init(PARAMS)
+    ValueError: should_skip_update_fn returned True. Return a scalar bool and a tree
 update(multi_steps(ADAM, lambda step: 0), PARAMS, ..., PARAMS)
     ValueError: got every_k_schedule(gradient_step)=0: return a number from 1 up
 update(multi_steps(ADAM, 4), FEWER, ..., PARAMS)

@@ -52,17 +52,19 @@ def test_the_flag_is_the_callers():
 
 
 def test_extra_args():
-    def update(updates, state, params=None, *, value, value_fn):
-        wide = value * value_fn(params)
+    def update(updates, state, params=None, *, value, value_fn, skips):
+        wide = value if skips else value * value_fn(params)  # a bool chooses what is traced
         return updates, State(state.leaf * wide)
 
     opt = optax.GradientTransformationExtraArgs(
         lambda params: State(jnp.zeros((), BF16)), update
     )
     extra_args = {"value": jnp.ones((), BF16), "value_fn": lambda p: jnp.sum(p["w"])}
+    extra_args |= {"skips": False}
     assert audit(opt, struct(BF16), extra_args=extra_args).ok
     report = audit(opt, struct(F32), extra_args=extra_args)
     assert [drift.path for drift in report.drifts] == [".leaf"]
+    assert audit(opt, struct(F32), extra_args=extra_args | {"skips": True}).ok
 
 
 WIDE = jnp.ones(3, F32)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from helpers import needs_record, set_x64
@@ -182,6 +183,28 @@ def test_a_command_runs_under_the_flags_that_a_file_sets(command, script, words,
     script(WIDE, "mine.py")
     found, out, _ = command(words)
     assert (found, "float64" in out) == (code, True)
+
+
+def test_a_script_is_imported_as_under_a_command_line_of_its_own(
+    command, script, monkeypatch
+):
+    """It may read that, and a dataclass looks for its module."""
+    text = """
+        from __future__ import annotations
+        import argparse, dataclasses, optax
+
+        @dataclasses.dataclass
+        class Options:
+            rate: float = 0.1
+
+        argparse.ArgumentParser().parse_args()
+        opt = optax.sgd(Options().rate)
+    """
+    words = "audit its_own.py:opt --params float32"
+    monkeypatch.setattr(sys, "argv", ["dtypeguard", *words.split()])
+    script(text, "its_own.py")
+    assert command(words)[0] == 0
+    assert sys.argv[0] == "dtypeguard"
 
 
 def test_an_audit_runs_under_the_flags_of_the_environment(command, script):

@@ -14,7 +14,14 @@ from helpers import assert_same, in_optax, types
 from jax import tree_util
 from one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
 
-from dtypeguard import DtypeDriftError, Policy, guard, multi_steps, record
+from dtypeguard import (
+    DtypeDriftError,
+    DtypeGuardWarning,
+    Policy,
+    guard,
+    multi_steps,
+    record,
+)
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
@@ -201,6 +208,13 @@ def test_factory_in_inject_hyperparams_and_a_class_as_one():
     assert set(state.hyperparams) >= {"learning_rate", "b1", "b2"}
     _, new_state = opt.update({"w": jnp.ones(3, F32)}, state, params)
     assert types(new_state.inner_state) == types(state.inner_state)
+    # The factory is called in each update, and what it makes warns once.
+    loud = guard(policy=Policy(on_drift="warn"))(optax.adam)
+    opt = optax.inject_hyperparams(loud)(learning_rate=1e-3)
+    with pytest.warns(DtypeGuardWarning, match="changed the dtype of") as caught:
+        for _ in range(2):
+            opt.update({"w": jnp.ones(3, F32)}, state, params)
+    assert len(caught) == 1
     opt = guard(optax.MultiSteps)(optax.identity(), every_k_schedule=1)
     assert isinstance(opt, optax.GradientTransformationExtraArgs)
 

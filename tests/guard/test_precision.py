@@ -337,6 +337,9 @@ def test_reproducible_and_the_same_in_jit_and_scan():
     # The seed is the state's: the policy only starts it.
     first = guard(adam, policy=ALL_BF16).init(params)
     assert_same(other, run(scanned, state=first._replace(rounding_seed=jnp.uint32(1))))
+    # A loader without uint32 gives other integers, which stay so and give the same noise.
+    loaded = first._replace(rounding_seed=jnp.int32(1), rounding_step=jnp.int32(0))
+    assert_same(other.inner_state, run(scanned, state=loaded).inner_state)
 
 
 @third_party

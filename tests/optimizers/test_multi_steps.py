@@ -156,6 +156,8 @@ def test_float64_gradients_that_a_float32_accumulator_rounds():
         params, grads = jnp.zeros(2, F32), jnp.ones(2, F64)
         opt = multi_steps(optax.sgd(0.1), 2)
         match = r"the 64-bit gradients updates to .* write accumulator_dtype=jnp\.float64"
+        counts, ints = jnp.zeros(2, I32), multi_steps(seeing(), 2)
+        ints.update(jnp.ones(2, jnp.int64), ints.init(counts), counts)  # without a word
         with pytest.warns(DtypeGuardWarning, match=match) as caught:
             for _ in range(2):
                 opt.update(grads, opt.init(params), params)

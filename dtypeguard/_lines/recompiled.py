@@ -103,7 +103,7 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     is_returned = back is not None and back.type == new
     if begun is None and old.is_weak and path == parameter(path):
         begun = before.caller
-    why = back.why if back and is_returned else now.why(path)
+    why = back.why if back and is_returned else now.why(path, before)
     why = why._replace(begun=begun)
     begins = f"begins as {old}", begun
     rest = (f"becomes {new}", why.origin), (f"because of {new}", why.cause)

@@ -6,6 +6,7 @@ import os
 import sys
 import tomllib
 
+from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
 from .._lock.check import Locked, LockError, compared, data_of_cause, text_of
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
     with RECORD, to_stderr, x64:  # a script may print
         call = Reader(options).call()
-        with call.running(LockError):
+        with call.running(LockError, PlanError):
             try:
                 now = lock_of(*call[2:], path)
             except TraceFailed as failed:

@@ -161,8 +161,10 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
     note = _found(call, [(_label(x, site), x) for x in refused])
     is_lost = is_installed(site.file) and note and not any(x.why.root for x in note.leaves)
-    # What the user's call holds.
-    return (find_checked(failure, about) if is_lost else None) or note
+    users = find_checked(failure, about) if is_lost and about.wanted is None else None
+    # Ints beside floats, or one type alone, may be no part of what a package refuses.
+    held = {x.dtypes[-1] for x in users.leaves} if users else ()
+    return users if len(held) > 1 == len({*map(kind, held)}) else note
 
 
 def find_checked(failure: Failure, about: Complaint) -> Finding | None:

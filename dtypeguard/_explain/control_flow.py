@@ -57,7 +57,8 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         arrays = [x for x in first if not is_python_number(x)]
         is_shared = any(x is y for x in arrays for y in others)
         begun = None if is_shared or not first else _begun(first[0], drift.path)
-        begun = begun or (call.line if len(arrays) < len(first) else None)  # written there
+        is_written = len(arrays) < len(first) and failure.sites[-1].writes(first[0])
+        begun = begun or (call.line if is_written else None)
         why = Why(origin, drift.cause, begun)
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
         found.append(leaf._replace(is_of_first=is_shared or _is_of_first(leaf, call)))
@@ -93,10 +94,8 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return True
     if why.origin.is_of_optimizer or why.cause is None:  # the user's own cast
         return False
-    if rank(old) != rank(new):
-        return rank(new) > rank(old)
     have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
-    return have[0] <= have[1]
+    return (rank(old), have[0]) <= (rank(new), have[1])
 
 
 def _begun(first: Leaf, path: str) -> Origin | None:
@@ -124,8 +123,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
             differing.append((number, items))
     # JAX names all of one branch that differ.
     paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
-    if len(paths) != len(differing):
-        paths = [f"[{number}]" for number, _ in differing]
+    paths = paths if len(paths) == len(differing) else [f"[{n}]" for n, _ in differing]
     for path, (number, items) in zip(paths, differing):
         for name, results, what in items:
             why, kept = results.lines(number, what)

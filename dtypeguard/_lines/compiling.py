@@ -147,11 +147,11 @@ class Compiled(NamedTuple):
         kind = lambda x: x.shown if x.is_object else x.known[0] if not x.type else None
         return {path: kind(part) for path, part in self.parts.items()}
 
-    def why(self, path: str) -> Why:
-        """The lines that made a leaf, but for the call itself."""
-        made = self.parts[path].made
+    def why(self, path: str, before: "Compiled | None" = None) -> Why:
+        """The lines that made a leaf, but for a call that was there before."""
+        made, line = self.parts[path].made, str((before or self).caller)
         why = made.why() if made else Why()
-        is_called = why.root and self.caller and str(why.root.users) == str(self.caller)
+        is_called = why.root and str(why.root.users) == str(self.caller) == line
         return Why() if is_called else why
 
 

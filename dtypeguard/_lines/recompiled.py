@@ -103,7 +103,7 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     is_returned = back is not None and back.type == new
     if begun is None and old.is_weak and path == parameter(path):
         begun = before.caller
-    why = back.why if back and is_returned else now.why(path)
+    why = back.why if back and is_returned else now.why(path, before)
     why = why._replace(begun=begun)
     begins = f"begins as {old}", begun
     rest = (f"becomes {new}", why.origin), (f"because of {new}", why.cause)
@@ -189,11 +189,8 @@ class Compilations:
         for each in self.changed():
             lines.append(f"{begin} {each.name} was compiled {each.times} times.")
             lines += each.text(is_whole)
-        for names in self._new.values():
-            if (times := len(names)) > _OFTEN:
-                lines.append(
-                    f"{begin} {names[0]} was compiled {times} times, because {_NEW}"
-                )
+        often, why = [x for x in self._new.values() if len(x) > _OFTEN], f"because {_NEW}"
+        lines += [f"{begin} {x[0]} was compiled {len(x)} times, {why}" for x in often]
         return lines
 
     def changed(self) -> Sequence[Recompiled]:

@@ -42,6 +42,11 @@ class Site(NamedTuple):
         text = ast.unparse(node) if node is not None else ""
         return text if len(text) <= _LONG else ""
 
+    def writes(self, number: object) -> bool:
+        """Whether a number stands in the call itself."""
+        nodes = ast.walk(self.node or ast.Pass())
+        return repr(number) in [repr(getattr(x, "value", None)) for x in nodes]
+
 
 def sites(trace: TracebackType | None) -> list[Site]:
     """The lines that an error passed through outside JAX, outside in."""

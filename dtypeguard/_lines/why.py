@@ -124,11 +124,10 @@ def read_on(line: Origin, matches: Matches) -> Origin | None:
     """The line that made the one array with a property that a line has read."""
     made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
     found = [each.why() for each in made if matches(_scalar(each.type[0]))]
-    if any(why.is_earlier for why in found):  # it may be that one
-        return None
+    is_known = not any(why.is_earlier for why in found)  # else it may be that one
     roots = [why.root for why in found]
     others = {x.users: x for x in roots if x and x.users.line != line.line}
-    return others.popitem()[1] if len(others) == 1 else None
+    return others.popitem()[1] if is_known and len(others) == 1 else None
 
 
 def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:

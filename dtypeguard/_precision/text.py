@@ -142,7 +142,7 @@ def _with_fix(it: Report) -> str:
     how = f"in {wide}" if is_own else "at a higher precision"
     text = f"With {lines} {how} it is {percent(error)}"
     if it.fixed.price > _MOSTLY and is_own:
-        but = ", but so" if makes_all_wide(it) else ", and"
+        but = ", but then" if makes_all_wide(it) else ", and"
         text += f"{but} {percent(it.fixed.price)} of the matrix products become {wide}"
     if tolerance is None:
         return f"{text}."

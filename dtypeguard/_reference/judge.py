@@ -154,8 +154,10 @@ class Judge:
             if best <= _EXPLAINS:
                 hides = formats == self._formats and not self._exact[n]
                 return self._made(n, array, best, hides=hides)
-        if self._single and self._single.of_array(n, given).verdict == "rounding":
-            return self._made(n, array, 0.0)
+        if (single := self._single) is not None:  # unless it takes another way there
+            apart = self._beyond(self.written, n, _difference(single.truth[n], truth))
+            if apart <= _EXPLAINS and single.of_array(n, given).verdict == "rounding":
+                return self._made(n, array, 0.0)
         why = ""
         if best > _FAR and (device := self._device_of(n, off)):
             why = (

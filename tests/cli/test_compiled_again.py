@@ -15,6 +15,21 @@ IS_RECORDED = sys.version_info >= (3, 12)
 # Scripts, each with parts of its list in their order. {mark} is the line that ends with
 # `# mark`; what follows a `|` is there only if values are recorded.
 LISTED = {
+    "made in the call": (
+        """
+        import jax, jax.numpy as jnp
+
+        total = jax.jit(lambda x: x.sum())
+        half = jnp.ones(3, jnp.bfloat16)
+        total(half)
+        total(half.astype(jnp.float32))  # the cast
+        """,
+        [
+            "x  bfloat16 -> float32",
+            "|becomes float32 {the cast}",
+            "|Cast it at {the cast}: x.astype(jnp.bfloat16).",
+        ],
+    ),
     "an optimizer": (
         """
         import jax, jax.numpy as jnp, optax

@@ -70,6 +70,8 @@ mapped = jax.vmap(lambda c, x, y: c)
 inputs, shapes = lambda: (x, x), lambda: (x, jax.ShapeDtypeStruct((3,), x.dtype))
 none, empty, no_array, static = lambda: None, lambda: {}, lambda: ([], ""), lambda: ([], x)
 few, many, misnamed = lambda: x, lambda: (x, x, x), lambda: {"c": x, "y": x}
+import dtypeguard
+planned = dtypeguard.autocast(loss, {"mine.py:lost": "float32"})
 """
 WRONG = """
  | required: command. Write for example: dtypeguard audit optax:adam
@@ -118,6 +120,7 @@ precision :throws --inputs :inputs | with GeneratorExit: mine.py:36
 precision :loss --inputs :inputs --reference :exits | with SystemExit: 0 mine.py:33
 precision :loss --inputs :inputs --reference :lazy.f | with SystemExit: 0 mine.py:33
 lock :exits --inputs :inputs --check none.lock | with SystemExit: 0 mine.py:33
+lock :planned --inputs :inputs | dtypeguard lock: 1 of 1 entries of the plan match
 audit :step --inputs :inputs --params bf16 | --params is for an optimizer
 audit :step --carry 1 | --carry is for a step
 audit :step --inputs :inputs --carry stat | (c, x). Write the position or the name

@@ -80,6 +80,15 @@ def a_number_in_the_call_of_a_loop():
     return lax.fori_loop(0, 4, body, (0, XS))  # first
 
 
+@noted("begin", ("= 5", "= jnp.full(3, 5.0)"))
+def a_number_that_the_call_of_a_loop_does_not_hold():
+    state = {"x": XS}
+    state["n"] = 5
+    state["n"] = state["n"]
+    body = lambda i, carry: {"n": carry["n"] - carry["x"][i], "x": carry["x"]}  # first
+    return lax.fori_loop(0, 4, body, state)  # not
+
+
 @noted("begin", ("jnp.zeros(3, BF16)", "jnp.zeros(3, F32)"))
 def an_average_with_a_computed_decay():
     def body(carry, x):
@@ -314,6 +323,15 @@ def a_call_in_a_package_of_what_it_has_made_of_a_tree():
     state = {"a": jnp.ones(3, BF16)}  # first
     state["b"] = jnp.ones(3)
     return names["choose"](state)
+
+
+@noted("", checked=False)
+def a_call_in_a_package_that_refuses_what_it_has_made_itself():
+    names = {"lax": lax}
+    text = "choose = lambda x: x[1 * x]"
+    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    rewards = jnp.ones(3)  # not
+    return names["choose"](rewards)
 
 
 @noted("begin", ("jnp.ones(3)", "jnp.ones(3, int)"), checked=False)

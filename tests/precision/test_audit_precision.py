@@ -224,5 +224,5 @@ def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
     report = audit_precision(f, weights, normal(9, 64, 32))
     first, *rest = str(report).splitlines()
     assert f"With {report.fix[0].place} in float32" in first
-    assert "but so 100% of the matrix products become float32" in first
+    assert "but then 100% of the matrix products become float32" in first
     assert not any(line.startswith("Compute") for line in rest)

@@ -78,6 +78,15 @@ def test_a_function_that_asks_for_its_dtype_is_judged_in_that():
             assert verdicts(of_dtype, (x,), reference) == {"": verdict}
 
 
+def test_what_goes_wrong_in_bfloat16_alone_differs():
+    """Traced in float32, the function is right, and is another one."""
+    f = lambda x: jnp.cumsum(x[::-1] if x.dtype == BF16 else x, dtype=F32)
+    x = X.astype(BF16)
+    right = np.cumsum(np.asarray(x, np.float32))
+    assert verdicts(f, (x,), right) == {"": "differs"}
+    assert verdicts(f, (x,), f(x)) == {"": "rounding"}
+
+
 def odd(x):
     return {
         "exact": x * 2,

@@ -57,7 +57,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         arrays = [x for x in first if not is_python_number(x)]
         is_shared = any(x is y for x in arrays for y in others)
         begun = None if is_shared or not first else _begun(first[0], drift.path)
-        is_written = len(arrays) < len(first) and failure.sites[-1].writes(first[0])
+        is_written = first and not arrays and failure.sites[-1].writes(first[0])
         begun = begun or (call.line if is_written else None)
         why = Why(origin, drift.cause, begun)
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)

@@ -27,8 +27,8 @@ GUARDS = str(pathlib.Path(dtypeguard.__file__).parent / "_guard")
 def counted(step, *args, **kwargs):
     """What a step returns, and whether a guard took its carry apart.
 
-    Where it did, dozens of the guards' functions were called, else a few. Others may be, such
-    as those that JAX tells of what it compiles once another test has asked for that.
+    Where it did, dozens of the guards' functions were called, else a few. Others may be,
+    such as those that JAX tells of what it compiles once another test has asked for that.
     """
     calls = []
 

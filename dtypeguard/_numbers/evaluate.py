@@ -39,7 +39,7 @@ def evaluate_in(
     if eqn.params.get("preferred_element_type", 0) is None and is_float(
         eqn.outvars[0].aval
     ):
-        # A convolution, whose result has otherwise the dtype of its operands.
+        # A ragged product, whose result has otherwise the dtype of its operands.
         eqn = eqn.replace(params={**eqn.params, "preferred_element_type": result})
     return evaluate(eqn, given, lambda x: result if kind(x) == "float" else x)
 
@@ -56,22 +56,19 @@ def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, An
     """A `dot_general` or a convolution as XLA can run it.
 
     On a CPU, it refuses some of the first in bfloat16 with a float32 result, by the layout
-    that it gives them; of two matrices those into which it moves a transposition.
+    that it gives them: float32 copies have the same numbers. Two matrices need none where
+    the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
     wide, result = np.dtype("float32"), params["preferred_element_type"]
     is_as_given = result == operands[0].dtype or result != wide
     is_as_given = is_as_given or primitive.name != "dot_general"
     if is_as_given or jax.default_backend() != "cpu":
         return primitive.bind(*operands, **params)
-    # What `vmap` maps has more axes than it shows.
+    # What `vmap` maps has more axes than it shows. If it maps later, as around an inner jit,
+    # a first matrix that is multiplied by columns is refused.
     are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)
-    (axes, others), batches = params["dimension_numbers"]
-    if are_matrices and not batches[0]:
-        left, right = operands
-        if axes == (0,):  # what is mapped later is refused
-            left, axes = lax.transpose(left, (1, 0)), (1,)
-        params = params | {"dimension_numbers": ((axes, others), batches)}
-        made = primitive.bind(*lax.optimization_barrier((left, right)), **params)
+    if are_matrices and params["dimension_numbers"][0][0] == (1,):
+        made = primitive.bind(*lax.optimization_barrier((*operands,)), **params)
         return lax.optimization_barrier(made)
     return primitive.bind(*(as_dtype(each, wide) for each in operands), **params)
 

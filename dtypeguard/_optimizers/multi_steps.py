@@ -221,8 +221,9 @@ def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
     """Warns of 64-bit gradients that an accumulator of fewer bits rounds."""
     is_real = lambda grad: is_wide(grad) and kind(grad.dtype) != "int"
     rounds = lambda acc, grad: is_real(grad) and not is_wide(acc)
-    rounded = by_path(tree_util.tree_map(rounds, sums, updates))
-    for path in [path for path in rounded if rounded[path]][:1]:
+    rounded = tree_util.tree_map(rounds, sums, updates)
+    if any(tree_util.tree_leaves(rounded)):  # paths are made for the warning alone
+        path = next(path for path, is_rounded in by_path(rounded).items() if is_rounded)
         warn(
             f"multi_steps rounds the 64-bit gradients updates{path} to its accumulator: "
             "write accumulator_dtype=jnp.float64, or cast the gradients to 32 bits."

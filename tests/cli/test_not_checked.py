@@ -10,8 +10,8 @@ from helpers import child_variables
 pytestmark = pytest.mark.third_party
 
 SCRIPT = """
-import functools, os
-import jax, jax.numpy as jnp, optax
+import os
+import jax.numpy as jnp, optax
 
 def interrupts():
     raise KeyboardInterrupt(1)
@@ -26,20 +26,6 @@ def forks():
     assert os.waitpid(child, 0)[1] == 0
     return optax.sgd(0.1)
 
-def with_a_key(f):
-    @functools.wraps(f)
-    def step(*args):
-        return f(*args, key=jax.random.key(0))
-    return step
-
-@with_a_key
-def disagrees(c, x, key):
-    return c + jnp.ones(4)
-
-@with_a_key
-def raises(c, x, key):
-    raise TypeError("its own")
-
 inputs = lambda: (jnp.ones(3), jnp.ones(3))
 """
 
@@ -47,17 +33,6 @@ inputs = lambda: (jnp.ones(3), jnp.ones(3))
 def test_interrupting_a_command_ends_it(command):
     with pytest.raises(KeyboardInterrupt, match="1"):
         command("audit :interrupts")
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [(":disagrees", "(3,) and (4,) disagree"), (":raises", "TypeError: its own")],
-)
-def test_a_wrapper_may_add_arguments(target, message, command):
-    """Then the inputs are not what is wrong, whatever the function inside takes."""
-    code, out, err = command(f"audit {target} --inputs :inputs")
-    assert (code, err) == (1, "")
-    assert message in out
 
 
 def test_an_exit_that_nothing_catches_is_as_before_then(command):

@@ -66,6 +66,14 @@ def with_a_key(f):
 def carries(c, x, key):
     return jnp.sum(c), c, c
 
+@with_a_key
+def disagrees(c, x, key):
+    return c + jnp.ones(4)
+
+@with_a_key
+def errs(c, x, key):
+    raise TypeError("its own")
+
 mapped = jax.vmap(lambda c, x, y: c)
 inputs, shapes = lambda: (x, x), lambda: (x, jax.ShapeDtypeStruct((3,), x.dtype))
 none, empty, no_array, static = lambda: None, lambda: {}, lambda: ([], ""), lambda: ([], x)
@@ -175,6 +183,17 @@ def test_wrong_usage(words, message, command, folder):
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
     assert [file.name for file in folder.glob("*") if file.is_file()] == ["mine.py"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [(":disagrees", "(3,) and (4,) disagree"), (":errs", "TypeError: its own")],
+)
+def test_a_wrapper_may_add_arguments(target, message, command):
+    """Then the inputs are not what is wrong, whatever the function inside takes."""
+    code, out, err = command(f"audit {target} --inputs :inputs")
+    assert (code, err) == (1, "")
+    assert message in out
 
 
 def test_help_shows_at_most_forty_options_and_every_status(capsys):

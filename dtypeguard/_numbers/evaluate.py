@@ -64,8 +64,8 @@ def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, An
     is_as_given = is_as_given or primitive.name != "dot_general"
     if is_as_given or jax.default_backend() != "cpu":
         return primitive.bind(*operands, **params)
-    # What `vmap` maps has more axes than it shows. If it maps later, as around an inner jit,
-    # a first matrix that is multiplied by columns is refused.
+    # What `vmap` maps has more axes than it shows. If it maps later, as around an inner
+    # jit, a first matrix that is multiplied by columns is refused.
     are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)
     if are_matrices and params["dimension_numbers"][0][0] == (1,):
         made = primitive.bind(*lax.optimization_barrier((*operands,)), **params)

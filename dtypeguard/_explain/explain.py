@@ -112,12 +112,15 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(error: BaseException, is_whole: bool = False) -> None:
+def explain_error(
+    error: BaseException, is_whole: bool = False, advice: str = ""
+) -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
+        advice: a sentence for notes in which the line of a value is missing.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
@@ -125,7 +128,7 @@ def explain_error(error: BaseException, is_whole: bool = False) -> None:
         if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (finding := _finding(part)) is not None:
-                    part.add_note(text_of(finding, is_whole))
+                    part.add_note(text_of(finding, is_whole, advice))
                     part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
     TRACED.clear()
 

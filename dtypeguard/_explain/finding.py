@@ -57,6 +57,17 @@ class RefusedLeaf(NamedTuple):
         return old != new and kind(old) is not None and fits(old, new)
 
     @property
+    def lacks_line(self) -> bool:
+        """Whether a line of it is not known: a branch returns what it has cast itself."""
+        is_carried = len(self.values) > 1
+        is_forced = self.why.is_promoted or is_carried
+        return (
+            self.why.origin is None
+            or (is_carried and self.why.begun is None)
+            or (is_forced and self.why.cause is None and not self.branch)
+        )
+
+    @property
     def is_reshaped(self) -> bool:
         """Whether the values differ in their shapes."""
         return len({np.shape(value) for value in self.values}) > 1

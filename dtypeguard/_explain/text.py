@@ -44,12 +44,13 @@ def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
     )
 
 
-def text_of(finding: Finding, is_whole: bool = False) -> str:
+def text_of(finding: Finding, is_whole: bool = False, advice: str = "") -> str:
     """The note.
 
     Args:
         finding: what it says.
         is_whole: whether to list every leaf. Otherwise the note fits on a screen.
+        advice: a sentence that says how to have missing lines recorded.
     """
     key = lambda leaf: leaf.path if leaf.branch else leaf.number
     groups = grouped(grouped(finding.leaves, key), _key)
@@ -63,6 +64,8 @@ def text_of(finding: Finding, is_whole: bool = False) -> str:
     lines += and_more(max(len(groups) - most, 0))
     if sys.version_info < (3, 12):
         lines.append("(Python 3.12 and later record lines, and name more of them.)")
+    elif advice and any(leaf.lacks_line for leaf in finding.leaves):
+        lines.append(advice)
     note = [
         f"dtypeguard: {finding.headline}",
         *(f"  {x}" for x in lines),

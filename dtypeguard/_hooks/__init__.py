@@ -17,10 +17,15 @@ def recording() -> contextlib.AbstractContextManager[object]:
     return RECORD
 
 
-def explain(error: BaseException | None) -> None:
-    """Adds the notes to an error, if JAX is imported; says nothing if that fails."""
+def explain(error: BaseException | None, advice: str = "") -> None:
+    """Adds the notes to an error, if JAX is imported; says nothing if that fails.
+
+    Args:
+        error: any, or None.
+        advice: a sentence for notes in which the line of a value is missing.
+    """
     if isinstance(error, Exception) and "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
             from .._explain.explain import explain_error
 
-            explain_error(error)
+            explain_error(error, advice=advice)

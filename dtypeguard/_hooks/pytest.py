@@ -13,21 +13,28 @@ import pytest
 from . import explain, recording
 
 _OPTION, _DEFAULT, _HIDDEN = "jax_traceback_filtering", "auto", "tracebackhide"
-_VARIABLE, _RECORD = "DTYPEGUARD_UPDATE", "dtypeguard_record"
+_VARIABLE = "DTYPEGUARD_UPDATE"
+# The names of the option and of the setting that have lines recorded.
+_RECORD_OPTION, _RECORD_SETTING = "--dtypeguard-record", "dtypeguard_record"
+_ADVICE = f"(pytest {_RECORD_OPTION} records lines, and names more of them.)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option that writes locks, and the one that records nothing."""
-    parser.getgroup("dtypeguard").addoption(
+    """Adds the options that write locks and record lines."""
+    group = parser.getgroup("dtypeguard")
+    group.addoption(
         "--dtypeguard-lock-update",
         action="store_true",
         help=f"have check_lock write its files anew, as with {_VARIABLE}=1",
     )
+    group.addoption(
+        _RECORD_OPTION,
+        action="store_true",
+        help="record the lines that make arrays (Python 3.12 and later), which the notes on "
+        f"errors about types then name; always with {_RECORD_SETTING} = true",
+    )
     parser.addini(
-        _RECORD,
-        type="bool",
-        default=True,
-        help="record the lines that make arrays, for the notes on errors",
+        _RECORD_SETTING, type="bool", default=False, help=f"as with {_RECORD_OPTION}"
     )
 
 
@@ -39,10 +46,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(patch.undo)
 
 
+def _is_recorded(config: pytest.Config) -> bool:
+    return config.getoption(_RECORD_OPTION) or config.getini(_RECORD_SETTING)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Has the lines that make arrays recorded, once JAX is imported."""
-    with recording() if item.config.getini(_RECORD) else contextlib.nullcontext():
+    """Has the lines that make arrays recorded, where that is asked for.
+
+    `sys.monitoring` slows what runs, and most projects that have dtypeguard beside them
+    never fail over types.
+    """
+    with recording() if _is_recorded(item.config) else contextlib.nullcontext():
         return (yield)
 
 
@@ -68,7 +83,7 @@ pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 
 
 @pytest.hookimpl
-def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> None:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Adds the note to the error that ends a test or a fixture."""
     if call.excinfo is not None:
-        explain(call.excinfo.value)
+        explain(call.excinfo.value, "" if _is_recorded(item.config) else _ADVICE)

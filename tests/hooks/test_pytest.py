@@ -41,11 +41,22 @@ def project(tmp_path):
     return run
 
 
-def test_what_fails_over_types_ends_with_the_note(project):
-    code, out = project("""
-        import model, pytest, unittest
+@pytest.mark.parametrize(
+    "options", [[], ["--dtypeguard-record"], ["-o", "dtypeguard_record=true"]]
+)
+def test_what_fails_over_types_ends_with_the_note(project, options):
+    """Lines are recorded where that is asked for, and a note names the option."""
+    can_record = sys.version_info >= (3, 12)
+    is_recorded = can_record and bool(options)
+    tools = 1 if is_recorded else 0
+    code, out = project(
+        f"""
+        import model, pytest, sys, unittest
 
         def test_it():
+            monitoring = getattr(sys, "monitoring", None)
+            tools = map(monitoring.get_tool, range(6)) if monitoring else ()
+            assert [*tools].count("dtypeguard") == {tools}
             model.run()
 
         @pytest.fixture
@@ -57,13 +68,18 @@ def test_what_fails_over_types_ends_with_the_note(project):
         class TestIt(unittest.TestCase):
             def test_it(self):
                 model.run()
-    """)
+        """,
+        *options,
+    )
     assert code == 1
     assert len(re.findall(NOTE, out, re.MULTILINE)) == 3
-    forced = r".*\n.*because of \w+ +model.py:5 " if sys.version_info >= (3, 12) else ""
+    forced = r".*\n.*because of \w+ +model.py:5 " if is_recorded else ""
     # Lines of the failure alone: in CI, pytest's summary has them again.
     becomes = rf"^E +becomes \w+ +model.py:6 {forced}"
     assert len(re.findall(becomes, out, re.MULTILINE)) == 3
+    advice = r"^E +\(pytest --dtypeguard-record records lines, and names more of them\.\)$"
+    has_advice = can_record and not options
+    assert len(re.findall(advice, out, re.MULTILINE)) == 3 * has_advice
     assert "site-packages" not in out  # JAX's frames are hidden
 
 

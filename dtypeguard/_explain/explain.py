@@ -112,9 +112,7 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(
-    error: BaseException, is_whole: bool = False, advice: str = ""
-) -> None:
+def explain_error(error: BaseException, is_whole: bool = False, advice: str = "") -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:

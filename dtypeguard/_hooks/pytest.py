@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         _RECORD_OPTION,
         action="store_true",
-        help="record the lines that make arrays, on Python 3.12 and later, so that notes on "
-        f"errors name them; always with {_RECORD_SETTING} = true",
+        help="record the lines that make arrays (from Python 3.12 on), so that notes on "
+        f"errors name them; in every run with {_RECORD_SETTING} = true",
     )
     parser.addini(
         _RECORD_SETTING, type="bool", default=False, help=f"as with {_RECORD_OPTION}"

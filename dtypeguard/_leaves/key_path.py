@@ -1,0 +1,93 @@
+"""Paths of leaves: JAX's tuples of keys until they are printed."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+from jax import tree_util
+
+from .types import Key, Leaf, PyTree
+
+KeyPath = tuple[Key, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeName:
+    """The first key of a path: the name of the tree, such as `state` or a parameter."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def key_paths(tree: PyTree, name: str = "") -> list[KeyPath]:
+    """Returns the path of every leaf, after the name of the tree if there is one."""
+    root = (TreeName(name),) if name else ()
+    return [(*root, *path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def by_key_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
+    """Returns the leaves by path, after the name of the tree if there is one."""
+    return dict(zip(key_paths(tree, name), tree_util.tree_leaves(tree)))
+
+
+def path_text(path: KeyPath) -> str:
+    """Returns a path as users read it: `state[0].mu['w']`."""
+    return tree_util.keystr(path)
+
+
+def tree_name(path: KeyPath) -> str:
+    """Returns the name of the tree that a path leads into; empty if it has none."""
+    return path[0].name if path and isinstance(path[0], TreeName) else ""
+
+
+def key_value(key: Key) -> Hashable:
+    """Returns the name, the key or the index that a key of JAX holds."""
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return getattr(key, attribute)
+    return key
+
+
+def path_pattern(path: KeyPath) -> str:
+    """Returns a path with a star for every index and every key of a dict: `[*].mu['*']`."""
+    return "".join(_key_pattern(key) for key in path)
+
+
+def _key_pattern(key: Key) -> str:
+    if isinstance(key, tree_util.SequenceKey):
+        return "[*]"
+    if isinstance(key, tree_util.DictKey):
+        return "['*']" if isinstance(key.key, str) else "[*]"
+    return str(key)
+
+
+def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
+    """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`."""
+    depth = _common_depth(paths)
+    holders = []
+    for path in paths:
+        holder = path_text(path[: depth + 1])
+        if holder not in holders:
+            holders.append(holder)
+    if len(holders) > most:
+        holders = [path_text(paths[0][:depth])]
+    names = joined(holders)
+    return f"{len(paths)} leaves of {names}" if names else f"{len(paths)} leaves"
+
+
+def _common_depth(paths: Sequence[KeyPath]) -> int:
+    """Returns the number of keys with which all paths begin."""
+    depth = 0
+    for keys in zip(*paths):
+        if any(key != keys[0] for key in keys):
+            break
+        depth += 1
+    return depth
+
+
+def joined(names: Sequence[str]) -> str:
+    """Returns names as a sentence lists them: `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"

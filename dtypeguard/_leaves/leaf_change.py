@@ -1,0 +1,77 @@
+"""What became of a leaf: one record, which is printed at the end."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from jax import tree_util
+
+from .errors import Row
+from .key_path import KeyPath, TreeName, by_key_path, path_text
+from .leaf_type import LeafType, leaf_type
+from .types import Leaf, PyTree
+
+ABSENT = "(absent)"
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafChange:
+    """A leaf before and after a call.
+
+    Attributes:
+        path: of the leaf, after the name of its tree.
+        before: its type before the call; words for no array, None for no leaf.
+        after: its type after the call, likewise.
+        remedy: what to write instead; empty if there is nothing to say.
+        castable: whether `Policy(casting="unsafe")` casts the leaf back.
+    """
+
+    path: KeyPath
+    before: LeafType | str | None
+    after: LeafType | str | None
+    remedy: str = ""
+    castable: bool = False
+
+    def row(self) -> Row:
+        """Returns the texts of the change, as errors hand them on."""
+        before = ABSENT if self.before is None else str(self.before)
+        after = ABSENT if self.after is None else str(self.after)
+        return Row(path_text(self.path), before, after, self.remedy, self.castable)
+
+
+def type_or_class(leaf: Leaf) -> LeafType | str:
+    """Returns the type of a leaf; for no array, the name of its class."""
+    return leaf_type(leaf) or type(leaf).__name__
+
+
+def leaf_changes(
+    paths: Sequence[KeyPath],
+    before: Iterable[Leaf],
+    after: Iterable[Leaf],
+    remedies: Iterable[str],
+) -> list[LeafChange]:
+    """Returns a change for each leaf that has a remedy."""
+    changes = []
+    for path, old, new, remedy in zip(paths, before, after, remedies):
+        if remedy:
+            types = type_or_class(old), type_or_class(new)
+            changes.append(LeafChange(path, *types, remedy))
+    return changes
+
+
+def tree_changes(
+    name: str, before: PyTree, after: PyTree, remedy: str = ""
+) -> list[LeafChange]:
+    """Returns the leaves of one of two trees alone; both structures if there are none."""
+    old_leaves = by_key_path(before, name)
+    new_leaves = by_key_path(after, name)
+    changes = []
+    for path, leaf in old_leaves.items():
+        if path not in new_leaves:
+            changes.append(LeafChange(path, type_or_class(leaf), None, remedy))
+    for path, leaf in new_leaves.items():
+        if path not in old_leaves:
+            changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
+    if changes:
+        return changes
+    structures = [str(tree_util.tree_structure(tree)) for tree in (before, after)]
+    return [LeafChange((TreeName(name),), *structures, remedy)]

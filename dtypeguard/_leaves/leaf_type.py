@@ -1,0 +1,53 @@
+"""The type of a leaf: one record, which messages print and decisions compare."""
+
+import dataclasses
+
+import numpy as np
+
+from .dtypes import dtype_of, is_weak
+from .types import DType, Leaf
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafType:
+    """The type of an array leaf. Its text is `float32[3]` or `int32[],weak`."""
+
+    dtype: DType
+    weak: bool = False
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.without_weak + (",weak" if self.weak else "")
+
+    @property
+    def without_weak(self) -> str:
+        """The dtype and the shape: `float32[3]`."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def without_shape(self) -> str:
+        """The dtype, and whether it is weak: `float32 (weak)`."""
+        return f"{self.dtype} (weak)" if self.weak else str(self.dtype)
+
+
+def leaf_type(leaf: Leaf) -> LeafType | None:
+    """Returns the type of a leaf; None for a leaf without a dtype, such as a function."""
+    return _type_in(leaf, getattr(leaf, "dtype", dtype_of(leaf)))
+
+
+def traced_type(leaf: Leaf) -> LeafType | None:
+    """Returns the type of a leaf under `jit`: with x64 off, float64 of NumPy is float32."""
+    return _type_in(leaf, dtype_of(leaf) or getattr(leaf, "dtype", None))
+
+
+def _type_in(leaf: Leaf, dtype: DType) -> LeafType | None:
+    if dtype is None:
+        return None
+    # A Python bool promotes like an array: JAX has no weak bools.
+    weak = is_weak(leaf) and not isinstance(leaf, bool)
+    return LeafType(dtype, weak, tuple(np.shape(leaf)))
+
+
+def describe(leaf: Leaf) -> str:
+    """Returns the type of a leaf for a message; for no array, the name of its class."""
+    return str(leaf_type(leaf) or type(leaf).__name__)

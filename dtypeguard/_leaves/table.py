@@ -1,0 +1,128 @@
+"""Tables of messages: leaves that share a cause have one row."""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from .errors import Row
+from .key_path import path_pattern
+from .leaf_change import ABSENT, LeafChange
+from .leaf_type import LeafType
+
+_T = TypeVar("_T")
+
+# Leaves of one cause that have a row each.
+FEW = 3
+# Causes that a message lists.
+CAUSES = 5
+_MOST_ROWS = FEW * CAUSES
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A headline and the changes of leaves below it.
+
+    Its text has a line for all changes that share dtypes, remedy and pattern of path, and
+    ends with `and 3 more kinds` where there are too many for a message.
+    """
+
+    headline: str
+    changes: Sequence[LeafChange]
+
+    def rows(self) -> tuple[Row, ...]:
+        """Returns the texts of every change, for `DtypeDriftError.rows`."""
+        return tuple(change.row() for change in self.changes)
+
+    def __str__(self) -> str:
+        rows = []
+        for group in grouped(self.changes, _kind_of_change):
+            is_listed = len(group) <= FEW and len(self.changes) <= _MOST_ROWS
+            if is_listed or len(group) == 1:
+                rows.extend(change.row() for change in group)
+            else:
+                rows.append(_common_row(group))
+        listed = rows[:_MOST_ROWS]
+        texts = arrows([(row.before, row.after) for row in listed])
+        lines = columns([(row.path, text, row.remedy) for row, text in zip(listed, texts)])
+        lines += and_more(len(rows) - len(listed), "kind")
+        return "\n".join([self.headline, *(f"  {line}" for line in lines)])
+
+
+def _kind_of_change(change: LeafChange) -> Hashable:
+    before = _text_without_shape(change.before)
+    after = _text_without_shape(change.after)
+    return before, after, change.remedy, path_pattern(change.path)
+
+
+def _common_row(changes: Sequence[LeafChange]) -> Row:
+    """Returns one row for changes that share dtypes, remedy and pattern of path."""
+    first = changes[0]
+    path = f"{len(changes)} leaves {path_pattern(first.path)}"
+    if all(x.before == first.before and x.after == first.after for x in changes):
+        return first.row()._replace(path=path)
+    before = _text_without_shape(first.before)
+    return Row(path, before, _text_without_shape(first.after), first.remedy)
+
+
+def _text_without_shape(described: LeafType | str | None) -> str:
+    if isinstance(described, LeafType):
+        return f"{described.dtype},weak" if described.weak else str(described.dtype)
+    return described or ABSENT
+
+
+@dataclasses.dataclass(frozen=True)
+class Causes(Generic[_T]):
+    """Items in groups of one cause, of which a message lists the first.
+
+    Attributes:
+        listed: the groups that a message has room for.
+        count: the number of all groups.
+    """
+
+    listed: list[list[_T]]
+    count: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a message leaves out a group, or leaves of a group."""
+        return self.count > len(self.listed) or any(len(x) > FEW for x in self.listed)
+
+    def rest(self) -> list[str]:
+        """Returns the last line: `and 3 more causes`; nothing if all are listed."""
+        return and_more(self.count - len(self.listed))
+
+
+def causes(
+    items: Iterable[_T], key: Callable[[_T], Hashable], is_whole: bool = False
+) -> Causes[_T]:
+    """Returns the items in groups with equal keys, the first five unless all are asked."""
+    groups = grouped(items, key)
+    return Causes(groups if is_whole else groups[:CAUSES], len(groups))
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """Returns the items with equal keys together, in the order of the first of each."""
+    groups: dict[Hashable, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def and_more(count: int, noun: str = "cause") -> list[str]:
+    """Returns the line `and 3 more causes`; nothing for none."""
+    if count == 0:
+        return []
+    return [f"and {count} more {noun}" + ("s" if count > 1 else "")]
+
+
+def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns `before -> after` for each, with the arrows below each other."""
+    width = max((len(before) for before, _ in changes), default=0)
+    return [f"{before:<{width}} -> {after}" for before, after in changes]
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows as lines with their columns aligned; empty columns are left out."""
+    filled = [column for column in zip(*rows) if any(column)]
+    widths = [max(map(len, column)) for column in filled]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]

@@ -23,7 +23,7 @@ from ._leaves.arguments import (
     required,
     shown,
 )
-from ._leaves.rows import columns
+from ._leaves.table import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared, text_of
 from ._lock.step import lock_of

@@ -6,8 +6,9 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
-from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders
-from .._leaves.rows import arrows, columns, rounding, shown_fields
+from .._leaves.groups import of_holders
+from .._leaves.rows import rounding, shown_fields
+from .._leaves.table import CAUSES, FEW, and_more, arrows, columns, grouped
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why

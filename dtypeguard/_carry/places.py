@@ -11,7 +11,7 @@ from jax import tree_util
 
 from .._leaves.arguments import shown
 from .._leaves.dtypes import dtype_of, fits
-from .._leaves.rows import describe
+from .._leaves.leaf_type import describe
 from .._leaves.types import Args, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
 from .modules import closed, is_in_place
 from .split import DICTS

@@ -14,8 +14,11 @@ from jax import tree_util
 from .._leaves.arguments import is_subtree
 from .._leaves.dtypes import dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, Row, more
-from .._leaves.groups import FEW, short_table
-from .._leaves.rows import ABSENT, describe, paths
+from .._leaves.groups import short_table
+from .._leaves.leaf_change import ABSENT
+from .._leaves.leaf_type import describe
+from .._leaves.rows import paths
+from .._leaves.table import FEW
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 
 # The keys of tuples, lists, and nodes that are registered without keys.

@@ -12,7 +12,8 @@ from jax import tree_util
 from .._carry.split import Snapshot
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import Casts, cast, dtype_of, is_wide_scalar, kind
-from .._leaves.rows import by_path, describe, paths
+from .._leaves.leaf_type import describe
+from .._leaves.rows import by_path, paths
 from .._leaves.types import Convert, DType, Function, Leaf, State, public
 from .._rounding.rounding import round_with
 from .attempts import (

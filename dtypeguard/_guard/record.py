@@ -12,8 +12,10 @@ from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.groups import FEW, and_more, short_table
-from .._leaves.rows import count, describe, paths, rows_of
+from .._leaves.groups import short_table
+from .._leaves.leaf_type import describe
+from .._leaves.rows import count, paths, rows_of
+from .._leaves.table import FEW, and_more
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import pair

@@ -25,17 +25,8 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
-from .._leaves.rows import (
-    Row,
-    by_path,
-    count,
-    describe,
-    lost,
-    paths,
-    return_as,
-    rounding,
-    tree_rows,
-)
+from .._leaves.leaf_type import describe
+from .._leaves.rows import Row, by_path, count, lost, paths, return_as, rounding, tree_rows
 from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
 from .policy import Policy, changes_dtypes, changes_precision
 

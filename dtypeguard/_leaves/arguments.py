@@ -11,7 +11,8 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .groups import short_table
-from .rows import by_path, describe, paths, rows_of, tree_rows
+from .leaf_type import describe
+from .rows import by_path, paths, rows_of, tree_rows
 from .types import Function, Leaf, Params, PyTree, State, Updates
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -2,18 +2,11 @@
 
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from .rows import Row, arrows, columns
+from .rows import Row
+from .table import CAUSES, FEW, and_more, arrows, columns, grouped
 
-_T = TypeVar("_T")
-
-# Leaves of one cause that have a row each.
-FEW = 3
-# Causes that a message lists.
-CAUSES = 5
-_MOST = FEW * CAUSES  # rows of a table
 # A part of a path, as `jax.tree_util.keystr` prints it.
 _PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
 
@@ -35,14 +28,6 @@ def parameter(path: str) -> str:
     return next(iter(keys(path)), "")
 
 
-def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
-    """The items with equal keys together, in the order of the first of each."""
-    groups: dict[Hashable, list[_T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return list(groups.values())
-
-
 def pattern(path: str) -> str:
     """A path with a star for every number and every key: `[*].mu['*']`."""
     path = re.sub(r"""\[(?:'[^']*'|"[^"]*")\]""", "['*']", path)
@@ -60,19 +45,14 @@ def of_holders(paths: Sequence[str]) -> str:
     return f"{len(paths)} leaves{names and f' of {names}'}"
 
 
-def and_more(count: int, what: str = "cause") -> list[str]:
-    """`and 3 more causes`; nothing for none."""
-    return [f"and {count} more {what}{'s' * (count > 1)}"] if count else []
-
-
 def short_table(headline: str, rows: Sequence[Row]) -> str:
     """A headline, and a line for the rows that share types, remedy and pattern of path."""
     key = lambda row: (_dtype(row.before), _dtype(row.after), row.remedy, pattern(row.path))
     shown: list[Row] = []
     for group in grouped(rows, key):
-        is_listed = len(group) <= FEW and len(rows) <= _MOST
+        is_listed = len(group) <= FEW and len(rows) <= FEW * CAUSES
         shown += group if is_listed or len(group) == 1 else [_row_of(group)]
-    listed = shown[:_MOST]
+    listed = shown[: FEW * CAUSES]
     changes = arrows([(row.before, row.after) for row in listed])
     lines = columns([(r.path, change, r.remedy) for r, change in zip(listed, changes)])
     lines += and_more(len(shown) - len(listed), "kind")

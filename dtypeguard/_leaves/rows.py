@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, is_weak, kind
 from .errors import Row
+from .leaf_change import ABSENT
+from .leaf_type import describe
 from .types import Aval, DType, Leaf, PyTree
-
-ABSENT = "(absent)"
 
 
 def paths(tree: PyTree) -> list[str]:
@@ -26,15 +25,6 @@ def by_path(tree: PyTree) -> dict[str, Leaf]:
     """The leaves of a tree, by path."""
     pairs = tree_util.tree_flatten_with_path(tree)[0]
     return {tree_util.keystr(path): leaf for path, leaf in pairs}
-
-
-def describe(leaf: Leaf) -> str:
-    """A leaf as `float32[3]` or `int32[],weak`; the name of its type if it is no array."""
-    dtype = getattr(leaf, "dtype", dtype_of(leaf))
-    if dtype is None:
-        return type(leaf).__name__
-    shape = ",".join(map(str, np.shape(leaf)))
-    return f"{dtype}[{shape}]" + (",weak" if is_weak(leaf) else "")
 
 
 def type_text(aval: Aval) -> str:
@@ -91,19 +81,6 @@ def rows_of(
 def count(rows: Sequence[object]) -> str:
     """`1 leaf`, `2 leaves`."""
     return "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
-
-
-def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
-    """`before -> after`, with the arrows below each other."""
-    width = max((len(before) for before, _ in changes), default=0)
-    return [f"{before:<{width}} -> {after}" for before, after in changes]
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with their columns aligned; empty columns are left out."""
-    filled = [column for column in zip(*rows) if any(column)]
-    widths = [max(map(len, column)) for column in filled]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
 
 
 def dtype_text(dtype: DType) -> str:

@@ -10,7 +10,9 @@ from jax import tree_util
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
-from .._leaves.rows import ABSENT, Type, by_path, describe, paths, tree_rows, type_of
+from .._leaves.leaf_change import ABSENT
+from .._leaves.leaf_type import describe
+from .._leaves.rows import Type, by_path, paths, tree_rows, type_of
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why

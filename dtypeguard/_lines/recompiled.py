@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import fits
-from .._leaves.groups import CAUSES, FEW, and_more, grouped, of_holders, parameter
-from .._leaves.rows import Type, cast_text, columns, lost, return_as
+from .._leaves.groups import of_holders, parameter
+from .._leaves.rows import Type, cast_text, lost, return_as
+from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
 from .._source.origin import Why, callers, release
 from .compiling import Compiled, call_of, compiled

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.rows import columns
+from .._leaves.table import columns
 from .compare import Causes, FunctionChange, LeafChange, LockCause, causes, differences
 from .computations import KINDS, LockEntry
 from .step import TABLES, Lock, TracedStep

@@ -16,7 +16,7 @@ from .._costs.costs import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
-from .._leaves.rows import describe
+from .._leaves.leaf_type import describe
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.measure import Inputs

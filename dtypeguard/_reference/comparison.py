@@ -10,7 +10,8 @@ import numpy as np
 from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.rows import by_path, columns
+from .._leaves.rows import by_path
+from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced

@@ -28,7 +28,8 @@ from .._guard.record import record, restore
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak
-from .._leaves.rows import by_path, describe, tree_rows, type_of
+from .._leaves.leaf_type import describe
+from .._leaves.rows import by_path, tree_rows, type_of
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import jax
 import optax
 
-from dtypeguard._leaves.rows import columns
+from dtypeguard._leaves.table import columns
 
 from .catalog import Unbuilt
 from .sweep import Outcome

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from ._autocast.autocast import autocast as autocast
     from ._autocast.plan import Plan as Plan
     from ._explain.explain import explain as explain
-    from ._guard.guard import guard as guard, strong as strong
+    from ._guard.guard import guard as guard
     from ._guard.guard_step import guard_step as guard_step
     from ._guard.policy import Policy as Policy
     from ._guard.precision import RoundingState as RoundingState
     from ._guard.record import record as record, restore as restore
+    from ._guard.strong import strong as strong
     from ._leaves.errors import (
         DtypeDriftError as DtypeDriftError,
         DtypeGuardWarning as DtypeGuardWarning,
@@ -41,11 +42,12 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_autocast.autocast": ("autocast",),
         "_autocast.plan": ("Plan",),
         "_explain.explain": ("explain",),
-        "_guard.guard": ("guard", "strong"),
+        "_guard.guard": ("guard",),
         "_guard.guard_step": ("guard_step",),
         "_guard.policy": ("Policy",),
         "_guard.precision": ("RoundingState",),
         "_guard.record": ("record", "restore"),
+        "_guard.strong": ("strong",),
         "_leaves.errors": ("DtypeDriftError", "DtypeGuardWarning"),
         "_optimizers.fromage": ("FromageState", "fromage"),
         "_optimizers.multi_steps": ("multi_steps",),

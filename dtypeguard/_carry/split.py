@@ -175,6 +175,11 @@ class Snapshot:
         return mapped
 
 
+def map_data(function: Callable[[Leaf], Leaf], tree: PyTree) -> PyTree:
+    """Returns a tree in new containers, with a function applied to each leaf of data."""
+    return Snapshot(tree).map(function).copy()
+
+
 class HeldTree:
     """A Flax NNX object that a step may change in place, and what it held before."""
 

@@ -250,8 +250,7 @@ class _GuardedStep:
             result = self.copy(*args, **kwargs)
         except OVER_TYPES as error:
             call = GuardedCall(self, args, kwargs)
-            with call.attempts:
-                done, result = call.again(error)
+            done, result = call.again(error)
             if not done:
                 raise
             return result

@@ -1,34 +1,49 @@
-"""Wraps a guarded optimizer to compute in one dtype and store the state in another."""
+"""Computes an optimizer's update in one dtype, and stores its state in another."""
 
 import fnmatch
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import tree_util
 
-from .._carry.split import Snapshot
+from .._carry.split import Snapshot, map_data
 from .._leaves.compat import has_float64
-from .._leaves.dtypes import Casts, cast, dtype_of, is_wide_scalar, kind
+from .._leaves.dtypes import (
+    Casts,
+    cast,
+    cast_float,
+    dtype_of,
+    is_wide_scalar,
+    kind,
+    widen_float,
+)
 from .._leaves.leaf_type import describe
 from .._leaves.rows import by_path, paths
-from .._leaves.types import Convert, DType, Function, Leaf, State, public
+from .._leaves.types import DType, Function, Leaf, Params, State, public
 from .._rounding.rounding import round_with
-from .attempts import (
+from .following import (
     Dtypes,
     cast_by_path,
     cast_following,
-    convert_extra_args,
     dtypes_of_init,
-    followed,
+    following_dtypes,
 )
-from .policy import Policy, Unavailable, float_dtype, refuse_blanket
+from .inputs import convert_extra_args
+from .policy import (
+    Policy,
+    Unavailable,
+    changes_precision,
+    float_dtype,
+    refuse_blanket,
+)
 from .settle import settle_updates
 
-# A cast of (leaf, dtype, number of the leaf).
-_Narrow = Callable[[Leaf, DType, int], jax.Array]
+# Scalars are hyperparameters, such as an injected learning rate: 0.999 is 1.0 in bfloat16.
+_NARROWEST_SCALAR = jnp.dtype("float32")
 
 
 @public
@@ -53,151 +68,277 @@ class RoundingState(NamedTuple):
     rounding_step: jax.Array
 
 
-def in_precision(
-    init_inner: Function, update_inner: Function, policy: Policy
-) -> tuple[Function, Function]:
-    """Gives an optimizer its inputs in one dtype and stores its state in another."""
-    stochastic = policy.rounding == "stochastic"
-    computes = policy.compute_dtype is not None
-    widen_state = _at_least(jnp.dtype(policy.compute_dtype if computes else "float32"))
-    widen = widen_state if computes else lambda leaf: leaf
-
-    def init(params):
-        check_available(policy)
-        state = init_inner(Snapshot(params).map(widen).copy())
-        # Optax's `tree_map_params` gives an object in place of the params.
-        has_arrays = any(dtype_of(leaf) for leaf in tree_util.tree_leaves(params))
-        if policy.state_dtype is not None and has_arrays:
-            own = lambda: dtypes_of_init(init_inner, params, may_run=True)
-            following = followed(init_inner, params, _narrowest, widen_state, may_run=True)
-            dtypes = stored_dtypes(policy.state_dtype, state, following, own)
-            state = cast_by_path(state, dtypes)
-        if not stochastic:
-            return state
-        return RoundingState(state, jnp.uint32(policy.seed), jnp.uint32(0))
-
-    def update(updates, state, params=None, **extra_args):
-        check_available(policy)  # before JAX warns of its own casts
-        stored = _inner_state(state, stochastic)
-        like_params = updates if params is None else params
-        seen = cast_following(stored, init_inner, like_params, _narrowest, widen_state)
-
-        wide_updates, wide_params = Snapshot((updates, params)).map(widen).copy()
-        if computes:
-            extra_args = convert_extra_args(extra_args, widen)
-        new_updates, new_state = update_inner(wide_updates, seen, wide_params, extra_args)
-        if computes:
-            given = Snapshot(updates), Snapshot(params)
-            new_updates = settle_updates(new_updates, *given, policy).tree
-        if not stochastic:
-            to_nearest = lambda leaf, dtype, _: cast(leaf, dtype)
-            return new_updates, _store(new_state, seen, stored, to_nearest)
-        # uint32 at first. A loader without it gives other integers, which stay so too.
-        seed, step = (cast(x, dtype_of(x)) for x in state[1:])
-        words = seed, step + step.dtype.type(1)
-        at_random = lambda leaf, dtype, number: round_with(leaf, dtype, (*words, number))
-        new_state = _store(new_state, seen, stored, at_random)
-        return new_updates, RoundingState(new_state, *words)
-
-    return init, update
+def compute_and_store_in(
+    inner: optax.GradientTransformationExtraArgs, policy: Policy
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that computes and stores in the dtypes of a policy."""
+    opt = inner
+    if policy.compute_dtype is not None:
+        opt = compute_in(opt, policy)
+    return store_state(opt, policy, init_in_own_dtypes=inner.init)
 
 
-def _at_least(dtype: DType) -> Convert:
-    """A function that casts a narrower floating leaf to `dtype`, and no other leaf."""
+def compute_in(
+    inner: optax.GradientTransformationExtraArgs, policy: Policy
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that gives `inner` its inputs in `policy.compute_dtype`.
+
+    These are the params, the updates and the floating extra args. Wider ones stay wide.
+    """
+    compute_dtype = jnp.dtype(policy.compute_dtype)
 
     def widen(leaf):
-        held = dtype_of(leaf)
-        narrower = kind(held) == "float" and held.itemsize < dtype.itemsize
-        return cast(leaf, dtype) if narrower else leaf
+        return widen_float(leaf, compute_dtype)
 
-    return widen
+    def init(params):
+        return inner.init(map_data(widen, params))
+
+    def update(updates, state, params=None, **extra_args):
+        new_updates, new_state = inner.update(
+            map_data(widen, updates),
+            state,
+            map_data(widen, params),
+            **convert_extra_args(extra_args, widen),
+        )
+        # `inner` returned them in the dtypes of the wide params.
+        settled = settle_updates(new_updates, updates, params, policy)
+        return settled.tree, new_state
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _narrowest(leaf: Leaf) -> Leaf:
-    """A floating leaf in bfloat16, to compare with in `followed`."""
-    return cast(leaf, jnp.dtype("bfloat16")) if kind(dtype_of(leaf)) == "float" else leaf
+def store_state(
+    inner: optax.GradientTransformationExtraArgs,
+    policy: Policy,
+    init_in_own_dtypes: Function,
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that stores the state in narrower dtypes than it computes.
+
+    `inner` sees the leaves that follow the params in `policy.compute_dtype`, or in float32
+    if the policy has none, because b2 = 0.999 is 1.0 in bfloat16. They are stored in
+    `policy.state_dtype` by `init`, and by an update in the dtypes with which they came in.
+
+    With stochastic rounding, the state is a `RoundingState` around that of `inner`.
+
+    Args:
+        inner: computes in `policy.compute_dtype`, if the policy has one.
+        policy: the policy of the guard.
+        init_in_own_dtypes: an `init` that leaves the params in their own dtypes. It tells
+            which leaves follow the params, and in which dtype `"params"` stores them.
+    """
+    is_stochastic = policy.rounding == "stochastic"
+    compute_dtype = jnp.dtype("float32")
+    if policy.compute_dtype is not None:
+        compute_dtype = jnp.dtype(policy.compute_dtype)
+
+    # A leaf follows the params if `init` makes another dtype of narrowed params than of
+    # widened ones, whatever dtype the params have now.
+    def narrow(leaf):
+        return cast_float(leaf, jnp.dtype("bfloat16"))
+
+    def widen(leaf):
+        return widen_float(leaf, compute_dtype)
+
+    def init(params):
+        state = inner.init(params)
+        if policy.state_dtype is not None and _has_arrays(params):
+            # It may run here: an `init` that looks at values has just run anyway.
+            following = following_dtypes(
+                init_in_own_dtypes, params, narrow, widen, may_run=True
+            )
+            leaves = _floating_leaves(state, following)
+            if policy.state_dtype == "params":
+                wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
+            else:
+                wanted = _wanted_dtypes(policy.state_dtype, leaves)
+            state = cast_by_path(state, _stored_dtypes(policy.state_dtype, leaves, wanted))
+        if not is_stochastic:
+            return state
+        return RoundingState(
+            inner_state=state,
+            rounding_seed=jnp.uint32(policy.seed),
+            rounding_step=jnp.uint32(0),
+        )
+
+    def update(updates, state, params=None, **extra_args):
+        _check_state_type(state, is_stochastic)
+        stored_state = state.inner_state if is_stochastic else state
+        params_or_updates = updates if params is None else params
+        wide_state = cast_following(
+            stored_state, init_in_own_dtypes, params_or_updates, narrow, widen
+        )
+        updates, new_state = inner.update(updates, wide_state, params, **extra_args)
+        if not is_stochastic:
+            return updates, _narrow(new_state, wide_state, stored_state, _to_nearest)
+
+        # uint32 at first. A loader that does not have it gives other integers.
+        seed = cast(state.rounding_seed, dtype_of(state.rounding_seed))
+        step = cast(state.rounding_step, dtype_of(state.rounding_step))
+        new_step = step + step.dtype.type(1)
+
+        def at_random(leaf, dtype, i):
+            return round_with(leaf, dtype, (seed, new_step, i))
+
+        return updates, RoundingState(
+            inner_state=_narrow(new_state, wide_state, stored_state, at_random),
+            rounding_seed=seed,
+            rounding_step=new_step,
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _store(new_state: State, seen: State, stored: State, narrow: _Narrow) -> State:
-    """The new state, with each leaf that was widened back in the dtype that stored it."""
+def _has_arrays(params: Params) -> bool:
+    """Returns whether params are given; `optax.tree_map_params` gives an object instead."""
+    return any(dtype_of(leaf) is not None for leaf in tree_util.tree_leaves(params))
+
+
+def _floating_leaves(state: State, following: Dtypes) -> dict[str, Leaf]:
+    """Returns the floating leaves of a state that follow the params, by path."""
+    leaves = {}
+    for path, leaf in by_path(state).items():
+        if path in following and kind(dtype_of(leaf)) == "float":
+            leaves[path] = leaf
+    return leaves
+
+
+def _to_nearest(leaf: Leaf, dtype: DType, i: int) -> jax.Array:
+    del i
+    return cast(leaf, dtype)
+
+
+def _narrow(
+    new_state: State,
+    wide_state: State,
+    stored_state: State,
+    round_to: Callable[[Leaf, DType, int], jax.Array],
+) -> State:
+    """Returns the new state with each leaf that was widened in its stored dtype.
+
+    Args:
+        new_state: the new state, in the dtypes of `wide_state`.
+        wide_state: the state that the optimizer was given.
+        stored_state: the state as it was stored.
+        round_to: casts a leaf to a dtype, given the number of the leaf as well.
+    """
     leaves = tree_util.tree_leaves(new_state)
+    wide_leaves = tree_util.tree_leaves(wide_state)
+    stored_leaves = tree_util.tree_leaves(stored_state)
     casts = Casts("guard", "state", lambda: paths(new_state))
-    for i, (was_seen, old) in enumerate(zip(*map(tree_util.tree_leaves, (seen, stored)))):
+    for i, (wide, stored) in enumerate(zip(wide_leaves, stored_leaves)):
         # A Python number has no dtype to store it in, not even under `jit`.
-        is_number = not hasattr(old, "dtype") or is_wide_scalar(old)
-        is_as_seen = is_number or dtype_of(was_seen) == dtype_of(old)
-        if not is_as_seen and dtype_of(leaves[i]) is not None:
+        is_number = not hasattr(stored, "dtype") or is_wide_scalar(stored)
+        was_widened = not is_number and dtype_of(wide) != dtype_of(stored)
+        if was_widened and dtype_of(leaves[i]) is not None:
             with casts.of(i, leaves[i]):
-                leaves[i] = narrow(leaves[i], dtype_of(old), i)
+                leaves[i] = round_to(leaves[i], dtype_of(stored), i)
     return Snapshot(new_state).with_leaves(leaves)
 
 
-def _inner_state(state: State, stochastic: bool) -> State:
-    if isinstance(state, RoundingState) == stochastic:
-        return state.inner_state if stochastic else state
-    if not stochastic:
+def _check_state_type(state: State, is_stochastic: bool) -> None:
+    """Raises a `TypeError` for a state that another policy made."""
+    has_rounding = isinstance(state, RoundingState)
+    if has_rounding and not is_stochastic:
         raise TypeError(
             'A policy without rounding="stochastic" got a RoundingState. Give it '
             "state.inner_state."
         )
-    raise TypeError(
-        f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. Wrap a '
-        "state made without it: opt.init(params)._replace(inner_state=state)."
-    )
+    if is_stochastic and not has_rounding:
+        raise TypeError(
+            f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. '
+            "Wrap a state made without it: opt.init(params)._replace(inner_state=state)."
+        )
 
 
-def check_available(policy: Policy) -> None:
-    """Raises `Unavailable` if a policy asks for float64 and JAX has none."""
+def require_float64(
+    inner: optax.GradientTransformationExtraArgs, policy: Policy
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation that raises where a policy asks for float64 in vain.
+
+    JAX itself would compute in float32, with a warning about a cast of the guard's.
+    """
+
+    def init(params):
+        if changes_precision(policy):  # else it is about updates alone
+            _check_float64(policy)
+        return inner.init(params)
+
+    def update(updates, state, params=None, **extra_args):
+        _check_float64(policy)
+        return inner.update(updates, state, params, **extra_args)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _check_float64(policy: Policy) -> None:
     for name in ("compute_dtype", "updates_dtype"):
-        if float_dtype(getattr(policy, name)) == np.float64 and not has_float64():
+        dtype = float_dtype(getattr(policy, name))
+        if dtype == np.float64 and not has_float64():
             raise Unavailable(
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."
             )
 
 
-def stored_dtypes(
-    state_dtype: DType, state: State, following: Collection[str], own: Callable[[], Dtypes]
+def _stored_dtypes(
+    state_dtype: DType, leaves: Mapping[str, Leaf], wanted: Dtypes
 ) -> Dtypes:
-    """The dtype to store each floating leaf in whose path is `following`, by a policy."""
-    leaves = {
-        path: leaf
-        for path, leaf in by_path(state).items()
-        if path in following and kind(dtype_of(leaf)) == "float"
-    }
-    if state_dtype == "params":
-        wanted = own()
-    elif isinstance(state_dtype, dict):
-        wanted = _by_pattern(state_dtype, leaves)
-    else:
-        wanted = dict.fromkeys(leaves, jnp.dtype(state_dtype))
-    stored = {}
+    """Returns the dtype to store each leaf in: the wanted one where that is allowed.
+
+    Args:
+        state_dtype: that of the policy.
+        leaves: the leaves to which it applies, by path.
+        wanted: what it says of each leaf; nothing for those that stay as they are.
+    """
+    dtypes = {}
     for path, leaf in leaves.items():
-        dtype = dtype_of(leaf) if wanted.get(path) is None else wanted[path]
-        is_narrow_scalar = np.ndim(leaf) == 0 and dtype.itemsize < 4
-        stored[path] = jnp.dtype("float32") if is_narrow_scalar else dtype
+        dtype = wanted.get(path)
+        if dtype is None:
+            dtype = dtype_of(leaf)
+        if np.ndim(leaf) == 0 and dtype.itemsize < _NARROWEST_SCALAR.itemsize:
+            dtype = _NARROWEST_SCALAR
         if state_dtype == "params":
-            refuse_blanket(stored[path], given=state_dtype)
-        if stored[path] == np.float64 and not has_float64():
+            refuse_blanket(dtype, given=state_dtype)
+        if dtype == np.float64 and not has_float64():
             raise Unavailable(
-                f"state_dtype={stored[path]} for {path} needs x64: store at most float32, "
-                "or turn on jax_enable_x64."
+                f"state_dtype={dtype} for {path} needs x64: store at most float32, or "
+                "turn on jax_enable_x64."
             )
-    return stored
+        dtypes[path] = dtype
+    return dtypes
 
 
-def _by_pattern(rule: Dtypes, leaves: dict[str, Leaf]) -> Dtypes:
-    # Escape brackets: paths are full of them.
-    matches = lambda path, p: fnmatch.fnmatchcase(path, p.replace("[", "[[]"))
+def _wanted_dtypes(state_dtype: DType, leaves: Mapping[str, Leaf]) -> Dtypes:
+    if isinstance(state_dtype, Mapping):
+        return _dtypes_by_pattern(state_dtype, leaves)
+    return {path: jnp.dtype(state_dtype) for path in leaves}
+
+
+def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[str, Leaf]) -> Dtypes:
+    """Returns the dtype of the first pattern that matches the path of each leaf."""
+    dtypes = {}
+    matching_patterns = set()
+    for path in leaves:
+        matches = [pattern for pattern in rule if _matches(path, pattern)]
+        matching_patterns.update(matches)
+        if matches:
+            dtypes[path] = float_dtype(rule[matches[0]])
     # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
-    idle = [p for p in rule if p != "*" and not any(matches(path, p) for path in leaves)]
+    idle = [p for p in rule if p != "*" and p not in matching_patterns]
     if idle:
-        lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
-        none = "Take them out: no floating leaf of this state follows the params."
-        remedy = "Take them out, or match these paths:" if lines else none
-        raise ValueError(
-            f"state_dtype has patterns that match no leaf: {', '.join(map(repr, idle))}. "
-            + "\n".join([remedy, *lines])
-        )
-    first = lambda path: next((rule[p] for p in rule if matches(path, p)), None)
-    return {path: float_dtype(first(path)) for path in leaves}
+        raise ValueError(_message_of_idle_patterns(idle, leaves))
+    return dtypes
+
+
+def _matches(path: str, pattern: str) -> bool:
+    # Brackets are part of most paths. Only `*` and `?` have a meaning.
+    return fnmatch.fnmatchcase(path, pattern.replace("[", "[[]"))
+
+
+def _message_of_idle_patterns(idle: list[str], leaves: Mapping[str, Leaf]) -> str:
+    names = ", ".join(repr(pattern) for pattern in idle)
+    message = f"state_dtype has patterns that match no leaf: {names}. "
+    if not leaves:
+        return message + "Take them out: no floating leaf of this state follows the params."
+    lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
+    return "\n".join([message + "Take them out, or match these paths:", *lines])

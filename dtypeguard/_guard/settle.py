@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax import tree_util
 
 from .._carry.modules import put_contents
@@ -26,8 +27,26 @@ from .._leaves.dtypes import (
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.groups import short_table
 from .._leaves.leaf_type import describe
-from .._leaves.rows import Row, by_path, count, lost, paths, return_as, rounding, tree_rows
-from .._leaves.types import DType, Leaf, NNXObject, PyTree, PyTreeDef, State, Updates
+from .._leaves.rows import (
+    Row,
+    by_path,
+    count,
+    lost,
+    paths,
+    return_as,
+    rounding,
+    tree_rows,
+)
+from .._leaves.types import (
+    DType,
+    Leaf,
+    NNXObject,
+    Params,
+    PyTree,
+    PyTreeDef,
+    State,
+    Updates,
+)
 from .policy import Policy, changes_dtypes, changes_precision
 
 
@@ -62,39 +81,74 @@ _STATE = Output("state")
 _UPDATES = Output("updates", is_carried=False)
 
 
+def keep_dtypes(
+    inner: optax.GradientTransformationExtraArgs,
+    policy: Policy,
+    warn: Callable[[str], None],
+) -> optax.GradientTransformationExtraArgs:
+    """Returns a transformation whose update gives back the dtypes it was given.
+
+    Optax leaves that to each optimizer: https://github.com/google-deepmind/optax/issues/1207.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        outputs = inner.update(updates, state, params, **extra_args)
+        return settle(outputs, updates, state, params, policy, warn)
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
 def settle(
     outputs: tuple[Updates, State],
-    given: tuple[Snapshot, Snapshot, Snapshot],
+    updates: Updates,
+    state: State,
+    params: Params,
     policy: Policy,
     warn: Callable[[str], None],
 ) -> tuple[Updates, State]:
-    """Casts new updates and state to the types of the given updates, state and params."""
-    (new_updates, new_state), (updates, state, params) = outputs, given
-    if tree_util.tree_structure(new_state) != state.treedef:
+    """Returns new updates and state in the types of the given updates, state and params."""
+    new_updates, new_state = outputs
+    recorded_state = Snapshot(state)
+    if tree_util.tree_structure(new_state) != recorded_state.treedef:
         new_state = _keep_where_none(new_state, state, updates)
-    of_state = settle_carried(_STATE, new_state, state, policy)
-    of_updates = settle_updates(new_updates, updates, params, policy)
-    report_drift((of_state, of_updates), _STATE, policy, warn)
-    return of_updates.tree, of_state.tree
+    settled_state = settle_carried(_STATE, new_state, recorded_state, policy)
+    settled_updates = settle_updates(new_updates, updates, params, policy)
+    report_drift([settled_state, settled_updates], _STATE, policy, warn)
+    return settled_updates.tree, settled_state.tree
 
 
-def settle_carried(part: Output, tree: PyTree, given: Snapshot, policy: Policy) -> Settled:
-    """Casts a carry to the types with which it came in, every array leaf strongly typed."""
-    if tree_util.tree_structure(tree) != given.treedef:
-        before = given.copy()
+def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy) -> Settled:
+    """Returns a carry in the types with which it came in, each array strongly typed."""
+    if tree_util.tree_structure(tree) != record.treedef:
+        before = record.copy()
         if _structure_of_data(tree) != _structure_of_data(before):
             rows = tree_rows(part.name, before, tree, "return the tree that came in")
             headline = f"{part.function} changed the tree of its {part.name}:"
             raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
-        tree = tree_util.tree_unflatten(given.treedef, tree_util.tree_leaves(tree))
-    same = lambda _, shape, old_shape: shape == old_shape
-    return _settle(part, tree, given.leaves, same, policy, given.constants)
+        tree = tree_util.tree_unflatten(record.treedef, tree_util.tree_leaves(tree))
+
+    def is_shape_allowed(i, shape, recorded_shape):
+        del i
+        return shape == recorded_shape
+
+    return _settle(
+        part, tree, record.leaves, is_shape_allowed, policy, constants=record.constants
+    )
 
 
-def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -> Settled:
-    """Casts in place what an NNX object, or one returned for it, holds to what it held."""
-    before, now = held.pairs(node)
-    settled = settle_carried(part, now, before, policy)
+def settle_held(
+    part: Output, held_tree: HeldTree, node: NNXObject, policy: Policy
+) -> Settled:
+    """Casts in place the Variables of an NNX object to the types they had before the step.
+
+    Args:
+        part: how messages describe the object.
+        held_tree: the object that came in, with its contents of before.
+        node: the object that came back for it, which may be the same.
+        policy: the policy of the guard.
+    """
+    before, after = held_tree.pairs(node)
+    settled = settle_carried(part, after, before, policy)
     put_contents(node, settled.tree.values)
     return settled._replace(tree=node)
 
@@ -102,12 +156,12 @@ def settle_held(part: Output, held: HeldTree, node: NNXObject, policy: Policy) -
 def report_drift(
     settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
-    """Raises for leaves that were refused; reports those that drifted as a policy asks."""
-    refused = [row for each in settled for row in each.refused]
-    drifted = [row for each in settled for row in each.drifted]
+    """Raises for refused leaves, and reports drifted ones as the policy asks."""
+    refused = [row for tree in settled for row in tree.refused]
+    drifted = [row for tree in settled for row in tree.drifted]
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
-        message = _listed(headline, refused)
+        message = _list_rows(headline, refused)
         if any(row.castable for row in refused):
             message += (
                 "\nSafe casts stay within float, complex or int, or go between bool and "
@@ -117,7 +171,7 @@ def report_drift(
         raise DtypeDriftError(message + part.page, refused)
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
-        message = _listed(headline, drifted)
+        message = _list_rows(headline, drifted)
         if policy.on_drift == "error":
             raise DtypeDriftError(
                 f"{message}\nTo have them cast back: {part.wrapper}(..., "
@@ -127,191 +181,282 @@ def report_drift(
         warn(message)
 
 
-def _listed(headline: str, rows: Sequence[Row]) -> str:
-    """A headline and the rows below it, and what their casts lose."""
-    rounds = rounding(row.before for row in rows if "astype" in row.remedy)
-    return short_table(headline, rows) + (rounds and f"\n{rounds}")
+def _list_rows(headline: str, rows: Sequence[Row]) -> str:
+    """Returns a message: a headline, the rows, and the loss of casts in their remedies."""
+    table = short_table(headline, rows)
+    loss = rounding(row.before for row in rows if "astype" in row.remedy)
+    return f"{table}\n{loss}" if loss else table
+
+
+_IsShapeAllowed = Callable[[int, tuple[int, ...], tuple[int, ...]], bool]
 
 
 def _settle(
     part: Output,
     tree: PyTree,
-    recorded: list[Leaf],
-    shape_fits: Callable[[int, tuple[int, ...], tuple[int, ...]], bool],
+    recorded_leaves: Sequence[Leaf],
+    is_shape_allowed: _IsShapeAllowed,
     policy: Policy,
     constants: Collection[int] = (),
 ) -> Settled:
-    """Keeps, casts or refuses each leaf that came out. No other function does."""
+    """Keeps, casts or refuses each leaf that came out. No other function does.
+
+    Args:
+        part: what the tree is.
+        tree: what came out.
+        recorded_leaves: for each leaf of `tree`, the one that has the wanted type.
+        is_shape_allowed: of the number of a leaf, its shape and the recorded one.
+        policy: which casts are allowed, and which are the policy's own.
+        constants: the numbers of the leaves that are no data.
+    """
     leaves = tree_util.tree_leaves(tree)
-    settled, refused, drifted = {}, [], []
-    names = functools.cache(lambda: paths(tree))
-    casts = Casts(part.wrapper, part.name, names)
-    may_be_weak = part.starts_weak or not part.is_carried
+    new_leaves = list(leaves)
+    refused = []
+    drifted = []
+    # Where the policy chooses dtypes, a cast between floats is its own and no drift.
+    policy_casts_floats = (
+        changes_precision(policy) if part.is_carried else changes_dtypes(policy)
+    )
 
-    def row(i: int, remedy: str, castable: bool = False) -> Row:
-        before, after = describe(recorded[i]), describe(leaves[i])
-        return Row(part.name + names()[i], before, after, remedy, castable)
+    @functools.cache  # a walk over the tree, which most updates do not need
+    def leaf_paths():
+        return paths(tree)
 
-    for i, (leaf, old) in enumerate(zip(leaves, recorded)):
-        if _is_settled(leaf, old, may_be_weak):
+    def make_row(i, remedy, castable=False):
+        before = describe(recorded_leaves[i])
+        after = describe(leaves[i])
+        return Row(part.name + leaf_paths()[i], before, after, remedy, castable)
+
+    casts = Casts(part.wrapper, part.name, leaf_paths)
+    for i, (leaf, recorded) in enumerate(zip(leaves, recorded_leaves)):
+        if _has_recorded_type(part, leaf, recorded):
             continue
-        if i in constants or (type(leaf) is bool and type(old) is bool):
-            continue  # a constant or a flag to branch on: it promotes nothing
-        if part.starts_weak and _is_of_numpy(leaf, old):
-            continue  # a step's own statistics on the host, which may have 64 bits
-        dtype, new_dtype = dtype_of(old), dtype_of(leaf)
-        if not part.is_carried and (dtype is None or new_dtype is None):
-            continue  # functions, PRNG keys and float0 have no dtype to keep
-        if part.starts_weak and is_weak(old) and new_dtype is not None:
-            # JAX traces the body of its loop again, with the type that comes back.
-            dtype = promoted_weakly(old, leaf)
-            if dtype == new_dtype and np.shape(leaf) == np.shape(old):
-                continue
+        if i in constants or _is_exempt(part, leaf, recorded):
+            continue
+        dtype = _dtype_to_return(part, leaf, recorded)
+        new_dtype = dtype_of(leaf)
+        shape = np.shape(leaf)
+        recorded_shape = np.shape(recorded)
         if dtype is None:
-            if new_dtype is not None or not _has_same_type(leaf, old):
-                refused.append(row(i, "return it as it came in"))
+            # No array came in: a function or a PRNG key has to stay what it is.
+            if new_dtype is not None or not _is_same_type_of_key(leaf, recorded):
+                refused.append(make_row(i, "return it as it came in"))
         elif new_dtype is None:
-            refused.append(row(i, _no_array(leaf, dtype)))
-        elif not shape_fits(i, np.shape(leaf), np.shape(old)):
-            refused.append(row(i, f"return it in shape {np.shape(old)}"))
-        elif not (fits(new_dtype, dtype) or policy.casting == "unsafe"):
-            refused.append(row(i, _other_kind(part, dtype, new_dtype), castable=True))
+            refused.append(make_row(i, _remedy_for_no_array(leaf, dtype)))
+        elif not is_shape_allowed(i, shape, recorded_shape):
+            # No cast brings a shape back.
+            refused.append(make_row(i, f"return it in shape {recorded_shape}"))
+        elif not fits(new_dtype, dtype) and policy.casting != "unsafe":
+            remedy = _remedy_for_other_kind(part, dtype, new_dtype)
+            refused.append(make_row(i, remedy, castable=True))
         elif wraps(leaf, dtype):
+            # Of a Python or NumPy number alone: the value of a traced one is not known.
             remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
-            refused.append(row(i, remedy))
+            refused.append(make_row(i, remedy))
         else:
-            weakened = part.is_carried and is_weak(leaf) and not is_weak(old)
-            # Where a policy chooses the dtypes of floats, a cast between them is its own.
-            is_policys = changes_precision if part.is_carried else changes_dtypes
-            are_floats = kind(dtype) == kind(new_dtype) == "float"
-            is_asked = new_dtype == dtype or (are_floats and is_policys(policy))
-            if weakened or not is_asked:
-                drifted.append(row(i, _brought_back(dtype, new_dtype)))
+            are_floats = kind(dtype) == "float" and kind(new_dtype) == "float"
+            is_asked_for = are_floats and policy_casts_floats
+            has_weakened = part.is_carried and is_weak(leaf) and not is_weak(recorded)
+            if has_weakened or (new_dtype != dtype and not is_asked_for):
+                drifted.append(make_row(i, _remedy_for_cast(dtype, new_dtype)))
             with casts.of(i, leaf):
-                settled[i] = cast(leaf, dtype)
-    if settled:
-        leaves = [settled.get(i, leaf) for i, leaf in enumerate(leaves)]
-        tree = Snapshot(tree).with_leaves(leaves)
+                new_leaves[i] = cast(leaf, dtype)
+    if any(new is not old for new, old in zip(new_leaves, leaves)):
+        tree = Snapshot(tree).with_leaves(new_leaves)
     return Settled(tree, refused, drifted)
 
 
-def _is_settled(leaf: Leaf, old: Leaf, may_be_weak: bool) -> bool:
-    """Whether a leaf needs no cast. Quick, because eager updates pay for it once a leaf."""
+def _has_recorded_type(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
+    """Returns whether a leaf needs no cast.
+
+    Most leaves end here. It is quick, because an eager update pays for each leaf.
+    """
     try:
-        return (
-            leaf.dtype == old.dtype
-            and leaf.shape == old.shape
-            and (leaf.weak_type is False or (may_be_weak and old.weak_type))
-        )
+        if leaf.dtype != recorded.dtype or leaf.shape != recorded.shape:
+            return False
+        if leaf.weak_type is False:
+            return True
+        may_be_weak = part.starts_weak or not part.is_carried
+        return may_be_weak and recorded.weak_type
     except AttributeError:
         return False
 
 
-def _is_of_numpy(leaf: Leaf, old: Leaf) -> bool:
-    """Whether both are NumPy arrays or scalars of one dtype and shape."""
-    is_numpy = all(isinstance(x, (np.ndarray, np.generic)) for x in (leaf, old))
-    return is_numpy and leaf.dtype == old.dtype and leaf.shape == old.shape
+def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
+    """Returns whether a leaf may come back as it likes."""
+    if type(leaf) is bool and type(recorded) is bool:
+        return True  # a flag to branch on, which promotes nothing
+    if part.starts_weak and _are_of_numpy_and_alike(leaf, recorded):
+        return True  # a step's own statistics on the host, which may have 64 bits
+    dtype = dtype_of(leaf)
+    if part.starts_weak and is_weak(recorded) and dtype is not None:
+        is_promoted = dtype == promoted_weakly(recorded, leaf)
+        return is_promoted and np.shape(leaf) == np.shape(recorded)
+    has_no_dtype = dtype is None or dtype_of(recorded) is None
+    # A function, a PRNG key or a float0: there is no dtype to keep.
+    return has_no_dtype and not part.is_carried
 
 
-def _has_same_type(leaf: Leaf, old: Leaf) -> bool:
-    """Whether both are PRNG keys of one type and shape, or neither has a dtype."""
-    dtype, old_dtype = (getattr(x, "dtype", None) for x in (leaf, old))
-    return dtype == old_dtype and (dtype is None or np.shape(leaf) == np.shape(old))
+def _are_of_numpy_and_alike(leaf: Leaf, recorded: Leaf) -> bool:
+    numpy_types = (np.ndarray, np.generic)
+    if not (isinstance(leaf, numpy_types) and isinstance(recorded, numpy_types)):
+        return False
+    return leaf.dtype == recorded.dtype and leaf.shape == recorded.shape
+
+
+def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
+    """Returns the dtype in which a leaf has to come back; None if it is to be no array."""
+    if part.starts_weak and is_weak(recorded) and dtype_of(leaf) is not None:
+        # JAX's loops trace their body again, with the type that comes back.
+        return promoted_weakly(recorded, leaf)
+    return dtype_of(recorded)
+
+
+def _is_same_type_of_key(leaf: Leaf, recorded: Leaf) -> bool:
+    """Returns whether two are PRNG keys of one type and shape, or neither has a dtype."""
+    dtype = getattr(leaf, "dtype", None)
+    if dtype != getattr(recorded, "dtype", None):
+        return False
+    return dtype is None or np.shape(leaf) == np.shape(recorded)
 
 
 _CONTAINERS = (tuple, list, Mapping, type(None))
 
 
 def _structure_of_data(tree: PyTree) -> PyTreeDef:
-    """The structure with all empty containers alike: () may replace an EmptyState."""
-    is_data = lambda node: not isinstance(node, _CONTAINERS)
-    is_empty = lambda node: not tree_util.tree_leaves(node, is_leaf=is_data)
-    alike = lambda node: None if is_empty(node) else node
-    return tree_util.tree_structure(tree_util.tree_map(alike, tree, is_leaf=is_empty))
+    """Returns the structure with all empty containers alike.
+
+    An update may return () for an EmptyState.
+    """
+
+    def is_no_container(node):
+        return not isinstance(node, _CONTAINERS)
+
+    def is_empty(node):
+        return not tree_util.tree_leaves(node, is_leaf=is_no_container)
+
+    def replace_empty(node):
+        return None if is_empty(node) else node
+
+    replaced = tree_util.tree_map(replace_empty, tree, is_leaf=is_empty)
+    return tree_util.tree_structure(replaced)
 
 
-def _keep_where_none(new_state: State, state: Snapshot, updates: Snapshot) -> State:
-    """The new state, with the old leaf where Optax left None for a gradient of None."""
-    is_none = lambda leaf: leaf is None
-    if not any(map(is_none, tree_util.tree_leaves(updates.copy(), is_leaf=is_none))):
+def _is_none(leaf: Leaf) -> bool:
+    return leaf is None
+
+
+def _keep_where_none(new_state: State, state: State, updates: Updates) -> State:
+    """Returns the new state, with the old leaf where Optax left None.
+
+    Since Optax 0.2.5, `optax.trace` leaves None in its state where a gradient is None.
+    """
+
+    def keep(new, old):
+        return old if new is None else new
+
+    gradients = tree_util.tree_leaves(updates, is_leaf=_is_none)
+    if not any(_is_none(gradient) for gradient in gradients):
         return new_state
-    keep = lambda new, old: old if new is None else new
     try:
-        return tree_util.tree_map(keep, new_state, state.copy(), is_leaf=is_none)
-    except ValueError:  # the trees differ in more than None
-        return new_state
+        return tree_util.tree_map(keep, new_state, state, is_leaf=_is_none)
+    except ValueError:
+        return new_state  # the trees differ in more than None
 
 
 def settle_updates(
-    new_updates: Updates, updates: Snapshot, params: Snapshot, policy: Policy
+    new_updates: Updates, updates: Updates, params: Params, policy: Policy
 ) -> Settled:
-    """Casts new updates to the types of the params, or as `policy.updates_dtype` says."""
-    asked = policy.updates_dtype
-    wanted, other = (updates, params) if asked == "grads" else (params, updates)
-    recorded = _recorded(new_updates, wanted, other)
-    if not (asked is None or isinstance(asked, str)):
-        is_float = lambda leaf: kind(dtype_of(leaf)) == "float"
-        like = lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), asked)
-        recorded = [like(leaf) if is_float(leaf) else leaf for leaf in recorded]
+    """Returns new updates in the dtypes of the params, or in `policy.updates_dtype`.
 
-    def adds(number, shape, old_shape):
-        # p + u has to keep the shape of p. A batch of per-example gradients may stay one.
-        return (
-            not params.leaves
-            or broadcasts(shape, old_shape)
-            or shape == np.shape(_at_leaves(new_updates, updates)[number])
-        )
+    `params + updates` cannot promote a param then. Without params, they come in the dtypes
+    of the given updates.
+    """
+    given_updates = Snapshot(updates)
+    given_params = Snapshot(params)
+    if policy.updates_dtype == "grads":
+        recorded = _recorded_leaves(new_updates, given_updates, given_params)
+    else:
+        recorded = _recorded_leaves(new_updates, given_params, given_updates)
+    if policy.updates_dtype not in (None, "params", "grads"):
+        recorded = [_with_float_dtype(leaf, policy.updates_dtype) for leaf in recorded]
 
-    return _settle(_UPDATES, new_updates, recorded, adds, policy)
+    def is_shape_allowed(i, shape, recorded_shape):
+        # params + updates has to keep the shapes of the params.
+        if not given_params.leaves or broadcasts(shape, recorded_shape):
+            return True
+        # A batch of per-example gradients may stay one.
+        gradient = _leaves_at_paths_of(new_updates, given_updates)[i]
+        return shape == np.shape(gradient)
+
+    return _settle(_UPDATES, new_updates, recorded, is_shape_allowed, policy)
 
 
-def _recorded(new_updates: Updates, wanted: Snapshot, other: Snapshot) -> list[Leaf]:
-    """For each new update the leaf at its place in `wanted`, or else in `other`."""
-    record = wanted if wanted.leaves else other
-    if tree_util.tree_structure(new_updates) == record.treedef:
-        return record.leaves
-    pairs = zip(_at_leaves(new_updates, wanted), _at_leaves(new_updates, other))
-    found = [second if dtype_of(first) is None else first for first, second in pairs]
-    if any(leaf is None for leaf in found):
-        rows = tree_rows("updates", record.copy(), new_updates, "return the tree of params")
+def _with_float_dtype(leaf: Leaf, dtype: DType) -> Leaf:
+    if kind(dtype_of(leaf)) == "float":
+        return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
+    return leaf
+
+
+def _recorded_leaves(
+    new_updates: Updates, record: Snapshot, other_record: Snapshot
+) -> list[Leaf]:
+    """Returns for each new update the leaf at its place in a record.
+
+    Where that is no array, as a function among the params, the other record counts.
+    """
+    main_record = record if record.leaves else other_record
+    if tree_util.tree_structure(new_updates) == main_record.treedef:
+        return main_record.leaves
+    recorded = _leaves_at_paths_of(new_updates, record)
+    alternatives = _leaves_at_paths_of(new_updates, other_record)
+    for i, alternative in enumerate(alternatives):
+        if dtype_of(recorded[i]) is None:
+            recorded[i] = alternative
+    if any(leaf is None for leaf in recorded):
+        remedy = "return the tree of params"
+        rows = tree_rows("updates", main_record.copy(), new_updates, remedy)
         message = short_table("update changed the tree of its updates:", rows)
         raise DtypeDriftError(message, rows)
-    return found
+    return recorded
 
 
-def _at_leaves(tree: PyTree, other: Snapshot) -> list[Leaf]:
-    """For each leaf of a tree the one at its place in another tree, or None."""
-    if tree_util.tree_structure(tree) == other.treedef:
-        return other.leaves
-    known = by_path(other.copy())
-    return [known.get(path) for path in paths(tree)]
+def _leaves_at_paths_of(tree: PyTree, record: Snapshot) -> list[Leaf]:
+    """Returns for each leaf of a tree the one at its place in a record, or None."""
+    if tree_util.tree_structure(tree) == record.treedef:
+        return list(record.leaves)
+    recorded = by_path(record.copy())
+    return [recorded.get(path) for path in paths(tree)]
 
 
-_NOT_RUN = {
+_REMEDIES_FOR_TYPES = {
     types.CoroutineType: "it is not awaited: write def in place of async def",
     types.GeneratorType: "it has not run: write return in place of yield",
 }
 
 
-def _no_array(leaf: object, dtype: DType) -> str:
-    """What to write for a leaf that came back as no array."""
+def _remedy_for_no_array(leaf: object, dtype: DType) -> str:
+    """Returns what to write for a leaf that came back as no array."""
     if dataclasses.is_dataclass(type(leaf)):
         name = type(leaf).__name__
         return f"no tree to JAX: jax.tree_util.register_dataclass({name}) makes it one"
-    return _NOT_RUN.get(type(leaf), f"return an array of jnp.{dtype}")
+    return _REMEDIES_FOR_TYPES.get(type(leaf), f"return an array of jnp.{dtype}")
 
 
-def _brought_back(dtype: DType, new_dtype: DType) -> str:
-    """What to return from the update instead of x, for a leaf that a cast brings back."""
+def _remedy_for_cast(dtype: DType, new_dtype: DType) -> str:
+    """Returns what to return instead of x, for a leaf that a cast brings back."""
     if kind(dtype) == "bool" and kind(new_dtype) == "int":
         return "return x != 0; a bool holds no count: start from an int if it counts"
     return return_as(dtype, new_dtype)
 
 
-def _other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
-    """What to return from the update instead of x, for a leaf that changed its kind."""
+def _remedy_for_other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
+    """Returns what to return instead of x, for a leaf that changed its kind."""
     if not part.is_carried and kind(dtype) in ("bool", "int"):
         return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
-    # The user wrote the first carry. It is wrong more often than what comes back.
-    begin = f"begin with jnp.{new_dtype}{lost(dtype, new_dtype)}, or "
-    return begin * part.starts_weak + return_as(dtype, new_dtype)
+    remedy = return_as(dtype, new_dtype)
+    if part.starts_weak:
+        # The user wrote the first carry. It is wrong more often than what comes back.
+        loss = lost(dtype, new_dtype)
+        return f"begin with jnp.{new_dtype}{loss}, or {remedy}"
+    return remedy

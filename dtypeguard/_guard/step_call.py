@@ -21,7 +21,6 @@ from .._leaves.errors import DtypeDriftError, first_line, more
 from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree
 from .._source.files import is_users
-from .._source.warn import Attempts
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 
 _Arguments = tuple[Args, Kwargs]
@@ -42,15 +41,11 @@ class GuardedCall:
         self.carried = [Snapshot(closed(value)) for value in values]
         self.held = self.carry.held(args, kwargs)
         self.is_as_bare = False
-        self.attempts = Attempts()
 
     def run(self) -> PyTree:
         """Makes the call; returns the result of the step with its carry settled."""
         try:
-            if not (self.guarded.is_jitted or x64_enabled()):  # one attempt
-                return self._run()
-            with self.attempts:
-                return self._run()
+            return self._run()
         except BaseException:
             for held in self.held:
                 held.restore_types()
@@ -65,7 +60,7 @@ class GuardedCall:
             except DtypeDriftError:
                 raise
             except OVER_TYPES:  # with strict promotion a weak number alone promotes
-                self.attempts.again()
+                pass
         try:
             return self._attempt(*self._with(self.carried))
         except OVER_TYPES as error:
@@ -84,7 +79,6 @@ class GuardedCall:
         if any(is_wide(leaf) and not is_weak(leaf) for leaf in leaves):
             return False, None
         narrow = lambda leaf: canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
-        self.attempts.again()
         try:
             with set_x64(False):
                 for held in self.held:

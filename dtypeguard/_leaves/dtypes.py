@@ -174,6 +174,18 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     return lax.convert_element_type(leaf, dtype)
 
 
+def cast_float(leaf: Leaf, dtype: DType) -> Leaf:
+    """Returns a floating leaf in another dtype; any other leaf as it is."""
+    return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
+
+
+def widen_float(leaf: Leaf, dtype: DType) -> Leaf:
+    """Returns a narrower floating leaf in a wider dtype; any other leaf as it is."""
+    leaf_dtype = dtype_of(leaf)
+    is_narrower = kind(leaf_dtype) == "float" and leaf_dtype.itemsize < dtype.itemsize
+    return cast(leaf, dtype) if is_narrower else leaf
+
+
 def wraps(leaf: Leaf, dtype: DType) -> bool:
     """Whether a Python or NumPy integer does not fit into a dtype of integers."""
     if isinstance(leaf, jax.Array) or {kind(dtype), kind(dtype_of(leaf))} != {"int"}:

@@ -22,9 +22,10 @@ from .._audit.report import AuditReport
 from .._carry.carry import Call, Carry
 from .._carry.modules import Contents
 from .._carry.split import SplitTree, changed_constants
-from .._guard.guard import policy_of, strong
+from .._guard.guard import policy_of
 from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
+from .._guard.strong import strong
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak

@@ -10,7 +10,7 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError
-from .._leaves.rows import type_text
+from .._leaves.leaf_type import type_text
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.monitored import RECORD

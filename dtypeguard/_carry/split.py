@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import tree_util
 
 from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.rows import paths, type_of
+from .._leaves.leaf_type import traced_type
+from .._leaves.rows import paths
 from .._leaves.types import Leaf, NNXObject, PyTree
 from .modules import Contents, constants, contents, put_contents
 
@@ -200,6 +200,6 @@ class HeldTree:
         """Puts the old contents back where the new ones have another type."""
         before, now = self.pairs(self.node)
         old = before.copy()
-        same = lambda a, b: type_of(a) == type_of(b) and np.shape(a) == np.shape(b)
+        same = lambda a, b: traced_type(a) == traced_type(b)
         mixed = tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now)
         put_contents(self.node, mixed.values)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.groups import of_holders
-from .._leaves.rows import type_text
+from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._leaves.types import Leaf
 from .._source.origin import Origin

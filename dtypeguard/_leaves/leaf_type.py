@@ -51,3 +51,9 @@ def _type_in(leaf: Leaf, dtype: DType) -> LeafType | None:
 def describe(leaf: Leaf) -> str:
     """Returns the type of a leaf for a message; for no array, the name of its class."""
     return str(leaf_type(leaf) or type(leaf).__name__)
+
+
+def type_text(leaf: Leaf) -> str:
+    """Returns the dtype and the shape of a leaf for a message, without its weakness."""
+    described = leaf_type(leaf)
+    return type(leaf).__name__ if described is None else described.without_weak

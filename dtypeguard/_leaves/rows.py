@@ -4,16 +4,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax import tree_util
 
-from .dtypes import dtype_of, is_weak, kind
+from .dtypes import kind
 from .errors import Row
 from .leaf_change import ABSENT
 from .leaf_type import describe
-from .types import Aval, DType, Leaf, PyTree
+from .types import DType, Leaf, PyTree
 
 
 def paths(tree: PyTree) -> list[str]:
@@ -25,28 +25,6 @@ def by_path(tree: PyTree) -> dict[str, Leaf]:
     """The leaves of a tree, by path."""
     pairs = tree_util.tree_flatten_with_path(tree)[0]
     return {tree_util.keystr(path): leaf for path, leaf in pairs}
-
-
-def type_text(aval: Aval) -> str:
-    """The dtype and shape, as `float32[3]`."""
-    return describe(aval).removesuffix(",weak")
-
-
-class Type(NamedTuple):
-    """The type of a leaf."""
-
-    name: str
-    is_weak: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} (weak)" if self.is_weak else self.name
-
-
-def type_of(leaf: Leaf) -> Type | None:
-    """The type of a leaf; None if it is not an array leaf."""
-    dtype = dtype_of(leaf)
-    is_number = is_weak(leaf) and not isinstance(leaf, bool)  # JAX has no weak bools
-    return None if dtype is None else Type(str(dtype), is_number)
 
 
 def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:

@@ -23,7 +23,7 @@ from .._carry.modules import is_in_place, spread
 from .._leaves.dtypes import is_python_number
 from .._leaves.groups import keys, parameter
 from .._leaves.internals import COMPILING
-from .._leaves.rows import Type, type_of
+from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
 from .._source.files import is_installed, is_users, line_text, package
@@ -124,12 +124,14 @@ class Part(NamedTuple):
     shown: str
     known: Any
     made: Made | None = None
-    type: Type | None = None
+    type: LeafType | None = None
     is_object: bool = False
 
     def is_retyped(self, other: "Part") -> bool:
         """Whether another call had a leaf of another type, and the same shape."""
-        return self.type is not None and self.known[1] == other.known[1]
+        if self.type is None or other.type is None:
+            return False
+        return self.type.shape == other.type.shape
 
 
 class Compiled(NamedTuple):
@@ -158,7 +160,7 @@ class Compiled(NamedTuple):
 class Returned(NamedTuple):
     """What a leaf comes back as: its type, the lines behind that, the item of a tuple."""
 
-    type: Type
+    type: LeafType
     why: Why
     item: int | None
 
@@ -197,9 +199,9 @@ _NUMBERS = bool, int, float, complex
 
 
 def _leaf(path: str, leaf: Leaf) -> Part:
-    type_, shape = _type(leaf), np.shape(leaf)
-    shown = f"{type_.name}[{','.join(map(str, shape))}]{' (weak)' * type_.is_weak}"
-    return Part(shown, (type_, shape), _made(path, leaf), type_)
+    leaf_type = _type(leaf)
+    shown = leaf_type.without_weak + (" (weak)" if leaf_type.weak else "")
+    return Part(shown, (leaf_type,), _made(path, leaf), leaf_type)
 
 
 def _made(path: str, value: Any) -> Made | None:
@@ -208,8 +210,8 @@ def _made(path: str, value: Any) -> Made | None:
     return number or made_of(value)
 
 
-def _type(leaf: Leaf) -> Type:
-    return type_of(leaf) or Type(str(leaf.dtype))
+def _type(leaf: Leaf) -> LeafType:
+    return traced_type(leaf) or LeafType(leaf.dtype)
 
 
 def _returned(
@@ -243,7 +245,7 @@ def _returned(
             before, after = _type(leaves[path]), _type(results[number].aval)
             if after != before:
                 output = graph.outputs[number]
-                name = "weak_type" if before.name == after.name else "dtype"
+                name = "weak_type" if before.dtype == after.dtype else "dtype"
                 matches = Has(name, getattr(graph.avals[output], name))
                 item = "".join(words[number][: len(words[number]) - len(keys(path)) + 1])
                 is_item = item.isdigit() and not is_sorted

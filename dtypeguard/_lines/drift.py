@@ -11,8 +11,8 @@ from jax import tree_util
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
 from .._leaves.leaf_change import ABSENT
-from .._leaves.leaf_type import describe
-from .._leaves.rows import Type, by_path, paths, tree_rows, type_of
+from .._leaves.leaf_type import LeafType, describe
+from .._leaves.rows import by_path, paths, tree_rows
 from .._leaves.types import Aval
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -90,13 +90,15 @@ def drift_between(
     lines: Why | None = None,
 ) -> Drift:
     """A drift from one abstract value to another."""
-    if kind == "dtype":
-        weak = is_weak(before) and where != "updates"
-        types = str(Type(str(before.dtype), weak)), str(after.dtype)
-    elif kind == "shape":
-        types = describe(before), describe(after)
+    old = LeafType(before.dtype, is_weak(before), before.shape)
+    new = LeafType(after.dtype, is_weak(after), after.shape)
+    if kind == "shape":
+        types = str(old), str(new)
+    elif kind == "dtype":
+        is_weak_told = where != "updates"
+        types = old.without_shape if is_weak_told else str(old.dtype), str(new.dtype)
     else:
-        types = str(type_of(before)), str(type_of(after))
+        types = old.without_shape, new.without_shape
     origin, cause, *_ = lines or Why()
     return Drift(path, kind, *types, where, origin, cause, avals=(before, after))
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
-from .._leaves.dtypes import fits
+from .._leaves.dtypes import fits, kind
 from .._leaves.groups import of_holders, parameter
-from .._leaves.rows import Type, cast_text, lost, return_as
+from .._leaves.leaf_type import LeafType
+from .._leaves.rows import cast_text, lost, return_as
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
 from .._source.origin import Why, callers, release
@@ -102,17 +101,19 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     old, new = before.parts[path].known[0], now.parts[path].known[0]
     begun, back = before.why(path).root, before.returned.get(path)
     is_returned = back is not None and back.type == new
-    if begun is None and old.is_weak and path == parameter(path):
+    if begun is None and old.weak and path == parameter(path):
         begun = before.caller
     why = back.why if back and is_returned else now.why(path, before)
     why = why._replace(begun=begun)
-    begins = f"begins as {old}", begun
-    rest = (f"becomes {new}", why.origin), (f"because of {new}", why.cause)
-    order = (begins, *rest) if old.is_weak else (*rest, begins)
+    begins = f"begins as {old.without_shape}", begun
+    name = new.without_shape
+    rest = (f"becomes {name}", why.origin), (f"because of {name}", why.cause)
+    order = (begins, *rest) if old.weak else (*rest, begins)
     lines = {x.place: (text, x.place, x.users.code) for text, x in reversed(order) if x}
     facts = [*reversed(lines.values())] or _called(now)
     advice = _advice(path, old, new, why, is_returned)
-    return Difference(path, f"{old} -> {new}", facts, advice, why, is_returned, True)
+    text = f"{old.without_shape} -> {name}"
+    return Difference(path, text, facts, advice, why, is_returned, True)
 
 
 def _called(now: Compiled) -> list[tuple[str, str, str]]:
@@ -137,16 +138,16 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
     return Difference(path, text, facts, advice)
 
 
-def _advice(path: str, old: Type, new: Type, why: Why, is_returned: bool) -> str:
+def _advice(path: str, old: LeafType, new: LeafType, why: Why, is_returned: bool) -> str:
     """What to write for a leaf that changed its type."""
-    if "<" in old.name + new.name:  # random keys
+    before, after = old.dtype, new.dtype
+    if kind(before) is None or kind(after) is None:  # random keys
         return ""
-    before, after = (jnp.dtype(x.name) for x in (old, new))
     place = why.begun and why.begun.users
     begin = f"At {place} begin {path} as {after}" if place else f"Begin {path} as {after}"
     if before == after:
         return _WEAK
-    if old.is_weak:
+    if old.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
     if not fits(after, before):  # which a guard refuses
         loses = f"{lost(before, after)}, or {return_as(before, after)}."

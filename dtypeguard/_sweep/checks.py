@@ -29,8 +29,8 @@ from .._guard.strong import strong
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak
-from .._leaves.leaf_type import describe
-from .._leaves.rows import by_path, tree_rows, type_of
+from .._leaves.leaf_type import describe, traced_type
+from .._leaves.rows import by_path, tree_rows
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 
@@ -120,7 +120,8 @@ def _another_tree(name: str, before: PyTree, after: PyTree) -> Fault:
 
 
 def _type(leaf: Leaf) -> str:
-    return str(type_of(leaf) or getattr(leaf, "dtype", type(leaf).__name__))
+    found = traced_type(leaf)
+    return type(leaf).__name__ if found is None else found.without_shape
 
 
 def _told(leaf: Leaf, other: Leaf) -> str:

@@ -1,13 +1,11 @@
 """Audits the optimizer or the step that a command line names."""
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import inspect
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from .._audit.audit import audit
 from .._audit.report import AuditReport
@@ -34,7 +32,7 @@ _TELLING: Sequence[_Inputs] = (
 _OF_A_STEP = "Here these are --carry and --returned, such as --carry params,opt_state."
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options)
     is_step, as_step = options.inputs is not None, f"Write: {_as_step(options.target)}"
@@ -42,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
     if given := [x for x in others if vars(options)[x] not in (None, [], 0)]:
         what = "an optimizer" if is_step else "a step"
         raise UsageError(f"--{given[0]} is for {what}. {as_step}")
-    with RECORD, contextlib.redirect_stdout(sys.stderr):  # a script may print
+    with RECORD:
         report = (_audit_step if is_step else _audit_optimizer)(options)
-    return deliver(options, report, report.ok, "green")
+    return deliver(options, stdout, report, report.ok, "green")
 
 
 def _as_step(target: str) -> str:

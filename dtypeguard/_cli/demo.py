@@ -13,7 +13,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import jax
 import optax
@@ -21,7 +21,8 @@ import optax
 from .._explain.explain import explain
 from .._leaves.compat import set_x64
 from .._leaves.errors import DtypeGuardWarning
-from .options import UsageError, Write, right, writer
+from .options import UsageError, right
+from .output import Print, printer
 
 SCENES = (
     "prodigy",
@@ -87,11 +88,11 @@ def _first(text: str) -> str:
     return _FOLDERS.sub("", text.partition("\n")[0].partition(". ")[0].rstrip("."))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Runs all scenes, or shows one in full."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small
-    write, name = writer(), arguments.name
+    write, name = printer(stdout), arguments.name
     if name not in (None, *SCENES):
         raise UsageError(f"no scene is called {name!r}. {right('demo')}")
     if name is None:
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(failed))
 
 
-def _in_short(write: Write, number: int, name: str) -> bool:
+def _in_short(write: Print, number: int, name: str) -> bool:
     """Shows a scene in a few lines; whether it fails with the call."""
     (scene, bare, guarded), file = play(name), f"{name}.py"
     title = (scene.__doc__ or "").partition("\n")[0].rstrip(".")
@@ -119,7 +120,7 @@ def _in_short(write: Write, number: int, name: str) -> bool:
     return guarded.is_error
 
 
-def _in_full(write: Write, name: str) -> int:
+def _in_full(write: Print, name: str) -> int:
     (scene, bare, guarded), file = play(name), os.path.join(FOLDER, f"{name}.py")
     write(file, "bold")
     write("".join(linecache.getlines(file)))

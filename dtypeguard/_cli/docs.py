@@ -6,9 +6,10 @@ import inspect
 import operator
 import pathlib
 import re
-import sys
+from typing import TextIO
 
-from .options import UsageError, to_reader
+from .options import UsageError
+from .output import to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.
@@ -28,28 +29,30 @@ _MERGED = {
 }
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
     pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
     files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
     if arguments.name is None:
         listed = ["Pages, for dtypeguard docs NAME:", *_listed(pages)]
         listed += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
-        return _print("\n".join(listed) + "\n")
+        return _print("\n".join(listed) + "\n", stdout)
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
     name: str = next((page for page, names in _MERGED.items() if name in names), name)
     if name in files:
-        return _print(files[name].read_bytes())
+        return _print(files[name].read_bytes(), stdout)
     if name in pages:
         text = pages[name].read_text(encoding="utf-8")
-        return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE))
+        return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE), stdout)
     word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
     counts = {x: len(word.findall(page.read_text("utf-8"))) for x, page in pages.items()}
     found = sorted(filter(counts.get, counts), key=lambda x: -counts[x])
     if not found:
         raise UsageError(f"there is no page {name!r}. To list them: dtypeguard docs")
     listed = [f"Pages with {name!r}, those with most of it first:"]
-    return _print("\n".join([*listed, *_listed({x: pages[x] for x in found})]) + "\n")
+    return _print(
+        "\n".join([*listed, *_listed({x: pages[x] for x in found})]) + "\n", stdout
+    )
 
 
 def _listed(pages: dict[str, pathlib.Path]) -> list[str]:
@@ -57,12 +60,12 @@ def _listed(pages: dict[str, pathlib.Path]) -> list[str]:
     return [f"  {name:<{width}}  {_title(page)}" for name, page in pages.items()]
 
 
-def _print(text: str | bytes) -> int:
-    with to_reader():
+def _print(text: str | bytes, stdout: TextIO) -> int:
+    with to_reader(stdout):
         if isinstance(text, bytes):
-            sys.stdout.buffer.write(text)
+            stdout.buffer.write(text)
         else:
-            sys.stdout.write(text)
+            stdout.write(text)
     return 0
 
 

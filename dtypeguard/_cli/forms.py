@@ -5,16 +5,22 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from .._explain.colors import MARKS
 from .._explain.unfiltered import printed
 from .._leaves.rows import shown_fields
-from .options import UsageError, default_form, write, writer
+from .options import UsageError, default_form
+from .output import print_text, printer, write_file
 
 
 def deliver(
-    options: argparse.Namespace, report: Any, is_ok: bool, style: str = "", data: Any = None
+    options: argparse.Namespace,
+    stdout: TextIO,
+    report: Any,
+    is_ok: bool,
+    style: str = "",
+    data: Any = None,
 ) -> int:
     """Writes a report into files, and prints it in the form that is asked for.
 
@@ -24,18 +30,18 @@ def deliver(
     if options.json or form == "json":
         found = report.to_json() if data is None else _json(data)
         if options.json not in (None, "-"):
-            write(options.json, found)
+            write_file(options.json, found)
         if options.json == "-" or form == "json":
-            write("-", found.rstrip())
+            print_text(found.rstrip(), stdout)
             return 0 if is_ok else 1
-    show, text = writer(), str(report).rstrip()
+    show, text = printer(stdout), str(report).rstrip()
     headline, *lines = text.splitlines()
     show(headline, f"bold {style}".rstrip() if is_ok else "bold red")
     for line in lines:
         show(line)
     if form == "github":
         for line in annotations(text, "warning" if is_ok else "error"):
-            write("-", line)
+            print_text(line, stdout)
     return 0 if is_ok else 1
 
 

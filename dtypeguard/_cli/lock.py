@@ -1,10 +1,9 @@
 """Locks the step that a command line names, and checks or updates its lock."""
 
 import argparse
-import contextlib
 import os
-import sys
 import tomllib
+from typing import TextIO
 
 from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
@@ -13,11 +12,12 @@ from .._lock.check import Locked, LockError, compared, data_of_cause, text_of
 from .._lock.step import lock_of
 from .._program.trace import TraceFailed
 from .forms import check_files, deliver
-from .options import UsageError, write
+from .options import UsageError
+from .output import print_text, write_file
 from .targets import Reader
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints, writes, checks or updates a lock."""
     check_files(options, options.out, options.update)
     path = options.out or options.check or options.update
@@ -25,8 +25,7 @@ def run(options: argparse.Namespace) -> int:
     update = " ".join([*words, *["--x64"] * options.x64, "--update", str(path)])
     if options.out and os.path.exists(options.out):
         raise UsageError(f"{path} exists. To write it anew, use --update: {update}")
-    to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
-    with RECORD, to_stderr, x64:  # a script may print
+    with RECORD, add_x64(options.x64):
         call = Reader(options).call()
         with call.running(LockError, PlanError):
             try:
@@ -36,22 +35,24 @@ def run(options: argparse.Namespace) -> int:
             is_there = path and os.path.exists(path)
             found = compared(now, path) if options.check or is_there else None
     if found and options.check:
-        return _checked(options, found, update)
+        return _checked(options, stdout, found, update)
     text = text_of(now.lock)
     if not path:
-        return deliver(options, text, True, data=tomllib.loads(text))
+        return deliver(options, stdout, text, True, data=tomllib.loads(text))
     if found and not found.holds:
-        write("-", found.report())
+        print_text(found.report(), stdout)
     said = "written" if found is None else "up to date" if found.holds else "updated"
-    write(path, text)
-    write("-", f"{path} is {said}.")
+    write_file(path, text)
+    print_text(f"{path} is {said}.", stdout)
     return 0
 
 
-def _checked(options: argparse.Namespace, found: Locked, update: str) -> int:
+def _checked(
+    options: argparse.Namespace, stdout: TextIO, found: Locked, update: str
+) -> int:
     """Delivers what differs from a lock."""
     step, path = found.now.lock.step, found.path
     text = f"{step} is as locked in {path}." if found.holds else found.report(update)
     causes = [] if found.holds else map(data_of_cause, found.causes()[0])
     data = {"step": step, "path": path, "ok": found.holds, "causes": [*causes]}
-    return deliver(options, text, found.holds, data=data)
+    return deliver(options, stdout, text, found.holds, data=data)

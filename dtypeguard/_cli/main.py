@@ -10,11 +10,13 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from .options import UsageError, parse, to_reader
+from .options import UsageError, parse
+from .output import report_stream, to_reader
 
 USAGE = 2
+_Run = Callable[[argparse.Namespace, TextIO], int]
 
 
 def console() -> int:
@@ -27,13 +29,18 @@ def console() -> int:
         return main()
     result = 1
     _replace_exit(lambda status, end: end(status or result))
-    result = main()
-    with to_reader():  # of what argparse has printed
+    result = main(owns_process=True)
+    with to_reader(sys.stdout):  # of what argparse has printed
         return result
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
+    """Runs the command line.
+
+    Args:
+        argv: the words after `dtypeguard`; those of this process by default.
+        owns_process: whether the process ends with the command.
+    """
     argv = [*(sys.argv[1:] if argv is None else argv)]
     command = next(iter(argv), "")
     try:
@@ -44,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit:  # argparse has printed the help or the version
             return 0
         run = importlib.import_module(f".{arguments.command}", __package__).run
-        return run(arguments) if command == "run" else _status(run, arguments)
+        if command == "run":
+            return run(arguments)
+        with report_stream(owns_process) as report:
+            return _status(run, arguments, report)
     except UsageError as error:
         print(
             f"dtypeguard {command}".strip() + ":", *error.args, sep="\n  ", file=sys.stderr
@@ -60,12 +70,12 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _status(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _status(run: _Run, arguments: argparse.Namespace, report: TextIO) -> int:
     """Runs a command other than `run`, whatever a target does to end the process."""
     own = os._exit  # which nothing catches; here it raises as `sys.exit` does
     _replace_exit(lambda status, end: sys.exit(status))
     try:
-        return run(arguments)
+        return run(arguments, report)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check

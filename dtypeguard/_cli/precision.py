@@ -1,10 +1,8 @@
 """Measures the precision of a function of a command line; searches or checks a plan."""
 
 import argparse
-import contextlib
 import math
-import sys
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from .options import UsageError
 from .targets import NamedCall, Reader
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
     if options.out and options.narrow is None:
         raise UsageError("a search needs --narrow. Write for example: --narrow bfloat16")
@@ -34,11 +32,10 @@ def run(options: argparse.Namespace) -> int:
     check_files(options, options.out)
     way = _checked if options.check else _searched if options.out else _audited
     shown, reader = status(every=command_line.SILENCE), Reader(options)
-    to_stderr, x64 = contextlib.redirect_stdout(sys.stderr), add_x64(options.x64)
-    with RECORD, to_stderr, shown as show, x64:
+    with RECORD, shown as show, add_x64(options.x64):
         call = reader.call()
         found = way(options, show, reader, call)
-    return deliver(options, *found)
+    return deliver(options, stdout, *found)
 
 
 # What `deliver` is given: a report, whether it is fine, its style then, its data.

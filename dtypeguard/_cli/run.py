@@ -19,7 +19,8 @@ import types
 from typing import Any
 
 from .._explain.colors import colored_notes
-from .options import UsageError, default_form, write
+from .options import UsageError, default_form
+from .output import print_text
 
 _OURS = os.path.dirname(__file__) + os.sep
 
@@ -139,7 +140,7 @@ def _tell(
         from .forms import annotations, notes, of_run
 
         if form == "json":
-            return write("-", of_run(error, lines))
+            return print_text(of_run(error, lines), sys.stdout)
         for note in notes(error) if error else ():
             print(*annotations(note, "error"), sep="\n", file=sys.stderr)
         if lines:

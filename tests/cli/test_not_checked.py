@@ -1,11 +1,16 @@
 """What a target does to the process does not change what the status says of the check."""
 
+import io
+import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from helpers import child_variables
+
+from dtypeguard._cli.main import main
 
 pytestmark = pytest.mark.third_party
 
@@ -65,3 +70,44 @@ def test_an_exit_at_exit_does_not_change_the_status(folder, words, code):
 def test_a_fork_of_the_target_ends_as_it_does(command):
     code, out, err = command("audit :forks --params float32")
     assert (code, "no leaf changed" in out, err) == (0, True, "")
+
+
+LOUD = """
+import atexit, os, subprocess, sys
+import jax.numpy as jnp
+
+print("at import")
+os.write(1, b"below Python\\n")
+subprocess.run([sys.executable, "-c", "print('of a child')"])
+atexit.register(print, "at exit")
+atexit.register(subprocess.run, [sys.executable, "-c", "print('of a late child')"])
+step = lambda c: c * 2
+inputs = lambda: (jnp.ones(3, jnp.bfloat16),)
+"""
+
+
+@pytest.mark.parametrize("words", ["audit --json", "lock", "lock --json"])
+def test_a_report_is_alone_on_standard_output(folder, words):
+    """Whoever prints: the target, its children, code below Python; at exit as well."""
+    (folder / "loud.py").write_text(LOUD)
+    name, *form = words.split()
+    words = [name, "loud.py:step", "--inputs", "loud.py:inputs", *form]
+    command = [sys.executable, "-m", "dtypeguard", *words]
+    run = subprocess.run(command, env=child_variables(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert (json.loads if form else tomllib.loads)(run.stdout)
+    printed = ["at import", "below Python", "of a child", "of a late child", "at exit"]
+    assert sorted(run.stderr.splitlines()) == sorted(printed)
+
+
+def test_where_a_stream_has_no_descriptor_the_stream_alone_is_kept(folder, monkeypatch):
+    (folder / "loud.py").write_text(
+        'print("at import")\nimport optax\nopt = optax.sgd(1.0)'
+    )
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert main(["audit", "loud.py:opt", "--json"], owns_process=True) == 0
+    print("at exit")
+    assert json.loads(out.getvalue())["drifts"] == []
+    assert err.getvalue() == "at import\nat exit\n"

@@ -13,9 +13,11 @@ from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
 from .._leaves.leaf_change import ABSENT
 from .._leaves.leaf_type import LeafType, describe
 from .._leaves.rows import by_path, paths, tree_rows
-from .._leaves.types import Aval
+from .._leaves.types import Aval, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
+from .blame import Matches
+from .tracebacks import line_of_tracer
 from .why import Begun, Has, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
@@ -119,23 +121,28 @@ def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
                 yield Drift(name + path, "structure", was, is_now, where)
     number, outputs = 0, program.step.outputs
     for name, before, after in zip(program.names, program.carried, program.returned):
-        new = dict(zip(after.paths, outputs))
+        new = dict(zip(after.paths, zip(outputs, after.arrays)))
         outputs = outputs[len(after.arrays) :]
         for path in before.paths:
             if path in new:  # else its structure has changed
-                yield from _of_leaf(program, begun, number, new[path], name + path)
+                yield from _of_leaf(program, begun, number, *new[path], name + path)
             number += 1
     if program.is_optimizer:
         yield from _of_updates(program, begun)
 
 
 def _of_leaf(
-    program: Program, begun: Begun, number: int, new: int, path: str
+    program: Program, begun: Begun, number: int, new: int, returned: Leaf, path: str
 ) -> Iterator[Drift]:
     where: Where = "state" if program.is_optimizer else "carry"
     leaf = program.step.inputs[number]
     was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
-    of = lambda matches: why(program.step, new, matches, 1 << leaf, begun)
+
+    def of(matches: Matches) -> Why:
+        lines = why(program.step, new, matches, 1 << leaf, begun)
+        # No equation makes a literal.
+        return lines if lines.origin else lines._replace(origin=line_of_tracer(returned))
+
     if was.dtype != is_now.dtype:
         found = of(Has("dtype", is_now.dtype))
         yield drift_between(path, "dtype", *pair, where, found)

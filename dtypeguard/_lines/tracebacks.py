@@ -15,9 +15,9 @@ import jax
 from jax.custom_batching import custom_vmap
 
 from .._leaves.internals import TRACING
-from .._leaves.types import Equation
+from .._leaves.types import Equation, Leaf
 from .._source.files import is_users
-from .._source.origin import Frame, callers
+from .._source.origin import Frame, Origin, callers, origin_of_frames
 
 # Functions and the instructions in them that call the next; two functions on a line may
 # call at the same instruction.
@@ -58,6 +58,18 @@ def _read(called: Any) -> tuple[Sequence[Frame], Chain, bool]:
     inner = until_users(frames)
     is_rule = any(each.is_in(code) for each in inner for code in _WITH_RULES)
     return frames, _calls(zip(*called.raw_frames())), is_rule
+
+
+def line_of_tracer(tracer: Leaf) -> Origin | None:
+    """The line that made a tracer, which JAX keeps with it; None if there is none.
+
+    `jnp.asarray(0)` in a trace is a literal, of which no equation tells a line.
+    """
+    try:
+        frames, *_ = _read(tracer._line_info.traceback)
+    except (AttributeError, TypeError):  # no tracer, or it is kept elsewhere
+        return None
+    return origin_of_frames(frame for frame in frames if is_users(frame.file))
 
 
 def calls_of_frame(frame: FrameType) -> Chain:

@@ -19,6 +19,7 @@ from .._source.origin import Origin, Why, origin_of_frames
 from .blame import Matches, blame, region_of
 from .equations import Written
 from .monitored import RECORD
+from .tracebacks import line_of_tracer
 from .values import Made
 
 _KNOWN = RECORD.recorder
@@ -89,7 +90,9 @@ def of_weak_leaf(program: Program, number: int) -> Why:
     if made is not None:
         return Why(made)
     leaf = [leaf for tree in program.carried for leaf in tree.arrays][number]
-    return Why(of_number("", leaf) if is_python_number(leaf) else recorded(leaf).root)
+    if is_python_number(leaf):
+        return Why(of_number("", leaf))
+    return Why(recorded(leaf).root or line_of_tracer(leaf))
 
 
 def unwrapped(value: Leaf) -> Leaf:

@@ -34,6 +34,14 @@ def test_adam_names_the_moment_update():
     assert (update.where, update.path, update.origin) == ("updates", "['w']", None)
 
 
+def test_weak_leaves_of_an_optimizers_own_init_have_their_lines():
+    loss = lambda params: jnp.sum(params["w"])
+    extra_args = {"value": jnp.ones((), BF16), "grad": struct(BF16), "value_fn": loss}
+    drifts = audit(optax.lbfgs(), struct(BF16), extra_args=extra_args).drifts
+    assert [drift.kind for drift in drifts] == ["weak_type"] * 3
+    assert all("jnp.asarray(" in drift.origin.code for drift in drifts)
+
+
 @pytest.mark.parametrize("x64", [False, True])
 def test_what_is_guarded_is_clean(x64):
     for opt in (optax.adam(1e-3), optax.contrib.prodigy(), optax.trace(0.9)):

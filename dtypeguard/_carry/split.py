@@ -13,8 +13,9 @@ from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.leaf_type import traced_type
 from .._leaves.rows import paths
-from .._leaves.types import Leaf, NNXObject, PyTree
+from .._leaves.types import Convert, Leaf, NNXObject, PyTree
 from .modules import Contents, constants, contents, put_contents
+from .tracing import eval_shape_with_aux
 
 
 def _is_array(leaf: Leaf) -> bool:
@@ -27,6 +28,11 @@ class SplitTree:
 
     `equinox.partition` would rebuild nodes around None, and a dataclass may check the shape
     of its fields. `merged` builds each node once, around its leaves.
+
+    Args:
+        tree: any tree.
+        static: types of leaves that are no arrays, such as `float`.
+        is_array: whether a leaf is an array.
     """
 
     def __init__(
@@ -37,57 +43,63 @@ class SplitTree:
     ):
         self.tree = tree
         self._leaves, self.treedef = tree_util.tree_flatten(tree)
-        kept = constants(tree, self._leaves)
-        self._is_array = [
-            is_array(leaf) and type(leaf) not in static and number not in kept
-            for number, leaf in enumerate(self._leaves)
-        ]
-        self.arrays = self._of_arrays(self._leaves)
+        fixed = constants(tree, self._leaves)
+        self._is_array = []
+        for i, leaf in enumerate(self._leaves):
+            is_static = type(leaf) in static or i in fixed
+            self._is_array.append(is_array(leaf) and not is_static)
+        self.arrays = self._select_arrays(self._leaves)
 
-    def _of_arrays(self, items: Sequence[Leaf]) -> list[Leaf]:
-        return [item for item, is_array in zip(items, self._is_array) if is_array]
+    def _select_arrays(self, items: Sequence[Leaf]) -> list[Leaf]:
+        return [item for item, is_data in zip(items, self._is_array) if is_data]
 
     @functools.cached_property
     def paths(self) -> list[str]:
         """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
-        return self._of_arrays(paths(self.tree))
+        return self._select_arrays(paths(self.tree))
 
     def constants(self) -> dict[str, Leaf]:
-        """The leaves that are no arrays, by path; JAX's references are arrays here."""
+        """Returns the leaves that are no arrays, by path."""
         if all(self._is_array):
             return {}
-        leaves = zip(paths(self.tree), self._leaves, self._is_array)
-        return {path: x for path, x, is_a in leaves if not (is_a or isinstance(x, Ref))}
+        leaves = {}
+        for path, leaf, is_data in zip(paths(self.tree), self._leaves, self._is_array):
+            # A JAX reference is no constant: its array changes.
+            if not is_data and not isinstance(leaf, Ref):
+                leaves[path] = leaf
+        return leaves
 
     def emptied(self) -> "SplitTree":
-        """One without the arrays, to merge others: it keeps no traced array alive."""
-        rest = copy.copy(self)
-        rest.paths, rest.tree, rest.arrays = self.paths, None, []
-        rest._leaves = [
-            None if is_a else x for x, is_a in zip(self._leaves, self._is_array)
-        ]
-        return rest
+        """Returns a copy without arrays, which keeps no tracer alive."""
+        emptied = copy.copy(self)
+        emptied.paths = self.paths  # read from the tree, which goes
+        emptied.tree = None
+        emptied.arrays = []
+        pairs = zip(self._leaves, self._is_array)
+        emptied._leaves = [None if is_data else leaf for leaf, is_data in pairs]
+        return emptied
 
     def merged(self, arrays: Sequence[Leaf]) -> PyTree:
-        """The tree with these for its array leaves."""
+        """Returns the tree with other arrays."""
         remaining = iter(arrays)
         pairs = zip(self._leaves, self._is_array)
-        leaves = [next(remaining) if is_array else leaf for leaf, is_array in pairs]
+        leaves = [next(remaining) if is_data else leaf for leaf, is_data in pairs]
         return tree_util.tree_unflatten(self.treedef, leaves)
 
 
 def changed_constants(
     before: SplitTree, after: SplitTree
 ) -> Iterator[tuple[str, Leaf, Leaf]]:
-    """Path, old and new value of each leaf that is no array and comes back as another."""
-    old, new = before.constants(), after.constants()
-    for path in filter(new.__contains__, old):
-        if not (old[path] is new[path] or _is_equal(old[path], new[path])):
-            yield path, old[path], new[path]
+    """Yields path, old and new value of each constant that comes back changed."""
+    new_constants = after.constants()
+    for path, old in before.constants().items():
+        new = new_constants.get(path, old)
+        if not (old is new or _is_equal(old, new)):
+            yield path, old, new
 
 
 def _is_equal(old: Leaf, new: Leaf) -> bool:
-    """As `equinox.filter_jit` compares what is static: 1 is 1.0."""
+    """Returns whether `equinox.filter_jit` takes two constants for equal: 1 is 1.0."""
     try:
         return bool(old == new)
     except Exception:  # of objects whose comparison is no bool
@@ -95,26 +107,30 @@ def _is_equal(old: Leaf, new: Leaf) -> bool:
 
 
 def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
-    """The shapes and dtypes of what a function returns. Nothing runs or is allocated.
+    """Returns the shapes and dtypes of what a function returns. Nothing is allocated.
 
     Unlike `eqx.filter_eval_shape`, it does not import Equinox, and traces no NumPy array.
     """
-    is_traced = lambda leaf: isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
-    # A function cannot return a reference. One that it made must not outlive the trace.
-    closed = lambda leaf: (
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, Ref) else leaf
-    )
-    split = SplitTree(tree, is_array=is_traced)
-    returned = []
 
     def of_arrays(arrays):
-        result = tree_util.tree_map(closed, function(split.merged(arrays)))
-        out = SplitTree(result, is_array=is_traced)
-        returned[:] = [out.emptied()]
-        return out.arrays
+        result = tree_util.tree_map(_without_reference, function(split.merged(arrays)))
+        returned = SplitTree(result, is_array=_is_traced)
+        return returned.arrays, returned.emptied()
 
-    shapes = jax.eval_shape(of_arrays, split.arrays)
-    return returned[0].merged(shapes)
+    split = SplitTree(tree, is_array=_is_traced)
+    shapes, returned = eval_shape_with_aux(of_arrays, split.arrays)
+    return returned.merged(shapes)
+
+
+def _is_traced(leaf: Leaf) -> bool:
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+
+
+def _without_reference(leaf: Leaf) -> Leaf:
+    """Returns the shape of a JAX reference, which must not outlive its trace."""
+    if isinstance(leaf, Ref):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return leaf
 
 
 # JAX sorts the keys of these.
@@ -127,61 +143,71 @@ class Snapshot:
     def __init__(self, tree: PyTree):
         orders = []
 
-        def note(node):
+        def note_order(node):
             if type(node) in DICTS:
                 orders.append(list(node))
             return False
 
-        self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note)
+        self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
         self.constants = constants(tree, self.leaves)
         is_sorted = all(order == sorted(order) for order in orders)
         self._orders = [] if is_sorted else orders
 
     def copy(self) -> PyTree:
-        """The tree in new containers, keys in order: sums over a dict depend on it."""
+        """Returns the tree in new containers.
+
+        The keys of a dict have their order: a sum over its values depends on it.
+        """
         tree = tree_util.tree_unflatten(self.treedef, self.leaves)
         orders = iter(self._orders)
 
-        def reorder(node):
+        def restore_order(node):
             if type(node) in DICTS:
                 for key in next(orders):
                     node[key] = node.pop(key)
             return False
 
         if self._orders:
-            tree_util.tree_flatten(tree, is_leaf=reorder)
+            tree_util.tree_flatten(tree, is_leaf=restore_order)
         return tree
 
     def with_leaves(self, leaves: Sequence[Leaf]) -> PyTree:
-        """The tree in new containers, with these for its leaves."""
-        mapped = copy.copy(self)
-        mapped.leaves = leaves
-        return mapped.copy()
+        """Returns the tree in new containers, with other leaves."""
+        return self._replaced(leaves).copy()
+
+    def _replaced(self, leaves: Sequence[Leaf]) -> "Snapshot":
+        snapshot = copy.copy(self)
+        snapshot.leaves = leaves
+        return snapshot
 
     def data(self) -> list[Leaf]:
-        """The leaves without the constants."""
-        return [x for number, x in enumerate(self.leaves) if number not in self.constants]
+        """Returns the leaves without the constants."""
+        return [leaf for i, leaf in enumerate(self.leaves) if i not in self.constants]
 
     def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
-        """Maps a function over the leaves, except the constants."""
-        leaves = [
-            each[0] if number in self.constants else function(*each)
-            for number, each in enumerate(zip(self.leaves, *others))
-        ]
-        if all(new is old for new, old in zip(leaves, self.leaves)):
-            return self
-        mapped = copy.copy(self)
-        mapped.leaves = leaves
-        return mapped
+        """Returns a snapshot with a function applied to all leaves but the constants.
+
+        Args:
+            function: takes a leaf, and the item at its place in each of `others`.
+            *others: sequences of as many items as the tree has leaves.
+        """
+        leaves = []
+        for i, operands in enumerate(zip(self.leaves, *others)):
+            leaf = operands[0] if i in self.constants else function(*operands)
+            leaves.append(leaf)
+        return self._replaced(leaves)
 
 
-def map_data(function: Callable[[Leaf], Leaf], tree: PyTree) -> PyTree:
-    """Returns a tree in new containers, with a function applied to each leaf of data."""
+def map_data(function: Convert, tree: PyTree) -> PyTree:
+    """Returns a tree in new containers, with a function applied to its data.
+
+    The Python numbers of an Equinox module are constants, and stay as they are.
+    """
     return Snapshot(tree).map(function).copy()
 
 
 class HeldTree:
-    """A Flax NNX object that a step may change in place, and what it held before."""
+    """A Flax NNX object that a step may change in place, and its contents of before."""
 
     def __init__(self, label: str, node: NNXObject):
         self.label = label
@@ -189,17 +215,27 @@ class HeldTree:
         self.before = contents(node).values
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
-        """What was held before and what an object holds now, at the paths of both."""
-        now, of = contents(node).values, tree_util.tree_structure
-        is_same = lambda name: name in now and of(self.before[name]) == of(now[name])
-        names = [*filter(is_same, self.before)]
-        at_names = lambda values: Contents(node, {name: values[name] for name in names})
-        return Snapshot(at_names(self.before)), at_names(now)
+        """Returns the contents of before and those of an object now, at common paths."""
+        values = contents(node).values
+        before = {}
+        after = {}
+        for name, old in self.before.items():
+            # A step may add Variables, and take some away.
+            if name in values and _has_treedef_of(old, values[name]):
+                before[name] = old
+                after[name] = values[name]
+        return Snapshot(Contents(node, before)), Contents(node, after)
 
     def restore_types(self) -> None:
-        """Puts the old contents back where the new ones have another type."""
-        before, now = self.pairs(self.node)
-        old = before.copy()
-        same = lambda a, b: traced_type(a) == traced_type(b)
-        mixed = tree_util.tree_map(lambda a, b: b if same(a, b) else a, old, now)
-        put_contents(self.node, mixed.values)
+        """Puts old contents back where the new ones have another type."""
+        before, after = self.pairs(self.node)
+        typed = tree_util.tree_map(_keep_if_typed_alike, before.copy(), after)
+        put_contents(self.node, typed.values)
+
+
+def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
+    return tree_util.tree_structure(old) == tree_util.tree_structure(new)
+
+
+def _keep_if_typed_alike(old: Leaf, new: Leaf) -> Leaf:
+    return new if traced_type(old) == traced_type(new) else old

@@ -1,0 +1,58 @@
+"""Traces a function of arrays that returns more than arrays."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import jax
+from jax import tree_util
+
+from .._leaves.types import Jaxpr, PyTree
+
+_T = TypeVar("_T")
+# Returns a tree of arrays, and a value of any kind.
+_WithAuxiliary = Callable[..., tuple[PyTree, _T]]
+
+
+@tree_util.register_pytree_node_class
+class _Auxiliary(Generic[_T]):
+    """A node without leaves: JAX hands the value out of a trace with the tree."""
+
+    def __init__(self, value: _T):
+        self.value = value
+
+    def tree_flatten(self):
+        # The node itself stands for the value, which JAX could not compare or hash.
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, node, leaves):
+        del leaves
+        return node
+
+
+def _wrap_auxiliary(function: _WithAuxiliary[_T]) -> Callable[..., PyTree]:
+    def traced(*args):
+        arrays, value = function(*args)
+        return arrays, _Auxiliary(value)
+
+    return traced
+
+
+def make_jaxpr_with_aux(
+    function: _WithAuxiliary[_T], *args: PyTree
+) -> tuple[Jaxpr, PyTree, _T]:
+    """Returns a closed jaxpr, the shapes of its outputs, and an auxiliary output.
+
+    Args:
+        function: returns a tree of arrays and the auxiliary output, any Python object.
+        *args: trees of arrays or of their shapes.
+    """
+    trace = jax.make_jaxpr(_wrap_auxiliary(function), return_shape=True)
+    jaxpr, (shapes, auxiliary) = trace(*args)
+    return jaxpr, shapes, auxiliary.value
+
+
+def eval_shape_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[PyTree, _T]:
+    """Returns the shapes of what `function` returns, and its auxiliary output."""
+    shapes, auxiliary = jax.eval_shape(_wrap_auxiliary(function), *args)
+    return shapes, auxiliary.value

@@ -128,8 +128,13 @@ def _retyped(jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object) 
 
 @jax.jit
 def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
-    """A wide result, rounded as the program rounds its own."""
-    rounded, as_narrow = (round_to(x, narrow.dtype) for x in (exact, from_narrow))
+    """A wide result, rounded as the program rounds its own.
+
+    Where the program rounds nothing, as where it takes a state apart, nothing is rounded:
+    the digits that a narrow result has lost were lost at the lines before.
+    """
+    rounded = round_to(exact, narrow.dtype)
+    as_narrow = round_to(from_narrow, narrow.dtype)
     given = lax.convert_element_type(narrow, exact.dtype)
     # The program may do more than round: bfloat16 sums, for example. That is added, but
     # for the sign's sake no more than half of the value: a variance stays positive. What
@@ -139,7 +144,8 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
     if kind(exact.dtype) != "complex":
         half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
         more = lax.clamp(lax.neg(half), more, half)
-    return lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))
+    changed = lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))
+    return lax.select(lax.eq(given, from_narrow), exact, changed)
 
 
 def round_to(array: Leaf, dtype: DType) -> Leaf:

@@ -226,3 +226,24 @@ def test_a_line_that_helps_only_since_all_after_it_is_wide_is_no_cause():
     assert f"With {report.fix[0].place} in float32" in first
     assert "but then 100% of the matrix products become float32" in first
     assert not any(line.startswith("Compute") for line in rest)
+
+
+UNPACKED = {
+    "in two": lambda state: tuple(state),
+    "by rows of ones": lambda state: tuple(jnp.eye(2, dtype=state.dtype) @ state),
+    "times one": lambda state: (1.0 * state[0], state[1]),
+}
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_a_line_that_only_unpacks_a_carried_state_has_no_share(name):
+    def step(state, _):
+        x, v = UNPACKED[name](state)
+        x = x + 0.01 * v
+        v = v - 0.01 * x
+        return jnp.stack([x, v]), None
+
+    f = lambda state: lax.scan(step, state, length=200)[0]
+    report = audit_precision(f, normal(0, 2, 3))
+    assert {loss.origin.code[:6] for loss in report.losses} == {"x = x ", "v = v "}
+    assert all(loss.share > 0 for loss in report.losses), report

@@ -13,12 +13,11 @@ from jax import tree_util
 
 from .._leaves.arguments import is_subtree
 from .._leaves.dtypes import dtype_of, kind, native
-from .._leaves.errors import DtypeDriftError, Row, more
-from .._leaves.groups import short_table
-from .._leaves.leaf_change import ABSENT
+from .._leaves.errors import DtypeDriftError, more
+from .._leaves.key_path import KeyPath, key_paths
+from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import describe
-from .._leaves.rows import paths
-from .._leaves.table import FEW
+from .._leaves.table import FEW, Table
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 
 # The keys of tuples, lists, and nodes that are registered without keys.
@@ -26,8 +25,8 @@ _PLACED = tree_util.SequenceKey, tree_util.FlattenedIndexKey
 
 
 def pair(
-    like: PyTree, held: PyTree, path: str, is_sure: bool = True
-) -> tuple[list[Leaf], list[Row]]:
+    like: PyTree, held: PyTree, path: KeyPath, is_sure: bool = True
+) -> tuple[list[Leaf], list[LeafChange]]:
     """The leaves of a loaded tree in the order of a record, and the containers that differ.
 
     A list in place of a NamedTuple or a module has lost the names: below it, `is_sure` is
@@ -40,8 +39,8 @@ def pair(
     if isinstance(held, np.ndarray) and held.dtype == object:
         held = held.tolist()  # np.save makes such an array of a tuple or a dict
     if not tree_util.tree_leaves(like):  # None, an EmptyState, a MaskedNode
-        for below, leaf in zip(paths(held), tree_util.tree_leaves(held)):
-            raise _error(f"{path}{below}", ABSENT, describe(leaf), "leave it out")
+        for below, leaf in zip(key_paths(held), tree_util.tree_leaves(held)):
+            raise _error((*path, *below), None, describe(leaf), "leave it out")
         return [], []
     keys, children = _children(like)
     names, is_placed = _names(like)
@@ -62,25 +61,28 @@ def pair(
             found, how = list(held), "by position"
             is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
         if type(like) is not type(held):
-            changes = [Row(path, type(held).__name__, type(like).__name__, how)]
+            names_of_types = type(held).__name__, type(like).__name__
+            changes = [LeafChange(path, *names_of_types, how)]
     leaves = []
     for key, child, found_child in zip(keys, children, found):
-        below = f"{path}{tree_util.keystr((key,))}"
+        below = (*path, key)
         own_leaves, own_changes = pair(child, found_child, below, is_sure)
         leaves += own_leaves
         changes += own_changes
     return leaves, changes
 
 
-def _error(path: str, before: str, after: str, remedy: str) -> DtypeDriftError:
+def _error(
+    path: KeyPath, before: str | None, after: str | None, remedy: str
+) -> DtypeDriftError:
     """The error for the first place where a state has another tree than its record."""
-    row = Row(path, before, after, remedy)
-    message = short_table("The state has another tree than the record:", [row])
-    return DtypeDriftError(message + more("checkpoints"), [row])
+    change = LeafChange(path, before, after, remedy)
+    table = Table("The state has another tree than the record:", [change])
+    return DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
 
 
 def _by_name(
-    like: PyTree, held: PyTree, fields: Mapping[str, PyTree], path: str
+    like: PyTree, held: PyTree, fields: Mapping[str, PyTree], path: KeyPath
 ) -> list[PyTree]:
     """The field for each child of a node; what has no leaves may be missing."""
     keys, children = _children(like)
@@ -89,11 +91,12 @@ def _by_name(
         raise _error(path, _shown(like), _shown(held), _remedy(like, held, path))
     for key, name, child in zip(keys, names, children):
         if name not in fields and tree_util.tree_leaves(child):
-            below = f"{path}{tree_util.keystr((key,))}"
-            raise _error(below, _shown(child), ABSENT, "load it as well")
+            below = (*path, key)
+            raise _error(below, _shown(child), None, "load it as well")
     for name, child in fields.items():
         if name not in names and tree_util.tree_leaves(child):
-            raise _error(f"{path}[{name!r}]", ABSENT, _shown(child), "leave it out")
+            key = tree_util.DictKey(name)
+            raise _error((*path, key), None, _shown(child), "leave it out")
     return [fields.get(name) for name in names]
 
 
@@ -141,13 +144,13 @@ def _agree(like: Leaf, held: Leaf) -> bool:
     return kinds[0] == kinds[1] and (kinds[0] is None or np.shape(like) == np.shape(held))
 
 
-def _remedy(like: PyTree, held: PyTree, path: str) -> str:
+def _remedy(like: PyTree, held: PyTree, path: KeyPath) -> str:
     """What to load in place of a container."""
     names, is_placed = _names(like)
     if type(like) is type(held) and not isinstance(like, (list, tuple, Mapping)):
         return "load it with the static fields of the record"
     # A wrapper, such as MultiSteps, that was added or left out since the state was saved.
-    for outer in (like, held) if path == "state" else ():
+    for outer in (like, held) if len(path) == 1 else ():
         for name in getattr(outer, "_fields", ()):
             child = getattr(outer, name)
             with contextlib.suppress(DtypeDriftError):

@@ -11,9 +11,9 @@ import optax
 from jax import tree_util
 
 from .._carry.split import Snapshot, map_data
+from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import (
-    Casts,
     cast,
     cast_float,
     dtype_of,
@@ -21,8 +21,9 @@ from .._leaves.dtypes import (
     kind,
     widen_float,
 )
+from .._leaves.key_path import key_paths
 from .._leaves.leaf_type import describe
-from .._leaves.rows import by_path, paths
+from .._leaves.rows import by_path
 from .._leaves.types import DType, Function, Leaf, Params, State, public
 from .._rounding.rounding import round_with
 from .following import (
@@ -224,7 +225,7 @@ def _narrow(
     leaves = tree_util.tree_leaves(new_state)
     wide_leaves = tree_util.tree_leaves(wide_state)
     stored_leaves = tree_util.tree_leaves(stored_state)
-    casts = Casts("guard", "state", lambda: paths(new_state))
+    casts = Casts("guard", lambda: key_paths(new_state, "state"))
     for i, (wide, stored) in enumerate(zip(wide_leaves, stored_leaves)):
         # A Python number has no dtype to store it in, not even under `jit`.
         is_number = not hasattr(stored, "dtype") or is_wide_scalar(stored)

@@ -12,10 +12,11 @@ from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.groups import short_table
+from .._leaves.key_path import TreeName, key_paths
+from .._leaves.leaf_change import leaf_changes
 from .._leaves.leaf_type import describe
-from .._leaves.rows import count, paths, rows_of
-from .._leaves.table import FEW, and_more
+from .._leaves.rows import count
+from .._leaves.table import FEW, Table, and_more
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import pair
@@ -92,18 +93,17 @@ def restore(state: State, record: _T) -> _T:
     tree, changes = state, []
     leaves, wanted = map(tree_util.tree_leaves, (state, record))
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        (leaves, changes), tree = pair(record, state, "state"), record
+        (leaves, changes), tree = pair(record, state, (TreeName("state"),)), record
     outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
     remedies = [remedy for _, remedy in outcomes]
-    rows = rows_of("state", paths(tree), wanted, leaves, remedies) if any(remedies) else []
-    if rows:
-        headline = f"{count(rows)} cannot be restored:"
-        message = short_table(headline, rows) + more("checkpoints")
-        raise DtypeDriftError(message, rows)
+    if any(remedies):
+        refused = leaf_changes(key_paths(tree, "state"), wanted, leaves, remedies)
+        table = Table(f"{count(refused)} cannot be restored:", refused)
+        raise DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
     if changes:
         headline = "restore changed containers to those of the record:"
         rest = and_more(max(0, len(changes) - FEW), "container")
-        lines = [short_table(headline, changes[:FEW]), *(f"  {line}" for line in rest)]
+        lines = [str(Table(headline, changes[:FEW])), *(f"  {line}" for line in rest)]
         warn_caller("\n".join(lines) + more("checkpoints"))
     return Snapshot(tree).with_leaves([leaf for leaf, _ in outcomes])
 

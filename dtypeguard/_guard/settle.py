@@ -13,8 +13,8 @@ from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
+from .._leaves.casts import Casts
 from .._leaves.dtypes import (
-    Casts,
     broadcasts,
     cast,
     dtype_of,
@@ -25,18 +25,17 @@ from .._leaves.dtypes import (
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.groups import short_table
-from .._leaves.leaf_type import describe
+from .._leaves.key_path import key_paths
+from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
 from .._leaves.rows import (
-    Row,
     by_path,
     count,
     lost,
     paths,
     return_as,
     rounding,
-    tree_rows,
 )
+from .._leaves.table import Table
 from .._leaves.types import (
     DType,
     Leaf,
@@ -70,11 +69,11 @@ class Output(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A tree with its leaves cast to their record, and the rows to report."""
+    """A tree with its leaves cast to their record, and the changes to report."""
 
     tree: PyTree
-    refused: list[Row]  # that no allowed cast brings back
-    drifted: list[Row]  # that a cast brought back
+    refused: list[LeafChange]  # that no allowed cast brings back
+    drifted: list[LeafChange]  # that a cast brought back
 
 
 _STATE = Output("state")
@@ -122,9 +121,10 @@ def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy)
     if tree_util.tree_structure(tree) != record.treedef:
         before = record.copy()
         if _structure_of_data(tree) != _structure_of_data(before):
-            rows = tree_rows(part.name, before, tree, "return the tree that came in")
-            headline = f"{part.function} changed the tree of its {part.name}:"
-            raise DtypeDriftError(short_table(headline, rows) + part.page, rows)
+            remedy = "return the tree that came in"
+            changes = tree_changes(part.name, before, tree, remedy)
+            table = Table(f"{part.function} changed the tree of its {part.name}:", changes)
+            raise DtypeDriftError(f"{table}{part.page}", table.rows())
         tree = tree_util.tree_unflatten(record.treedef, tree_util.tree_leaves(tree))
 
     def is_shape_allowed(i, shape, recorded_shape):
@@ -157,35 +157,37 @@ def report_drift(
     settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
     """Raises for refused leaves, and reports drifted ones as the policy asks."""
-    refused = [row for tree in settled for row in tree.refused]
-    drifted = [row for tree in settled for row in tree.drifted]
+    refused = [change for tree in settled for change in tree.refused]
+    drifted = [change for tree in settled for change in tree.drifted]
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
-        message = _list_rows(headline, refused)
-        if any(row.castable for row in refused):
+        table = Table(headline, refused)
+        message = _with_loss(table)
+        if any(change.castable for change in refused):
             message += (
                 "\nSafe casts stay within float, complex or int, or go between bool and "
                 f"int. To cast between all of them: {part.wrapper}(..., "
                 'policy=dtypeguard.Policy(casting="unsafe")).'
             )
-        raise DtypeDriftError(message + part.page, refused)
+        raise DtypeDriftError(message + part.page, table.rows())
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
-        message = _list_rows(headline, drifted)
+        table = Table(headline, drifted)
+        message = _with_loss(table)
         if policy.on_drift == "error":
             raise DtypeDriftError(
                 f"{message}\nTo have them cast back: {part.wrapper}(..., "
                 'policy=dtypeguard.Policy(on_drift="cast")).',
-                drifted,
+                table.rows(),
             )
         warn(message)
 
 
-def _list_rows(headline: str, rows: Sequence[Row]) -> str:
-    """Returns a message: a headline, the rows, and the loss of casts in their remedies."""
-    table = short_table(headline, rows)
-    loss = rounding(row.before for row in rows if "astype" in row.remedy)
-    return f"{table}\n{loss}" if loss else table
+def _with_loss(table: Table) -> str:
+    """Returns the text of a table, with the loss of the casts in its remedies."""
+    casts = [change for change in table.changes if "astype" in change.remedy]
+    loss = rounding(str(change.before) for change in casts)
+    return f"{table}\n{loss}" if loss else str(table)
 
 
 _IsShapeAllowed = Callable[[int, tuple[int, ...], tuple[int, ...]], bool]
@@ -220,14 +222,14 @@ def _settle(
 
     @functools.cache  # a walk over the tree, which most updates do not need
     def leaf_paths():
-        return paths(tree)
+        return key_paths(tree, part.name)
 
-    def make_row(i, remedy, castable=False):
-        before = describe(recorded_leaves[i])
-        after = describe(leaves[i])
-        return Row(part.name + leaf_paths()[i], before, after, remedy, castable)
+    def make_change(i, remedy, castable=False):
+        before = type_or_class(recorded_leaves[i])
+        after = type_or_class(leaves[i])
+        return LeafChange(leaf_paths()[i], before, after, remedy, castable)
 
-    casts = Casts(part.wrapper, part.name, leaf_paths)
+    casts = Casts(part.wrapper, leaf_paths)
     for i, (leaf, recorded) in enumerate(zip(leaves, recorded_leaves)):
         if _has_recorded_type(part, leaf, recorded):
             continue
@@ -240,25 +242,25 @@ def _settle(
         if dtype is None:
             # No array came in: a function or a PRNG key has to stay what it is.
             if new_dtype is not None or not _is_same_type_of_key(leaf, recorded):
-                refused.append(make_row(i, "return it as it came in"))
+                refused.append(make_change(i, "return it as it came in"))
         elif new_dtype is None:
-            refused.append(make_row(i, _remedy_for_no_array(leaf, dtype)))
+            refused.append(make_change(i, _remedy_for_no_array(leaf, dtype)))
         elif not is_shape_allowed(i, shape, recorded_shape):
             # No cast brings a shape back.
-            refused.append(make_row(i, f"return it in shape {recorded_shape}"))
+            refused.append(make_change(i, f"return it in shape {recorded_shape}"))
         elif not fits(new_dtype, dtype) and policy.casting != "unsafe":
             remedy = _remedy_for_other_kind(part, dtype, new_dtype)
-            refused.append(make_row(i, remedy, castable=True))
+            refused.append(make_change(i, remedy, castable=True))
         elif wraps(leaf, dtype):
             # Of a Python or NumPy number alone: the value of a traced one is not known.
             remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
-            refused.append(make_row(i, remedy))
+            refused.append(make_change(i, remedy))
         else:
             are_floats = kind(dtype) == "float" and kind(new_dtype) == "float"
             is_asked_for = are_floats and policy_casts_floats
             has_weakened = part.is_carried and is_weak(leaf) and not is_weak(recorded)
             if has_weakened or (new_dtype != dtype and not is_asked_for):
-                drifted.append(make_row(i, _remedy_for_cast(dtype, new_dtype)))
+                drifted.append(make_change(i, _remedy_for_cast(dtype, new_dtype)))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
     if any(new is not old for new, old in zip(new_leaves, leaves)):
@@ -415,9 +417,9 @@ def _recorded_leaves(
             recorded[i] = alternative
     if any(leaf is None for leaf in recorded):
         remedy = "return the tree of params"
-        rows = tree_rows("updates", main_record.copy(), new_updates, remedy)
-        message = short_table("update changed the tree of its updates:", rows)
-        raise DtypeDriftError(message, rows)
+        changes = tree_changes("updates", main_record.copy(), new_updates, remedy)
+        table = Table("update changed the tree of its updates:", changes)
+        raise DtypeDriftError(str(table), table.rows())
     return recorded
 
 

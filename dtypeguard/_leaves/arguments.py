@@ -10,9 +10,10 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, kind
-from .groups import short_table
+from .key_path import by_key_path, key_paths, path_text
+from .leaf_change import leaf_changes, tree_changes
 from .leaf_type import describe
-from .rows import by_path, paths, rows_of, tree_rows
+from .table import Table
 from .types import Function, Leaf, Params, PyTree, State, Updates
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -60,16 +61,17 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     except ValueError:
         grads = None
     if grads is None or any(map(is_subtree, grads)):
-        rows = tree_rows("updates", params, updates, "give one for each param")
+        changes = tree_changes("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
-        raise ValueError(short_table(headline, rows))
+        raise ValueError(str(Table(headline, changes)))
     leaves = tree_util.tree_leaves(params)
     is_wrong = lambda p, g: g is not None and np.shape(g) != np.shape(p)
     remedies = ["give it in that shape" * is_wrong(*each) for each in zip(leaves, grads)]
     if any(remedies):
-        rows = rows_of("updates", paths(params), leaves, grads, remedies)
+        paths = key_paths(params, "updates")
+        changes = leaf_changes(paths, leaves, grads, remedies)
         headline = f"{owner} got updates in other shapes than the params:"
-        raise ValueError(short_table(headline, rows))
+        raise ValueError(str(Table(headline, changes)))
 
 
 def is_subtree(value: PyTree) -> bool:
@@ -82,8 +84,8 @@ def check_leaves(
 ) -> None:
     """Raises a `TypeError` that names the leaves that are not what a function takes."""
     told = lambda leaf: shown(leaf) if dtype_of(leaf) is None else describe(leaf)
-    leaves = by_path(tree).items()
-    wrong = [f"  {name}{path}: {told(x)}" for path, x in leaves if not is_right(x)]
+    leaves = by_key_path(tree, name).items()
+    wrong = [f"  {path_text(path)}: {told(x)}" for path, x in leaves if not is_right(x)]
     if wrong:
         raise TypeError("\n".join([f"{takes}; these are not:", *wrong, remedy]))
 

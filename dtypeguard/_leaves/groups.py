@@ -4,8 +4,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from .rows import Row
-from .table import CAUSES, FEW, and_more, arrows, columns, grouped
+from .table import FEW
 
 # A part of a path, as `jax.tree_util.keystr` prints it.
 _PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
@@ -43,31 +42,3 @@ def of_holders(paths: Sequence[str]) -> str:
     held = held if len(held) <= FEW else ["".join(split[0][:common])]
     names = f"{', '.join(held[:-1])} and {held[-1]}" if held[1:] else held[0]
     return f"{len(paths)} leaves{names and f' of {names}'}"
-
-
-def short_table(headline: str, rows: Sequence[Row]) -> str:
-    """A headline, and a line for the rows that share types, remedy and pattern of path."""
-    key = lambda row: (_dtype(row.before), _dtype(row.after), row.remedy, pattern(row.path))
-    shown: list[Row] = []
-    for group in grouped(rows, key):
-        is_listed = len(group) <= FEW and len(rows) <= FEW * CAUSES
-        shown += group if is_listed or len(group) == 1 else [_row_of(group)]
-    listed = shown[: FEW * CAUSES]
-    changes = arrows([(row.before, row.after) for row in listed])
-    lines = columns([(r.path, change, r.remedy) for r, change in zip(listed, changes)])
-    lines += and_more(len(shown) - len(listed), "kind")
-    return "\n".join([headline, *(f"  {line}" for line in lines)])
-
-
-def _row_of(rows: Sequence[Row]) -> Row:
-    """One row for some that share types, remedy and pattern of path."""
-    first, path = rows[0], f"{len(rows)} leaves {pattern(rows[0].path)}"
-    if len({(row.before, row.after) for row in rows}) == 1:
-        return first._replace(path=path)
-    before, after = _dtype(first.before), _dtype(first.after)
-    return first._replace(path=path, before=before, after=after)
-
-
-def _dtype(described: str) -> str:
-    """A type without its shape."""
-    return re.sub(r"\[.*\]", "", described)

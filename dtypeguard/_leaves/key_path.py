@@ -1,7 +1,7 @@
 """Paths of leaves: JAX's tuples of keys until they are printed."""
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from jax import tree_util
 
@@ -20,10 +20,13 @@ class TreeName:
         return self.name
 
 
-def key_paths(tree: PyTree, name: str = "") -> list[KeyPath]:
+def key_paths(
+    tree: PyTree, name: str = "", is_leaf: Callable[[PyTree], bool] | None = None
+) -> list[KeyPath]:
     """Returns the path of every leaf, after the name of the tree if there is one."""
     root = (TreeName(name),) if name else ()
-    return [(*root, *path) for path, _ in tree_util.tree_flatten_with_path(tree)[0]]
+    pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf)
+    return [(*root, *path) for path, _ in pairs]
 
 
 def by_key_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:

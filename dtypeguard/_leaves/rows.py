@@ -10,9 +10,6 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .dtypes import kind
-from .errors import Row
-from .leaf_change import ABSENT
-from .leaf_type import describe
 from .types import DType, Leaf, PyTree
 
 
@@ -25,35 +22,6 @@ def by_path(tree: PyTree) -> dict[str, Leaf]:
     """The leaves of a tree, by path."""
     pairs = tree_util.tree_flatten_with_path(tree)[0]
     return {tree_util.keystr(path): leaf for path, leaf in pairs}
-
-
-def tree_rows(name: str, before: PyTree, after: PyTree, remedy: str) -> list[Row]:
-    """The leaves that only one of two trees has; both structures if there are none."""
-    old, new = by_path(before), by_path(after)
-    rows = [
-        Row(
-            name + path,
-            describe(old[path]) if path in old else ABSENT,
-            describe(new[path]) if path in new else ABSENT,
-            remedy,
-        )
-        for path in (*old, *new)
-        if (path in old) != (path in new)
-    ]
-    old, new = (str(tree_util.tree_structure(tree)) for tree in (before, after))
-    return rows or [Row(name, old, new, remedy)]
-
-
-def rows_of(
-    name: str,
-    paths: Sequence[str],
-    before: Iterable[Leaf],
-    after: Iterable[Leaf],
-    remedies: Iterable[str],
-) -> list[Row]:
-    """A row for each leaf that has a remedy."""
-    rows = zip(paths, before, after, remedies)
-    return [Row(name + p, describe(x), describe(y), told) for p, x, y, told in rows if told]
 
 
 def count(rows: Sequence[object]) -> str:

@@ -10,9 +10,9 @@ from jax import tree_util
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
-from .._leaves.leaf_change import ABSENT
+from .._leaves.leaf_change import ABSENT, tree_changes
 from .._leaves.leaf_type import LeafType, describe
-from .._leaves.rows import by_path, paths, tree_rows
+from .._leaves.rows import by_path, paths
 from .._leaves.types import Aval, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -110,7 +110,8 @@ def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
     where: Where = "state" if program.is_optimizer else "carry"
     for name, before, after in zip(program.names, program.carried, program.returned):
         if before.treedef != after.treedef:
-            for row in tree_rows(name, before.tree, after.tree, ""):
+            for change in tree_changes(name, before.tree, after.tree):
+                row = change.row()
                 yield Drift(row.path, "structure", row.before, row.after, where)
         elif before.paths != after.paths:
             old, new = (dict(zip(x.paths, x.arrays)) for x in (before, after))
@@ -203,7 +204,7 @@ def _of_other_tree(program: Program, wanted: Collection[str]) -> Iterator[Drift]
     for name, leaf in missing:
         yield Drift(name, "structure", describe(leaf), ABSENT, "updates")
     if wanted == {*new}:
-        (row,) = tree_rows("", params, updates, "")
+        row = tree_changes("", params, updates)[0].row()
         yield Drift(row.path, "structure", row.before, row.after, "updates")
 
 

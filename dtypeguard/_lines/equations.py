@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from .._leaves.dtypes import Cast, bits
+from .._leaves.casts import Cast
+from .._leaves.dtypes import bits
 from .._leaves.internals import (
     CASTS,
     COMMON_DTYPE,

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from .._leaves.dtypes import Cast
+from .._leaves.casts import Cast
 from .._lines.equations import Written
 from .._program.graph import Stack
 from .._source.origin import Origin

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .._leaves.dtypes import kind, shown_casts
+from .._leaves.casts import casts_text
+from .._leaves.dtypes import kind
 from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
@@ -82,7 +83,7 @@ def line_losses(
                 dtypes=tuple(sorted(line.dtypes)),
                 constant=None if meant is None else _rounded(meant, line.constants[meant]),
                 remedy=remedy(line, found.keeps) if number in found.lines else "",
-                cast=shown_casts([*line.casts]) if line.casts else None,
+                cast=casts_text([*line.casts]) if line.casts else None,
             )
             losses.append(loss)
     return Losses((*losses,), found, scaling)
@@ -211,7 +212,7 @@ def _of_casts(line: Line, wide: str) -> str:
     """What to write where dtypeguard itself rounds, to the nearest or at random."""
     casts = [*line.casts]
     is_at_random = not line.primitives.isdisjoint(("jit", "pjit"))
-    text = f"On {line.origin.place}, {shown_casts(casts)} rounds: keep it in {wide}"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
+    text = f"On {line.origin.place}, {casts_text(casts)} rounds: keep it in {wide}"  # pyright: ignore[reportOptionalMemberAccess]: a cast has a line
     if casts[0].owner == "guard" and not is_at_random:
         text += f" by policy=dtypeguard.Policy(compute_dtype={wide})"
     at_random = f", or let it round at random by {STOCHASTICALLY}"

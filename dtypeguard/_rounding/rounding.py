@@ -25,9 +25,11 @@ import numpy as np
 from jax import lax, tree_util
 
 from .._leaves.arguments import is_subtree, shown
-from .._leaves.dtypes import Casts, broadcasts, cast, dtype_of, has_zero, kind, promoted
-from .._leaves.groups import short_table
-from .._leaves.rows import rows_of, tree_rows
+from .._leaves.casts import Casts
+from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
+from .._leaves.key_path import KeyPath, key_paths
+from .._leaves.leaf_change import leaf_changes, tree_changes
+from .._leaves.table import Table
 from .._leaves.types import DType, Function, Leaf, Updates, public
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
@@ -210,11 +212,13 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     except ValueError:
         own = None
     if own is None or any(is_subtree(p) and u is not None for p, u in zip(own, leaves)):
-        rows = tree_rows("updates", params, updates, "give one for each param, or None")
+        changes = tree_changes(
+            "updates", params, updates, "give one for each param, or None"
+        )
         headline = "apply_updates got updates in another tree than the params:"
-        raise ValueError(short_table(headline, rows))
+        raise ValueError(str(Table(headline, changes)))
     _refuse(updates, own, leaves)
-    added, casts = [], Casts("apply_updates", "params", lambda: _paths(updates))
+    added, casts = [], Casts("apply_updates", lambda: _paths("params", updates))
     for number, (param, update) in enumerate(zip(own, leaves)):
         with casts.of(number, param, update):
             added.append(_add(param, update, words and (*words, number)))
@@ -225,15 +229,14 @@ def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
     if any(remedies):
-        rows = rows_of("updates", _paths(updates), params, leaves, remedies)
+        changes = leaf_changes(_paths("updates", updates), params, leaves, remedies)
         headline = "apply_updates cannot add the update on the right to its param:"
-        raise TypeError(short_table(headline, rows))
+        raise TypeError(str(Table(headline, changes)))
 
 
-def _paths(updates: Updates) -> list[str]:
-    """The paths of updates, of which some may be None."""
-    named = tree_util.tree_flatten_with_path(updates, is_leaf=lambda u: u is None)[0]
-    return [tree_util.keystr(path) for path, _ in named]
+def _paths(name: str, updates: Updates) -> list[KeyPath]:
+    """Returns the paths of updates, of which some may be None, in a tree of that name."""
+    return key_paths(updates, name, is_leaf=lambda update: update is None)
 
 
 def _remedy(param: Leaf, update: Leaf) -> str:

@@ -29,8 +29,9 @@ from .._guard.strong import strong
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import describe, traced_type
-from .._leaves.rows import by_path, tree_rows
+from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 
@@ -115,8 +116,8 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
 
 
 def _another_tree(name: str, before: PyTree, after: PyTree) -> Fault:
-    path, old, new, *_ = tree_rows(name, before, after, "")[0]
-    return Fault(f"another tree, {path.lstrip('.')}: {old} -> {new}")
+    row = tree_changes(name, before, after)[0].row()
+    return Fault(f"another tree, {row.path.lstrip('.')}: {row.before} -> {row.after}")
 
 
 def _type(leaf: Leaf) -> str:

@@ -1,0 +1,65 @@
+"""Names for the casts that dtypeguard makes, so that an audit can tell them apart.
+
+Such a cast has no source line of its own: the innermost line outside dtypeguard is the call
+of an update or a loop. A `jax.named_scope` says which leaf is cast.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+from jax import tree_util
+from jax.core import Tracer
+
+from .key_path import KeyPath, joined, path_text
+from .table import FEW
+from .types import Leaf
+
+
+class Cast(str):
+    """The name of a cast that dtypeguard makes; a user's scope of that name is a `str`."""
+
+    owner: str
+    path: KeyPath
+
+    def __new__(cls, owner: str, path: KeyPath):
+        cast = super().__new__(cls, _cast_name(owner, path_text(path)))
+        cast.owner = owner
+        cast.path = path
+        return cast
+
+    @property
+    def part(self) -> str:
+        """The part of the tree: all leaves of a first moment are one."""
+        for depth, key in enumerate(self.path[1:], 1):
+            if not isinstance(key, tree_util.SequenceKey):
+                return path_text(self.path[: depth + 1])
+        return path_text(self.path)
+
+
+def _cast_name(owner: str, what: str) -> str:
+    return f"{owner}'s cast of {what}"
+
+
+class Casts:
+    """Names the casts that the public function `owner` makes of the leaves of a tree."""
+
+    def __init__(self, owner: str, paths: Callable[[], Sequence[KeyPath]]):
+        self._owner = owner
+        # A walk over the tree, which most calls do not need.
+        self._paths = functools.cache(paths)
+
+    def of(self, number: int, *leaves: Leaf) -> contextlib.AbstractContextManager[object]:
+        """Returns a context that names the cast of a leaf, if an operand is traced."""
+        if not any(isinstance(leaf, Tracer) for leaf in leaves):
+            return contextlib.nullcontext()
+        return jax.named_scope(Cast(self._owner, self._paths()[number]))
+
+
+def casts_text(casts: Sequence[Cast]) -> str:
+    """Returns the name of casts of one owner in a message; of many, the first."""
+    paths = [path_text(cast.path) for cast in casts]
+    if len(paths) > FEW:
+        paths[FEW - 1 :] = [f"{len(paths) - FEW + 1} more"]
+    return _cast_name(casts[0].owner, joined(paths))

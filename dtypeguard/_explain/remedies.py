@@ -251,7 +251,8 @@ def _of_branches(alike: Sequence[Sequence[RefusedLeaf]]) -> Iterator[Remedy]:
     kept, made = ([x for x in first if bool(x.kept) == y] for y in (True, False))
     dtypes = list(dict.fromkeys(x.dtypes[0] for x in first))
     if kept and made and len(dtypes) == 2:
-        (old,), (new,), line = kept[0].dtypes, made[0].dtypes, _line(kept[0].why.root)
+        (old,), (new,) = kept[0].dtypes, made[0].dtypes
+        line = "" if kept[0].why.is_earlier else _line(kept[0].why.root)
         code = made[0].why.origin.users.code if made[0].why.origin else ""
         is_cast = any(f"{x}(" in code for x in CASTING)  # of the user's: it is to change
         if _width(new) > _width(old) and line and not is_cast:

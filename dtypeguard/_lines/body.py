@@ -102,11 +102,16 @@ class Results(NamedTuple):
             given = tree_util.tree_leaves(self.body.inputs)[graph.inputs.index(output)]
             return of_value(given), "as it was given"
         is_constant = output in graph.constants
-        if output in graph.values and is_weak(graph.avals[output]):  # a Python number
-            code = self.body.code
-            return Why(origin_of_return(code) if code else None), ""
+        is_number = output in graph.values and is_weak(graph.avals[output])
         matches = Has(kind, getattr(self.aval(number), kind, None))
-        return why(graph, output, matches), "closed over" * is_constant
+        lines = Why() if is_number else why(graph, output, matches)
+        if is_constant and lines.origin is None and self.body.code:
+            # What made it is not known, and the line that returns it can be changed too.
+            lines = Why(origin_of_return(self.body.code), is_earlier=True)
+        elif lines.origin is None:  # a function inside returns it, and nothing promotes it
+            lines = Why(lines.cause)
+        is_closed_over = is_constant and not is_number
+        return lines, "closed over" if is_closed_over else ""
 
 
 def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:

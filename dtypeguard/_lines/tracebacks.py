@@ -15,9 +15,10 @@ import jax
 from jax.custom_batching import custom_vmap
 
 from .._leaves.internals import TRACING
-from .._leaves.types import Equation, Leaf
-from .._source.files import is_users
-from .._source.origin import Frame, Origin, callers, origin_of_frames
+from .._leaves.types import Equation, Jaxpr, Leaf
+from .._source.files import is_recorded, is_users
+from .._source.origin import Frame, Origin, callers, origin_at, origin_of_frames
+from .._source.syntax import return_line
 
 # Functions and the instructions in them that call the next; two functions on a line may
 # call at the same instruction.
@@ -70,6 +71,19 @@ def line_of_tracer(tracer: Leaf) -> Origin | None:
     except (AttributeError, TypeError):  # no tracer, or it is kept elsewhere
         return None
     return origin_of_frames(frame for frame in frames if is_users(frame.file))
+
+
+def line_of_return(jaxpr: Jaxpr) -> Origin | None:
+    """The line on which a function that JAX traced returns, if it is the user's.
+
+    Of several lines, or of a file that cannot be read, the first of the function.
+    """
+    traced = getattr(jaxpr, "debug_info", None)
+    file = getattr(traced, "func_filename", None)
+    line = getattr(traced, "func_lineno", None)
+    if not file or not line or not is_recorded(file):
+        return None
+    return origin_at(file, return_line(file, line), traced.func_name)
 
 
 def calls_of_frame(frame: FrameType) -> Chain:

@@ -19,7 +19,7 @@ from .._source.origin import Origin, Why, origin_of_frames
 from .blame import Matches, blame, region_of
 from .equations import Written
 from .monitored import RECORD
-from .tracebacks import line_of_tracer
+from .tracebacks import line_of_return, line_of_tracer
 from .values import Made
 
 _KNOWN = RECORD.recorder
@@ -51,10 +51,11 @@ def why(
     found = blame(graph, output, matches, leaves)
     promotion, root = found.promotion, found.cause or found.promotion
     origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
-    if found.operand in graph.constants and line is not None:
+    if found.operand in graph.constants:
         made = _of_constant(graph, found.operand).root
-        made = made or read_on(line.users, matches) or line
-        cause = made if cause or made.users != line.users else None
+        made = made or (line and read_on(line.users, matches)) or line
+        is_elsewhere = made and (line is None or made.users != line.users)
+        cause = made if cause or is_elsewhere else None
     elif cause is None and found.operand in graph.inputs:
         cause = given(found.operand).root
     operands = promotion.inputs if promotion else ()
@@ -63,8 +64,13 @@ def why(
 
 
 def _of_constant(graph: Graph, constant: int) -> Why:
+    """The line that made a constant, else that on which a function inside returns it."""
     lines = recorded(graph.variables.get(constant))
-    return lines if lines.origin else recorded(graph.values.get(constant))
+    if lines.origin is None:
+        lines = recorded(graph.values.get(constant))
+    if lines.origin is None and constant in graph.returned_by:
+        lines = Why(line_of_return(graph.returned_by[constant]))
+    return lines
 
 
 class Has(NamedTuple):

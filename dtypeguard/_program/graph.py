@@ -58,6 +58,8 @@ class Graph:
         # them, and their values as far as the jaxpr holds these.
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
+        # Those that a function inside returns, with its jaxpr: no equation has their line.
+        self.returned_by: dict[int, Jaxpr] = {}
         self.variables: dict[int, Variable] = {}  # of constants and inputs
         self.regions: dict[Any, Any] = {}  # kept for `blame`
         self._left, self._shared = _MOST, {}
@@ -121,6 +123,8 @@ class Graph:
                 return known[variable]
             value = self._new(variable.aval)
             self.constants[value], self.variables[value] = (*user, *outer), variable
+            if outer and not user:
+                self.returned_by[value] = jaxpr
             if is_literal or variable in self._held:
                 self.values[value] = variable.val if is_literal else self._held[variable]
             if not is_literal:

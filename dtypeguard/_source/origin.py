@@ -73,7 +73,7 @@ class Why(NamedTuple):
         cause: the line that forced that, where it made the wider operand of a promotion.
         begun: the line that gave the first value of a carry its type.
         is_promoted: whether the line of `origin` reads other types as well.
-        is_earlier: whether the value was made before lines were recorded.
+        is_earlier: whether the value was made before lines were recorded, or none has it.
     """
 
     origin: Origin | None = None

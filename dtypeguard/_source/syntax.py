@@ -41,6 +41,19 @@ def statement(file: str, line: int) -> ast.stmt | None:
 _INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
 
 
+def return_line(file: str, first: int) -> int:
+    """The one line on which a function returns that begins on a line, else that line."""
+    lines = [first]
+    for node in _nodes(source_text(file)):
+        if isinstance(node, ast.Lambda) and node.lineno == first:
+            lines = [node.body.lineno]
+        elif isinstance(node, ast.FunctionDef):
+            decorators = [decorator.lineno for decorator in node.decorator_list]
+            if first == min([node.lineno, *decorators]):
+                lines = [x.lineno for x in ast.walk(node) if isinstance(x, ast.Return)]
+    return lines[0] if len(lines) == 1 else first
+
+
 def contains(node: ast.stmt, line: int) -> bool:
     """Whether a line is one of a statement's."""
     return node.lineno <= line <= (node.end_lineno or 0)

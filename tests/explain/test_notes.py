@@ -262,6 +262,27 @@ def a_global_that_a_branch_returns():
 COUNTS = np.array([1, 2, 3], np.int32)
 
 
+@noted("guard", ("scan(step", "scan(dtypeguard.guard_step(step)"))
+def a_carry_that_takes_a_number_of_a_branch():
+    def step(carry, x):
+        def reset(carry):
+            return 0.0  # named
+
+        keep = lambda carry: 0.5
+        return lax.cond(x[0] > 0, keep, reset, carry), None  # not
+
+    return lax.scan(step, HALF[0], XS)
+
+
+@noted("return", ("return 2.0", "return x"))
+def a_number_that_a_jitted_branch_returns():
+    @jax.jit
+    def wide(x):
+        return 2.0  # first
+
+    return lax.cond(True, wide, lambda x: x, HALF[0])  # not
+
+
 # Arguments --------------------------------------------------------------------------------
 
 

@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._audit.audit import guarding, name_of
+from ._audit.audit import name_of
 from ._audit.examine import check_x64
+from ._audit.subjects import guard_code, guarding, policies_to_try
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
+from ._guard.policy import Policy
 from ._leaves.arguments import (
     check_arrays,
     check_names,
@@ -125,15 +127,28 @@ def check_contract(
         failures = broken(make, inputs, rules, shown_ones)
     if not failures:
         return
-    rows, left = [], []
+    rows = []
+    first_places = {}
     for rule, places in failures.items():
         (configuration, reason), *more = places
         others = f" (and in {len(more)} more)" if more else ""
         rows.append((rule, configuration.where + others, reason))
-        if broken(lambda: guard(make()), inputs, [rule], [configuration]):
-            left.append(rule)
+        first_places[rule] = configuration
     name = _name(opt_or_factory)
-    advice = _advice(f"Wrap it: dtypeguard.guard({name}).", "dtypeguard.guard", rows, left)
+    # The guard itself comes first.
+    remaining = {}
+    for policy in policies_to_try(make()):
+        make_guarded = functools.partial(_make_guarded, make, policy)
+        code = guard_code(name, policy)
+        remaining[code] = [
+            rule
+            for rule, configuration in first_places.items()
+            if broken(make_guarded, inputs, [rule], [configuration])
+        ]
+        if not remaining[code]:
+            break
+    code = min(remaining, key=lambda code: len(remaining[code]))
+    advice = _advice(f"Wrap it: {code}.", "dtypeguard.guard", rows, remaining[code])
     reasons = [reason for _, _, reason in rows]
     if any(map(_WEAK.search, reasons)):
         advice += " Weak leaves come from Python numbers: begin them as arrays."
@@ -206,6 +221,10 @@ def check_step(
         advice = _advice(write, "dtypeguard.guard_step", failures, sorted(left))
     report = _report(resolved.step, "a step's contract", [*failures.items()], advice)
     raise AssertionError(f"{report} {_LINES}")
+
+
+def _make_guarded(make: Callable[[], Optimizer], policy: Policy | None) -> Optimizer:
+    return guard(make(), policy=policy)
 
 
 def _advice(write: str, guard: str, failures: Collection, left: Sequence[str]) -> str:

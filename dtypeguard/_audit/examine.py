@@ -1,67 +1,132 @@
 """One audit of a program: what is found in it, and what fixes it."""
 
-import re
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol
 
 from .._carry.split import changed_constants
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_weak, is_wide
-from .._leaves.errors import DtypeDriftError
 from .._leaves.leaf_type import type_text
 from .._lines import drift
 from .._lines.drift import Drift
 from .._lines.monitored import RECORD
 from .._lines.why import line_of
 from .._program.trace import Program, TraceFailed
-from .._source.origin import origin_of_error
 from .report import AuditReport, ChangedConstant, Kind, TraceError, WideOperation
-
-# What fixes a program: fields of `AuditReport`. Every remedy has been tried.
-Advice = dict[str, Any]
+from .trace_error import trace_error
 
 
-def examine(subject: Any, x64: bool | None) -> AuditReport:
-    """Audits an optimizer or a step, with `jax_enable_x64` as it is if `x64` is None.
+@dataclasses.dataclass(frozen=True)
+class TypeCheck:
+    """What one trace shows of types: the leaves that drift, or why there is no program."""
 
-    The subject has a `name`, a `kind`, `trace()` and `advice(drifts, error)`.
+    drifts: tuple[Drift, ...] = ()
+    error: TraceError | None = None
+    program: Program | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the program traces and keeps its types."""
+        return self.error is None and not self.drifts
+
+    def explanation(self, kind: Kind) -> str:
+        """Returns why the program does not keep its types."""
+        if self.error is not None:
+            return self.error.message
+        return AuditReport(self.drifts, subject=kind).headline
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What fixes a program, or why a guard does not: fields of `AuditReport`."""
+
+    remedy: str = ""
+    refusal: str | None = None
+    is_same_error: bool = False
+
+
+class Subject(Protocol):
+    """What can be audited: an optimizer, or a step with its arguments."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Kind: ...
+
+    def trace(self) -> Program: ...
+
+    def advise(self, bare: TypeCheck) -> Advice: ...
+
+
+def check_types(trace: Callable[[], Program]) -> TypeCheck:
+    """Traces a program and compares the types of its carry before and after."""
+    try:
+        program = trace()
+    except TraceFailed as failed:
+        return TypeCheck(error=trace_error(failed))
+    return TypeCheck(tuple(drift.find(program)), program=program)
+
+
+def examine(subject: Subject, x64: bool | None, has_advice: bool = True) -> AuditReport:
+    """Audits an optimizer or a step.
+
+    Args:
+        subject: the optimizer or the step.
+        x64: whether `jax_enable_x64` is on; None for the caller's setting.
+        has_advice: whether to try what fixes the subject. It takes a few traces more.
     """
     with set_x64(x64), RECORD, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
-        about: dict[str, Any] = {"name": subject.name, "subject": subject.kind}
-        try:
-            program = subject.trace()
-        except TraceFailed as failed:
-            error = reduce_error(failed)
-            return AuditReport(error=error, **about, **subject.advice((), error))
-        drifts = tuple(drift.find(program))
-        constants = tuple(_changed_constants(program))
-        advice = subject.advice(drifts, None) if drifts else {}
-        is_stable = not constants and all(each.where == "updates" for each in drifts)
-        return AuditReport(
-            drifts,
-            tuple(_wide_operations(program)),
-            constants,
-            compilations=1 if is_stable else 2,
-            **about,
-            **advice,
-        )
+        found_types = check_types(subject.trace)
+        report = _report(subject, found_types)
+        if report.ok or not has_advice:
+            return report
+        advice = subject.advise(found_types)
+        return dataclasses.replace(report, **vars(advice))
+
+
+def _report(subject: Subject, checked: TypeCheck) -> AuditReport:
+    """Returns the findings in a program, without advice."""
+    program = checked.program
+    if program is None:
+        return AuditReport(error=checked.error, name=subject.name, subject=subject.kind)
+    constants = tuple(_changed_constants(program))
+    # `optax.apply_updates` casts wide updates: params keep their types.
+    is_carry_stable = all(leaf.where == "updates" for leaf in checked.drifts)
+    return AuditReport(
+        drifts=checked.drifts,
+        wide_operations=tuple(_wide_operations(program)),
+        changed_constants=constants,
+        compilations=1 if is_carry_stable and not constants else 2,
+        name=subject.name,
+        subject=subject.kind,
+    )
 
 
 def _wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
-    is_input = lambda aval: is_wide(aval) and not is_weak(aval)
-    if program.asks_wide or any(map(is_input, program.given)):
+    if program.asks_wide:
         return
-    graphs = [program.first, program.step] if program.is_optimizer else [program.step]
-    for graph in filter(None, graphs):
+    if any(is_wide(aval) and not is_weak(aval) for aval in program.given):
+        return
+    graphs = [program.step]
+    # The caller's own first carry is no part of a step.
+    if program.is_optimizer and program.first is not None:
+        graphs.insert(0, program.first)
+    for graph in graphs:
         for value, equation in graph.made_by.items():
             aval = graph.avals[value]
             if bits(getattr(aval, "dtype", None)) == 64:
-                line, is_array = line_of(equation), aval.shape != ()
-                yield WideOperation(equation.primitive, type_text(aval), is_array, line)
+                yield WideOperation(
+                    primitive=equation.primitive,
+                    type=type_text(aval),
+                    is_array=aval.shape != (),
+                    origin=line_of(equation),
+                )
 
 
 def _changed_constants(program: Program) -> Iterator[ChangedConstant]:
@@ -71,44 +136,7 @@ def _changed_constants(program: Program) -> Iterator[ChangedConstant]:
             yield ChangedConstant(name + path, shown(old), shown(new))
 
 
-def left(trace: Callable[[], Program]) -> tuple[Drift, ...] | str:
-    """The leaves that drift in a program, or why it does not trace."""
-    try:
-        return tuple(drift.find(trace()))
-    except TraceFailed as failed:
-        return reduce_error(failed).message
-
-
-def refused(left: tuple[Drift, ...] | str, kind: Kind) -> Advice:
-    """Says why a guard does not fix a program: what is left of its drift."""
-    is_error = isinstance(left, str)
-    return {"refusal": left if is_error else AuditReport(left, subject=kind).headline}
-
-
 def check_x64(owner: str, x64: object) -> None:
     """Rejects an `x64` that is neither a bool nor None."""
     if not (x64 is None or isinstance(x64, bool)):
         raise TypeError(f"{owner} got x64={shown(x64)}. Write True, False or None.")
-
-
-# How JAX names two types: for loops and branches, and for operations.
-_TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
-_PAIRS = tuple(
-    re.compile(pattern.replace("TYPE", _TYPE), re.DOTALL)
-    for pattern in (
-        "has type TYPE.{1,80}? has type TYPE",
-        "(?:got|broadcasting:) TYPE, TYPE",
-    )
-)
-
-
-def reduce_error(failed: TraceFailed) -> TraceError:
-    """The part of an error that is worth a report."""
-    error = failed.__cause__ or failed
-    message = str(error).strip()
-    found = filter(None, (pair.search(message) for pair in _PAIRS))
-    types = next((match.groups() for match in found), ())
-    if not isinstance(error, DtypeDriftError):
-        message = message.partition("\n")[0]
-    message = f"{type(error).__name__}: {message}"
-    return TraceError(failed.args[0], message, types, origin_of_error(error))

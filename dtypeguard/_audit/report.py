@@ -8,16 +8,22 @@ from typing import Any, Literal
 
 from .._leaves.groups import of_holders
 from .._leaves.rows import rounding, shown_fields
-from .._leaves.table import CAUSES, FEW, and_more, arrows, columns, grouped
+from .._leaves.table import FEW, arrows, causes, columns
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
 
 Kind = Literal["optimizer", "step"]
 Cells = tuple[str, ...]
-_EXPLAIN = (
-    " Call it within dtypeguard.explain(): the note on the error names the line to change."
-)
+
+# How a headline names one leaf and several.
+_LEAVES = {
+    "state": ("state leaf", "state leaves"),
+    "updates": ("update", "updates"),
+    "carry": ("leaf of the carry", "leaves of the carry"),
+}
+# Lines that a summary lists.
+_MOST_LINES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +48,11 @@ class ChangedConstant:
     before: str  # its value before the step
     after: str
 
+    @property
+    def change(self) -> str:
+        """The path and both values."""
+        return f"{self.path}: {self.before} -> {self.after}, a constant of the program"
+
     def __str__(self) -> str:
         return (
             f"{self.path} is {self.before}, then {self.after}: a constant of the program, "
@@ -57,6 +68,9 @@ class TraceError:
     message: str  # the first line of the error; all of a `DtypeDriftError`
     types: tuple[str, ...]  # the two that disagree; empty if the error names none
     origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
+    # Facts of the exception, which reports leave out.
+    is_type_error: bool = dataclasses.field(default=False, repr=False, compare=False)
+    lacks_argument: bool = dataclasses.field(default=False, repr=False, compare=False)
 
     @property
     def is_of_dtypes(self) -> bool:
@@ -66,32 +80,43 @@ class TraceError:
     @property
     def is_of_call(self) -> bool:
         """Whether it is a `TypeError` outside of the user's own functions."""
-        is_inside = self.origin is not None and self.origin.outermost is not None
-        return self.message.startswith("TypeError") and not is_inside
+        is_in_function = self.origin is not None and self.origin.outermost is not None
+        return self.is_type_error and not is_in_function
 
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
-        types = " and ".join(self.types)
-        where = f"{self.origin.place}  {self.origin.users.code}" if self.origin else ""
-        head = filter(None, [types and f"{types} disagree", where])
-        return [*head, *self.message.splitlines()]
+        lines = []
+        if any(self.types):
+            lines.append(f"{' and '.join(self.types)} disagree")
+        if self.origin:
+            lines.append(f"{self.origin.place}  {self.origin.users.code}")
+        return lines + self.message.splitlines()
 
 
-def wide_summary(found: Sequence[WideOperation]) -> str:
-    """How many operations compute in 64 bits, and on which lines; empty if none does."""
-    if not found:
+def wide_summary(operations: Sequence[WideOperation]) -> str:
+    """Returns how many operations compute in 64 bits, and where; empty for none."""
+    if not operations:
         return ""
-    arrays = sum(each.is_array for each in found)
-    lines = dict.fromkeys(str(each.origin) for each in found if each.origin)
-    first = ", ".join(list(lines)[:3]) + (", ..." if len(lines) > 3 else "")
-    operations = "1 operation" if len(found) == 1 else f"{len(found)} operations"
-    return f"{operations} in 64 bits though no input is ({arrays} on arrays): {first}"
+    array_count = sum(operation.is_array for operation in operations)
+    lines = []
+    for operation in operations:
+        if operation.origin and str(operation.origin) not in lines:
+            lines.append(str(operation.origin))
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], "..."]
+    count = "1 operation" if len(operations) == 1 else f"{len(operations)} operations"
+    return (
+        f"{count} in 64 bits though no input is ({array_count} on arrays): "
+        f"{', '.join(lines)}"
+    )
 
 
-def constants_summary(found: Sequence[ChangedConstant]) -> str:
-    """The first of them and their number; empty if there is none."""
-    more = f" (and {len(found) - 1} more)" if found[1:] else ""
-    return f"{found[0]}{more}. Begin a number with jnp.asarray." if found else ""
+def constants_summary(constants: Sequence[ChangedConstant]) -> str:
+    """Returns the first constant and the number of the rest; empty for none."""
+    if not constants:
+        return ""
+    more = f" (and {len(constants) - 1} more)" if len(constants) > 1 else ""
+    return f"{constants[0]}{more}. Begin a number with jnp.asarray."
 
 
 @public
@@ -106,11 +131,13 @@ class AuditReport:
         compilations: how often a jitted step compiles: 1, or 2 if more than once; None if
             it does not trace.
         error: why it does not trace; None if it does.
-        refusal: why `dtypeguard.guard` or `guard_step` does not fix what is wrong; None
-            if it does.
+        refusal: why `dtypeguard.guard` or `guard_step` does not fix what is wrong, a guard
+            with `Policy(compute_dtype=jnp.float32)` included; None if one does. Each was
+            tried.
         name: what to call the optimizer or step in the advice at the end.
         subject: "optimizer" or "step".
-        remedy: what fixes a step, as a sentence.
+        remedy: what fixes it, as a sentence; empty for an optimizer that a guard without a
+            policy fixes.
     """
 
     drifts: tuple[Drift, ...] = ()
@@ -123,6 +150,8 @@ class AuditReport:
     subject: Kind = "optimizer"
     remedy: str = ""
     note: str = dataclasses.field(default="", repr=False)  # the types that were tried
+    # Whether the guarded program raises the error that the report shows anyway.
+    is_same_error: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def summaries(self) -> tuple[str, ...]:
@@ -142,13 +171,14 @@ class AuditReport:
         call = "step" if self.subject == "step" else "update"
         if not self.drifts:
             return f"no leaf changed its type in one {call}."
-        groups = collections.Counter((d.where, d.kind) for d in self.drifts)
+        counts = collections.Counter((drift.where, drift.kind) for drift in self.drifts)
         parts = []
-        for (where, kind), n in groups.items():
+        for (where, kind), count in counts.items():
             change = f"changed {kind.replace('_', ' ')}"
-            if (where, kind) == ("updates", "dtype"):
+            if where == "updates" and kind == "dtype":
                 change = "would promote a param"
-            parts.append(f"{n} {_LEAVES[where][n > 1]} {change}")
+            singular, plural = _LEAVES[where]
+            parts.append(f"{count} {plural if count > 1 else singular} {change}")
         return f"{', '.join(parts)} in one {call}."
 
     @property
@@ -160,32 +190,31 @@ class AuditReport:
         guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
         if self.refusal is None:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
-        if self.error and "required keyword-only argument" in self.error.message:
-            asks = "audit(..., kwargs" if is_step else "audit(..., extra_args"
-            return f"Pass the arguments that it requires: dtypeguard.{asks}={{...}})."
-        if self.error is None or self.refusal != self.error.message:
+        if self.error and self.error.lacks_argument:
+            option = "kwargs" if is_step else "extra_args"
+            audit = f"dtypeguard.audit(..., {option}={{...}})"
+            return f"Pass the arguments that it requires: {audit}."
+        if self.error is None or not self.is_same_error:
             return f"{guard} does not fix this: {self.refusal}"
-        explains = is_step and self.error.is_of_dtypes
-        return f"{guard} does not fix this.{_EXPLAIN if explains else ''}"
-
-    @property
-    def _paragraphs(self) -> list[str]:
-        """What the analyses other than that of drift say, and what to write."""
-        changed = (d for d in self.drifts if d.kind == "dtype")
-        cast = (d.after if d.was_weak else d.before for d in changed)  # what to cast to
-        lost = rounding(cast) if self.refusal is None else ""
-        return [text for text in (*self.summaries, self.note, self.advice, lost) if text]
+        if is_step and self.error.is_of_dtypes:
+            return (
+                f"{guard} does not fix this. Call it within dtypeguard.explain(): the note "
+                "on the error names the line to change."
+            )
+        return f"{guard} does not fix this."
 
     def rows(self) -> Sequence[Cells]:
         """Path, types, origin and cause of every drift, as text."""
-        changes = arrows([(d.before, d.after) for d in self.drifts])
-        pairs = zip(self.drifts, changes)
-        return [(d.name, change, *Why(d.origin, d.cause).places()) for d, change in pairs]
+        changes = arrows([(drift.before, drift.after) for drift in self.drifts])
+        rows = []
+        for drift, change in zip(self.drifts, changes):
+            rows.append((drift.name, change, *Why(drift.origin, drift.cause).places()))
+        return rows
 
     def lines(self) -> list[str]:
         """The error, then one line for each drift."""
-        errors = [] if self.error is None else self.error.lines()
-        return errors + (columns(self.rows()) if self.drifts else [])
+        lines = [] if self.error is None else self.error.lines()
+        return lines + columns(self.rows())
 
     def __repr__(self) -> str:
         return f"<AuditReport: {self.headline}>"
@@ -194,26 +223,41 @@ class AuditReport:
         printer.text(str(self))
 
     def __str__(self) -> str:
-        errors = [] if self.error is None else self.error.lines()
-        rows, hint = self._short()
-        lines = [f"  {line}" for line in (*errors, *rows)]
-        return "\n".join([f"audit: {self.headline}", *lines, *self._paragraphs, *hint])
+        lines = [] if self.error is None else self.error.lines()
+        groups = causes(self.drifts, _cause)
+        lines += columns(self._rows_of_causes(groups.listed))
+        lines += groups.rest()
+        text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]
+        paragraphs = [*self.summaries, self.note, self.advice, self._rounding()]
+        text += [paragraph for paragraph in paragraphs if paragraph]
+        if groups.is_cut:
+            text.append("Every leaf: the report's drifts, or --json.")
+        return "\n".join(text)
 
-    def _short(self) -> tuple[list[str], list[str]]:
-        """A line for each drift or for many of one cause, and where all of them are."""
-        rows, shown = dict(zip(self.drifts, self.rows())), list[Cells]()
-        groups = grouped(self.drifts, _cause)
-        for group in groups[:CAUSES]:
-            if len(group) <= FEW:
-                shown += [rows[drift] for drift in group]
+    def _rounding(self) -> str:
+        """Returns a line about the casts of the remedy that round; empty for none."""
+        if self.refusal is not None:
+            return ""
+        types = []
+        for drift in self.drifts:
+            if drift.kind == "dtype":
+                # A leaf that began weakly is to begin in its later dtype.
+                types.append(drift.after if drift.was_weak else drift.before)
+        return rounding(types)
+
+    def _rows_of_causes(self, groups: Sequence[Sequence[Drift]]) -> list[Cells]:
+        """Returns a row for each drift, or one for all of a cause with many."""
+        row_of = dict(zip(self.drifts, self.rows()))
+        rows = []
+        for drifts in groups:
+            if len(drifts) <= FEW:
+                rows += [row_of[drift] for drift in drifts]
                 continue
-            _, change, *named = rows[group[0]]
-            is_one = len({(drift.before, drift.after) for drift in group}) == 1
-            name = of_holders([drift.name for drift in group])
-            shown.append((name, change if is_one else "", *named))
-        text = [*columns(shown), *and_more(max(len(groups) - CAUSES, 0))]
-        is_cut = len(shown) < len(rows)
-        return text, ["Every leaf: the report's drifts, or --json."] * is_cut
+            _, change, *places = row_of[drifts[0]]
+            types = {(drift.before, drift.after) for drift in drifts}
+            name = of_holders([drift.name for drift in drifts])
+            rows.append((name, change if len(types) == 1 else "", *places))
+        return rows
 
     def to_json(self) -> str:
         """The whole report as JSON, but for the sentences."""
@@ -222,13 +266,6 @@ class AuditReport:
 
 
 def _cause(drift: Drift) -> Hashable:
-    """What leaves that drift for one reason have in common."""
+    """Returns what is equal for the leaves that drift for one reason."""
     types = (drift.before, drift.after) if drift.kind == "dtype" else ()
     return drift.where, drift.kind, types, str(drift.origin), str(drift.cause)
-
-
-_LEAVES = {
-    "state": ("state leaf", "state leaves"),
-    "updates": ("update", "updates"),
-    "carry": ("leaf of the carry", "leaves of the carry"),
-}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._guard.policy import dtype_of_update
-from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak, kind
+from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
 from .._leaves.leaf_change import ABSENT, tree_changes
 from .._leaves.leaf_type import LeafType, describe
 from .._leaves.rows import by_path, paths
@@ -70,14 +70,6 @@ class Drift:
         """Whether the leaf had not chosen its type: a loop of JAX lets it take another."""
         is_of_type = self.kind in ("weak_type", "dtype") and self.where != "updates"
         return is_of_type and is_weak(self.avals[0])
-
-    @property
-    def is_castable(self) -> bool:
-        """Whether a guard casts the leaf back."""
-        if self.kind == "dtype":
-            before, after = (aval.dtype for aval in self.avals)
-            return kind(before) is not None and fits(before, after)
-        return self.kind == "weak_type"
 
 
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module

@@ -1,5 +1,6 @@
 """Audits of optimizers: the leaves that drift, the lines, the errors, the advice."""
 
+import json
 import re
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from jax import lax
 from one_leaf import State, counter, one_leaf, struct, transformation
 
-from dtypeguard import audit, guard
+from dtypeguard import Policy, audit, guard
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
 
 pytestmark = pytest.mark.third_party
@@ -138,6 +139,24 @@ def test_the_advice_is_one_that_helps():
     rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})
     assert "disagree" in str(audit(rescued, struct(BF16)))
     assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")
+
+
+def test_a_policy_is_tried_where_a_guard_alone_does_not_help():
+    """An `init` that fails for two 16-bit dtypes, which promote with nothing."""
+    params = {"b": struct(jnp.float16)["w"], "w": struct(BF16)["w"]}
+    policy = "policy=dtypeguard.Policy(compute_dtype=jnp.float32)"
+    for opt in (
+        optax.contrib.schedule_free(optax.sgd(1e-3), 1e-3),
+        guard(optax.contrib.dog(1.0), policy=Policy(state_dtype=BF16)),
+    ):
+        report = audit(opt, params)
+        assert report.refusal is None
+        assert report.advice.startswith("Wrap the optimizer: dtypeguard.guard(")
+        assert "compute_dtype=jnp.float32)" in report.advice
+        assert json.loads(report.to_json())["remedy"] == report.advice
+    assert policy in audit(optax.contrib.dog(1.0), params).advice
+    needless = guard(optax.contrib.dog(1.0), policy=Policy(compute_dtype=F32))
+    assert audit(needless, params).ok
 
 
 def test_ten_billion_parameters_without_allocating_them():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import planted_steps
 import pytest
+from helpers import set_x64
 from jax import lax
 
 import dtypeguard
@@ -70,6 +71,21 @@ def test_a_first_carry_that_is_weak():
     assert audit(guard_step(widen), dtypeguard.strong(weak)).ok
     two = audit(lambda a, n: (a + jnp.ones((), F32), n + 1), 0.0, 0, carry=(0, 1))
     assert two.advice.endswith("carry: dtypeguard.strong(a).")
+
+
+def test_a_64_bit_carry_with_x64_off():
+    """JAX computes it in 32 bits, whatever a guard does: a scan needs the region."""
+    with set_x64(True):
+        first, x = jnp.ones(3, jnp.float64), jnp.ones(3, F32)
+    step = lambda mean, x: (0.9 * mean + x, None)
+    within = "Call it within jax.enable_x64(True): with x64 off, "
+    assert audit(step, first, x).advice.startswith(within)
+    both = lambda s: {"m": s["m"] + x, "n": s["n"] * jnp.arange(3.0)}
+    wrap = "Wrap the step: dtypeguard.guard_step(step). "
+    assert audit(both, {"m": first, "n": x}).advice.startswith(wrap + within)
+    with set_x64(True):
+        assert audit(step, first, x).ok
+        assert audit(guard_step(both), {"m": first, "n": x}).ok
 
 
 def test_a_constant_that_changes_compiles_anew():

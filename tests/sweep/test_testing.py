@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import needs_x64_scope, set_x64
+from jax import lax
 from optimizer_sweep.catalog import by_id
 
 from dtypeguard import Policy, audit, guard
@@ -248,6 +249,10 @@ _MORE = "dtypeguard.audit names the lines of source."
         (
             lambda: _optimizer(lambda p: 1 / 0),
             f"dtypeguard.guard does not fix this. {_MORE}",
+        ),
+        (  # an `init` for float32 alone
+            lambda: _optimizer(lambda p: lax.add(p["b"], jnp.ones(3))),
+            f"{_WRAP[:-2]}, policy=dtypeguard.Policy(compute_dtype=jnp.float32)). {_MORE}",
         ),
     ],
 )

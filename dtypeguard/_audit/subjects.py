@@ -1,0 +1,222 @@
+"""An optimizer and a step as subjects of an audit: how each is traced, and what fixes it.
+
+Each remedy is tried on abstract values before it is said, the guard with a policy and "a
+guard does not fix this" included.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+from jax import tree_util
+
+from .._carry.carry import Call, carry_of
+from .._carry.split import SplitTree
+from .._guard.guard import guard, policy_of
+from .._guard.guard_step import guard_step
+from .._guard.policy import Policy, asks_wide
+from .._leaves.compat import has_float64, set_x64
+from .._leaves.dtypes import is_wide
+from .._leaves.groups import parameter
+from .._leaves.rows import dtype_text, lost
+from .._leaves.types import (
+    Args,
+    DType,
+    ExtraArgs,
+    Key,
+    Kwargs,
+    Optimizer,
+    Params,
+    Step,
+    Updates,
+)
+from .._lines.drift import Drift
+from .._program.trace import Program, TraceFailed, trace
+from .examine import Advice, TypeCheck, check_types
+from .report import Kind
+
+Which = int | str | tuple[int | str, ...]
+Returned = Key | tuple[Key, ...] | None
+
+_WITHIN_X64 = (
+    "Call it within jax.enable_x64(True): with x64 off, JAX computes a 64-bit leaf in 32 "
+    "bits."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerUpdate:
+    """An optimizer's `update`: a step that carries the state that `init` makes."""
+
+    opt: Optimizer
+    params: Params
+    updates: Updates
+    extra_args: ExtraArgs
+    name: str
+    kind: Kind = "optimizer"
+
+    def trace(self) -> Program:
+        """Traces `init`, and `update` on its state: weak types stay weak."""
+        # A bool may choose what is traced.
+        extra = SplitTree(self.extra_args, static={bool})
+
+        def step(state, updates, params, /, **extra_args):
+            new_updates, new_state = self.opt.update(updates, state, params, **extra_args)
+            return new_state, new_updates
+
+        def make_call(params, updates, extra_arrays):
+            try:
+                state = self.opt.init(params)
+            except Exception as error:
+                raise TraceFailed("init") from error
+            carry = carry_of("audit", step, 0, 0).called("")
+            args = (state, updates, params)
+            kwargs = extra.merged(extra_arrays)
+            return Call(step, carry, args, kwargs, static={bool}, in_place=False)
+
+        inputs = (self.params, self.updates, extra.arrays)
+        program = trace(make_call, inputs, is_optimizer=True)
+        policy = policy_of(self.opt)
+        return program._replace(
+            updates_dtype=policy.updates_dtype,
+            asks_wide=asks_wide(policy) or _stores_wide(policy, program),
+        )
+
+    def advise(self, bare: TypeCheck) -> Advice:
+        """Tries a guard, and a guard that computes in float32."""
+        guarded = self._check_guarded(None)
+        if guarded.is_clean:
+            return Advice()
+        for policy in policies_to_try(self.opt):
+            if policy is not None and self._check_guarded(policy).is_clean:
+                code = guard_code(self.name, policy)
+                return Advice(
+                    f"Wrap the optimizer: {code}. It then computes in float32, and keeps "
+                    "its state so."
+                )
+        return _refused(guarded, bare, self.kind)
+
+    def _check_guarded(self, policy: Policy | None) -> TypeCheck:
+        guarded = dataclasses.replace(self, opt=guard(self.opt, policy=policy))
+        return check_types(guarded.trace)
+
+
+def _stores_wide(policy: Policy, program: Program) -> bool:
+    """Returns whether a policy asks for a state in 64 bits, and gets it."""
+    if policy.state_dtype is None:
+        return False
+    return any(is_wide(leaf) for parts in program.carried for leaf in parts.arrays)
+
+
+def policies_to_try(opt: Optimizer) -> list[Policy | None]:
+    """Returns the policies of a guard that may fix an optimizer, the least first.
+
+    A guard does not run an `init` that fails once more, nor an update whose two dtypes
+    promote with nothing. To compute in float32 from the start helps both.
+    """
+    policy = policy_of(opt)
+    if policy.compute_dtype is not None:
+        return [None]
+    return [None, dataclasses.replace(policy, compute_dtype=jnp.float32)]
+
+
+def guard_code(name: str, policy: Policy | None) -> str:
+    """Returns how to write a guard with a policy of `policies_to_try`."""
+    if policy is None:
+        return f"dtypeguard.guard({name})"
+    code = "dtypeguard.Policy(compute_dtype=jnp.float32)"
+    if policy != Policy(compute_dtype=jnp.float32):
+        code = "dataclasses.replace(policy, compute_dtype=jnp.float32)"
+    return f"dtypeguard.guard({name}, policy={code})"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCall:
+    """A step and its arguments."""
+
+    step: Step
+    args: Args
+    kwargs: Kwargs
+    carry: Which
+    returned: Returned
+    name: str
+    kind: Kind = "step"
+
+    def call(self) -> Call:
+        """Returns the call to audit."""
+        carry = carry_of("audit", self.step, self.carry, self.returned)
+        return Call(self.step, carry, self.args, self.kwargs)
+
+    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
+        """Traces the call, with some leaves of the carry in other types."""
+        return trace(self.call, types=types)
+
+    def advise(self, bare: TypeCheck) -> Advice:
+        """Tries a first carry of other types, a call with x64 on, a guard, and pairs."""
+        if self._is_fixed_by_beginning(bare):
+            return Advice(_begin(bare.drifts))
+        step = guard_step(self.step, carry=self.carry, returned=self.returned)
+        guarded_call = dataclasses.replace(self, step=step)
+        wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
+        if self._has_wide_leaf() and not has_float64():
+            with set_x64(True):
+                if check_types(self.trace).is_clean:
+                    return Advice(_WITHIN_X64)
+                if check_types(guarded_call.trace).is_clean:
+                    return Advice(f"{wrap} {_WITHIN_X64}")
+        guarded = check_types(guarded_call.trace)
+        if guarded.is_clean:
+            return Advice(wrap)
+        # A guard leaves a weak leaf that keeps its dtype as it is.
+        if guarded_call._is_fixed_by_beginning(guarded):
+            return Advice(f"{wrap} {_begin(guarded.drifts)}")
+        return _refused(guarded, bare, self.kind)
+
+    def _is_fixed_by_beginning(self, checked: TypeCheck) -> bool:
+        """Returns whether leaves that were weak at first drift, and alone."""
+        drifts = checked.drifts
+        if not drifts or not all(drift.was_weak for drift in drifts):
+            return False
+        types = {}
+        for drift in drifts:
+            if drift.kind == "dtype":
+                types[drift.path] = drift.avals[1].dtype
+        return check_types(lambda: self.trace(types)).is_clean
+
+    def _has_wide_leaf(self) -> bool:
+        leaves = tree_util.tree_leaves((self.args, self.kwargs))
+        # A Python number is 64-bit to NumPy alone.
+        return any(is_wide(x) for x in leaves if hasattr(x, "dtype"))
+
+
+def _begin(drifts: Sequence[Drift]) -> str:
+    """Returns how the carry has to begin, for these leaves to have their types at once."""
+    sentences = []
+    names = []
+    for drift in drifts:
+        if drift.kind == "dtype":
+            loss = lost(*(aval.dtype for aval in drift.avals))
+            array = f"jnp.asarray(x, {dtype_text(drift.after)})"
+            sentences.append(f"Start {drift.path} as {drift.after}: {array}{loss}.")
+        elif parameter(drift.path) not in names:
+            names.append(parameter(drift.path))
+    if names:
+        calls = ", ".join(f"dtypeguard.strong({name})" for name in names)
+        sentences.append(f"Begin with a strongly typed carry: {calls}.")
+    return " ".join(sentences)
+
+
+def _refused(guarded: TypeCheck, bare: TypeCheck, kind: Kind) -> Advice:
+    """Returns why a guard does not fix a program."""
+    return Advice(
+        refusal=guarded.explanation(kind),
+        is_same_error=guarded.error is not None and guarded.error == bare.error,
+    )
+
+
+def guarding(name: str, carry: Which, returned: Returned) -> str:
+    """Returns how to write the guard of a step."""
+    options = "" if carry == 0 else f", carry={carry!r}"
+    if returned is not None:
+        options += f", returned={returned!r}"
+    return f"dtypeguard.guard_step({name}{options})"

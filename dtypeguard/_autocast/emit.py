@@ -95,7 +95,7 @@ class Emitter:
         Of the first arguments something is known. Of a rule, the entry of its function is
         that of lines without one.
         """
-        program = NumericProgram(jaxpr, _OWN, None)
+        program = NumericProgram(jaxpr, _OWN, None, is_measured=False)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
         made = rules.block(program.block, [*known, *others])

@@ -8,7 +8,6 @@ names of primitives stand where it is said what they do, in `graph.py` and `prim
 import sys
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any
 
 
 class ForeignNames(frozenset[str]):
@@ -33,13 +32,6 @@ class ForeignNames(frozenset[str]):
             if code is not None:
                 yield code
 
-    def variables(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """The variables `module:name`, each with those of its module."""
-        for module, _, name in (each.partition(":") for each in self):
-            known = vars(sys.modules[module]) if module in sys.modules else {}
-            if name in known:
-                yield known, name
-
 
 # Those whose files are of a package however they came to be on the path.
 LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
@@ -54,8 +46,6 @@ TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
 # ... and whole names.
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
-# What all of them call, which leaves out a cast to the dtype that an array has.
-CASTING = ForeignNames("jax._src.lax.lax:_convert_element_type")
 COMPILING = ForeignNames("cache_miss")
 # How Optax calls the `update` of its optimizers.
 UPDATES = ForeignNames("update update_fn")

@@ -8,7 +8,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jax.custom_batching import custom_vmap
 from .._leaves.internals import TRACING
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._source.files import is_recorded, is_users
-from .._source.origin import Frame, Origin, callers, origin_at, origin_of_frames
+from .._source.origin import Frame, Origin, origin_at, origin_of_frames
 from .._source.syntax import return_line
 
 # Functions and the instructions in them that call the next; two functions on a line may
@@ -84,12 +84,6 @@ def line_of_return(jaxpr: Jaxpr) -> Origin | None:
     if not file or not line or not is_recorded(file):
         return None
     return origin_at(file, return_line(file, line), traced.func_name)
-
-
-def calls_of_frame(frame: FrameType) -> Chain:
-    """The calls that lead to the current line of a running function, inside out."""
-    frames = itertools.chain([frame], callers(frame))
-    return _calls((each.f_code, each.f_lasti) for each in frames)
 
 
 def _calls(frames: Iterable[tuple[CodeType, int]]) -> Chain:

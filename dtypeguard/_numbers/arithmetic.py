@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import bits, kind
@@ -37,7 +38,7 @@ class Either(NamedTuple):
 
     own: Leaf
     wide: Leaf
-    meant: float | None = None  # the Python number, if its line may round that
+    meant: np.ndarray | None = None  # as it was meant, if its line may round that
 
 
 Value = Leaf | Either
@@ -83,7 +84,7 @@ class Arithmetic:
 
     # Values
 
-    def constant(self, array: Leaf, meant: float | None = None) -> Value:
+    def constant(self, array: Leaf, meant: np.ndarray | None = None) -> Value:
         """What the program has of its own, as it is and as it was meant, if known."""
         array = array if hasattr(array, "dtype") else jnp.asarray(array)
         if not is_inexact(array):

@@ -37,8 +37,12 @@ class Node:
         rule: how it is run.
         line: the number of its line; None if nothing rounds there.
         inner: the programs inside of it that are run in its place.
-        meant: the Python numbers that its literals stand for, by operand.
+        meant: the constants among its operands as they were meant, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
+        constants: what was rounded of both: of an array the number that changed most.
+        ends: the operands that are cast to the dtype that they have, where width ends.
+        follows: of a conversion, whether its target follows the dtypes of the arguments;
+            None if it is not known.
         last: the variables that nothing after it uses.
     """
 
@@ -48,8 +52,11 @@ class Node:
         self.number = -1
         self.line: int | None = None
         self.rounds = False
-        self.meant: dict[int, float] = {}
+        self.meant: dict[int, np.ndarray] = {}
         self.constant: float | None = None
+        self.constants: list[float] = []
+        self.ends: frozenset[int] = frozenset()
+        self.follows: bool | None = None
         self.last: list[Any] = []
 
     # Plans ask for these again and again.
@@ -64,7 +71,7 @@ class Node:
 
     @functools.cached_property
     def is_asked(self) -> bool:
-        return Written(self.stack).is_asked
+        return self.follows is not True and Written(self.stack).is_explicit
 
 
 class Block:
@@ -75,7 +82,8 @@ class Block:
         first: the number of the first node inside of it.
         inputs: its variables, those of the arrays that it holds first.
         nodes: its equations that something depends on.
-        meant: the Python numbers that literals among the outputs stand for.
+        meant: the constants among the outputs as they were meant, by output.
+        ends: the outputs that are cast to the dtype that they have.
     """
 
     def __init__(self, jaxpr: Jaxpr):
@@ -84,8 +92,14 @@ class Block:
         self.inputs = [*opened.constvars, *opened.invars]
         self.outputs = [*opened.outvars]
         self.nodes: list[Node] = []
-        self.meant: dict[int, float] = {}
+        self.meant: dict[int, np.ndarray] = {}
+        self.ends: frozenset[int] = frozenset()
         self.first = self.number = -1
+
+    @functools.cached_property
+    def constants(self) -> dict[Any, Leaf]:
+        """The arrays that it holds, by their variables."""
+        return dict(zip(self.inputs, self.consts))
 
     @functools.cached_property
     def uses(self) -> collections.Counter[Any]:
@@ -171,7 +185,7 @@ def live(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:
 
 
 def scalars_of(
-    eqn: Equation, meant: dict[int, float], numbers: dict[Any, float]
+    eqn: Equation, meant: dict[int, np.ndarray], numbers: dict[Any, float]
 ) -> dict[int, float]:
     """The operands that are Python numbers, by their place."""
     found = {}
@@ -180,7 +194,7 @@ def scalars_of(
             if var in numbers:
                 found[place] = numbers[var]
         elif kind(getattr(var.aval, "dtype", None)) == "float" and not np.ndim(var.val):
-            found[place] = meant.get(place, float(var.val))
+            found[place] = float(meant.get(place, var.val))
     return found
 
 
@@ -200,9 +214,15 @@ class Interpreter:
         """The values of the constants and the inputs of a block."""
         return [*block.consts, *given]
 
-    def literal(self, var: Leaf, meant: float | None) -> Any:
+    def literal(self, var: Leaf) -> Any:
         """The value of a number that stands in an equation."""
         return var.val if hasattr(var.val, "dtype") else np.asarray(var.val, var.aval.dtype)
+
+    def constant_as_meant(
+        self, block: Block, user: Node | Block, var: Leaf, meant: np.ndarray
+    ) -> Any:
+        """The value of a constant that was meant as another one, where it is used."""
+        raise NotImplementedError
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         """What an equation is computed under."""
@@ -218,16 +238,18 @@ class Interpreter:
         """The results of a block."""
         known = dict(zip(block.inputs, self.entered_block(block, given)))
 
-        def read(var: Any, meant: float | None) -> Any:
-            is_literal = hasattr(var, "val")
-            return self.literal(var, meant) if is_literal else known[var]
+        def read(user: Node | Block, place: int, var: Any) -> Any:
+            meant = user.meant.get(place)
+            if meant is not None:
+                return self.constant_as_meant(block, user, var, meant)
+            return self.literal(var) if hasattr(var, "val") else known[var]
 
         for node in block.nodes:
             with self.context(node.eqn):
-                values = [read(v, node.meant.get(n)) for n, v in enumerate(node.eqn.invars)]
+                values = [read(node, n, v) for n, v in enumerate(node.eqn.invars)]
                 made = self.rules[node.rule](self, node, values)
                 made = self.kept(block, node, values, made)
                 known |= zip(node.eqn.outvars, made)
             for var in node.last:
                 known.pop(var, None)
-        return [read(v, block.meant.get(n)) for n, v in enumerate(block.outputs)]
+        return [read(block, n, v) for n, v in enumerate(block.outputs)]

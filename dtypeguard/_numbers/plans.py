@@ -118,6 +118,10 @@ class Propagation(Generic[State]):
         """What a loop carries, of what it is given first."""
         return value
 
+    def ended(self, value: State) -> State:
+        """A value behind a cast to the dtype that it has."""
+        return value
+
     def joined(self, values: Sequence[State], attempt: int) -> State:
         """What is known of a value that is one of several."""
         raise NotImplementedError
@@ -136,8 +140,10 @@ class Propagation(Generic[State]):
         read = lambda v: self.constant(v.val, v.aval) if hasattr(v, "val") else known[v]
         for node in block.nodes:
             values = [*map(read, node.eqn.invars)]
+            values = [self.ended(x) if n in node.ends else x for n, x in enumerate(values)]
             known |= zip(node.eqn.outvars, self.node(node, values))
-        return [*map(read, block.outputs)]
+        values = [*map(read, block.outputs)]
+        return [self.ended(x) if n in block.ends else x for n, x in enumerate(values)]
 
     def node(self, node: Node, values: list[State]) -> Sequence[State]:
         if node.rule == CALL:
@@ -209,6 +215,9 @@ class WideLines(Propagation[bool]):
         return WidthPlan(self.entries, is_wide, is_wide, self.carried)
 
     def constant(self, array: Leaf, aval: Aval) -> bool:
+        return False
+
+    def ended(self, value: bool) -> bool:
         return False
 
     def joined(self, values: Sequence[bool], attempt: int) -> bool:

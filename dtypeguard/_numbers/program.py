@@ -1,6 +1,5 @@
 """A traced program as blocks of nodes: one record of each equation, where it stands."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,9 +7,10 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
-from .._lines.equations import Written
+from .._program.aligned import Alignment
 from .._program.graph import Stack, open_jaxpr
 from . import primitives
+from .constants import ends_of_width, held, meant_constants, most_changed
 from .formats import Formats
 from .lines import Lines
 from .nodes import (
@@ -28,7 +28,6 @@ from .nodes import (
     scalars_of,
 )
 from .primitives import is_inexact
-from .python_numbers import PythonNumbers, held
 
 
 class NumericProgram:
@@ -45,25 +44,32 @@ class NumericProgram:
     Args:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
-        numbers: the Python numbers that were given to JAX when it was traced. Without them
-            nothing is known of its lines, nor of what it rounds: enough to emit it.
+        aligned: it beside another trace of the function, if there is one.
+        is_measured: whether its lines, and what it rounds, are to be known. To emit it
+            needs neither.
+        is_judged: whether it is compared with a reference, which has the eps of its dtype.
     """
 
-    def __init__(self, jaxpr: Jaxpr, formats: Formats, numbers: PythonNumbers | None):
+    def __init__(
+        self,
+        jaxpr: Jaxpr,
+        formats: Formats,
+        aligned: Alignment | None,
+        is_measured: bool = True,
+        is_judged: bool = False,
+    ):
         self.jaxpr, self.formats = jaxpr, formats
         self.lines, self.unknown = Lines(), set[str]()
         self.backward = set[np.dtype]()
         self.literals, self.functions = dict[object, Any](), dict[object, Any]()
-        self._numbers = numbers
+        self._is_measured, self._is_judged = is_measured, is_judged
         if formats.narrow is not None:  # the first line stands for the inputs
             line = self.lines[self.lines.number_of(())]
             dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
             line.dtypes |= {str(y) for x in dtypes if (y := formats.written(x)) != x}
-        if numbers is not None:
-            numbers.start_again()
-        self.block = self._enter(jaxpr, (), formats.narrow is None, {})
+        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, aligned)
         self.size = self._count(self.block, 0)
-        if numbers is not None:
+        if is_measured:
             for node in self.block.all_nodes():
                 self._note(node)
             for node in self.block.all_nodes():
@@ -73,7 +79,12 @@ class NumericProgram:
     # Building
 
     def _enter(
-        self, jaxpr: Jaxpr, outer: Stack, is_fixed: bool, scalars: dict[int, float]
+        self,
+        jaxpr: Jaxpr,
+        outer: Stack,
+        is_fixed: bool,
+        scalars: dict[int, float],
+        aligned: Alignment | None,
     ) -> Block:
         """A block.
 
@@ -82,6 +93,7 @@ class NumericProgram:
             outer: the equations around it.
             is_fixed: whether no line rounds its arguments.
             scalars: the arguments that are Python numbers, by their place.
+            aligned: it beside its other trace.
         """
         block = Block(jaxpr)
         consts = len(block.consts)
@@ -89,27 +101,40 @@ class NumericProgram:
         numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
         nodes = []
         for eqn in open_jaxpr(jaxpr).eqns:
-            if self._numbers is not None and eqn.primitive.name in primitives.DEBUG:
+            if self._is_measured and eqn.primitive.name in primitives.DEBUG:
                 continue
-            node = self._node(eqn, (eqn, *outer), fixed, numbers)
+            node = self._node(eqn, (eqn, *outer), fixed, numbers, aligned)
             if node.rule == SAMPLE:
                 fixed.update(eqn.outvars)
             nodes.append(node)
-        block.meant = self._meant(block.outputs, outer)
+        if self._is_measured:
+            block.meant = meant_constants(
+                aligned, block.outputs, None, outer, self.formats, self._is_judged
+            )
+        block.ends = ends_of_width(aligned, block.outputs, None)
         block.nodes = live(nodes, block.outputs)
         return block
 
     def _node(
-        self, eqn: Equation, stack: Stack, fixed: set[Any], numbers: dict[Any, float]
+        self,
+        eqn: Equation,
+        stack: Stack,
+        fixed: set[Any],
+        numbers: dict[Any, float],
+        aligned: Alignment | None,
     ) -> Node:
         """The record of an equation."""
-        if self._numbers is not None and has_reference(eqn):
+        if self._is_measured and has_reference(eqn):
             raise TypeError(
                 "audit_precision does not run programs with mutable references "
                 f"({eqn.primitive.name}): give it a function that returns new arrays."
             )
-        meant = self._meant(eqn.invars, stack)
-        is_fixed = self._numbers is not None and all(
+        meant: dict[int, np.ndarray] = {}
+        if self._is_measured:
+            meant = meant_constants(
+                aligned, eqn.invars, eqn, stack, self.formats, self._is_judged
+            )
+        is_fixed = self._is_measured and all(
             hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
             for var in eqn.invars
         )
@@ -118,28 +143,22 @@ class NumericProgram:
         if rule == OWN and has_no_wide_form(eqn):
             self.unknown.add(eqn.primitive.name)
         is_call = rule == CALL
-        given = is_fixed and is_call, scalars if is_call else {}
-        node = Node(eqn, stack, rule, [self._enter(x, stack, *given) for x in jaxprs])
+        blocks: list[Block] = []
+        for inner in jaxprs:
+            inside = None if aligned is None else aligned.inside(eqn, inner)
+            arguments = scalars if is_call else {}
+            blocks.append(
+                self._enter(inner, stack, is_fixed and is_call, arguments, inside)
+            )
+        node = Node(eqn, stack, rule, blocks)
         node.meant = meant
+        node.ends = ends_of_width(aligned, eqn.invars, eqn)
+        node.follows = None if aligned is None else aligned.follows(eqn)
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
             if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
                 node.constant = scalars[0]
         return node
-
-    def _meant(self, variables: Sequence[Any], stack: Stack) -> dict[int, float]:
-        """The Python numbers that the literals among some variables stand for."""
-        found = {}
-        for place, var in enumerate(variables if self._numbers else ()):
-            if not hasattr(var, "val") or np.ndim(var.val):
-                continue
-            dtype, written = var.aval.dtype, Written(stack)
-            if kind(dtype) == "float" and self._numbers and written.origin is not None:
-                of_line = written.origin, written.calls
-                number = self._numbers.next_number(*of_line, var.val, dtype)
-                if number is not None:
-                    found[place] = number
-        return found
 
     def _count(self, block: Block, number: int) -> int:
         """Numbers a block and all inside of it; the next number."""
@@ -162,9 +181,11 @@ class NumericProgram:
         if node.is_backward:
             self.backward.update(x for x in written if 0 < bits(x) < 32)
         for place, meant in node.meant.items():
-            self._note_number(node, meant, eqn.invars[place].aval.dtype)
+            dtype = formats.written(eqn.invars[place].aval.dtype)
+            self._note_number(node, most_changed(meant, dtype), dtype)
         if node.constant is not None:
-            self._note_number(node, node.constant, eqn.outvars[0].aval.dtype)
+            dtype = formats.written(eqn.outvars[0].aval.dtype)
+            self._note_number(node, node.constant, dtype)
         if node.rule in (STOCHASTIC, "reduce_precision"):
             node.rounds = not formats.is_own and any(map(formats.rounds, written))
         elif node.rule == COMPUTED:
@@ -182,9 +203,9 @@ class NumericProgram:
                 line.note(node.stack, str(dtype))
 
     def _note_number(self, node: Node, meant: float, dtype: DType) -> None:
-        dtype = self.formats.written(dtype)
         if not self.formats.rounds(dtype):
             return
+        node.constants.append(meant)
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
         line.dtypes.add(str(dtype))

@@ -31,7 +31,7 @@ from .nodes import (
     Interpreter,
     Node,
 )
-from .plans import WIDE, WRITTEN, WidthPlan, solved
+from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
     Noted,
@@ -134,14 +134,31 @@ class _Run(Interpreter):
             self.probes.results(node.number, made, values)
         return made
 
-    def literal(self, var: Leaf, meant: float | None) -> Value:
-        """A number that stands in an equation, made once for all runs under a mesh."""
-        key = id(var), meant, self.formats, current_mesh()
+    def literal(self, var: Leaf) -> Value:
+        return self._constant(var, var.val, None)
+
+    def constant_as_meant(
+        self, block: Block, user: Node | Block, var: Leaf, meant: np.ndarray
+    ) -> Value:
+        value = var.val if hasattr(var, "val") else block.constants[var]
+        # What is inside of a call or a loop does not see that the line of it rounds.
+        is_rounded = isinstance(user, Node) and self._rounds_constants(user)
+        constant = self._constant(var, value, meant)
+        return own_form(constant) if is_rounded else constant
+
+    def _constant(self, var: Leaf, value: Leaf, meant: np.ndarray | None) -> Value:
+        """A constant of the program, made once for all runs under a mesh."""
+        key = id(var), id(meant), self.formats, current_mesh()
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
-                array = jnp.asarray(var.val, var.aval.dtype)
+                array = jnp.asarray(value, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, meant)
         return self.program.literals[key]
+
+    def _rounds_constants(self, node: Node) -> bool:
+        """Whether the constants of an equation are rounded, if only these."""
+        is_line = self.plan.entries[node.number] == ROUNDED
+        return is_line or any((node.line, x) in self.plan.constants for x in node.constants)
 
     # Loops, branches and shards
 
@@ -254,8 +271,7 @@ class _Run(Interpreter):
         if computes := plan.computes(entry):
             operands, made = self.arithmetic.named(node, values, computes)
         else:
-            numbers = *node.meant.values(), node.constant
-            is_constant = any((node.line, x) in plan.constants for x in numbers)
+            is_constant = any((node.line, x) in plan.constants for x in node.constants)
             operands, made = self.arithmetic.computed(node, values, entry, is_constant)
         if given is not None:
             made = following(node, operands, made, given)

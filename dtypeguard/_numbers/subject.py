@@ -13,12 +13,12 @@ from .._carry.modules import gathered, spread
 from .._carry.split import SplitTree
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import dtype_of, kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
+from .._program.aligned import WIDER, Alignment, traced_again
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
-from .python_numbers import PythonNumbers
 
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
@@ -37,14 +37,15 @@ class Traced(NamedTuple):
         program: its jaxpr.
         paths: of its floating outputs; if there are none, of ints and bools that floats
             may decide.
-        numbers: the Python numbers that it gave to JAX; none if it does not run.
+        aligned: its equations beside those of the function of float32 arguments; None if
+            it does not trace with them, or does not run.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         outputs: the paths of all its outputs.
     """
 
     program: Jaxpr
     paths: list[str]
-    numbers: PythonNumbers
+    aligned: Alignment | None
     has_float64: bool
     outputs: list[str]
 
@@ -121,25 +122,35 @@ class Subject:
             outputs[:] = [path for path, _ in made]
             return [leaf for _, leaf in made]
 
-        numbers = PythonNumbers()
+        arrays = arrays or self.given.arrays
+        aligned = None
         with contextlib.ExitStack() as stack:
             if self._x64 is not None:
                 stack.enter_context(set_x64(self._x64))
-            # What JAX has traced before it does not trace again, and no number is seen.
+            # What JAX has traced before has the lines of another call.
             stack.enter_context(traced_anew())
-            if self.has_values:
-                stack.enter_context(numbers)
             try:
-                program = jax.make_jaxpr(run)(*(arrays or self.given.arrays))
+                program = jax.make_jaxpr(run)(*arrays)
             except Exception as error:
                 of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
                 is_of_value = isinstance(error, of_values) or "hashable" in str(error)
                 error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
                 raise
             has_double = has_float64()
+            paths_of_outputs = list(outputs)
+            if self.has_values:
+                aligned = _aligned(run, arrays, program)
         has_floats = any(map(is_inexact, avals_in(program)))
-        paths = [outputs[n] for n in measured(program.out_avals) if has_floats]
-        return Traced(program, paths, numbers, has_double, outputs)
+        paths = [paths_of_outputs[n] for n in measured(program.out_avals) if has_floats]
+        return Traced(program, paths, aligned, has_double, paths_of_outputs)
+
+
+def _aligned(run: Function, arrays: Sequence[Leaf], program: Jaxpr) -> Alignment | None:
+    """Returns a program beside that of float32 arguments."""
+    if not any(dtype_of(array) in WIDER for array in arrays):
+        return Alignment(program, program)
+    again = traced_again(run, arrays, WIDER)
+    return None if again is None else Alignment(program, again)
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

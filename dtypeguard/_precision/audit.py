@@ -9,7 +9,6 @@ from .._costs.costs import input_names, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats, products_named
-from .._numbers.python_numbers import PythonNumbers
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
@@ -159,8 +158,6 @@ def audit_call(
     if reference is not None:
         subject.check_values("reference", "compare")
         compare = comparison(reference, subject, traced, formats)
-    if products is not None:  # both sides have the numbers as the program has them
-        traced = traced._replace(numbers=PythonNumbers())
     graph = Graph(traced.program)
     work = None
     if products is None:

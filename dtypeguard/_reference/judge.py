@@ -22,9 +22,9 @@ from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._numbers.python_numbers import PythonNumbers
 from .._numbers.run import run
 from .._numbers.subject import avals_in
+from .._program.aligned import Alignment
 from .difference import Difference
 
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
@@ -50,10 +50,10 @@ WIDE = Formats(_DOUBLE)
 
 
 class RunCall(NamedTuple):
-    """A traced function, the Python numbers it gave to JAX, and what it is called with."""
+    """A traced function, beside its other trace, and what it is called with."""
 
     program: Jaxpr  # closed
-    numbers: PythonNumbers
+    aligned: Alignment | None
     arrays: Sequence[Leaf]
 
 
@@ -264,7 +264,7 @@ def _run_of(
     """What runs a program: in some dtypes, or all of it in wide ones."""
     is_double = formats.wide == _DOUBLE
     is_on: bool = is_double or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
-    program = NumericProgram(call.program, formats, call.numbers)
+    program = NumericProgram(call.program, formats, call.aligned, is_judged=True)
     plan = plan_of(program)
 
     def made_of(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:

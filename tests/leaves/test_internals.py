@@ -205,10 +205,6 @@ def test_functions_of_jax():
         assert all(any(part in name for name in seen) for part in held(names))
 
 
-def test_variables_of_jax():
-    assert len([*internals.CASTING.variables()]) == len(internals.CASTING)
-
-
 def test_functions_of_optax():
     opts = optax.adam(0.1), optax.apply_if_finite(optax.sgd(0.1), 1)
     assert {opt.update.__name__ for opt in opts} == internals.UPDATES

@@ -1,7 +1,12 @@
-"""The Python numbers of a program, whatever else is computed on their lines."""
+"""The numbers of a program as they were meant, before a dtype rounded them."""
+
+import cProfile
+import sys
+import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -39,3 +44,91 @@ def test_what_is_computed_and_not_used_takes_its_own_number(f):
     report = audit_precision(f, X)
     assert report.error == pytest.approx(1 / 0.9985 - 1, rel=1e-3)
     assert report.losses[0].constant == "0.9985 -> 1"
+
+
+MADE_ARRAYS = {
+    "asarray": lambda x: jnp.asarray(0.999, x.dtype),
+    "array": lambda x: jnp.array([0.999] * 64, x.dtype),
+    "full": lambda x: jnp.full((), 0.999, x.dtype),
+    "astype": lambda x: np.float32(0.999).astype(x.dtype),
+    "convert": lambda x: lax.convert_element_type(0.999, x.dtype),
+    "type": lambda x: x.dtype.type(0.999),
+}
+
+
+@pytest.mark.parametrize("name", MADE_ARRAYS)
+def test_a_number_that_is_rounded_before_the_program_sees_it(name):
+    def f(x):
+        b = MADE_ARRAYS[name](x)
+        return b * x
+
+    exact = np.asarray(f(X.astype(jnp.float32)))
+    off = np.linalg.norm(np.asarray(f(X), np.float32) - exact) / np.linalg.norm(exact)
+    report = audit_precision(f, X)
+    assert report.error == pytest.approx(off, rel=0.01)
+    assert report.losses[0].constant == "0.999 -> 1"
+    assert report.losses[0].alone == pytest.approx(off, rel=0.01)
+
+
+def test_an_array_that_a_loop_is_given_is_known_as_it_was_meant():
+    step = lambda h, _: (h * jnp.array([0.999] * 64, h.dtype), None)
+    f = lambda x: lax.scan(step, x, None, 2)[0]
+    assert audit_precision(f, X).error == pytest.approx(1 / 0.999**2 - 1, rel=1e-3)
+
+
+def test_a_threshold_of_a_dtype_is_that_of_float32():
+    def quantized(x):
+        scale = jnp.max(abs(x)) / 127
+        tiny = jnp.sqrt(jnp.finfo(x.dtype).tiny)
+        scale = jnp.where(scale < tiny, jnp.ones_like(scale), scale)
+        return jnp.round(x / scale) * scale
+
+    x = jnp.linspace(-0.01, 0.01, 64).astype(jnp.float16)
+    assert not quantized(x).any()
+    assert audit_precision(quantized, x).error == pytest.approx(1)
+
+
+def test_a_number_of_float32_is_its_shortest_decimal():
+    x = X.astype(jnp.float32)
+    exact = np.asarray(x, np.float64) * 0.1
+    off = np.linalg.norm(np.asarray(x * 0.1, np.float64) - exact) / np.linalg.norm(exact)
+    report = audit_precision(lambda x: x * 0.1, x)
+    assert report.error == pytest.approx(off, rel=0.01)
+    assert report.losses[0].constant == "0.1 -> 0.100000001"
+
+
+def average(x):
+    step = lambda mean, x: (0.999 * mean + 0.001 * x, None)
+    return lax.scan(step, x, jnp.zeros((20, 64), x.dtype))[0]
+
+
+def test_under_a_profiler_the_numbers_are_the_same():
+    ignore = lambda *_: None
+    sys.setprofile(ignore)
+    try:
+        report = audit_precision(average, X)
+        assert sys.getprofile() is ignore
+    finally:
+        sys.setprofile(None)
+    with cProfile.Profile():
+        profiled = audit_precision(average, X)
+    for each in (report, profiled):
+        assert each.losses[0].constant == "0.999 -> 1"
+
+
+def test_audits_in_overlapping_threads_leave_jax_as_it_was():
+    both = threading.Barrier(2)
+
+    def f(x):
+        both.wait(60)
+        return x.astype(x.dtype) * 0.999
+
+    errors = []
+    audit = lambda: errors.append(audit_precision(f, X).error)
+    threads = [threading.Thread(target=audit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors[0] == errors[1] > 0
+    assert not jax.make_jaxpr(lambda x: x.astype(x.dtype))(X).eqns

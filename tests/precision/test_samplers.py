@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
@@ -68,3 +69,23 @@ def test_what_a_user_makes_of_random_bits_is_the_users():
     report = audit_precision(f, KEY)
     assert report.error > 0
     assert "jnp.log(" in report.losses[0].origin.code
+
+
+DRAWN = {
+    "normal": lambda x: jax.random.normal(KEY, x.shape, x.dtype),
+    "uniform": lambda x: jax.random.uniform(KEY, x.shape, x.dtype),
+    "truncated": lambda x: jax.random.truncated_normal(KEY, -2, 2, x.shape, x.dtype),
+    "kept": lambda x: jax.random.bernoulli(KEY, jnp.asarray(0.3, x.dtype), x.shape),
+    "integers": lambda x: jax.random.randint(KEY, x.shape, 0, 9),
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_sample_in_the_dtype_of_an_argument_is_the_same_on_both_sides(name, dtype):
+    f = lambda x: x + DRAWN[name](x).astype(x.dtype)
+    x = X[:, 0].astype(dtype)
+    exact = np.asarray(x, np.float64) + np.asarray(DRAWN[name](x), np.float64)
+    off = np.linalg.norm(np.asarray(f(x), np.float64) - exact) / np.linalg.norm(exact)
+    report = audit_precision(f, x, wide=jnp.float64)
+    assert report.error == pytest.approx(off, rel=1e-3)

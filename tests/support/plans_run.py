@@ -9,8 +9,8 @@ from dtypeguard._leaves.compat import traced_anew
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
-from dtypeguard._numbers.python_numbers import PythonNumbers
 from dtypeguard._numbers.run import Probes, run
+from dtypeguard._program.aligned import WIDER, Alignment, traced_again
 
 
 class Planned:
@@ -34,10 +34,12 @@ class Planned:
         flat = lambda *leaves: tree_util.tree_leaves(
             f(*tree_util.tree_unflatten(structure, leaves))
         )
-        with traced_anew(), PythonNumbers() as numbers:
+        with traced_anew():
             jaxpr = jax.make_jaxpr(flat)(*self.arrays)
+            again = traced_again(flat, self.arrays, WIDER)
+        aligned = None if again is None else Alignment(jaxpr, again)
         narrow = None if narrow is None else jnp.dtype(narrow)
-        self.program = NumericProgram(jaxpr, Formats(jnp.dtype(wide), narrow), numbers)
+        self.program = NumericProgram(jaxpr, Formats(jnp.dtype(wide), narrow), aligned)
         self.decisions = None
 
     def written(self):

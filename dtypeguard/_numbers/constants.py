@@ -1,0 +1,83 @@
+"""Constants as they were meant, before a narrow dtype rounded them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._leaves.types import DType, Equation
+from .._lines.equations import Written
+from .._program.aligned import Alignment
+from .._program.graph import Stack
+from .formats import Formats
+
+
+def meant_constants(
+    aligned: Alignment | None,
+    variables: Sequence[Any],
+    eqn: Equation | None,
+    stack: Stack,
+    formats: Formats,
+    rounds: bool,
+) -> dict[int, np.ndarray]:
+    """Returns the constants among some variables that were meant as other numbers.
+
+    Args:
+        aligned: the jaxpr beside its other trace.
+        variables: operands of an equation, or outputs of the jaxpr.
+        eqn: the equation; None for outputs.
+        stack: it and those around it.
+        formats: the dtypes of the program.
+        rounds: whether they have to round to what the program has.
+    """
+    meant: dict[int, np.ndarray] = {}
+    for place, var in enumerate(variables):
+        if not formats.rounds(getattr(var.aval, "dtype", None)):
+            continue
+        value = None if aligned is None else aligned.meant(eqn, place, rounds)
+        if value is None and _is_single(var):
+            value = np.asarray(var.val)
+        if value is None:
+            continue
+        if not value.ndim:
+            value = np.asarray(shortest_decimal(value))
+        meant[place] = value
+    # Random numbers are the same sample whatever they are compared with.
+    return {} if meant and Written(stack).is_of_sampler else meant
+
+
+def ends_of_width(
+    aligned: Alignment | None, variables: Sequence[Any], eqn: Equation | None
+) -> frozenset[int]:
+    """Returns the places of the variables at which a cast to their own dtype stands."""
+    if aligned is None:
+        return frozenset()
+    places = range(len(variables))
+    return frozenset(place for place in places if aligned.ends_width(eqn, place))
+
+
+def shortest_decimal(number: Any) -> float:
+    """Returns the number that a source most likely has for one in float32."""
+    return float(str(np.float32(number)))
+
+
+def held(number: float, dtype: DType) -> float:
+    """Returns the number that a dtype has for another one."""
+    with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
+        return float(np.asarray(number).astype(dtype))
+
+
+def most_changed(meant: np.ndarray, dtype: DType) -> float:
+    """Returns the number of a constant that a dtype changes most, relative to itself."""
+    numbers = np.asarray(meant, np.float64).reshape(-1)
+    with np.errstate(all="ignore"):
+        rounded = numbers.astype(dtype).astype(np.float64)
+        changes = np.nan_to_num(np.abs(rounded / numbers - 1), posinf=0)
+    return float(numbers[np.argmax(changes)])
+
+
+def _is_single(var: Any) -> bool:
+    """Returns whether an operand is a number of float32 that stands in its equation."""
+    if not hasattr(var, "val") or np.ndim(var.val):
+        return False
+    return var.aval.dtype == np.float32

@@ -1,7 +1,7 @@
 """Computes an optimizer's update in one dtype, and stores its state in another."""
 
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -14,18 +14,15 @@ from .._carry.split import Snapshot, map_data
 from .._leaves.casts import Casts
 from .._leaves.compat import has_float64
 from .._leaves.dtypes import (
-    cast,
     cast_float,
     dtype_of,
-    is_wide_scalar,
     kind,
     widen_float,
 )
-from .._leaves.key_path import key_paths
+from .._leaves.key_path import KeyPath, by_key_path, key_paths, path_text
 from .._leaves.leaf_type import describe
-from .._leaves.rows import by_path
-from .._leaves.types import DType, Function, Leaf, Params, State, public
-from .._rounding.rounding import round_with
+from .._leaves.types import DType, Function, Leaf, State, public
+from .._rounding.rounding import Word, round_with
 from .following import (
     Dtypes,
     cast_by_path,
@@ -41,7 +38,6 @@ from .policy import (
     float_dtype,
     refuse_blanket,
 )
-from .settle import settle_updates
 
 # Scalars are hyperparameters, such as an injected learning rate: 0.999 is 1.0 in bfloat16.
 _NARROWEST_SCALAR = jnp.dtype("float32")
@@ -72,21 +68,23 @@ class RoundingState(NamedTuple):
 def compute_and_store_in(
     inner: optax.GradientTransformationExtraArgs, policy: Policy
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation that computes and stores in the dtypes of a policy."""
+    """Returns a transformation that computes and stores in the dtypes of a policy.
+
+    Its updates, and what it rounds to nearest, are for `keep_dtypes` to cast back.
+    """
     opt = inner
     if policy.compute_dtype is not None:
-        opt = compute_in(opt, policy)
+        opt = compute_in(opt, jnp.dtype(policy.compute_dtype))
     return store_state(opt, policy, init_in_own_dtypes=inner.init)
 
 
 def compute_in(
-    inner: optax.GradientTransformationExtraArgs, policy: Policy
+    inner: optax.GradientTransformationExtraArgs, compute_dtype: DType
 ) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation that gives `inner` its inputs in `policy.compute_dtype`.
+    """Returns a transformation that gives `inner` its inputs in at least `compute_dtype`.
 
-    These are the params, the updates and the floating extra args. Wider ones stay wide.
+    These are the params, the updates and the floating extra args.
     """
-    compute_dtype = jnp.dtype(policy.compute_dtype)
 
     def widen(leaf):
         return widen_float(leaf, compute_dtype)
@@ -95,15 +93,12 @@ def compute_in(
         return inner.init(map_data(widen, params))
 
     def update(updates, state, params=None, **extra_args):
-        new_updates, new_state = inner.update(
+        return inner.update(
             map_data(widen, updates),
             state,
             map_data(widen, params),
             **convert_extra_args(extra_args, widen),
         )
-        # `inner` returned them in the dtypes of the wide params.
-        settled = settle_updates(new_updates, updates, params, policy)
-        return settled.tree, new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -116,8 +111,8 @@ def store_state(
     """Returns a transformation that stores the state in narrower dtypes than it computes.
 
     `inner` sees the leaves that follow the params in `policy.compute_dtype`, or in float32
-    if the policy has none, because b2 = 0.999 is 1.0 in bfloat16. They are stored in
-    `policy.state_dtype` by `init`, and by an update in the dtypes with which they came in.
+    if the policy has none, because b2 = 0.999 is 1.0 in bfloat16. `init` stores them in
+    `policy.state_dtype`.
 
     With stochastic rounding, the state is a `RoundingState` around that of `inner`.
 
@@ -142,7 +137,9 @@ def store_state(
 
     def init(params):
         state = inner.init(params)
-        if policy.state_dtype is not None and _has_arrays(params):
+        # `optax.tree_map_params` calls `init` with an object in place of the params.
+        has_arrays = any(dtype_of(x) is not None for x in tree_util.tree_leaves(params))
+        if policy.state_dtype is not None and has_arrays:
             # It may run here: an `init` that looks at values has just run anyway.
             following = following_dtypes(
                 init_in_own_dtypes, params, narrow, widen, may_run=True
@@ -170,70 +167,55 @@ def store_state(
         )
         updates, new_state = inner.update(updates, wide_state, params, **extra_args)
         if not is_stochastic:
-            return updates, _narrow(new_state, wide_state, stored_state, _to_nearest)
-
-        # uint32 at first. A loader that does not have it gives other integers.
-        seed = cast(state.rounding_seed, dtype_of(state.rounding_seed))
-        step = cast(state.rounding_step, dtype_of(state.rounding_step))
-        new_step = step + step.dtype.type(1)
-
-        def at_random(leaf, dtype, i):
-            return round_with(leaf, dtype, (seed, new_step, i))
-
+            return updates, new_state
+        # The noise of the first update is that of step 1.
+        step = state.rounding_step + 1
+        words = (state.rounding_seed, step)
         return updates, RoundingState(
-            inner_state=_narrow(new_state, wide_state, stored_state, at_random),
-            rounding_seed=seed,
-            rounding_step=new_step,
+            inner_state=_round_state(new_state, wide_state, stored_state, words),
+            rounding_seed=state.rounding_seed,
+            rounding_step=step,
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _has_arrays(params: Params) -> bool:
-    """Returns whether params are given; `optax.tree_map_params` gives an object instead."""
-    return any(dtype_of(leaf) is not None for leaf in tree_util.tree_leaves(params))
-
-
-def _floating_leaves(state: State, following: Dtypes) -> dict[str, Leaf]:
+def _floating_leaves(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
     """Returns the floating leaves of a state that follow the params, by path."""
     leaves = {}
-    for path, leaf in by_path(state).items():
+    for path, leaf in by_key_path(state).items():
         if path in following and kind(dtype_of(leaf)) == "float":
             leaves[path] = leaf
     return leaves
 
 
-def _to_nearest(leaf: Leaf, dtype: DType, i: int) -> jax.Array:
-    del i
-    return cast(leaf, dtype)
-
-
-def _narrow(
-    new_state: State,
-    wide_state: State,
-    stored_state: State,
-    round_to: Callable[[Leaf, DType, int], jax.Array],
+def _round_state(
+    new_state: State, wide_state: State, stored_state: State, words: tuple[Word, Word]
 ) -> State:
-    """Returns the new state with each leaf that was widened in its stored dtype.
+    """Returns the new state with each leaf that was widened rounded at random.
 
     Args:
-        new_state: the new state, in the dtypes of `wide_state`.
+        new_state: what the optimizer returned for `wide_state`.
         wide_state: the state that the optimizer was given.
         stored_state: the state as it was stored.
-        round_to: casts a leaf to a dtype, given the number of the leaf as well.
+        words: the seed and the step of the noise.
     """
-    leaves = tree_util.tree_leaves(new_state)
-    wide_leaves = tree_util.tree_leaves(wide_state)
-    stored_leaves = tree_util.tree_leaves(stored_state)
+    wide_leaves = by_key_path(wide_state)
+    stored_leaves = by_key_path(stored_state)
+    # The noise goes by the place in the stored state: an update may leave leaves out.
+    numbers = {path: number for number, path in enumerate(stored_leaves)}
     casts = Casts("guard", lambda: key_paths(new_state, "state"))
-    for i, (wide, stored) in enumerate(zip(wide_leaves, stored_leaves)):
-        # A Python number has no dtype to store it in, not even under `jit`.
-        is_number = not hasattr(stored, "dtype") or is_wide_scalar(stored)
-        was_widened = not is_number and dtype_of(wide) != dtype_of(stored)
-        if was_widened and dtype_of(leaves[i]) is not None:
-            with casts.of(i, leaves[i]):
-                leaves[i] = round_to(leaves[i], dtype_of(stored), i)
-    return Snapshot(new_state).with_leaves(leaves)
+    rounded = []
+    leaves = tree_util.tree_leaves(new_state)
+    for i, (path, leaf) in enumerate(zip(key_paths(new_state), leaves)):
+        dtype = dtype_of(stored_leaves.get(path))
+        was_widened = dtype is not None and dtype != dtype_of(wide_leaves[path])
+        # Anything but a float is for `keep_dtypes` to refuse.
+        if was_widened and kind(dtype_of(leaf)) == "float":
+            with casts.of(i, leaf):
+                leaf = round_with(leaf, dtype, (*words, numbers[path]))
+        rounded.append(leaf)
+    return Snapshot(new_state).with_leaves(rounded)
 
 
 def _check_state_type(state: State, is_stochastic: bool) -> None:
@@ -282,7 +264,7 @@ def _check_float64(policy: Policy) -> None:
 
 
 def _stored_dtypes(
-    state_dtype: DType, leaves: Mapping[str, Leaf], wanted: Dtypes
+    state_dtype: DType, leaves: Mapping[KeyPath, Leaf], wanted: Dtypes
 ) -> Dtypes:
     """Returns the dtype to store each leaf in: the wanted one where that is allowed.
 
@@ -302,25 +284,25 @@ def _stored_dtypes(
             refuse_blanket(dtype, given=state_dtype)
         if dtype == np.float64 and not has_float64():
             raise Unavailable(
-                f"state_dtype={dtype} for {path} needs x64: store at most float32, or "
-                "turn on jax_enable_x64."
+                f"state_dtype={dtype} for {path_text(path)} needs x64: store at most "
+                "float32, or turn on jax_enable_x64."
             )
         dtypes[path] = dtype
     return dtypes
 
 
-def _wanted_dtypes(state_dtype: DType, leaves: Mapping[str, Leaf]) -> Dtypes:
+def _wanted_dtypes(state_dtype: DType, leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
     if isinstance(state_dtype, Mapping):
         return _dtypes_by_pattern(state_dtype, leaves)
     return {path: jnp.dtype(state_dtype) for path in leaves}
 
 
-def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[str, Leaf]) -> Dtypes:
+def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
     """Returns the dtype of the first pattern that matches the path of each leaf."""
     dtypes = {}
     matching_patterns = set()
     for path in leaves:
-        matches = [pattern for pattern in rule if _matches(path, pattern)]
+        matches = [pattern for pattern in rule if _matches(path_text(path), pattern)]
         matching_patterns.update(matches)
         if matches:
             dtypes[path] = float_dtype(rule[matches[0]])
@@ -336,10 +318,10 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(path, pattern.replace("[", "[[]"))
 
 
-def _message_of_idle_patterns(idle: list[str], leaves: Mapping[str, Leaf]) -> str:
+def _message_of_idle_patterns(idle: list[str], leaves: Mapping[KeyPath, Leaf]) -> str:
     names = ", ".join(repr(pattern) for pattern in idle)
     message = f"state_dtype has patterns that match no leaf: {names}. "
     if not leaves:
         return message + "Take them out: no floating leaf of this state follows the params."
-    lines = [f"  {path}  {describe(leaf)}" for path, leaf in leaves.items()]
+    lines = [f"  {path_text(path)}  {describe(leaf)}" for path, leaf in leaves.items()]
     return "\n".join([message + "Take them out, or match these paths:", *lines])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from .._guard.x64 import call_without_x64
+from .._guard.x64 import call_with_x64_of_inputs
 from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
 from .._leaves.types import Params, public
@@ -128,7 +128,7 @@ def fromage(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        return call_without_x64(step, warn_caller, updates, state, params)
+        return call_with_x64_of_inputs(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
         params = check_inputs("fromage", updates, state, params, FromageState)

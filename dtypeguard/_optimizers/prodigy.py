@@ -13,7 +13,7 @@ import optax
 from jax import lax, tree_util
 from jax.core import Tracer
 
-from .._guard.x64 import call_without_x64
+from .._guard.x64 import call_with_x64_of_inputs
 from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.types import Leaf, Params, PyTree, public
@@ -222,7 +222,7 @@ def prodigy(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        return call_without_x64(step, warn_caller, updates, state, params)
+        return call_with_x64_of_inputs(step, warn_caller, updates, state, params)
 
     def step(updates, state, params):
         params = check_inputs("prodigy", updates, state, params, ProdigyState)

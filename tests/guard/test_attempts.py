@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
 from hlo import count_float64
 from jax import lax, tree_util
 from one_leaf import transformation
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard
+from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, prodigy
 
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
@@ -310,3 +310,24 @@ def test_a_failed_rescue_raises_the_first_error(second):
     assert type(error.value) is TypeError
     assert error.value.__context__ is None
     assert calls == [BF16, F32]
+
+
+@needs_x64_scope
+@jax.numpy_dtype_promotion("standard")
+@pytest.mark.parametrize("opt", [optax.adam(0.1), optax.lbfgs(0.1), prodigy()])
+def test_float64_stays_float64_with_x64_off(opt):
+    """The arrays were made in a region with x64 on, and the guard runs in one."""
+    with set_x64(True):
+        params, grads = {"w": jnp.arange(3.0) / 3}, {"w": jnp.ones(3) / 7}
+    extra = {"value": 1.0, "grad": grads, "value_fn": lambda p: (p["w"] ** 2).sum()}
+    opt = guard(opt)
+
+    def two_updates(grads, params):
+        _, state = opt.update(grads, opt.init(params), params, **extra)
+        return opt.update(grads, state, params, **extra)
+
+    with set_x64(True):
+        wanted = two_updates(grads, params)
+    assert wanted[0]["w"].dtype == F64
+    assert_same(two_updates(grads, params), wanted)
+    assert_close(jax.jit(two_updates)(grads, params), wanted, rtol=1e-12)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
+from .._leaves.cast_text import rounding
 from .._leaves.groups import of_holders
-from .._leaves.rows import rounding, shown_fields
-from .._leaves.table import FEW, arrows, causes, columns
+from .._leaves.table import FEW, arrows, causes, columns, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
@@ -238,12 +238,8 @@ class AuditReport:
         """Returns a line about the casts of the remedy that round; empty for none."""
         if self.refusal is not None:
             return ""
-        types = []
-        for drift in self.drifts:
-            if drift.kind == "dtype":
-                # A leaf that began weakly is to begin in its later dtype.
-                types.append(drift.after if drift.was_weak else drift.before)
-        return rounding(types)
+        drifts = [drift for drift in self.drifts if drift.kind == "dtype"]
+        return rounding(drift.dtype_to_cast_to for drift in drifts)
 
     def _rows_of_causes(self, groups: Sequence[Sequence[Drift]]) -> list[Cells]:
         """Returns a row for each drift, or one for all of a cause with many."""

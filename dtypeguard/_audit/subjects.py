@@ -15,10 +15,10 @@ from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
 from .._guard.policy import Policy, asks_wide
+from .._leaves.cast_text import dtype_text, lost
 from .._leaves.compat import has_float64, set_x64
 from .._leaves.dtypes import is_wide
 from .._leaves.groups import parameter
-from .._leaves.rows import dtype_text, lost
 from .._leaves.types import (
     Args,
     DType,

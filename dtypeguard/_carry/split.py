@@ -11,8 +11,8 @@ from jax import tree_util
 
 from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.key_path import path_texts
 from .._leaves.leaf_type import traced_type
-from .._leaves.rows import paths
 from .._leaves.types import Convert, Leaf, NNXObject, PyTree
 from .modules import Contents, constants, contents, put_contents
 from .tracing import eval_shape_with_aux
@@ -56,14 +56,14 @@ class SplitTree:
     @functools.cached_property
     def paths(self) -> list[str]:
         """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
-        return self._select_arrays(paths(self.tree))
+        return self._select_arrays(path_texts(self.tree))
 
     def constants(self) -> dict[str, Leaf]:
         """Returns the leaves that are no arrays, by path."""
         if all(self._is_array):
             return {}
         leaves = {}
-        for path, leaf, is_data in zip(paths(self.tree), self._leaves, self._is_array):
+        for path, leaf, is_data in zip(path_texts(self.tree), self._leaves, self._is_array):
             # A JAX reference is no constant: its array changes.
             if not is_data and not isinstance(leaf, Ref):
                 leaves[path] = leaf

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from .._explain.colors import MARKS
 from .._explain.unfiltered import printed
-from .._leaves.rows import shown_fields
+from .._leaves.table import shown_fields
 from .options import UsageError, default_form
 from .output import print_text, printer, write_file
 

@@ -7,7 +7,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
 from .._leaves.groups import parts
-from .._leaves.rows import count
+from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
 from .._lines.body import difference
 from .._lines.drift import Drift, drift_between

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from .._carry.split import SplitTree
+from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
 from .._leaves.groups import of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.leaf_type import type_text
-from .._leaves.rows import lost
 from .._leaves.table import FEW, grouped
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body, difference

@@ -19,7 +19,7 @@ from .._leaves.dtypes import (
     kind,
     widen_float,
 )
-from .._leaves.key_path import KeyPath, by_key_path, key_paths, path_text
+from .._leaves.key_path import KeyPath, by_path, key_paths, path_text
 from .._leaves.leaf_type import describe
 from .._leaves.types import DType, Function, Leaf, State, public
 from .._rounding.rounding import Word, round_with
@@ -183,7 +183,7 @@ def store_state(
 def _floating_leaves(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
     """Returns the floating leaves of a state that follow the params, by path."""
     leaves = {}
-    for path, leaf in by_key_path(state).items():
+    for path, leaf in by_path(state).items():
         if path in following and kind(dtype_of(leaf)) == "float":
             leaves[path] = leaf
     return leaves
@@ -200,8 +200,8 @@ def _round_state(
         stored_state: the state as it was stored.
         words: the seed and the step of the noise.
     """
-    wide_leaves = by_key_path(wide_state)
-    stored_leaves = by_key_path(stored_state)
+    wide_leaves = by_path(wide_state)
+    stored_leaves = by_path(stored_state)
     # The noise goes by the place in the stored state: an update may leave leaves out.
     numbers = {path: number for number, path in enumerate(stored_leaves)}
     casts = Casts("guard", lambda: key_paths(new_state, "state"))

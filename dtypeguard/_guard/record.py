@@ -15,8 +15,7 @@ from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import TreeName, key_paths
 from .._leaves.leaf_change import leaf_changes
 from .._leaves.leaf_type import describe
-from .._leaves.rows import count
-from .._leaves.table import FEW, Table, and_more
+from .._leaves.table import FEW, Table, and_more, count
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import pair

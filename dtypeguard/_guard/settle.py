@@ -13,6 +13,7 @@ from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
+from .._leaves.cast_text import lost, return_as, rounding
 from .._leaves.casts import Casts
 from .._leaves.dtypes import (
     broadcasts,
@@ -25,17 +26,10 @@ from .._leaves.dtypes import (
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import key_paths
+from .._leaves.key_path import by_path, key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
-from .._leaves.rows import (
-    by_path,
-    count,
-    lost,
-    paths,
-    return_as,
-    rounding,
-)
-from .._leaves.table import Table
+from .._leaves.leaf_type import LeafType
+from .._leaves.table import Table, count
 from .._leaves.types import (
     DType,
     Leaf,
@@ -162,8 +156,9 @@ def report_drift(
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         table = Table(headline, refused)
-        message = _with_loss(table)
-        if any(change.castable for change in refused):
+        castable = [change for change in refused if change.castable]
+        message = _with_loss(table, castable)
+        if castable:
             message += (
                 "\nSafe casts stay within float, complex or int, or go between bool and "
                 f"int. To cast between all of them: {part.wrapper}(..., "
@@ -173,7 +168,7 @@ def report_drift(
     if drifted and policy.on_drift != "cast":
         headline = f"{part.function} changed the dtype of {count(drifted)}:"
         table = Table(headline, drifted)
-        message = _with_loss(table)
+        message = _with_loss(table, drifted)
         if policy.on_drift == "error":
             raise DtypeDriftError(
                 f"{message}\nTo have them cast back: {part.wrapper}(..., "
@@ -183,10 +178,10 @@ def report_drift(
         warn(message)
 
 
-def _with_loss(table: Table) -> str:
-    """Returns the text of a table, with the loss of the casts in its remedies."""
-    casts = [change for change in table.changes if "astype" in change.remedy]
-    loss = rounding(str(change.before) for change in casts)
+def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
+    """Returns the text of a table, with what the casts back that it advises lose."""
+    types = [change.before for change in casts]
+    loss = rounding(type_.dtype for type_ in types if isinstance(type_, LeafType))
     return f"{table}\n{loss}" if loss else str(table)
 
 
@@ -428,7 +423,7 @@ def _leaves_at_paths_of(tree: PyTree, record: Snapshot) -> list[Leaf]:
     if tree_util.tree_structure(tree) == record.treedef:
         return list(record.leaves)
     recorded = by_path(record.copy())
-    return [recorded.get(path) for path in paths(tree)]
+    return [recorded.get(path) for path in key_paths(tree)]
 
 
 _REMEDIES_FOR_TYPES = {

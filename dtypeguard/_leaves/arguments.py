@@ -10,28 +10,34 @@ import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, kind
-from .key_path import by_key_path, key_paths, path_text
+from .key_path import by_path, key_paths, path_text
 from .leaf_change import leaf_changes, tree_changes
 from .leaf_type import describe
 from .table import Table
 from .types import Function, Leaf, Params, PyTree, State, Updates
 
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def is_finite(number: float) -> bool:
-    """Whether a number is finite in float32, in which optimizers compute."""
-    return abs(number) <= _LARGEST
+    """Returns whether a number is finite in float32, in which optimizers compute."""
+    return abs(number) <= _LARGEST_FLOAT32
 
 
 def check_number(
     owner: str, name: str, value: Leaf, is_allowed: Callable[[float], bool], remedy: str
 ) -> None:
-    """Checks that a value is a scalar number, in range unless it is a JAX array."""
+    """Checks that a value is a scalar number, and that its value is allowed.
+
+    A JAX array may be any number: it may be traced, and a check would wait for a device.
+    """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
-    is_known = isinstance(value, (int, float, np.generic, np.ndarray))
-    if is_known and not is_allowed(value if isinstance(value, int) else float(value)):
+    if not isinstance(value, (int, float, np.generic, np.ndarray)):
+        return
+    # An int may be too large for a float.
+    number = value if isinstance(value, int) else float(value)
+    if not is_allowed(number):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
 
@@ -58,15 +64,19 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Checks that gradients that are not None have the tree and shapes of the params."""
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)
+        is_same_tree = not any(is_subtree(grad) for grad in grads)
     except ValueError:
-        grads = None
-    if grads is None or any(map(is_subtree, grads)):
+        grads = []
+        is_same_tree = False
+    if not is_same_tree:
         changes = tree_changes("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
         raise ValueError(str(Table(headline, changes)))
     leaves = tree_util.tree_leaves(params)
-    is_wrong = lambda p, g: g is not None and np.shape(g) != np.shape(p)
-    remedies = ["give it in that shape" * is_wrong(*each) for each in zip(leaves, grads)]
+    remedies = []
+    for param, grad in zip(leaves, grads):
+        is_reshaped = grad is not None and np.shape(grad) != np.shape(param)
+        remedies.append("give it in that shape" if is_reshaped else "")
     if any(remedies):
         paths = key_paths(params, "updates")
         changes = leaf_changes(paths, leaves, grads, remedies)
@@ -75,84 +85,93 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
 
 
 def is_subtree(value: PyTree) -> bool:
-    """Whether a value that stands where another tree has a leaf is no leaf, nor None."""
+    """Returns whether a value in the place of a leaf is a tree of its own, and not None."""
     return value is not None and not tree_util.all_leaves([value])
 
 
 def check_leaves(
     takes: str, name: str, tree: PyTree, is_right: Callable[[Leaf], bool], remedy: str
 ) -> None:
-    """Raises a `TypeError` that names the leaves that are not what a function takes."""
-    told = lambda leaf: shown(leaf) if dtype_of(leaf) is None else describe(leaf)
-    leaves = by_key_path(tree, name).items()
-    wrong = [f"  {path_text(path)}: {told(x)}" for path, x in leaves if not is_right(x)]
-    if wrong:
-        raise TypeError("\n".join([f"{takes}; these are not:", *wrong, remedy]))
+    """Raises a `TypeError` that lists the leaves for which `is_right` is false."""
+    lines = []
+    for path, leaf in by_path(tree, name).items():
+        if not is_right(leaf):
+            text = shown(leaf) if dtype_of(leaf) is None else describe(leaf)
+            lines.append(f"  {path_text(path)}: {text}")
+    if lines:
+        raise TypeError("\n".join([f"{takes}; these are not:", *lines, remedy]))
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
-    is_array = lambda leaf: dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+
+    def is_array_like(leaf):
+        return dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+
     takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
     remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
-    check_leaves(takes, name, tree, is_array, remedy)
+    check_leaves(takes, name, tree, is_array_like, remedy)
 
 
 def check_names(owner: str, name: str, value: object) -> None:
     """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
-    if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        such_as = f'such as {name}={{"value": loss}}'
-        remedy = f"Write a dict of arguments by name, {such_as}"
-        raise TypeError(f"{owner} got {name}={shown(value)}. {remedy}.")
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return
+    example = f'{name}={{"value": loss}}'
+    remedy = f"Write a dict of arguments by name, such as {example}"
+    raise TypeError(f"{owner} got {name}={shown(value)}. {remedy}.")
 
 
 def shown(value: object) -> str:
-    """The repr of a value, cut at 80 characters."""
+    """Returns the repr of a value on one line, cut at 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_transformation(thing: object) -> bool:
-    """Whether a thing has the two functions of a gradient transformation."""
+    """Returns whether a thing has the two functions of a gradient transformation."""
     return all(callable(getattr(thing, name, None)) for name in ("init", "update"))
 
 
 def runs_later(function: object) -> bool:
-    """Whether a call returns before the body runs: a generator or a coroutine."""
-    kinds = (
-        inspect.isgeneratorfunction,
-        inspect.iscoroutinefunction,
-        inspect.isasyncgenfunction,
+    """Returns whether a call returns before the body runs: a generator or a coroutine."""
+    return (
+        inspect.isgeneratorfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
     )
-    return any(kind(function) for kind in kinds)
 
 
-def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters by name, except variadic ones; empty if there is no signature."""
+def parameters(function: Function) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters by name, but for variadic ones; none without a signature."""
     try:
-        found = inspect.signature(function).parameters
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: p for name, p in found.items() if p.kind not in variadic}
+    items = signature.parameters.items()
+    return {name: parameter for name, parameter in items if parameter.kind not in variadic}
 
 
 def required(function: Function) -> list[str]:
-    """The names of the parameters without a default."""
-    return [name for name, p in parameters(function).items() if p.default is p.empty]
+    """Returns the names of the parameters without a default."""
+    empty = inspect.Parameter.empty
+    items = parameters(function).items()
+    return [name for name, parameter in items if parameter.default is empty]
 
 
 def copy_of(function: FunctionType, without: str = "") -> FunctionType:
-    """A function with the code and the attributes of another, one of these left out."""
-    made = FunctionType(
+    """Returns a function with the code and the attributes of another, but for one."""
+    copied = FunctionType(
         function.__code__,
         function.__globals__,
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    functools.update_wrapper(made, function)
-    # Without a `__wrapped__` of its own.
-    made.__dict__ = {k: v for k, v in vars(function).items() if k != without}
-    return made
+    copied.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copied, function)
+    # Replaces the attributes as well: `update_wrapper` sets `__wrapped__`.
+    copied.__dict__ = {**vars(function)}
+    copied.__dict__.pop(without, None)
+    return copied

@@ -1,4 +1,4 @@
-"""The dtype of a leaf, the casts that are safe, the cast itself, and its name."""
+"""The dtype of a leaf, the casts that are safe, and the cast itself."""
 
 import functools
 
@@ -11,82 +11,102 @@ from jax.core import Tracer
 from .compat import Ref
 from .types import DType, Leaf
 
-_FAMILIES = {
+_ABSTRACT_TYPES = {
     "bool": np.bool_,
     "int": np.integer,
     "float": np.floating,
     "complex": np.complexfloating,
 }
-_SCALARS = (bool, int, float, complex)
-_NARROW = {
+# The kinds, each after those that it can hold.
+KINDS = tuple(_ABSTRACT_TYPES)
+# A bool is also an int to Python.
+_PYTHON_NUMBERS = (bool, int, float, complex)
+_FLOATS_OF_32_BITS = {
     np.dtype("float64"): np.dtype("float32"),
     np.dtype("complex128"): np.dtype("complex64"),
 }
-_WIDE = {np.dtype("int64"), np.dtype("uint64"), *_NARROW}
+_DTYPES_OF_64_BITS = {np.dtype("int64"), np.dtype("uint64"), *_FLOATS_OF_32_BITS}
+# By type: NumPy's letters are not unique. "G" is float8_e4m3fnuz as well.
+_LONG_DOUBLES = {
+    np.longdouble: np.dtype("float64"),
+    np.clongdouble: np.dtype("complex128"),
+}
 
 
 @functools.cache
 def kind(dtype: DType) -> str | None:
-    """The kind of a dtype: "bool", "int", "float", "complex", or None for the rest.
+    """Returns the kind of a dtype: "bool", "int", "float" or "complex", or None.
 
     No cast applies to the rest: float0, PRNG keys, strings, dates, objects.
     """
     # None is float64 to NumPy, and a difference of dates an integer.
     if dtype is None or getattr(dtype, "type", None) is np.timedelta64:
         return None
-    try:
-        return next((k for k, f in _FAMILIES.items() if jnp.issubdtype(dtype, f)), None)
-    except TypeError:  # the dtype of another library's array
-        return None
+    for name, abstract_type in _ABSTRACT_TYPES.items():
+        try:
+            if jnp.issubdtype(dtype, abstract_type):
+                return name
+        except TypeError:  # the dtype of another library's array
+            return None
+    return None
+
+
+def rank(dtype: DType) -> int:
+    """Returns the place of the kind of a dtype among all kinds."""
+    return KINDS.index(kind(dtype) or "bool")
 
 
 def bits(dtype: DType) -> int:
-    """The bits of a floating number, or of a complex one's parts; 0 for any other dtype."""
-    each = {"float": 8, "complex": 4}.get(kind(dtype) or "", 0)
-    return each * dtype.itemsize if each else 0
+    """Returns the bits of a float, or of a complex number's parts; 0 for other dtypes."""
+    if kind(dtype) == "float":
+        return 8 * dtype.itemsize
+    return 4 * dtype.itemsize if kind(dtype) == "complex" else 0
 
 
 def has_zero(dtype: DType) -> bool:
-    """Whether a dtype holds 0: float8_e8m0fnu has neither that nor a sign."""
+    """Returns whether a dtype holds 0: float8_e8m0fnu has neither that nor a sign."""
     return bool(np.zeros((), dtype) == 0)
 
 
 def dtype_of(leaf: Leaf) -> DType:
-    """The dtype that an array leaf is recorded with, or None for any other leaf."""
+    """Returns the dtype under which an array leaf is recorded; None for any other leaf."""
     if isinstance(leaf, (np.ndarray, np.generic)):
-        dtype = _native(leaf.dtype)
+        dtype = _native_dtype(leaf.dtype)
         return jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else None
     if is_array(leaf):
         return leaf.dtype if kind(leaf.dtype) else None
-    if isinstance(leaf, _SCALARS):
-        return jax.dtypes.canonicalize_dtype(_scalar_type(leaf))
+    if isinstance(leaf, _PYTHON_NUMBERS):
+        return jax.dtypes.canonicalize_dtype(_number_type(leaf))
     return None
 
 
-def _scalar_type(number: Leaf) -> type:
-    """The Python type of a number, which may be of a subclass, such as an `IntEnum`."""
-    return next(scalar for scalar in _SCALARS if isinstance(number, scalar))
+def _number_type(number: Leaf) -> type:
+    """Returns the Python type of a number, which may be of a subclass, as an `IntEnum`."""
+    for number_type in _PYTHON_NUMBERS:
+        if isinstance(number, number_type):
+            return number_type
+    raise TypeError(f"{type(number).__name__} is no Python number")
 
 
 def native(leaf: Leaf) -> Leaf:
-    """A NumPy array of a file's byte order or of long doubles in a dtype that JAX has."""
-    is_numpy = isinstance(leaf, (np.ndarray, np.generic))
-    return leaf.astype(_native(leaf.dtype), copy=False) if is_numpy else leaf
+    """Returns a NumPy array in a dtype that JAX has; any other leaf unchanged.
 
-
-# By type: NumPy's letters are not unique. "G" is float8_e4m3fnuz as well.
-_DOUBLES = {np.longdouble: np.dtype("float64"), np.clongdouble: np.dtype("complex128")}
+    A file may have another byte order, and long doubles have more bits.
+    """
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.astype(_native_dtype(leaf.dtype), copy=False)
+    return leaf
 
 
 @functools.cache
-def _native(dtype: DType) -> DType:
+def _native_dtype(dtype: DType) -> DType:
     if kind(dtype) is None:
         return dtype
-    return _DOUBLES.get(dtype.type, dtype.newbyteorder("="))
+    return _LONG_DOUBLES.get(dtype.type, dtype.newbyteorder("="))
 
 
 def is_array(leaf: Leaf) -> bool:
-    """Whether a leaf is an array or stands for one: it has a dtype and a shape.
+    """Returns whether a leaf is an array or stands for one: it has a dtype and a shape.
 
     `jnp.bfloat16` has a dtype but no shape. It is itself a dtype; a module may hold one. A
     JAX reference has both, but holds an array whose type cannot change.
@@ -98,24 +118,24 @@ def is_array(leaf: Leaf) -> bool:
 
 
 def is_python_number(leaf: Leaf) -> bool:
-    """Whether a leaf is a Python bool, int, float or complex, but not a NumPy scalar."""
+    """Returns whether a leaf is a bool, int, float or complex of Python, not of NumPy."""
     # np.float64 is a subclass of float, but promotes like an array.
-    return isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic)
+    return isinstance(leaf, _PYTHON_NUMBERS) and not isinstance(leaf, np.generic)
 
 
 def is_weak(leaf: Leaf) -> bool:
-    """Whether a leaf promotes like a Python scalar, as Python scalars do."""
+    """Returns whether a leaf promotes like a Python scalar, as Python scalars do."""
     return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
 def is_wide(leaf: Leaf) -> bool:
-    """Whether a leaf is a 64-bit array (128-bit complex); a Python scalar is not."""
-    return not is_python_number(leaf) and dtype_of(leaf) in _WIDE
+    """Returns whether a leaf is a 64-bit array (128-bit complex); no Python scalar is."""
+    return not is_python_number(leaf) and dtype_of(leaf) in _DTYPES_OF_64_BITS
 
 
 def is_wide_scalar(leaf: Leaf) -> bool:
-    """Whether a leaf is a weak 64-bit scalar, as of a Python number, that 32 bits hold."""
-    if not (getattr(leaf, "weak_type", False) and is_wide(leaf)) or np.ndim(leaf) > 0:
+    """Returns whether a leaf is a weak 64-bit scalar, as of a number, that 32 bits hold."""
+    if not getattr(leaf, "weak_type", False) or not is_wide(leaf) or np.ndim(leaf) > 0:
         return False
     if kind(leaf.dtype) != "int" or isinstance(leaf, Tracer):
         return True
@@ -123,49 +143,43 @@ def is_wide_scalar(leaf: Leaf) -> bool:
 
 
 def canonical(leaf: Leaf) -> jax.Array:
-    """A leaf as a strongly typed array of a dtype that JAX has under the current flag."""
+    """Returns a leaf as a strongly typed array of a dtype that JAX has under its flags."""
     return cast(leaf, jax.dtypes.canonicalize_dtype(dtype_of(leaf)))
 
 
 def canonical_scalar(leaf: Leaf) -> Leaf:
-    """A leaf that `is_wide_scalar` as a `canonical` one; any other as it is."""
+    """Returns the `canonical` array for a wide scalar; any other leaf unchanged."""
     return canonical(leaf) if is_wide_scalar(leaf) else leaf
 
 
 def narrow(leaf: Leaf) -> Leaf:
     """Casts a 64-bit floating or complex JAX array to 32 bits; returns any other leaf."""
-    if isinstance(leaf, jax.Array) and leaf.dtype in _NARROW:
-        return cast(leaf, _NARROW[leaf.dtype])
+    if isinstance(leaf, jax.Array) and leaf.dtype in _FLOATS_OF_32_BITS:
+        return cast(leaf, _FLOATS_OF_32_BITS[leaf.dtype])
     return leaf
 
 
-# The kinds, each after those that it can hold.
-KINDS = ("bool", "int", "float", "complex")
-
-
-def rank(dtype: DType) -> int:
-    """The place of the kind of a dtype among all kinds."""
-    return KINDS.index(kind(dtype) or "bool")
-
-
 def fits(source: DType, target: DType) -> bool:
-    """Whether a cast stays within a kind, or goes between bool and int."""
-    return kind(source) == kind(target) or {kind(source), kind(target)} == {"bool", "int"}
+    """Returns whether a cast stays within a kind, or goes between bool and int."""
+    kinds = {kind(source), kind(target)}
+    return len(kinds) == 1 or kinds == {"bool", "int"}
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether adding an array of `shape` to one of `target` keeps the target's shape."""
-    pairs = zip(reversed(shape), reversed(target))
-    return len(shape) <= len(target) and all(n in (1, m) for n, m in pairs)
+    """Returns whether adding an array of `shape` to one of `target` keeps that shape."""
+    try:
+        return jnp.broadcast_shapes(shape, target) == tuple(target)
+    except ValueError:
+        return False
 
 
 def cast(leaf: Leaf, dtype: DType) -> jax.Array:
-    """A leaf as a strongly typed JAX array of any dtype; the leaf itself if it is one."""
+    """Returns a leaf as a strongly typed JAX array of a dtype; itself if it is one."""
     if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
         return leaf
     leaf = native(leaf)
     if is_python_number(leaf):
-        leaf = _scalar_type(leaf)(leaf)  # JAX makes a weakly typed array of a subclass
+        leaf = _number_type(leaf)(leaf)  # JAX makes a weakly typed array of a subclass
     if kind(dtype) != "complex" and kind(dtype_of(leaf)) == "complex":
         leaf = lax.real(leaf)
     return lax.convert_element_type(leaf, dtype)
@@ -184,33 +198,37 @@ def widen_float(leaf: Leaf, dtype: DType) -> Leaf:
 
 
 def wraps(leaf: Leaf, dtype: DType) -> bool:
-    """Whether a Python or NumPy integer does not fit into a dtype of integers."""
-    if isinstance(leaf, jax.Array) or {kind(dtype), kind(dtype_of(leaf))} != {"int"}:
+    """Returns whether an integer of Python or NumPy does not fit into an integer dtype."""
+    if isinstance(leaf, jax.Array):
         return False
-    info, numbers = jnp.iinfo(dtype), np.asarray(leaf)
+    if kind(dtype) != "int" or kind(dtype_of(leaf)) != "int":
+        return False
+    info = jnp.iinfo(dtype)
+    numbers = np.asarray(leaf)
     return bool(np.any((numbers < int(info.min)) | (numbers > int(info.max))))
 
 
 def promoted(*dtypes: DType) -> DType:
-    """The dtype that these promote to, even if the caller forbids promotion."""
+    """Returns the dtype to which dtypes promote, even if the caller forbids promotion."""
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(_promoted, dtypes)
+        return functools.reduce(_promote_two, dtypes)
 
 
-def promoted_weakly(weak: Leaf, other: Leaf) -> DType:
-    """The dtype that a JAX loop gives to a weakly typed leaf of its first carry."""
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            return jnp.result_type(weak, other)
-    except (TypeError, ValueError):  # a float with int4, a complex number with float8
-        return dtype_of(weak)
-
-
-def _promoted(a: DType, b: DType) -> DType:
-    return a if a == b else jnp.promote_types(_promotable(a), _promotable(b))
+def _promote_two(first: DType, second: DType) -> DType:
+    if first == second:
+        return first
+    return jnp.promote_types(_promotable(first), _promotable(second))
 
 
 def _promotable(dtype: DType) -> DType:
-    """float32 for a float of 8 bits or fewer, which has no implicit promotion."""
-    is_small = kind(dtype) == "float" and dtype.itemsize == 1
-    return jnp.dtype("float32") if is_small else dtype
+    """Returns float32 for a float of 8 bits or fewer, which has no implicit promotion."""
+    return jnp.dtype("float32") if bits(dtype) == 8 else dtype
+
+
+def promoted_weakly(weak: Leaf, strong: Leaf) -> DType:
+    """Returns the dtype that a JAX loop gives to a weakly typed leaf of its first carry."""
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.result_type(weak, strong)
+    except (TypeError, ValueError):  # a float with int4, a complex number with float8
+        return dtype_of(weak)

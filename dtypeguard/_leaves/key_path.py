@@ -29,7 +29,7 @@ def key_paths(
     return [(*root, *path) for path, _ in pairs]
 
 
-def by_key_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
+def by_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
     """Returns the leaves by path, after the name of the tree if there is one."""
     return dict(zip(key_paths(tree, name), tree_util.tree_leaves(tree)))
 
@@ -37,6 +37,11 @@ def by_key_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
 def path_text(path: KeyPath) -> str:
     """Returns a path as users read it: `state[0].mu['w']`."""
     return tree_util.keystr(path)
+
+
+def path_texts(tree: PyTree, name: str = "") -> list[str]:
+    """Returns the path of every leaf as users read it."""
+    return [path_text(path) for path in key_paths(tree, name)]
 
 
 def tree_name(path: KeyPath) -> str:

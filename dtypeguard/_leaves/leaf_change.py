@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from jax import tree_util
 
 from .errors import Row
-from .key_path import KeyPath, TreeName, by_key_path, path_text
+from .key_path import KeyPath, TreeName, by_path, path_text
 from .leaf_type import LeafType, leaf_type
 from .types import Leaf, PyTree
 
@@ -62,8 +62,8 @@ def tree_changes(
     name: str, before: PyTree, after: PyTree, remedy: str = ""
 ) -> list[LeafChange]:
     """Returns the leaves of one of two trees alone; both structures if there are none."""
-    old_leaves = by_key_path(before, name)
-    new_leaves = by_key_path(after, name)
+    old_leaves = by_path(before, name)
+    new_leaves = by_path(after, name)
     changes = []
     for path, leaf in old_leaves.items():
         if path not in new_leaves:

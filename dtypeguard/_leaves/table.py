@@ -1,8 +1,9 @@
 """Tables of messages: leaves that share a cause have one row."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import Row
 from .key_path import path_pattern
@@ -108,6 +109,11 @@ def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]
     return list(groups.values())
 
 
+def count(items: Sequence[object]) -> str:
+    """Returns `1 leaf` or `2 leaves`."""
+    return "1 leaf" if len(items) == 1 else f"{len(items)} leaves"
+
+
 def and_more(count: int, noun: str = "cause") -> list[str]:
     """Returns the line `and 3 more causes`; nothing for none."""
     if count == 0:
@@ -126,3 +132,18 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     filled = [column for column in zip(*rows) if any(column)]
     widths = [max(map(len, column)) for column in filled]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
+
+
+def percent(share: float) -> str:
+    """Returns a share of 1 with two digits, as reports print it."""
+    if math.isinf(share):
+        return "inf"
+    digits = ".0f" if share >= 0.1 else ".2g"
+    text = f"{100 * share:{digits}}"
+    return "0%" if text == "-0" else f"{text}%"
+
+
+def shown_fields(record: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass, except those that its `repr` leaves out."""
+    names = [field.name for field in dataclasses.fields(record) if field.repr]
+    return {name: getattr(record, name) for name in names}

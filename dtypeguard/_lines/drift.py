@@ -10,10 +10,10 @@ from jax import tree_util
 
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
+from .._leaves.key_path import path_texts
 from .._leaves.leaf_change import ABSENT, tree_changes
 from .._leaves.leaf_type import LeafType, describe
-from .._leaves.rows import by_path, paths
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Aval, DType, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .blame import Matches
@@ -71,6 +71,12 @@ class Drift:
         is_of_type = self.kind in ("weak_type", "dtype") and self.where != "updates"
         return is_of_type and is_weak(self.avals[0])
 
+    @property
+    def dtype_to_cast_to(self) -> DType:
+        """The dtype that the leaf keeps: a weak one takes that which comes back."""
+        before, after = self.avals
+        return after.dtype if self.was_weak else before.dtype
+
 
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
@@ -107,7 +113,7 @@ def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
                 yield Drift(row.path, "structure", row.before, row.after, where)
         elif before.paths != after.paths:
             old, new = (dict(zip(x.paths, x.arrays)) for x in (before, after))
-            for path in (x for x in paths(before.tree) if (x in old) != (x in new)):
+            for path in (x for x in path_texts(before.tree) if (x in old) != (x in new)):
                 was, is_now = (
                     describe(x[path]) if path in x else _CONSTANT for x in (old, new)
                 )
@@ -188,7 +194,7 @@ def _of_other_tree(program: Program, wanted: Collection[str]) -> Iterator[Drift]
     is_none = lambda node: node is None
     flat, _ = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)
     nones = [path for path, leaf in flat if leaf is None]
-    new, missing = by_path(updates), []
+    new, missing = path_texts(updates), []
     for path, leaf in tree_util.tree_flatten_with_path(params)[0]:
         name = tree_util.keystr(path)
         if name in wanted and name not in new:

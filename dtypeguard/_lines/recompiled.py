@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
 from .._leaves.groups import of_holders, parameter
 from .._leaves.leaf_type import LeafType
-from .._leaves.rows import cast_text, lost, return_as
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
 from .._source.origin import Why, callers, release

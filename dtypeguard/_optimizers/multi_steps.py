@@ -14,7 +14,7 @@ from .._guard.policy import Policy, storable
 from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
-from .._leaves.rows import by_path
+from .._leaves.key_path import by_path, path_text
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
@@ -223,9 +223,10 @@ def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
     rounds = lambda acc, grad: is_real(grad) and not is_wide(acc)
     rounded = tree_util.tree_map(rounds, sums, updates)
     if any(tree_util.tree_leaves(rounded)):  # paths are made for the warning alone
-        path = next(path for path, is_rounded in by_path(rounded).items() if is_rounded)
+        paths = by_path(rounded, "updates").items()
+        path = next(path_text(path) for path, is_rounded in paths if is_rounded)
         warn(
-            f"multi_steps rounds the 64-bit gradients updates{path} to its accumulator: "
+            f"multi_steps rounds the 64-bit gradients {path} to its accumulator: "
             "write accumulator_dtype=jnp.float64, or cast the gradients to 32 bits."
         )
 
@@ -263,7 +264,7 @@ def _as_gradients(
     held = by_path(params) if any(grad is None for grad in grads) else {}
 
     def as_gradient(path, acc, grad):
-        of = held.get(tree_util.keystr(path)) if grad is None else grad
+        of = held.get(path) if grad is None else grad
         dtype = dtype_of(of)
         if dtype is None or (grad is None and kind(dtype) not in ("float", "complex")):
             return grad

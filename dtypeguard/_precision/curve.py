@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from .._autocast.plan import ALL, PRODUCTS, Plan
-from .._leaves.rows import percent
-from .._leaves.table import columns
+from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .losses import smallest
 from .planned import PlannedInputs, Trials, plannable

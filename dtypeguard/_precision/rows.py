@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._leaves.rows import shown_fields
+from .._leaves.table import shown_fields
 from .._source.origin import Origin, place_of
 
 # What to write where an update is rounded away.

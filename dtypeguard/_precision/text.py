@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from .._leaves.rows import percent
-from .._leaves.table import columns
+from .._leaves.table import columns, percent
 from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of

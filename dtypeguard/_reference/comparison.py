@@ -10,7 +10,7 @@ import numpy as np
 from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
-from .._leaves.rows import by_path
+from .._leaves.key_path import by_path, path_text
 from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
@@ -79,7 +79,7 @@ def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     """Whether a reference is a function; a tree of outputs may be callable as well."""
     if not callable(reference):
         return False
-    leaves = {} if isinstance(reference, type) else by_path(spread(reference))
+    leaves = {} if isinstance(reference, type) else _by_path_text(reference)
     return not any(hasattr(leaves.get(path), "shape") for path in paths)
 
 
@@ -128,10 +128,14 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     if "" in paths and not isinstance(reference, Mapping):
         return {"": reference}  # also a list of numbers
     tree = dict(reference) if isinstance(reference, Mapping) else reference
-    leaves = by_path(spread(tree))
+    leaves = _by_path_text(tree)
     if isinstance(tree, dict) and leaves.keys().isdisjoint(paths):
         return {"" if key == _ONLY and "" in paths else key: x for key, x in tree.items()}
     return leaves
+
+
+def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
+    return {path_text(path): leaf for path, leaf in by_path(spread(tree)).items()}
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:

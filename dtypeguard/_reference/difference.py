@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .._leaves.rows import percent
+from .._leaves.table import percent
 from .._source.origin import Origin
 
 # Of reasons in a report.

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, kind
-from .._leaves.rows import percent
+from .._leaves.table import percent
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.formats import DEVICES, Formats, products_named

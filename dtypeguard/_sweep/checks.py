@@ -29,9 +29,9 @@ from .._guard.strong import strong
 from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.key_path import by_path, path_text
 from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import describe, traced_type
-from .._leaves.rows import by_path
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
 from .inputs import Configuration, UpdateInputs, ones_like
 
@@ -109,8 +109,8 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
         raise _another_tree(name, before, after)
     raise_first(
-        f"{(name + path).lstrip('.')}: {_told(old, new)} -> {_told(new, old)}{where}"
-        for (path, old), new in zip(by_path(before).items(), by_path(after).values())
+        f"{path_text(path).lstrip('.')}: {_told(old, new)} -> {_told(new, old)}{where}"
+        for (path, old), new in zip(by_path(before, name).items(), by_path(after).values())
         if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
     )
 
@@ -155,7 +155,8 @@ class Trial:
         copies = [tree_util.tree_map(jnp.copy, self.inputs.params) for _ in range(2)]
         first, again = (by_path(Training(x, self.opt.init(x))) for x in copies)
         kept = [leaf for path, leaf in first.items() if leaf is again.get(path)]
-        return first, "another first state", kept
+        buffers = {path_text(path): leaf for path, leaf in first.items()}
+        return buffers, "another first state", kept
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""

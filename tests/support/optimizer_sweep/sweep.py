@@ -19,8 +19,8 @@ from dtypeguard import guard
 from dtypeguard._guard.guard import policy_of
 from dtypeguard._guard.policy import dtype_of_update
 from dtypeguard._leaves.dtypes import dtype_of
+from dtypeguard._leaves.key_path import by_path, path_text
 from dtypeguard._leaves.leaf_type import traced_type
-from dtypeguard._leaves.rows import by_path
 from dtypeguard._leaves.types import Function, Optimizer, Params, PyTree, State, Updates
 from dtypeguard._sweep import checks
 from dtypeguard._sweep.checks import Training, one_line
@@ -88,7 +88,7 @@ def _keeps_types(subject: OptimizerSubject, update: Function, before: State) -> 
     named, gradients = by_path(params), by_path(subject.grads)
     asked = functools.partial(dtype_of_update, policy_of(subject.opt).updates_dtype)
     checks.raise_first(
-        f"updates{path}: {traced_type(update)} for a {traced_type(param)} param"
+        f"updates{path_text(path)}: {traced_type(update)} for a {traced_type(param)} param"
         for path, update in by_path(updates).items()
         for param in [named[path]]
         if dtype_of(param + update) != dtype_of(param)

@@ -10,9 +10,10 @@ import jax
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Leaf
 
-# The equations that a graph has before the calls of a jaxpr share theirs: functions that
-# call each other many times, level by level, would make one that grows exponentially.
-_MOST = 20_000
+# The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
+# of the program's own: functions that call each other twice, level by level, would make one
+# that grows exponentially, and take longer than JAX takes to trace the program.
+_MOST, _MOST_TIMES = 1_000, 4
 
 # The result of these is their operand, in another shape or place.
 SHAPES = ForeignNames(
@@ -62,7 +63,8 @@ class Graph:
         self.returned_by: dict[int, Jaxpr] = {}
         self.variables: dict[int, Variable] = {}  # of constants and inputs
         self.regions: dict[Any, Any] = {}  # kept for `blame`
-        self._left, self._shared = _MOST, {}
+        self._left = max(_MOST, _MOST_TIMES * count_equations(jaxpr, set()))
+        self._shared = {}
         held = getattr(jaxpr, "consts", ())
         jaxpr = open_jaxpr(jaxpr)
         self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
@@ -249,6 +251,21 @@ def jaxprs_in(params: object) -> list[Jaxpr]:
         params = list(params.values())
     values = params if isinstance(params, (tuple, list)) else ()
     return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
+
+
+def count_equations(jaxpr: Jaxpr, counted: set[int]) -> int:
+    """Returns the number of equations, those of a jaxpr that is called often once.
+
+    Args:
+        jaxpr: with all jaxprs inside it.
+        counted: the identities of jaxprs that are left out, to which it adds.
+    """
+    jaxpr = open_jaxpr(jaxpr)
+    if id(jaxpr) in counted:
+        return 0
+    counted.add(id(jaxpr))
+    inside = [each for eqn in jaxpr.eqns for each in jaxprs_in(eqn.params)]
+    return len(jaxpr.eqns) + sum(count_equations(each, counted) for each in inside)
 
 
 # By the identity of the object: equal ones may have operands of other types. An equation

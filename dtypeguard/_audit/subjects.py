@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 from jax import tree_util
 
-from .._carry.carry import Call, carry_of
+from .._carry.call import Call
+from .._carry.carry import carry_of
 from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
@@ -69,7 +70,7 @@ class OptimizerUpdate:
                 state = self.opt.init(params)
             except Exception as error:
                 raise TraceFailed("init") from error
-            carry = carry_of("audit", step, 0, 0).called("")
+            carry = carry_of("audit", step, 0, 0).with_label("")
             args = (state, updates, params)
             kwargs = extra.merged(extra_arrays)
             return Call(step, carry, args, kwargs, static={bool}, in_place=False)

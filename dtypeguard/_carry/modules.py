@@ -5,8 +5,10 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import dataclasses
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,92 +19,114 @@ from .._leaves.types import Convert, Key, Leaf, NNXObject, PyTree
 
 
 def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
-    """The positions of the leaves that are Python numbers in an Equinox module.
+    """Returns the positions of the leaves that are Python numbers in an Equinox module.
 
     Equinox treats them as constants: `filter_jit` holds them static. Anywhere else, in a
     dict, a NamedTuple or a Flax dataclass, `jit` makes an array of a Python number.
     """
     equinox = sys.modules.get("equinox")
-    if equinox is None or not any(map(is_python_number, leaves)):
+    if equinox is None:
         return frozenset()
-    is_module = lambda node: isinstance(node, equinox.Module)
-    found, start = set(), 0
+    numbers = [i for i, leaf in enumerate(leaves) if is_python_number(leaf)]
+    if not numbers:
+        return frozenset()
+
+    def is_module(node):
+        return isinstance(node, equinox.Module)
+
+    positions = set()
+    start = 0
     for node in tree_util.tree_leaves(tree, is_leaf=is_module):
         size = tree_util.tree_structure(node).num_leaves
         if is_module(node):
-            inside = range(start, start + size)
-            found |= {number for number in inside if is_python_number(leaves[number])}
+            positions.update(range(start, start + size))
         start += size
-    return frozenset(found)
+    return frozenset(positions.intersection(numbers))
+
+
+def nnx_types() -> tuple[type, ...]:
+    """Returns the types of NNX objects; none if Flax NNX was not imported."""
+    nnx = sys.modules.get("flax.nnx")
+    types = []
+    for name in ("Pytree", "Object", "Module", "Variable"):
+        nnx_type = getattr(nnx, name, None)
+        if isinstance(nnx_type, type):
+            types.append(nnx_type)
+    return tuple(types)
 
 
 def is_in_place(thing: object) -> bool:
-    """Whether a thing is a Flax NNX object, which a step changes in place."""
+    """Returns whether a thing is a Flax NNX object, which a step changes in place."""
     return isinstance(thing, nnx_types())
 
 
+def objects(tree: PyTree) -> dict[str, NNXObject]:
+    """Returns the NNX objects of a tree, by path."""
+    # Most trees have none, and paths are slow.
+    if not _has_objects(tree, is_in_place):
+        return {}
+    by_path = {}
+    for path, node in tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]:
+        if is_in_place(node):
+            by_path[tree_util.keystr(path)] = node
+    return by_path
+
+
+_IsObject = Callable[[Leaf], bool]
+
+
+def _has_objects(tree: PyTree, is_object: _IsObject) -> bool:
+    if not nnx_types():
+        return False
+    leaves = tree_util.tree_leaves(tree, is_leaf=is_object)
+    return any(is_object(leaf) for leaf in leaves)
+
+
+def _map_objects(function: Convert, tree: PyTree, is_object: _IsObject) -> PyTree:
+    """Returns a tree with its objects mapped; the tree itself if it has none."""
+    if not _has_objects(tree, is_object):
+        return tree
+
+    def map_object(leaf):
+        return function(leaf) if is_object(leaf) else leaf
+
+    return tree_util.tree_map(map_object, tree, is_leaf=is_object)
+
+
+@tree_util.register_pytree_node_class
 class Closed:
     """A Flax NNX object as a tree node without leaves; equal by type."""
 
     def __init__(self, node: NNXObject):
         self.node = node
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Closed) and type(self.node) is type(other.node)
+    def tree_flatten(self):
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, closed_node, leaves):
+        del leaves
+        return closed_node
+
+    def __eq__(self, node: object) -> bool:
+        return isinstance(node, Closed) and type(self.node) is type(node.node)
 
     def __hash__(self) -> int:
         return hash(type(self.node))
 
 
-tree_util.register_pytree_node(Closed, lambda x: ((), x), lambda x, _: x)
+def _is_closed(node: PyTree) -> bool:
+    return isinstance(node, Closed)
 
 
 def closed(tree: PyTree) -> PyTree:
-    """The tree with its NNX objects as nodes without leaves; itself if it has none."""
+    """Returns a tree whose NNX objects are nodes without leaves."""
     return _map_objects(Closed, tree, is_in_place)
 
 
 def opened(tree: PyTree) -> PyTree:
-    """The inverse of `closed`."""
-    return _map_objects(lambda x: x.node, tree, lambda node: isinstance(node, Closed))
-
-
-def _map_objects(
-    function: Convert, tree: PyTree, is_object: Callable[[Leaf], bool]
-) -> PyTree:
-    if not nnx_types():
-        return tree
-    leaves, treedef = tree_util.tree_flatten(tree, is_leaf=is_object)
-    if not any(map(is_object, leaves)):
-        return tree
-    mapped = [function(leaf) if is_object(leaf) else leaf for leaf in leaves]
-    return tree_util.tree_unflatten(treedef, mapped)
-
-
-def objects(tree: PyTree) -> dict[str, NNXObject]:
-    """The NNX objects of a tree, by path."""
-    if not nnx_types():
-        return {}
-    if not any(map(is_in_place, tree_util.tree_leaves(tree, is_leaf=is_in_place))):
-        return {}
-    nodes = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]
-    return {tree_util.keystr(path): node for path, node in nodes if is_in_place(node)}
-
-
-def nnx_types() -> tuple[type, ...]:
-    """The types of NNX objects; empty if Flax NNX was not imported."""
-    nnx = sys.modules.get("flax.nnx")
-    names = ("Pytree", "Object", "Module", "Variable")
-    found = (getattr(nnx, name, None) for name in names)
-    return tuple(kind for kind in found if isinstance(kind, type))
-
-
-@dataclasses.dataclass(eq=False)
-class Contents:
-    """The contents of one Flax NNX object, as a tree."""
-
-    node: NNXObject
-    values: Mapping[str, PyTree]
+    """Returns the tree of which `closed` made another."""
+    return _map_objects(lambda closed_node: closed_node.node, tree, _is_closed)
 
 
 class _Name(str):
@@ -111,89 +135,121 @@ class _Name(str):
     __slots__ = ()
 
 
-def _static(held: Contents) -> tuple[Closed, tuple[str, ...]]:
-    return Closed(held.node), tuple(held.values)
+@tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(eq=False)
+class Contents:
+    """The contents of one Flax NNX object, as a tree."""
+
+    node: NNXObject
+    values: Mapping[str, PyTree]
+
+    def tree_flatten_with_keys(self):
+        items = [(_Name(name), value) for name, value in self.values.items()]
+        return items, (Closed(self.node), tuple(self.values))
+
+    @classmethod
+    def tree_unflatten(cls, static, values):
+        closed_node, names = static
+        return cls(closed_node.node, dict(zip(names, values)))
 
 
-tree_util.register_pytree_with_keys(
-    Contents,
-    lambda held: ([(_Name(k), x) for k, x in held.values.items()], _static(held)),
-    lambda x, values: Contents(x[0].node, dict(zip(x[1], values))),
-    lambda held: (tuple(held.values.values()), _static(held)),
-)
+def _is_contents(node: PyTree) -> bool:
+    return isinstance(node, Contents)
 
 
 def contents(node: NNXObject) -> Contents:
-    """What a Flax NNX object holds now."""
-    return Contents(node, {name: value for name, value, _ in _slots(node)})
+    """Returns the present contents of a Flax NNX object."""
+    return Contents(node, {slot.name: slot.value for slot in _slots(node)})
 
 
 def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
-    """Puts values into the Variables that a Flax NNX object has."""
-    for name, value, put in _slots(node):
-        if values.get(name, value) is not value:
-            put(values[name])
+    """Puts values into the Variables of a Flax NNX object, by name."""
+    for slot in _slots(node):
+        new_value = values.get(slot.name, slot.value)
+        if new_value is not slot.value:
+            slot.put_value(new_value)
 
 
 def spread(tree: PyTree) -> PyTree:
-    """The tree with the `contents` of its NNX objects in their place."""
+    """Returns the tree with the `contents` of its NNX objects in their place."""
     return _map_objects(contents, tree, is_in_place)
 
 
 def gathered(tree: PyTree) -> PyTree:
-    """The inverse of `spread`, with copies of the NNX objects that share as these did."""
-    if not nnx_types():
-        return tree
-    is_contents = lambda node: isinstance(node, Contents)
-    leaves = tree_util.tree_leaves(tree, is_leaf=is_contents)
-    nodes = {id(leaf.node): leaf.node for leaf in leaves if is_contents(leaf)}
-    if not nodes:
-        return tree
-    copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
-    copy_of = dict(zip(nodes, copies))
+    """Returns the tree that `spread` took apart, with copies of its NNX objects.
 
-    def gather(held: Contents) -> NNXObject:
-        copy = copy_of[id(held.node)]
-        put_contents(copy, held.values)
+    Two objects that share a Variable share its copy.
+    """
+    if not _has_objects(tree, _is_contents):
+        return tree
+    nodes = {}
+    for leaf in tree_util.tree_leaves(tree, is_leaf=_is_contents):
+        if _is_contents(leaf):
+            nodes[id(leaf.node)] = leaf.node
+    # One clone of all: each by itself would have Variables of its own.
+    copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
+    copy_by_id = dict(zip(nodes, copies))
+
+    def gather(node):
+        copy = copy_by_id[id(node.node)]
+        put_contents(copy, node.values)
         return copy
 
-    return _map_objects(gather, tree, is_contents)
+    return _map_objects(gather, tree, _is_contents)
 
 
-def _slots(node: NNXObject) -> Iterator[tuple[str, PyTree, Callable[[PyTree], object]]]:
-    """What a Flax NNX object holds: name, value, and a function that puts another there."""
+class _Slot(NamedTuple):
+    """A place of an NNX object that holds arrays."""
+
+    name: str  # the path in the object: `.layers[0].kernel`
+    value: PyTree
+    put_value: Callable[[PyTree], object]  # puts another value there
+
+
+def _slots(node: NNXObject) -> Iterator[_Slot]:
+    """Yields the slots of an NNX object and of all objects inside."""
     nnx = sys.modules["flax.nnx"]
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
-        owner, value, put = nodes.get(path[:-1]), thing, None
+        name = _name_in_object(path, nodes)
+        owner = nodes.get(path[:-1])
         if isinstance(thing, nnx.Variable):
             # The type of a JAX reference cannot change.
-            if not (getattr(thing, "hijax", False) or getattr(thing, "ref", False)):
-                value, put = _raw_value(thing), functools.partial(_put_raw, thing)
-        elif isinstance(thing, (jax.Array, np.ndarray)):
-            if isinstance(owner, (dict, list)):
-                put = functools.partial(owner.__setitem__, path[-1])
-            elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
-                put = functools.partial(setattr, owner, str(path[-1]))
-        if put is not None:
-            yield _name(path, nodes), value, put
+            is_reference = getattr(thing, "hijax", False) or getattr(thing, "ref", False)
+            if not is_reference:
+                put_value = functools.partial(_put_raw_value, thing)
+                yield _Slot(name, _raw_value(thing), put_value)
+        elif not isinstance(thing, (jax.Array, np.ndarray)):
+            continue
+        elif isinstance(owner, (dict, list)):
+            put_value = functools.partial(operator.setitem, owner, path[-1])
+            yield _Slot(name, thing, put_value)
+        elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
+            put_value = functools.partial(setattr, owner, str(path[-1]))
+            yield _Slot(name, thing, put_value)
 
 
 def _raw_value(variable: NNXObject) -> PyTree:
-    is_new = hasattr(variable, "get_raw_value")
-    return variable.get_raw_value() if is_new else variable.raw_value
+    if hasattr(variable, "get_raw_value"):
+        return variable.get_raw_value()
+    return variable.raw_value  # Flax before 0.12
 
 
-def _put_raw(variable: NNXObject, value: PyTree) -> None:
+def _put_raw_value(variable: NNXObject, value: PyTree) -> None:
     if hasattr(variable, "set_raw_value"):
         variable.set_raw_value(value)
     else:  # Flax before 0.12
         variable.raw_value = value
 
 
-def _name(path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]) -> str:
-    def part(length: int, key: Key) -> str:
-        is_item = isinstance(key, int) or isinstance(nodes.get(path[:length]), Mapping)
-        return f"[{key!r}]" if is_item else f".{key}"
-
-    return "".join(part(*each) for each in enumerate(path))
+def _name_in_object(
+    path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]
+) -> str:
+    """Returns a path as the user writes it after the name of the object."""
+    name = ""
+    for i, key in enumerate(path):
+        if isinstance(key, int) or isinstance(nodes.get(path[:i]), Mapping):
+            name += f"[{key!r}]"
+        else:
+            name += f".{key}"
+    return name

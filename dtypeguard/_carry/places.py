@@ -1,20 +1,14 @@
-"""The places of a carry: among the arguments of a step, and among the items it returns."""
+"""The parameters of a step, and the arguments among them that come back."""
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from jax import tree_util
 
 from .._leaves.arguments import shown
-from .._leaves.dtypes import dtype_of, fits
-from .._leaves.leaf_type import describe
-from .._leaves.types import Args, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
-from .modules import closed, is_in_place
-from .split import DICTS
+from .._leaves.types import Args, Kwargs, PyTree, Step
 
 _Parameter = inspect.Parameter
 _VARIADIC = (_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD)
@@ -29,10 +23,12 @@ class Place(NamedTuple):
     default: PyTree = _Parameter.empty
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
-        """The argument in a call, or its default, which may be `Parameter.empty`."""
+        """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
-        return self.default if self.name is None else kwargs.get(self.name, self.default)
+        if self.name is None:
+            return self.default
+        return kwargs.get(self.name, self.default)
 
     def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
@@ -51,63 +47,86 @@ class Names:
             self.signature = _signature(step)
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
             self.signature = inspect.signature(lambda *args, **kwargs: None)
-        found = self.signature.parameters.values()
-        self.named = {p.name: p for p in found if p.kind not in _VARIADIC}
-        keyword_only = _Parameter.KEYWORD_ONLY
-        self.by_position = [n for n, p in self.named.items() if p.kind is not keyword_only]
-        self._rest = next((p.name for p in found if p.kind is p.VAR_POSITIONAL), None)
-        self._takes_any = any(p.kind is p.VAR_KEYWORD for p in found)
-        self._first = int(self.by_position[:1] in (["self"], ["cls"]))
+        self.named: dict[str, inspect.Parameter] = {}
+        self.by_position: list[str] = []
+        self._variadic_name = ""
+        self._takes_any_name = False
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is _Parameter.VAR_POSITIONAL:
+                self._variadic_name = name
+            elif parameter.kind is _Parameter.VAR_KEYWORD:
+                self._takes_any_name = True
+            else:
+                self.named[name] = parameter
+                if parameter.kind is not _Parameter.KEYWORD_ONLY:
+                    self.by_position.append(name)
+        is_method = self.by_position[:1] in (["self"], ["cls"])
+        self._first = 1 if is_method else 0
 
     def at(self, position: int) -> str:
-        """The name of the argument at a position."""
-        if position < len(self.by_position):
+        """Returns the name of the argument at a position."""
+        num_named = len(self.by_position)
+        if position < num_named:
             return self.by_position[position]
-        return f"{self._rest or 'args'}[{position - len(self.by_position)}]"
+        return f"{self._variadic_name or 'args'}[{position - num_named}]"
 
     def places(
         self, owner: str, carry: int | str | tuple[int | str, ...]
     ) -> tuple[Place, ...]:
-        """The arguments that `carry` names.
+        """Returns the arguments that `carry` names, by position or name.
 
         Positions do not count a first parameter called `self` or `cls`, unless it is the
         only one: so the decorator works on a method, above or below `jit`.
         """
-        places = []
         keys = carry if isinstance(carry, tuple) else (carry,)
-        for key in keys or ((),):
+        if not keys:
+            raise self._no_such_argument(owner, carry)
+        places: dict[str, Place] = {}
+        for key in keys:
             place = self._place(key)
-            if place is None or place.label in [each.label for each in places]:
-                raise ValueError(
-                    f"{owner} got carry={shown(key)}, but {self.step} takes "
-                    f"{self.signature}. Write the position or the name of the argument "
-                    'that comes back, or a tuple of them: carry=0, carry="state", '
-                    'carry=("params", "opt_state").'
-                )
-            places.append(place)
-        return tuple(places)
+            if place is None or place.label in places:
+                raise self._no_such_argument(owner, key)
+            places[place.label] = place
+        return tuple(places.values())
+
+    def _no_such_argument(self, owner: str, key: object) -> ValueError:
+        return ValueError(
+            f"{owner} got carry={shown(key)}, but {self.step} takes "
+            f"{self.signature}. Write the position or the name of the argument "
+            'that comes back, or a tuple of them: carry=0, carry="state", '
+            'carry=("params", "opt_state").'
+        )
 
     def _place(self, key: object) -> Place | None:
-        """The argument with a name or at a position, as `places` counts; or None."""
-        if type(key) is int:
-            is_only = key == 0 and len(self.by_position) == self._first  # `self` alone
-            position = key if is_only else key + self._first
-            if key < 0 or position >= len(self.by_position):
-                is_in_rest = key >= 0 and self._rest is not None
-                return Place(self.at(position), position, None) if is_in_rest else None
-            key = self.by_position[position]
-        if not isinstance(key, str):
+        """Returns the argument with a name or at a position; None if there is none."""
+        if isinstance(key, str):
+            return self._place_by_name(key)
+        if type(key) is not int or key < 0:
             return None
-        parameter = self.named.get(key)
+        num_named = len(self.by_position)
+        position = key + self._first
+        if key == 0 and num_named == self._first:
+            position = 0  # `self` alone
+        if position < num_named:
+            return self._place_by_name(self.by_position[position])
+        if self._variadic_name:
+            return Place(self.at(position), position, None)
+        return None
+
+    def _place_by_name(self, name: str) -> Place | None:
+        parameter = self.named.get(name)
         if parameter is None:
-            return Place(key, None, key) if self._takes_any else None
-        position = self.by_position.index(key) if key in self.by_position else None
-        name = None if parameter.kind is parameter.POSITIONAL_ONLY else key
-        return Place(key, position, name, parameter.default)
+            return Place(name, None, name) if self._takes_any_name else None
+        position = None
+        if name in self.by_position:
+            position = self.by_position.index(name)
+        is_positional_only = parameter.kind is _Parameter.POSITIONAL_ONLY
+        keyword = None if is_positional_only else name
+        return Place(name, position, keyword, parameter.default)
 
 
 def _name_of(step: Step) -> str:
-    """The name of a step in messages: its own, or that of its type."""
+    """Returns the name of a step in messages: its own, or that of its type."""
     inner = getattr(step, "func", step)  # of a partial function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -116,140 +135,32 @@ def _name_of(step: Step) -> str:
 
 
 def _signature(step: Step) -> inspect.Signature:
-    """The signature of a callable; of a wrapper its own, unless that passes arguments on.
+    """Returns the signature of a callable; of a wrapper its own, unless it passes all on.
 
-    It does if it has `*args` or `**kwargs`, and what it names by position comes first in
-    what it wraps.
+    `inspect` follows `__wrapped__` even where a wrapper takes other arguments. It passes
+    its arguments on if it has `*args` or `**kwargs`, and its parameters by position are the
+    first ones of the function inside.
     """
     inner = getattr(step, "__wrapped__", None)
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)
     call = step if inspect.isfunction(step) else step.__call__  # also of what `jit` returns
-    own = inspect.signature(call, follow_wrapped=False)
-    parameters = own.parameters.values()
-    passed = _signature(inner)
-    keyword_only = _Parameter.KEYWORD_ONLY
-    names = [p.name for p in parameters if p.kind not in (*_VARIADIC, keyword_only)]
-    is_passed_on = [*passed.parameters][: len(names)] == names
-    return passed if is_passed_on and any(p.kind in _VARIADIC for p in parameters) else own
+    signature = inspect.signature(call, follow_wrapped=False)
+    inner_signature = _signature(inner)
+    is_variadic = False
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in _VARIADIC:
+            is_variadic = True
+        elif parameter.kind is not _Parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
+    inner_names = list(inner_signature.parameters)
+    if is_variadic and inner_names[: len(names)] == names:
+        return inner_signature
+    return signature
 
 
 def is_unregistered(value: object) -> bool:
-    """Whether it is a dataclass that JAX treats as a leaf."""
+    """Returns whether a value is a dataclass that JAX treats as a leaf."""
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass and tree_util.all_leaves([value])
-
-
-def structure(tree: PyTree) -> PyTreeDef:
-    """The structure of a tree in which a Flax NNX object is a node without leaves."""
-    return tree_util.tree_structure(closed(tree))
-
-
-def is_alike(before: PyTree, after: PyTree) -> bool:
-    """Whether a guard could cast one tree to the types of the other."""
-    old, new = (tree_util.tree_leaves(closed(tree)) for tree in (before, after))
-    same = structure(before) == structure(after)
-    return same and bool(old) and all(map(_is_alike_leaf, old, new))
-
-
-def _is_alike_leaf(old: Leaf, new: Leaf) -> bool:
-    source, target = dtype_of(new), dtype_of(old)
-    if source is None or target is None:
-        return source is target
-    return np.shape(old) == np.shape(new) and fits(source, target)
-
-
-class Items:
-    """The items of a result: a tuple, a dict or any other node of a tree."""
-
-    def __init__(self, result: PyTree):
-        self.result = result
-        if type(result) in (tuple, list):  # quick: eager steps pay for this in every call
-            self.keys, self.values = [*range(len(result))], list(result)
-            return
-        if type(result) in DICTS:
-            # As JAX does, but JAX 0.4.25 gives the values of a defaultdict other keys.
-            self.keys = sorted(result)
-            self.values = [result[key] for key in self.keys]
-            return
-        if is_in_place(result):
-            self.keys, self.values = [], []
-            return
-        inside = lambda node: node is not result
-        pairs, self._treedef = tree_util.tree_flatten_with_path(result, is_leaf=inside)
-        # If the result is a leaf, its path is empty.
-        self.keys = [_key(path[0], i) for i, (path, _) in enumerate(pairs) if path]
-        self.values = [item for path, item in pairs if path]
-
-    def index(self, key: Key) -> int | None:
-        """The index of the item that an int, a key or the name of a field asks for."""
-        number = type(key) is int and isinstance(self.result, (tuple, list))
-        if number and -len(self.values) <= key < len(self.values):
-            return key % len(self.values)
-        return self.keys.index(key) if key in self.keys else None
-
-    def like(self, structures: list[PyTreeDef]) -> list[int] | None:
-        """The indices of the first item of each structure, if these are different items."""
-        own = [structure(value) for value in self.values]
-        if any(wanted not in own for wanted in structures):
-            return None
-        indices = [own.index(wanted) for wanted in structures]
-        return indices if len(set(indices)) == len(indices) else None
-
-    def replaced(self, new: Mapping[int, PyTree]) -> PyTree:
-        """The result in its own type, with other items at some indices, if any."""
-        if all(self.values[i] is value for i, value in new.items()):
-            return self.result
-        if type(self.result) in DICTS:  # which keep their order
-            return self.result | {self.keys[i]: value for i, value in new.items()}
-        values = [new.get(i, value) for i, value in enumerate(self.values)]
-        if type(self.result) in (tuple, list):
-            return type(self.result)(values)
-        return tree_util.tree_unflatten(self._treedef, values)
-
-    def summary(self) -> str:
-        """What it is, for a message: `a dict with the items 'loss', 'state'`."""
-        if not self.keys:
-            return "None" if self.result is None else describe(self.result)
-        keys = ", ".join(map(repr, self.keys))
-        return f"a {type(self.result).__name__} with the items {keys}"
-
-
-class ReturnedCarry(NamedTuple):
-    """The place of the carry in the result of a step."""
-
-    result: PyTree
-    items: Items | None = None  # None if the carry is the whole result
-    indices: Sequence[int] = ()  # of the carry among the items
-    # Which of the carries these are: an object that a step changes in place may be missing.
-    carried: Sequence[int] = (0,)
-
-    @property
-    def values(self) -> tuple[PyTree, ...]:
-        """The new carry, as the step returned it."""
-        if self.items is None:
-            return (self.result,)
-        return tuple(self.items.values[i] for i in self.indices)
-
-    @property
-    def others(self) -> tuple[PyTree, ...]:
-        """The other results."""
-        if self.items is None:
-            return ()
-        if not self.items.keys:
-            return (self.result,)
-        values = enumerate(self.items.values)
-        return tuple(value for number, value in values if number not in self.indices)
-
-    def put(self, new: Sequence[PyTree]) -> PyTree:
-        """The result with other values for the carry; itself if nothing changes."""
-        if self.items is None:
-            return new[0]
-        return self.items.replaced(dict(zip(self.indices, new)))
-
-
-def _key(entry: object, number: int) -> Key:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return number

@@ -20,6 +20,12 @@ class _Auxiliary(Generic[_T]):
     def __init__(self, value: _T):
         self.value = value
 
+    def take(self) -> _T:
+        """Returns the value, and forgets it: a cache of JAX may keep the node."""
+        value = self.value
+        del self.value
+        return value
+
     def tree_flatten(self):
         # The node itself stands for the value, which JAX could not compare or hash.
         return (), self
@@ -38,21 +44,19 @@ def _wrap_auxiliary(function: _WithAuxiliary[_T]) -> Callable[..., PyTree]:
     return traced
 
 
-def make_jaxpr_with_aux(
-    function: _WithAuxiliary[_T], *args: PyTree
-) -> tuple[Jaxpr, PyTree, _T]:
-    """Returns a closed jaxpr, the shapes of its outputs, and an auxiliary output.
+def make_jaxpr_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[Jaxpr, _T]:
+    """Returns the closed jaxpr of a function, and its auxiliary output.
 
     Args:
         function: returns a tree of arrays and the auxiliary output, any Python object.
         *args: trees of arrays or of their shapes.
     """
     trace = jax.make_jaxpr(_wrap_auxiliary(function), return_shape=True)
-    jaxpr, (shapes, auxiliary) = trace(*args)
-    return jaxpr, shapes, auxiliary.value
+    jaxpr, (_, auxiliary) = trace(*args)
+    return jaxpr, auxiliary.take()
 
 
 def eval_shape_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[PyTree, _T]:
     """Returns the shapes of what `function` returns, and its auxiliary output."""
     shapes, auxiliary = jax.eval_shape(_wrap_auxiliary(function), *args)
-    return shapes, auxiliary.value
+    return shapes, auxiliary.take()

@@ -9,7 +9,8 @@ from typing import Any, TextIO
 
 from .._audit.audit import audit
 from .._audit.report import AuditReport
-from .._carry.carry import Call, carry_of
+from .._carry.call import Call
+from .._carry.carry import carry_of
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import DType, Optimizer

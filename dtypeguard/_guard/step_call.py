@@ -12,8 +12,8 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import Carry
+from .._carry.items import ReturnedCarry
 from .._carry.modules import closed, objects, opened, put_contents
-from .._carry.places import ReturnedCarry
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, PromotionError, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
@@ -108,7 +108,7 @@ class GuardedCall:
         shapes = eval_shape(*bound, *self.args, **self.kwargs)
         found, _ = self._find(shapes)
         carried = list(self.carried)
-        for number, tree in zip(found.carried, found.values):
+        for number, tree in zip(found.numbers, found.values):
             leaves, treedef = tree_util.tree_flatten(closed(tree))
             if treedef == carried[number].treedef:
                 carried[number] = carried[number].map(_typed_like, leaves)
@@ -148,7 +148,7 @@ class GuardedCall:
         parts = [self._part(label) for label in carry.labels]
         settled = [settle_held(self._part(x.label), x, x.node, policy) for x in self.held]
         new = []
-        for number, tree in zip(found.carried, found.values):
+        for number, tree in zip(found.numbers, found.values):
             part, given = parts[number], self.carried[number]
             new.append(settle_carried(part, closed(tree), given, policy))
             settled += self._settled_in_place(tree, carry.labels[number])

@@ -4,16 +4,16 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .._carry.carry import Call, carry_of
-from .._carry.split import SplitTree
+from .._carry.call import Call
+from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
 from .._leaves.groups import parts
-from .._leaves.types import PyTree, Step
+from .._leaves.types import Step
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
 from .computations import Computation, Function, LockEntry, code_of, computations
@@ -50,16 +50,6 @@ class TracedStep(NamedTuple):
     leaves: dict[str, list[TypedLeaf]]
 
 
-class LockedCall(Call):
-    """A call that carries nothing but the objects that it changes in place."""
-
-    def returned(
-        self, result: PyTree, given: Sequence[PyTree]
-    ) -> tuple[list[SplitTree], SplitTree]:
-        """The objects as they are now, and the result."""
-        return [SplitTree(self._spread(x)) for x in given], SplitTree(self._spread(result))
-
-
 def lock_of(
     step: Step,
     args: tuple[Any, ...],
@@ -72,11 +62,11 @@ def lock_of(
     check_release(owner)
     with set_x64(x64), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
-        place = carry_of(owner, step)._replace(places=())
-        program = trace(lambda: LockedCall(step, place, args, dict(kwargs)))
+        carry = carry_of(owner, step).without_arguments()
+        program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))
     name_of = functools.partial(name_of_file, folder=folder)
-    name, code = place.step, code_of(step)
+    name, code = carry.step, code_of(step)
     if code is not None:
         name = f"{name_of(code.co_filename)}:{code.co_qualname.replace('<locals>.', '')}"
     found = computations(program.step, code, name_of)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from .._carry.carry import Call
+from .._carry.call import Call
 from .._carry.split import SplitTree
+from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.dtypes import dtype_of
 from .._leaves.types import Aval, DType, Leaf, PyTree
 from .graph import Graph
@@ -55,36 +56,33 @@ def trace(
     types: Mapping[str, DType] | None = None,
 ) -> Program:
     """Traces a step."""
-    traced = {}
+    failure = TraceFailed("update" if is_optimizer else "step")
 
-    def first(*inputs):
+    def trace_step(*inputs):
         call = make(*inputs)
-
-        def run(arrays, other_arrays):
-            bound, carried = call.bind(arrays, other_arrays)
-            try:
-                result = bound()
-            except Exception as error:
-                raise TraceFailed("update" if is_optimizer else "step") from error
-            returned, others = call.returned(result, carried)
-            traced.update(returned=returned, others=others)
-            return [parts.arrays for parts in (*returned, others)]
-
-        arrays = [parts.arrays for parts in call.carried]
+        arrays = call.arrays
         if types is not None:
             arrays = [
                 [strong_type(x, types.get(name + y)) for y, x in zip(p.paths, p.arrays)]
                 for name, p in zip(call.names, call.carried)
             ]
-        jaxpr = jax.make_jaxpr(run)(arrays, call.rest.arrays)
-        traced.update(
-            step=Graph(jaxpr), carried=call.carried, names=call.names, rest=call.rest
+        jaxpr, returned = call.trace(arrays, failure)
+        program = Program(
+            first=None,
+            step=Graph(jaxpr),
+            names=call.names,
+            carried=call.carried,
+            returned=returned.carried,
+            rest=call.rest,
+            others=returned.others,
+            is_optimizer=is_optimizer,
         )
-        return arrays
+        return arrays, program
 
-    made = Graph(jax.make_jaxpr(first)(*inputs)) if is_optimizer else first(*inputs)
-    graph = made if isinstance(made, Graph) else None
-    return Program(first=graph, is_optimizer=is_optimizer, **traced)
+    if not is_optimizer:
+        return trace_step(*inputs)[1]
+    first, program = make_jaxpr_with_aux(trace_step, *inputs)
+    return program._replace(first=Graph(first))
 
 
 def strong_type(leaf: Leaf, dtype: DType = None) -> jax.ShapeDtypeStruct:

@@ -19,7 +19,8 @@ from jax import lax, tree_util
 
 from .._audit.audit import audit_optimizer
 from .._audit.report import AuditReport
-from .._carry.carry import Call, Carry
+from .._carry.call import Call
+from .._carry.carry import Carry
 from .._carry.modules import Contents
 from .._carry.split import SplitTree, changed_constants
 from .._guard.guard import policy_of
@@ -217,7 +218,7 @@ class StepTrial:
     def _run(self, carried: Contents, others: Sequence[Leaf]) -> Contents:
         left = iter(carried.values.values())
         arrays = [[next(left) for _ in tree.arrays] for tree in self._call.carried]
-        before, after = self._call.carried, self._call.run(arrays, others)
+        before, after = self._call.carried, self._call.run(arrays, others).carried
         triples = [*zip(self.names, before, after)]
         for name, old, new in triples:  # other trees may have the same paths
             if old.treedef != new.treedef:

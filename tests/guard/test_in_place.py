@@ -8,7 +8,14 @@ import pytest
 from helpers import assert_same, need, types
 from jax import tree_util
 
-from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
+from dtypeguard import (
+    DtypeDriftError,
+    DtypeGuardWarning,
+    Policy,
+    audit,
+    guard_step,
+    strong,
+)
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32
@@ -183,6 +190,7 @@ def test_a_method_that_changes_its_object(nnx):
             self.sum.set_value(self.sum[...] + x)
 
     bound, unbound = Total(), Total()
+    assert [drift.path for drift in audit(bound.add, jnp.ones(())).drifts] == ["self.sum"]
     guard_step(bound.add)(jnp.ones(()))
     guard_step(Total.add)(unbound, jnp.ones(()))
     for total in (bound, unbound):

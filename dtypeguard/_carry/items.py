@@ -1,0 +1,172 @@
+"""The items of the result of a step, and the carry among them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jax import tree_util
+
+from .._leaves.dtypes import dtype_of, fits
+from .._leaves.leaf_type import describe
+from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
+from .modules import closed, is_in_place
+from .split import DICTS
+
+
+def structure(tree: PyTree) -> PyTreeDef:
+    """Returns the structure of a tree; a Flax NNX object is a node without leaves."""
+    return tree_util.tree_structure(closed(tree))
+
+
+def has_structure_of(before: PyTree, after: PyTree) -> bool:
+    """Returns whether two trees have one structure."""
+    return structure(before) == structure(after)
+
+
+def is_alike(before: PyTree, after: PyTree) -> bool:
+    """Returns whether a guard could cast one tree to the types of another."""
+    if not has_structure_of(before, after):
+        return False
+    old_leaves = tree_util.tree_leaves(closed(before))
+    new_leaves = tree_util.tree_leaves(closed(after))
+    pairs = zip(old_leaves, new_leaves)
+    return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
+
+
+def _is_castable(old: Leaf, new: Leaf) -> bool:
+    target = dtype_of(old)
+    source = dtype_of(new)
+    if source is None or target is None:
+        return source is target
+    return np.shape(old) == np.shape(new) and fits(source, target)
+
+
+class Items:
+    """The items of a result: a tuple, a dict or any other node of a tree."""
+
+    def __init__(self, result: PyTree):
+        self.result = result
+        self.values: list[PyTree] = []
+        if is_in_place(result):
+            return  # the parts of an NNX object are no items
+        values, self._treedef = tree_util.tree_flatten(result, is_leaf=self._is_inside)
+        if not tree_util.treedef_is_leaf(self._treedef):
+            self.values = values
+
+    def _is_inside(self, node: PyTree) -> bool:
+        return node is not self.result
+
+    @functools.cached_property
+    def keys(self) -> list[Key]:
+        """The key of each item: an index, a key of a dict, the name of a field."""
+        if not self.values:
+            return []
+        if type(self.result) in DICTS:
+            # In JAX 0.4.25 the paths of a defaultdict have other keys.
+            return sorted(self.result)
+        pairs, _ = tree_util.tree_flatten_with_path(self.result, is_leaf=self._is_inside)
+        return [_key(path[0], i) for i, (path, _) in enumerate(pairs)]
+
+    @property
+    def are_ordered(self) -> bool:
+        """Whether the first items are those that a step returns first."""
+        return isinstance(self.result, (tuple, list))
+
+    def begin_with(
+        self, trees: Sequence[PyTree], is_match: Callable[[PyTree, PyTree], bool]
+    ) -> bool:
+        """Returns whether the first items match these trees, in their order."""
+        if trees and not self.are_ordered:
+            return False
+        if len(trees) > len(self.values):
+            return False
+        return all(is_match(tree, item) for tree, item in zip(trees, self.values))
+
+    def index(self, key: Key) -> int | None:
+        """Returns the index of the item at an int, a key or the name of a field."""
+        size = len(self.values)
+        if type(key) is int and self.are_ordered and -size <= key < size:
+            return key % size
+        return self.keys.index(key) if key in self.keys else None
+
+    def with_structures_of(self, trees: Sequence[PyTree]) -> list[int]:
+        """Returns the indices of the first items that have the structures of trees.
+
+        Empty if any tree has none, or two have the same.
+        """
+        structures = [structure(value) for value in self.values]
+        indices = []
+        for tree in trees:
+            wanted = structure(tree)
+            if wanted not in structures:
+                return []
+            indices.append(structures.index(wanted))
+        return indices if len(set(indices)) == len(indices) else []
+
+    def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
+        """Returns the result in its own type, with other items at some indices, if any."""
+        if all(self.values[i] is value for i, value in new_items.items()):
+            return self.result
+        if type(self.result) in DICTS:
+            # JAX would sort the keys.
+            return self.result | {self.keys[i]: value for i, value in new_items.items()}
+        values = [new_items.get(i, value) for i, value in enumerate(self.values)]
+        return tree_util.tree_unflatten(self._treedef, values)
+
+    def summary(self) -> str:
+        """Returns a description for a message: `a dict with the items 'loss', 'state'`."""
+        if self.result is None:
+            return "None"
+        if not self.keys:
+            return describe(self.result)
+        keys = ", ".join(map(repr, self.keys))
+        return f"a {type(self.result).__name__} with the items {keys}"
+
+
+def _key(entry: object, position: int) -> Key:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return position
+
+
+@dataclasses.dataclass(frozen=True)
+class ReturnedCarry:
+    """The place of the carry in the result of a step.
+
+    Attributes:
+        result: what the step returned.
+        numbers: of the carries that come back. A step that changes an object in place need
+            not return it.
+        items: of the result; None if the carry is the whole result.
+        indices: of the carries among the items.
+    """
+
+    result: PyTree
+    numbers: Sequence[int] = (0,)
+    items: Items | None = None
+    indices: Sequence[int] = ()
+
+    @property
+    def values(self) -> tuple[PyTree, ...]:
+        """The new carries, as the step returned them."""
+        if self.items is None:
+            return (self.result,)
+        return tuple(self.items.values[i] for i in self.indices)
+
+    @property
+    def others(self) -> PyTree:
+        """The other results; all of the result if no carry is in it."""
+        if self.items is None:
+            return ()
+        if not self.indices:
+            return self.result
+        values = enumerate(self.items.values)
+        return tuple(value for i, value in values if i not in self.indices)
+
+    def put(self, new_carries: Sequence[PyTree]) -> PyTree:
+        """Returns the result with other carries; itself if they are the same."""
+        if self.items is None:
+            return new_carries[0]
+        return self.items.replaced(dict(zip(self.indices, new_carries)))

@@ -9,20 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from .._guard.x64 import call_with_x64_of_inputs
 from .._leaves.arguments import check_number, check_rate, is_finite
 from .._leaves.dtypes import cast
 from .._leaves.types import Params, public
-from .._source.warn import warn_caller
-from .arithmetic import (
-    Scalar,
-    at_least_float32,
-    check_inputs,
-    increment,
-    rate_at,
-    real_params,
-    scaled_norm,
-)
+from .arithmetic import Scalar, at_least_float32, increment, scaled_norm
+from .checked import checked_update, rate_at, real_params
 
 
 @public
@@ -106,70 +97,91 @@ def fromage(
     """
     check_rate("fromage", learning_rate)
     remedy = "write a number from 0 to 3e38"
-    is_bound = lambda x: x >= 0 and is_finite(x)
-    check_number("fromage", "min_norm", min_norm, is_bound, remedy)
+    check_number("fromage", "min_norm", min_norm, _is_bound, remedy)
     if isinstance(p_bound, Real) and p_bound == math.inf:
         p_bound = None
     if p_bound is not None:
         remedy += ", or math.inf for no bound"
-        check_number("fromage", "p_bound", p_bound, is_bound, remedy)
+        check_number("fromage", "p_bound", p_bound, _is_bound, remedy)
 
     def init(params):
         params = real_params("fromage", params)
 
-        def max_norm(p):
-            scale, root = scaled_norm(cast(p, at_least_float32(p)))
+        def max_norm(param):
+            scale, root = scaled_norm(cast(param, at_least_float32(param)))
             return cast(p_bound, scale.dtype) * scale * root
 
-        return FromageState(
-            count=jnp.zeros((), jnp.int32),
-            max_norm=() if p_bound is None else tree_util.tree_map(max_norm, params),
-        )
-
-    def update(updates, state, params=None, **extra_args):
-        del extra_args
-        return call_with_x64_of_inputs(step, warn_caller, updates, state, params)
+        max_norms = ()
+        if p_bound is not None:
+            max_norms = tree_util.tree_map(max_norm, params)
+        return FromageState(count=jnp.zeros((), jnp.int32), max_norm=max_norms)
 
     def step(updates, state, params):
-        params = check_inputs("fromage", updates, state, params, FromageState)
         rate = rate_at("fromage", learning_rate, state.count, at_least_float32(params))
 
-        def update_of(p, g, max_norm=None):
-            if g is None:
+        def update_of(param, grad, max_norm=None):
+            if grad is None:
                 return None
-            own = lambda value: cast(value, at_least_float32(p))
-            u = _step(own(p), own(g), own(rate), own(min_norm))
+            dtype = at_least_float32(param)
+            wide_param = cast(param, dtype)
+            change = _change(
+                wide_param,
+                cast(grad, dtype),
+                cast(rate, dtype),
+                cast(min_norm, dtype),
+            )
             if max_norm is not None:
-                u = _bounded(own(p), u, own(max_norm))
-            return cast(u, p.dtype)
+                change = _bounded_change(wide_param, change, cast(max_norm, dtype))
+            return cast(change, param.dtype)
 
-        max_norms = () if p_bound is None else (state.max_norm,)
-        new_updates = tree_util.tree_map(update_of, params, updates, *max_norms)
+        trees = [params, updates]
+        if p_bound is not None:
+            trees.append(state.max_norm)
+        new_updates = tree_util.tree_map(update_of, *trees)
         return new_updates, state._replace(count=increment(state.count))
 
+    update = checked_update("fromage", FromageState, step)
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _step(p: jax.Array, g: jax.Array, rate: jax.Array, min_norm: jax.Array) -> jax.Array:
-    """The update of one param, before the bound."""
-    # The root of 1 + rate**2; the square of a large rate overflows.
+def _is_bound(number: float) -> bool:
+    return number >= 0 and is_finite(number)
+
+
+def _change(
+    param: jax.Array,
+    grad: jax.Array,
+    rate: jax.Array,
+    min_norm: jax.Array,
+) -> jax.Array:
+    """Returns the step of Algorithm 1 for one param, without the bound.
+
+    It is `(p - rate * |p| / |g| * g) / root - p`, where `root` is `sqrt(1 + rate**2)`.
+    """
+    # The square of a large rate overflows.
     largest = lax.stop_gradient(jnp.maximum(1, jnp.abs(rate)))
     root = largest * jnp.sqrt((1 / largest) ** 2 + (rate / largest) ** 2)
+    # `1 / root - 1`, which would cancel at a small rate.
     shrink = -(rate / root) * (rate / (1 + root))
-    (scale_p, root_p), (scale_g, root_g) = (scaled_norm(x, min_norm) for x in (p, g))
-    plain = (root_p == 0) | (root_g == 0)
-    scale_p, scale_g, root_p, root_g = (
-        jnp.where(plain, 1, x) for x in (scale_p, scale_g, root_p, root_g)
-    )
-    # |p|, |g| and |p| / |g| may overflow. The factor of g / scale_g does only if the update
-    # does: the largest entry of g / scale_g is near 1.
-    return shrink * p - rate / root * scale_p * (root_p / root_g) * (g / scale_g)
+    param_scale, param_root = scaled_norm(param, min_norm)
+    grad_scale, grad_root = scaled_norm(grad, min_norm)
+    # Where a norm is 0, the authors' code takes a step of `rate * g`.
+    is_plain = (param_root == 0) | (grad_root == 0)
+    param_scale = jnp.where(is_plain, 1, param_scale)
+    param_root = jnp.where(is_plain, 1, param_root)
+    grad_scale = jnp.where(is_plain, 1, grad_scale)
+    grad_root = jnp.where(is_plain, 1, grad_root)
+    # |p|, |g| and |p| / |g| may overflow. The factor of the direction does only if the
+    # update does: the largest entry of the direction is near 1.
+    direction = grad / grad_scale
+    return shrink * param - rate / root * param_scale * (param_root / grad_root) * direction
 
 
-def _bounded(p: jax.Array, u: jax.Array, max_norm: jax.Array) -> jax.Array:
-    """The update itself, or the one that scales `p + u` down to a norm of `max_norm`."""
-    scale, norm = scaled_norm(p + u)
+def _bounded_change(param: jax.Array, change: jax.Array, max_norm: jax.Array) -> jax.Array:
+    """Returns the change, or one that scales `param + change` to a norm of `max_norm`."""
+    scale, norm = scaled_norm(param + change)
     bound = max_norm / scale
-    over = norm > bound
-    norm = jnp.where(over, norm, 1)
-    return jnp.where(over, (bound - norm) / norm * p + bound / norm * u, u)
+    is_over = norm > bound
+    norm = jnp.where(is_over, norm, 1)
+    scaled = (bound - norm) / norm * param + bound / norm * change
+    return jnp.where(is_over, scaled, change)

@@ -1,6 +1,11 @@
-"""Prodigy without the faults of Optax's, with a state that keeps its dtypes."""
+"""Prodigy without the faults of Optax's, with a state that keeps its dtypes.
 
-import functools
+Names and formulas are those of Algorithm 4 in the paper, with two changes that the authors'
+code makes. The weight of a gradient in `r` and `s` is `lr * d**2 / d0` in place of
+`(1 - beta3) * lr * d**2`: a factor leaves `r / |s|_1` as it is. And `eps` is multiplied by
+the new `d`.
+"""
+
 import math
 import operator
 from collections.abc import Callable
@@ -13,27 +18,19 @@ import optax
 from jax import lax, tree_util
 from jax.core import Tracer
 
-from .._guard.x64 import call_with_x64_of_inputs
 from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
 from .._leaves.dtypes import cast, dtype_of, kind
-from .._leaves.types import Leaf, Params, PyTree, public
-from .._source.warn import warn_caller
+from .._leaves.types import Leaf, Params, PyTree, PyTreeDef, public
 from .arithmetic import (
     Scalar,
     at_least_float32,
-    check_inputs,
-    from_units,
     increment,
-    narrowed,
     one_minus_power,
-    only_summed,
-    rate_at,
-    real_params,
     rounded_step,
     sqrt,
-    to_units,
-    units,
 )
+from .checked import checked_update, rate_at, real_params
+from .moments import Moments, only_summed, read_moments, units_for, write_moments
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)
@@ -186,179 +183,243 @@ def prodigy(
 
     References:
         Mishchenko and Defazio, "Prodigy: An Expeditiously Adaptive Parameter-Free
-        Learner", 2023, https://arxiv.org/abs/2306.06101: "Prodigy (Adam version)".
+        Learner", 2023, https://arxiv.org/abs/2306.06101: Algorithm 4, "Prodigy (Adam
+        version)".
     """
+    beta1, beta2 = _checked_betas(betas)
+    if beta3 is None:
+        beta3 = beta2**0.5
+    _check_decay_rate("beta3", beta3)
+    _check_sizes(eps, estim_lr0, estim_lr_coef, weight_decay, growth_rate)
+    check_rate("prodigy", learning_rate, _is_non_negative)
+    if not callable(mask):
+        _check_mask(mask)
+    stride = _checked_slice(slice_p)
+    seeds = () if seed is None else (_checked_seed(seed),)
+    # An average that is never read is no part of the state.
+    keeps_m = not _is_plain_zero(beta1)
+
+    def init(params):
+        params = real_params("prodigy", params)
+        return _first_state(params, estim_lr0, stride, keeps_m)
+
+    def step(updates, state, params):
+        decays = _decayed_params(mask, weight_decay, params)
+        # The dtype of the scalars. Each param is computed in its own, `wide`.
+        dtype = at_least_float32(params)
+        params, treedef = tree_util.tree_flatten(params)
+        updates = treedef.flatten_up_to(updates)
+        first_params = treedef.flatten_up_to(state.params0)
+        moments = _stored_moments(state, treedef, keeps_m)
+        moving = [i for i, grad in enumerate(updates) if grad is not None]
+        lr = rate_at("prodigy", learning_rate, state.count, dtype)
+        is_active = lr > 0
+        steps_taken = increment(state.steps_taken)
+        if use_bias_correction:
+            lr *= _bias_correction(beta1, beta2, cast(steps_taken, dtype))
+        d = cast(state.estim_lr, dtype)
+        d0 = cast(cast(estim_lr0, state.estim_lr.dtype), dtype)
+        d_squared = d / d0 * d  # in units of d0: the square alone may underflow
+        weight = d_squared if safeguard_warmup else d_squared * lr
+
+        new_moments = {}
+        inner_product = jnp.zeros((), dtype)  # <g, p0 - p> over all params
+        norm = jnp.zeros((), dtype)  # |s|_1
+        for i in moving:
+            wide = at_least_float32(params[i])
+            grad = cast(updates[i], wide)
+            change = cast(d, wide) * grad
+            units = units_for(params[i], d, d0, beta3)
+            old = read_moments(moments[i], units, wide)
+            # 1 - beta is exact only before it is rounded.
+            new_moments[i] = Moments(
+                m=cast(beta1, wide) * old.m + cast(1 - beta1, wide) * change,
+                v=cast(beta2, wide) * old.v + cast(1 - beta2, wide) * change**2,
+                s=cast(beta3, wide) * old.s + cast(weight, wide) * _every(stride, grad),
+            )
+            g, p, p0 = only_summed(updates[i], params[i], first_params[i])
+            moved = cast(p0, wide) - cast(_every(stride, p), wide)
+            product = jnp.sum(cast(_every(stride, g), wide) * moved)
+            inner_product += cast(product, dtype)
+            norm += cast(jnp.sum(jnp.abs(new_moments[i].s)), dtype)
+
+        # As long as every gradient has been zero, |s|_1 is zero too.
+        is_moving = is_active & (norm != 0)
+        r = cast(beta3, dtype) * cast(state.numerator_weighted, dtype)
+        r += d_squared * lr * inner_product
+        estimate = cast(estim_lr_coef, dtype) * r / jnp.where(norm == 0, 1, norm)
+        largest_d = jnp.maximum(cast(state.estim_lr_max, dtype), estimate)
+        base = jnp.where(d == d0, jnp.maximum(d, estimate), d)
+        new_d = jnp.where(is_moving, _bounded_d(largest_d, base, growth_rate), d)
+
+        def choose(new, old):
+            return jnp.where(is_active, new, old)
+
+        def if_moving(new, old):
+            return cast(jnp.where(is_moving, new, cast(old, new.dtype)), old.dtype)
+
+        for i in moving:
+            wide = at_least_float32(params[i])
+            # Without an average, the authors' code steps with the new d.
+            average = cast(new_d, wide) * cast(updates[i], wide)
+            if keeps_m:
+                average = jnp.where(cast(beta1, wide) == 0, average, new_moments[i].m)
+            scale = sqrt(new_moments[i].v) + cast(new_d * cast(eps, dtype), wide)
+            scale = jnp.where(scale == 0, 1, scale)  # v has underflowed and eps is 0
+            change = cast(d * lr, wide) * (average / scale)
+            if decays[i]:
+                decay = cast(weight_decay, dtype) * d * lr
+                change += cast(decay, wide) * cast(params[i], wide)
+            noise = (*seeds, state.count, i)
+            change = jnp.where(is_moving, -change, 0)
+            updates[i] = rounded_step(params[i], change, noise)
+            units = units_for(params[i], new_d, d0, beta3)
+            new = write_moments(new_moments[i], moments[i], units, updates[i], noise)
+            moments[i] = tree_util.tree_map(choose, new, moments[i])
+
+        return treedef.unflatten(updates), ProdigyState(
+            exp_avg=treedef.unflatten([x.m for x in moments]) if keeps_m else (),
+            exp_avg_sq=treedef.unflatten([x.v for x in moments]),
+            grad_sum=treedef.unflatten([x.s for x in moments]),
+            params0=state.params0,
+            estim_lr=if_moving(new_d, state.estim_lr),
+            numerator_weighted=if_moving(r, state.numerator_weighted),
+            count=increment(state.count),
+            steps_taken=if_moving(steps_taken, state.steps_taken),
+            estim_lr_max=if_moving(largest_d, state.estim_lr_max),
+        )
+
+    update = checked_update("prodigy", ProdigyState, step)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _first_state(
+    params: Params,
+    d0: Scalar,
+    stride: int,
+    keeps_m: bool,
+) -> ProdigyState:
+    dtype = at_least_float32(params)
+    sliced_params = tree_util.tree_map(lambda p: _every(stride, p), params)
+    return ProdigyState(
+        exp_avg=tree_util.tree_map(jnp.zeros_like, params) if keeps_m else (),
+        exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
+        grad_sum=tree_util.tree_map(jnp.zeros_like, sliced_params),
+        params0=tree_util.tree_map(lambda p: jnp.array(p, copy=True), sliced_params),
+        estim_lr=jnp.array(cast(d0, dtype)),
+        numerator_weighted=jnp.zeros((), dtype),
+        count=jnp.zeros((), jnp.int32),
+        steps_taken=jnp.zeros((), jnp.int32),
+        estim_lr_max=jnp.array(cast(d0, dtype)),
+    )
+
+
+def _stored_moments(
+    state: ProdigyState, treedef: PyTreeDef, keeps_m: bool
+) -> list[Moments]:
+    """Returns the moments of each param as the state holds them."""
+    v = treedef.flatten_up_to(state.exp_avg_sq)
+    s = treedef.flatten_up_to(state.grad_sum)
+    m = treedef.flatten_up_to(state.exp_avg) if keeps_m else [0.0 for _ in v]
+    return [Moments(*moments) for moments in zip(m, v, s)]
+
+
+def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
+    """Returns the factor for averages that start at zero, after `k` steps.
+
+    It is that of Adam as at the end of section 2 of Kingma and Ba, 2015:
+    https://arxiv.org/abs/1412.6980.
+    """
+    return jnp.sqrt(one_minus_power(beta2, k)) / one_minus_power(beta1, k)
+
+
+def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.Array:
+    """Returns `min(largest, base * growth_rate)`."""
+    if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
+        return largest  # without an infinity that jax_debug_infs would find
+    growth_rate = cast(growth_rate, base.dtype)
+    # The derivative of a product with infinity would be inf * 0.
+    is_finite_rate = jnp.isfinite(growth_rate)
+    bound = base * jnp.where(is_finite_rate, growth_rate, 1)
+    return jnp.where(is_finite_rate, jnp.minimum(largest, bound), largest)
+
+
+def _every(stride: int, leaf: Leaf) -> Leaf:
+    """Returns every `stride`-th entry as a flat array; for 1 the leaf itself."""
+    if stride == 1:
+        return leaf
+    flat = jnp.reshape(leaf, (math.prod(jnp.shape(leaf)),))
+    return lax.slice(flat, (0,), flat.shape, (stride,))
+
+
+def _decayed_params(
+    mask: PyTree | Callable[[Params], PyTree], weight_decay: Scalar, params: Params
+) -> list[bool]:
+    """Returns for each leaf of the params whether it decays."""
+    if callable(mask):
+        mask = mask(params)
+        _check_mask(mask)
+    if mask is None:
+        mask = True
+    flags, treedef = tree_util.tree_flatten(mask)
+    decays = []
+    for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
+        is_decayed = flag and not _is_plain_zero(weight_decay)
+        decays.extend(is_decayed for _ in tree_util.tree_leaves(subtree))
+    return decays
+
+
+def _is_plain_zero(value: Scalar) -> bool:
+    """Returns whether a hyperparameter is always 0; an array may change between calls."""
+    return isinstance(value, (int, float)) and value == 0
+
+
+def _checked_betas(betas: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
     try:
         beta1, beta2 = betas
     except (TypeError, ValueError):
         raise TypeError(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
-    numbers = beta1, beta2, 0 if beta3 is None else beta3, eps, estim_lr0
-    numbers = *numbers, estim_lr_coef, weight_decay, growth_rate
-    for (name, allowed), value in zip(_ALLOWED.items(), numbers):
-        check_number("prodigy", name, value, *allowed)
-    check_rate("prodigy", learning_rate, _ALLOWED["eps"][0])
-    mask = mask if callable(mask) else _checked_mask(mask)
-    beta3 = beta2**0.5 if beta3 is None else beta3
-    every = functools.partial(_every, _checked_slice(slice_p))
-    averages = not _is_plain_zero(beta1)
-    seeds = () if seed is None else (_checked_seed(seed),)
-
-    def init(params):
-        params = real_params("prodigy", params)
-        dtype = at_least_float32(params)
-        return ProdigyState(
-            exp_avg=tree_util.tree_map(jnp.zeros_like, params) if averages else (),
-            exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
-            grad_sum=tree_util.tree_map(lambda p: jnp.zeros_like(every(p)), params),
-            params0=tree_util.tree_map(lambda p: jnp.array(every(p), copy=True), params),
-            estim_lr=jnp.array(cast(estim_lr0, dtype)),
-            numerator_weighted=jnp.zeros((), dtype),
-            count=jnp.zeros((), jnp.int32),
-            steps_taken=jnp.zeros((), jnp.int32),
-            estim_lr_max=jnp.array(cast(estim_lr0, dtype)),
-        )
-
-    def update(updates, state, params=None, **extra_args):
-        del extra_args
-        return call_with_x64_of_inputs(step, warn_caller, updates, state, params)
-
-    def step(updates, state, params):
-        params = check_inputs("prodigy", updates, state, params, ProdigyState)
-        ps, treedef = tree_util.tree_flatten(params)
-        each, tree_of = treedef.flatten_up_to, treedef.unflatten
-        gs, p0s = each(updates), each(state.params0)
-        ms: list[Leaf] = each(state.exp_avg) if averages else [0.0 for _ in ps]
-        vs, ss = each(state.exp_avg_sq), each(state.grad_sum)
-        moving = [i for i, g in enumerate(gs) if g is not None]
-
-        # The scalars of this step: all of one dtype, and cast to that of each param below.
-        dtype = at_least_float32(params)
-        scalar = lambda value: cast(value, dtype)
-        d, d0 = scalar(state.estim_lr), scalar(cast(estim_lr0, state.estim_lr.dtype))
-        lr = rate_at("prodigy", learning_rate, state.count, dtype)
-        is_active = lr > 0
-        steps_taken = increment(state.steps_taken)
-        if use_bias_correction:
-            k = scalar(steps_taken)
-            lr *= jnp.sqrt(one_minus_power(beta2, k)) / one_minus_power(beta1, k)
-        weight = d / d0 * d * (1 if safeguard_warmup else lr)
-        b1, rest1 = scalar(beta1), scalar(1 - beta1)  # exact only before it is rounded
-        b2, rest2 = scalar(beta2), scalar(1 - beta2)
-        b3 = scalar(beta3)
-
-        # The moments of each param, and its shares of `<g, p0 - p>` and `|s|_1`.
-        moments, toward, length = {}, [], []
-        for i in moving:
-            p, g, p0 = ps[i], gs[i], p0s[i]
-            own = functools.partial(cast, dtype=at_least_float32(p))
-            own_d, own_g = own(d), own(g)  # cast once, so that derivatives are rounded once
-            old_units = units(p.dtype, own_d, own(d0), own(b3))
-            m, v, s = from_units(old_units, own(ms[i]), own(vs[i]), own(ss[i]))
-            m = own(b1) * m + own(rest1) * (own_d * own_g)
-            v = own(b2) * v + own(rest2) * (own_d * own_g) ** 2
-            s = own(b3) * s + own(weight) * every(own_g)
-            moments[i] = m, v, s
-            g, p, p0 = only_summed(g, p, p0)
-            toward.append(jnp.sum(own(every(g)) * (own(p0) - own(every(p)))))
-            length.append(jnp.sum(jnp.abs(s)))
-
-        # The new estimate.
-        toward, length = (scalar(sum(map(scalar, terms))) for terms in (toward, length))
-        r = b3 * scalar(state.numerator_weighted) + d / d0 * d * lr * toward
-        estimate = scalar(estim_lr_coef) * r / jnp.where(length == 0, 1, length)
-        d_max = jnp.maximum(scalar(state.estim_lr_max), estimate)
-        base = jnp.where(d == d0, jnp.maximum(d, estimate), d)
-        moves = is_active & (length != 0)
-        new_d = jnp.where(moves, _bounded(d_max, base, growth_rate), d)
-
-        # The update of each param, and its moments as the state holds them.
-        flags = _checked_mask(mask(params)) if callable(mask) else mask
-        spread = lambda flag, below: tree_util.tree_map(lambda _: flag, below)
-        decays = each(tree_util.tree_map(spread, True if flags is None else flags, params))
-        for i in moving:
-            p, g, (m, v, s) = ps[i], gs[i], moments[i]
-            own = functools.partial(cast, dtype=at_least_float32(p))
-            average = own(new_d) * own(g)
-            if averages:
-                average = jnp.where(own(b1) == 0, average, m)
-            scale = sqrt(v) + own(new_d * scalar(eps))
-            scale = jnp.where(scale == 0, 1, scale)  # if v has underflowed and eps is 0
-            move = own(d * lr) * (average / scale)
-            if decays[i] and not _is_plain_zero(weight_decay):
-                move += own(scalar(weight_decay) * d * lr) * own(p)
-            noise = (*seeds, state.count, i)
-            gs[i] = rounded_step(p, jnp.where(moves, -move, 0), noise)
-            new_units = units(p.dtype, own(new_d), own(d0), own(b3))
-            old = ms[i], vs[i], ss[i]
-            new = narrowed(to_units(new_units, m, v, s), old, gs[i], noise)
-            ms[i], vs[i], ss[i] = (jnp.where(is_active, *pair) for pair in zip(new, old))
-
-        def kept(new, old):  # where nothing moves
-            return cast(jnp.where(moves, new, cast(old, new.dtype)), old.dtype)
-
-        return tree_of(gs), ProdigyState(
-            exp_avg=tree_of(ms) if averages else state.exp_avg,
-            exp_avg_sq=tree_of(vs),
-            grad_sum=tree_of(ss),
-            params0=state.params0,
-            estim_lr=kept(new_d, state.estim_lr),
-            numerator_weighted=kept(r, state.numerator_weighted),
-            count=increment(state.count),
-            steps_taken=kept(steps_taken, state.steps_taken),
-            estim_lr_max=kept(d_max, state.estim_lr_max),
-        )
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    _check_decay_rate("beta1", beta1)
+    _check_decay_rate("beta2", beta2)
+    return beta1, beta2
 
 
-_DECAY = (lambda x: 0 <= x < 1), "write a number in [0, 1)"
-_TINY = float(np.finfo(np.float32).tiny)  # XLA flushes smaller ones to 0
-_ALLOWED = {
-    **dict.fromkeys(("beta1", "beta2", "beta3"), _DECAY),
-    "eps": ((lambda x: x >= 0 and is_finite(x)), "write a number from 0 up"),
-    "estim_lr0": (
-        (lambda x: x >= _TINY and is_finite(x)),
-        "write a small number above 0, such as 1e-6",
-    ),
-    "estim_lr_coef": ((lambda x: x > 0 and is_finite(x)), "write a number above 0"),
-    "weight_decay": (is_finite, "write a finite number"),
-    "growth_rate": (
-        (lambda x: x >= 1 and (is_finite(x) or x == math.inf)),
-        "write a number from 1 to 3e38, or math.inf",
-    ),
-}
+def _check_decay_rate(name: str, rate: Scalar) -> None:
+    check_number("prodigy", name, rate, lambda x: 0 <= x < 1, "write a number in [0, 1)")
 
 
-def _every(slice_p: int, leaf: Leaf) -> Leaf:
-    """Every `slice_p`-th entry as a flat array; for 1 the leaf itself."""
-    if slice_p == 1:
-        return leaf
-    flat = jnp.reshape(leaf, (math.prod(jnp.shape(leaf)),))
-    return lax.slice(flat, (0,), flat.shape, (slice_p,))
+def _check_sizes(
+    eps: Scalar, d0: Scalar, d_coef: Scalar, weight_decay: Scalar, growth_rate: Scalar
+) -> None:
+    remedy = "write a number from 0 up"
+    check_number("prodigy", "eps", eps, _is_non_negative, remedy)
+    # XLA flushes smaller numbers to 0.
+    least = float(np.finfo(np.float32).tiny)
+    remedy = "write a small number above 0, such as 1e-6"
+    check_number("prodigy", "estim_lr0", d0, lambda x: x >= least and is_finite(x), remedy)
+    remedy = "write a number above 0"
+    check_number(
+        "prodigy", "estim_lr_coef", d_coef, lambda x: x > 0 and is_finite(x), remedy
+    )
+    remedy = "write a finite number"
+    check_number("prodigy", "weight_decay", weight_decay, is_finite, remedy)
+    remedy = "write a number from 1 to 3e38, or math.inf"
+    check_number("prodigy", "growth_rate", growth_rate, lambda x: x >= 1, remedy)
 
 
-def _bounded(largest: jax.Array, base: jax.Array, growth: Scalar) -> jax.Array:
-    """`min(largest, base * growth)`, whose derivative has no inf * 0 if growth is inf."""
-    if isinstance(growth, (int, float)) and math.isinf(growth):
-        return largest  # without an infinity that jax_debug_infs would find
-    growth = cast(growth, base.dtype)
-    is_bound = jnp.isfinite(growth)
-    bound = base * jnp.where(is_bound, growth, 1)
-    return jnp.where(is_bound, jnp.minimum(largest, bound), largest)
+def _is_non_negative(number: float) -> bool:
+    return number >= 0 and is_finite(number)
 
 
-def _checked_mask(mask: PyTree) -> PyTree:
-    is_flag = lambda leaf: kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
+def _check_mask(mask: PyTree) -> None:
     remedy = "Write True for each param to decay and False for the others, or mask=None."
-    check_leaves("prodigy takes bools in mask", "mask", mask, is_flag, remedy)
-    return mask
+    check_leaves("prodigy takes bools in mask", "mask", mask, _is_flag, remedy)
 
 
-def _is_plain_zero(value: Scalar) -> bool:
-    """Whether a hyperparameter is always 0; an array may change between calls."""
-    return isinstance(value, (int, float)) and value == 0
+def _is_flag(leaf: Leaf) -> bool:
+    return kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
 
 
 def _checked_slice(slice_p: int | np.integer) -> int:
@@ -373,9 +434,9 @@ def _checked_slice(slice_p: int | np.integer) -> int:
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
-    if kind(dtype_of(seed)) != "int":
+    if kind(dtype_of(seed)) != "int" or np.ndim(seed) > 0:
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
-    is_int = isinstance(seed, (int, np.integer))
-    is_allowed = lambda x: 0 <= x < 2**32 or not is_int
-    check_number("prodigy", "seed", int(seed) if is_int else seed, is_allowed, remedy)
-    return np.uint32(seed) if is_int else seed
+    if not isinstance(seed, (int, np.integer)):
+        return seed
+    check_number("prodigy", "seed", int(seed), lambda x: 0 <= x < 2**32, remedy)
+    return np.uint32(seed)

@@ -1,0 +1,91 @@
+"""The moments of Prodigy: their units and their roundings in a state of few bits."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._leaves.compat import barrier
+from .._leaves.dtypes import cast
+from .._leaves.types import DType, Leaf
+from .._rounding.rounding import round_with
+from .arithmetic import Scalar, at_least_float32, sqrt
+
+
+class Moments(NamedTuple):
+    """The averages of one param, named as in the paper on Prodigy."""
+
+    m: Leaf  # of d * g
+    v: Leaf  # of (d * g)**2
+    s: Leaf  # of the gradients, weighted by d**2
+
+
+class Units(NamedTuple):
+    """The units in which a state of few exponent bits holds moments."""
+
+    of_m: jax.Array  # and of sqrt(v)
+    of_s: jax.Array
+
+
+def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> Units | None:
+    """Returns the units for the moments of a param; None if it has the range of float32.
+
+    In float16 the state holds `m / d`, `sqrt(v) / d`, and `s` as an average in units of
+    `d**2 / d0`: all three are about as large as the gradients, where `d * g` is about 1e-6
+    at first, and its square 1e-12.
+    """
+    if jnp.finfo(param.dtype).minexp <= jnp.finfo(jnp.float32).minexp:
+        return None
+    wide = at_least_float32(param)
+    d = cast(d, wide)
+    d_squared = d / cast(d0, wide) * d  # the square alone may underflow
+    return Units(of_m=d, of_s=d_squared / jnp.maximum(1 - cast(beta3, wide), 1e-4))
+
+
+def read_moments(stored: Moments, units: Units | None, dtype: DType) -> Moments:
+    """Returns the moments that the state holds, in a dtype to compute in."""
+    m = cast(stored.m, dtype)
+    v = cast(stored.v, dtype)
+    s = cast(stored.s, dtype)
+    if units is None:
+        return Moments(m, v, s)
+    return Moments(m * units.of_m, (v * units.of_m) ** 2, s * units.of_s)
+
+
+def write_moments(
+    new: Moments,
+    old: Moments,
+    units: Units | None,
+    update: jax.Array,
+    noise: Sequence[Scalar],
+) -> Moments:
+    """Returns what the state holds for new moments, rounded to the dtypes of the old ones.
+
+    It rounds stochastically: round-to-nearest would lose most of a slow average.
+    """
+    m, v, s = new
+    if units is not None:
+        m = m / units.of_m
+        v = sqrt(v) / units.of_m
+        s = s / units.of_s
+    # XLA writes `m` and `v` over the old ones. The update reads these, so it comes first.
+    reader = update if _needs_barrier(update) else None
+    return Moments(
+        m=round_with(m, jnp.result_type(old.m), (*noise, 0), reader),
+        v=round_with(v, jnp.result_type(old.v), (*noise, 1), reader),
+        s=round_with(s, jnp.result_type(old.s), (*noise, 2), None),
+    )
+
+
+def only_summed(
+    grad: jax.Array, param: jax.Array, first_param: jax.Array
+) -> Sequence[jax.Array]:
+    """Returns operands of a sum, whose conversion XLA fuses since nothing else reads it."""
+    operands = grad, param, first_param
+    return barrier(operands) if _needs_barrier(param) else operands
+
+
+def _needs_barrier(array: jax.Array) -> bool:
+    # An order that is forced saves copies; with longer roundings it costs time.
+    return array.dtype == jnp.bfloat16

@@ -62,37 +62,36 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
     _FILE_OF |= dict.fromkeys(
         ("load_ipython_extension", "unload_ipython_extension"), "_hooks.ipython"
     )
-    # Names of 0.1 that go with a later minor version: the file, "" if it is gone already,
-    # and what serves in its place.
-    _DEPRECATED = {
-        "audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)"),
-        "LineCost": ("_costs.costs", "a row of PrecisionReport.work.costs"),
-        "Work": ("_costs.costs", "PrecisionReport.work"),
-        "LineDecision": ("_precision.rows", "a row of PrecisionReport.decisions.lines"),
-        "LineLoss": ("_precision.rows", "a row of PrecisionReport.losses"),
-        "PlanSearch": ("_precision.curve", "PrecisionReport.search"),
-        "ProductsReport": ("", "PrecisionReport"),
-        "Difference": ("_reference.difference", "a row of PrecisionReport.differences"),
-        "Divergence": ("_reference.difference", "PrecisionReport.divergence"),
+    # What 0.1.0 had and a later minor version has not: the file, and what to use instead.
+    _DEPRECATED = {"audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)")}
+    # Names that never were in a release, and where the same is found.
+    _GONE = {
+        "LineCost": "a row of PrecisionReport.work.costs",
+        "Work": "PrecisionReport.work",
+        "LineDecision": "a row of PrecisionReport.decisions.lines",
+        "LineLoss": "a row of PrecisionReport.losses",
+        "PlanSearch": "PrecisionReport.search",
+        "ProductsReport": "PrecisionReport",
+        "Difference": "a row of PrecisionReport.differences",
+        "Divergence": "PrecisionReport.divergence",
     }
 
     def __getattr__(name: str) -> object:
-        file, message = (
-            _FILE_OF.get(name, ""),
-            f"module {__name__!r} has no attribute {name!r}",
-        )
         if name in _DEPRECATED:
             file, instead = _DEPRECATED[name]
-            what = "deprecated" if file else "gone"
-            message = f"dtypeguard.{name} is {what}. Use {instead}."
-        if not file:
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        value = getattr(importlib.import_module(f".{file}", __name__), name)
-        if name in _DEPRECATED:
+            message = f"dtypeguard.{name} is deprecated. Use {instead}."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
-        else:
-            globals()[name] = value
-        return value
+            return _imported(file, name)
+        if name in _FILE_OF:
+            globals()[name] = _imported(_FILE_OF[name], name)
+            return globals()[name]
+        message = f"module {__name__!r} has no attribute {name!r}"
+        if name in _GONE:
+            message = f"dtypeguard.{name} is gone. Use {_GONE[name]}."
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
+
+    def _imported(file: str, name: str) -> object:
+        return getattr(importlib.import_module(f".{file}", __name__), name)
 
     def __dir__() -> list[str]:
         imported = {"TYPE_CHECKING", "importlib", "sys", "warnings"}

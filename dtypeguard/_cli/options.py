@@ -126,18 +126,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "--json": {"nargs": "?", "const": "-"},
     "--format": {"choices": ("text", "json", "github")},
     "--step": _FLAG,
-    "--updates": {"type": _dtypes, "dest": "grads"},
-    "--also": {**_LIST, "dest": "held_out"},
-    "--markdown": {"nargs": "?"},
 }
-# Words of 0.1 that go with a later minor version, and what serves in their place. Options
-# among them are accepted wherever there is a target.
+# The option of 0.1 that goes with a later minor version; it does nothing.
+_DEPRECATED = "--step"
+# Words of earlier versions, and what to write in their place.
 _REPLACED = {
     "plan": "write dtypeguard precision, and --out for the file of the plan",
     "sweep": "it is part of dtypeguard's own tests now. For your own optimizer write "
     "dtypeguard.testing.check_contract(optimizer) in a test, or run dtypeguard audit "
     "FILE.py:optimizer",
-    "--step": "--inputs says that a target is a step",
     "--updates": "write --grads",
     "--also": "write --held-out",
     "--markdown": "text is printed, and --json is for programs",
@@ -221,14 +218,20 @@ def right(command: str) -> str:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """What a command line asks for; says what serves in place of what is replaced."""
-    command = next(iter(words), "")
-    for word in words if command != "run" else ():
+    """Returns what a command line asks for; words of earlier versions are errors."""
+    command = words[0] if words else ""
+    # All that stands behind `run` belongs to the script.
+    own_words = [] if command == "run" else words
+    for position, word in enumerate(own_words):
         name = word.partition("=")[0]
-        if name in _REPLACED and (name == command or name.startswith("-")):
-            print(f"dtypeguard: {name} is replaced: {_REPLACED[name]}.", file=sys.stderr)
-    if command == "plan":
-        command, words = "precision", ["precision", *words[1:]]
+        if name in _REPLACED and (position == 0 or name.startswith("-")):
+            raise UsageError(f"{name} is gone: {_REPLACED[name]}.")
+    if _DEPRECATED in own_words:
+        print(
+            f"dtypeguard: {_DEPRECATED} is not needed: --inputs says that a target is a "
+            "step.",
+            file=sys.stderr,
+        )
     try:
         return parser().parse_args(words)
     except UsageError as error:
@@ -262,7 +265,7 @@ def parser() -> argparse.ArgumentParser:
         options = command.options.split()
         files = made.add_mutually_exclusive_group() if "--out" in options else made
         if "target" in options:
-            options += [x for x in _REPLACED if x.startswith("-")]
+            options.append(_DEPRECATED)
         for word in options:
             option, group = word.rstrip("!"), files if word in _EXCLUSIVE else made
             text, settings = _HELP.get(option, argparse.SUPPRESS), _SETTINGS.get(option, {})

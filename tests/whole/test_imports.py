@@ -88,18 +88,20 @@ def test_dir_and_a_star_import_have_every_name():
     assert {name for name in names if not name.startswith("_")} == {*dtypeguard.__all__}
 
 
-@pytest.mark.parametrize("name", dtypeguard._DEPRECATED)
-def test_a_name_that_goes_says_what_serves_in_its_place(name):
-    file, instead = dtypeguard._DEPRECATED[name]
+def test_a_name_of_0_1_says_what_serves_in_its_place():
+    assert "audit_step" not in {*dtypeguard.__all__, *dir(dtypeguard)}
+    told = r"dtypeguard.audit_step is deprecated. Use dtypeguard.audit\(step"
+    with pytest.warns(DeprecationWarning, match=told) as warned:
+        assert dtypeguard.audit_step.__name__ == "audit_step"
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", dtypeguard._GONE)
+def test_a_name_that_is_gone_says_where_the_same_is_found(name):
     assert name not in {*dtypeguard.__all__, *dir(dtypeguard)}
-    told = f"dtypeguard.{name} is .*Use {re.escape(instead)}"
-    if file:
-        with pytest.warns(DeprecationWarning, match=told) as warned:
-            assert getattr(dtypeguard, name).__name__ == name
-        assert warned[0].filename == __file__
-    else:
-        with pytest.raises(AttributeError, match=told):
-            getattr(dtypeguard, name)
+    told = f"dtypeguard.{name} is gone. Use {re.escape(dtypeguard._GONE[name])}"
+    with pytest.raises(AttributeError, match=told):
+        getattr(dtypeguard, name)
 
 
 def test_the_names_of_testing_are_its_own():

@@ -4,7 +4,6 @@ NumPy, Orbax without a target and msgpack return lists and dicts for tuples, Nam
 modules.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -14,166 +13,198 @@ from jax import tree_util
 from .._leaves.arguments import is_subtree
 from .._leaves.dtypes import dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import KeyPath, key_paths
+from .._leaves.key_path import KeyPath, key_paths, key_value
 from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import describe
 from .._leaves.table import FEW, Table
-from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
+from .._leaves.types import Leaf, PyTree
 
-# The keys of tuples, lists, and nodes that are registered without keys.
-_PLACED = tree_util.SequenceKey, tree_util.FlattenedIndexKey
+# Keys of tuples, of lists, and of nodes that are registered without keys.
+_POSITIONS = (tree_util.SequenceKey, tree_util.FlattenedIndexKey)
 
 
-def pair(
-    like: PyTree, held: PyTree, path: KeyPath, is_sure: bool = True
-) -> tuple[list[Leaf], list[LeafChange]]:
-    """The leaves of a loaded tree in the order of a record, and the containers that differ.
+class _Node:
+    """A node of a tree with its children."""
 
-    A list in place of a NamedTuple or a module has lost the names: below it, `is_sure` is
-    False, and the shapes and kinds of all leaves have to agree as well.
+    def __init__(self, tree: PyTree):
+        def is_child(node):
+            return node is not tree
+
+        pairs, self.structure = tree_util.tree_flatten_with_path(tree, is_leaf=is_child)
+        self.tree = tree
+        self.children = [child for _, child in pairs]
+        self.keys = [path[0] for path, _ in pairs if path]  # a leaf has an empty path
+        self.names = [str(key_value(key)) for key in self.keys]
+        self.has_names = not any(isinstance(key, _POSITIONS) for key in self.keys)
+
+    def __str__(self) -> str:
+        if not self.keys:
+            return type(self.tree).__name__
+        children = _list_names(self.names) if self.has_names else len(self.names)
+        return f"{type(self.tree).__name__} of {children}"
+
+
+class Matched:
+    """The leaves of a loaded state in the order of a record.
+
+    Attributes:
+        leaves: one for each leaf of the record.
+        changes: the containers that have another type in the record.
+
+    Raises:
+        DtypeDriftError: for the first place where more than containers differ.
     """
-    if tree_util.all_leaves([like]):
-        if held is None or is_subtree(held) or not (is_sure or _agree(like, held)):
-            raise _error(path, _shown(like), _shown(held), "load what was recorded")
-        return [held], []
-    if isinstance(held, np.ndarray) and held.dtype == object:
-        held = held.tolist()  # np.save makes such an array of a tuple or a dict
-    if not tree_util.tree_leaves(like):  # None, an EmptyState, a MaskedNode
-        for below, leaf in zip(key_paths(held), tree_util.tree_leaves(held)):
-            raise _error((*path, *below), None, describe(leaf), "leave it out")
-        return [], []
-    keys, children = _children(like)
-    names, is_placed = _names(like)
-    changes = []
-    if _level(like) == _level(held):
-        found = _children(held)[1]
-    else:
-        fields, how = _fields(held, is_placed), "by key"
-        if fields is not None:
-            found = _by_name(like, held, fields, path)
-        elif (
-            type(held) not in (list, tuple)
-            or not _has_order(like)
-            or len(held) != len(names)
-        ):
-            raise _error(path, _shown(like), _shown(held), _remedy(like, held, path))
+
+    def __init__(self, record: PyTree, loaded: PyTree, path: KeyPath):
+        self.leaves: list[Leaf] = []
+        self.changes: list[LeafChange] = []
+        self._match(record, loaded, path, is_guess=False)
+
+    def _match(self, record: PyTree, loaded: PyTree, path: KeyPath, is_guess: bool) -> None:
+        """Adds the leaves of a subtree.
+
+        A list in place of a NamedTuple or a module has lost the names. Below it the match
+        is a guess, and the shapes and kinds of all leaves have to agree as well.
+        """
+        if tree_util.all_leaves([record]):
+            is_leaf = loaded is not None and not is_subtree(loaded)
+            if not is_leaf or (is_guess and not _are_alike(record, loaded)):
+                raise _error(path, record, loaded, "load what was recorded")
+            self.leaves.append(loaded)
+            return
+        if isinstance(loaded, np.ndarray) and loaded.dtype == object:
+            loaded = loaded.tolist()  # np.save makes such an array of a tuple or a dict
+        if not tree_util.tree_leaves(record):
+            # None, an EmptyState or a MaskedNode: a loader may return any empty container.
+            for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
+                raise _error((*path, *below), _ABSENT, leaf, "leave it out")
+            return
+
+        node = _Node(record)
+        loaded_node = _Node(loaded)
+        fields = _fields(loaded, node)
+        if node.structure == loaded_node.structure:
+            children = loaded_node.children
+        elif fields is not None:
+            children = _children_by_name(node, fields, loaded, path)
+            self._note_change(record, loaded, path, "by key")
+        elif _fits_by_position(node, loaded):
+            children = list(loaded)
+            self._note_change(record, loaded, path, "by position")
+            is_guess = is_guess or node.has_names or not isinstance(record, (list, tuple))
         else:
-            found, how = list(held), "by position"
-            is_sure = is_sure and isinstance(like, (list, tuple)) and is_placed
-        if type(like) is not type(held):
-            names_of_types = type(held).__name__, type(like).__name__
-            changes = [LeafChange(path, *names_of_types, how)]
-    leaves = []
-    for key, child, found_child in zip(keys, children, found):
-        below = (*path, key)
-        own_leaves, own_changes = pair(child, found_child, below, is_sure)
-        leaves += own_leaves
-        changes += own_changes
-    return leaves, changes
+            raise _error(path, record, loaded, _remedy(node, loaded, path))
+        for key, child, loaded_child in zip(node.keys, node.children, children):
+            self._match(child, loaded_child, (*path, key), is_guess)
+
+    def _note_change(self, record: PyTree, loaded: PyTree, path: KeyPath, how: str) -> None:
+        before = type(loaded)
+        after = type(record)
+        if before is not after:
+            change = LeafChange(path, before.__name__, after.__name__, how)
+            self.changes.append(change)
 
 
-def _error(
-    path: KeyPath, before: str | None, after: str | None, remedy: str
-) -> DtypeDriftError:
-    """The error for the first place where a state has another tree than its record."""
-    change = LeafChange(path, before, after, remedy)
+def _fields(loaded: PyTree, node: _Node) -> dict[str, PyTree] | None:
+    """Returns the children of a loaded container by name; None if they have no names."""
+    if isinstance(loaded, Mapping):
+        fields = {str(key): child for key, child in loaded.items()}
+        # The keys 1 and "1" are two.
+        return fields if len(fields) == len(loaded) else None
+    if hasattr(loaded, "_fields") and node.has_names:
+        return loaded._asdict()
+    return None
+
+
+def _children_by_name(
+    node: _Node, fields: Mapping[str, PyTree], loaded: PyTree, path: KeyPath
+) -> list[PyTree]:
+    """Returns the field for each child of a node; one without leaves may be missing."""
+    has_common_name = any(name in fields for name in node.names)
+    has_unique_names = len(set(node.names)) == len(node.names)
+    if not (has_common_name and has_unique_names):
+        raise _error(path, node.tree, loaded, _remedy(node, loaded, path))
+    for key, name, child in zip(node.keys, node.names, node.children):
+        if name not in fields and tree_util.tree_leaves(child):
+            raise _error((*path, key), child, _ABSENT, "load it as well")
+    for name, child in fields.items():
+        if name not in node.names and tree_util.tree_leaves(child):
+            key = tree_util.DictKey(name)
+            raise _error((*path, key), _ABSENT, child, "leave it out")
+    return [fields.get(name) for name in node.names]
+
+
+def _fits_by_position(node: _Node, loaded: PyTree) -> bool:
+    """Returns whether a list or tuple may stand for a node."""
+    if type(loaded) not in (list, tuple) or len(loaded) != len(node.keys):
+        return False
+    if isinstance(node.tree, Mapping):
+        return False  # JAX sorts its keys, and a loader may not
+    if not dataclasses.is_dataclass(node.tree):
+        return True
+    # The fields of a dataclass may be registered in another order than they are defined in.
+    defined = [field.name for field in dataclasses.fields(node.tree)]
+    defined = [name for name in defined if name in node.names]
+    return defined in ([], node.names)
+
+
+def _are_alike(record: Leaf, loaded: Leaf) -> bool:
+    """Returns whether two leaves agree in shape and kind."""
+    record_kind = kind(dtype_of(record))
+    if record_kind != kind(dtype_of(native(loaded))):
+        return False
+    return record_kind is None or np.shape(record) == np.shape(loaded)
+
+
+def _remedy(node: _Node, loaded: PyTree, path: KeyPath) -> str:
+    """Returns what to load in place of a container."""
+    record = node.tree
+    if type(record) is type(loaded) and not isinstance(record, (list, tuple, Mapping)):
+        return "load it with the static fields of the record"
+    if len(path) == 1:
+        # A wrapper, such as MultiSteps, may be new since the state was saved, or gone.
+        for name, child in _named_tuple_items(record):
+            if _matches(child, loaded):
+                return f"restore opt.init(params)._replace({name}=state)"
+        for name, child in _named_tuple_items(loaded):
+            if _matches(record, child):
+                return f"restore state.{name}"
+    if node.has_names:
+        return f"load a dict of {_list_names(node.names)}"
+    return f"load a list of {len(node.names)}"
+
+
+def _named_tuple_items(node: PyTree) -> list[tuple[str, PyTree]]:
+    return list(node._asdict().items()) if hasattr(node, "_fields") else []
+
+
+def _matches(record: PyTree, loaded: PyTree) -> bool:
+    """Returns whether a state could be restored to a record that has leaves."""
+    try:
+        return bool(Matched(record, loaded, ()).leaves)
+    except DtypeDriftError:
+        return False
+
+
+_ABSENT = object()
+
+
+def _error(path: KeyPath, record: PyTree, loaded: PyTree, remedy: str) -> DtypeDriftError:
+    """Returns the error for the first place where a state does not match its record."""
+    change = LeafChange(path, _describe_node(record), _describe_node(loaded), remedy)
     table = Table("The state has another tree than the record:", [change])
     return DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
 
 
-def _by_name(
-    like: PyTree, held: PyTree, fields: Mapping[str, PyTree], path: KeyPath
-) -> list[PyTree]:
-    """The field for each child of a node; what has no leaves may be missing."""
-    keys, children = _children(like)
-    names, _ = _names(like)
-    if fields.keys().isdisjoint(names) or len({*names}) < len(names):
-        raise _error(path, _shown(like), _shown(held), _remedy(like, held, path))
-    for key, name, child in zip(keys, names, children):
-        if name not in fields and tree_util.tree_leaves(child):
-            below = (*path, key)
-            raise _error(below, _shown(child), None, "load it as well")
-    for name, child in fields.items():
-        if name not in names and tree_util.tree_leaves(child):
-            key = tree_util.DictKey(name)
-            raise _error((*path, key), None, _shown(child), "leave it out")
-    return [fields.get(name) for name in names]
+def _describe_node(tree: PyTree) -> str | None:
+    """Returns a leaf or a container as a message describes it; None if it is absent."""
+    if tree is _ABSENT:
+        return None
+    if tree is None:
+        return "None"
+    return describe(tree) if tree_util.all_leaves([tree]) else str(_Node(tree))
 
 
-def _has_order(like: PyTree) -> bool:
-    """Whether a list may stand for a node: fields may be registered in another order."""
-    names, _ = _names(like)
-    fields = dataclasses.fields(like) if dataclasses.is_dataclass(like) else ()
-    defined = [field.name for field in fields if field.name in names]
-    return not isinstance(like, Mapping) and defined in ([], names)
-
-
-def _children(node: PyTree) -> tuple[list[Key], list[PyTree]]:
-    """The keys and the children of a node; None is a child as well."""
-    pairs = tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]
-    return [path[0] for path, _ in pairs], [child for _, child in pairs]
-
-
-def _level(node: PyTree) -> PyTreeDef:
-    """The structure of a node without that of its children."""
-    return tree_util.tree_structure(node, is_leaf=lambda x: x is not node)
-
-
-def _names(node: PyTree) -> tuple[list[str], bool]:
-    """What the children are called in a dict, and whether these are their positions."""
-    keys, _ = _children(node)
-    return [_name(key) for key in keys], isinstance(keys[0], _PLACED)
-
-
-def _name(key: Key) -> str:
-    found = (getattr(key, name, None) for name in ("name", "key", "idx"))
-    return str(next((each for each in found if each is not None), key))
-
-
-def _fields(held: PyTree, is_placed: bool) -> dict[str, PyTree] | None:
-    """The children by name, of a dict, or of a NamedTuple where the record has names."""
-    if isinstance(held, Mapping):
-        fields = {str(key): child for key, child in held.items()}
-        return fields if len(fields) == len(held) else None
-    return held._asdict() if hasattr(held, "_fields") and not is_placed else None
-
-
-def _agree(like: Leaf, held: Leaf) -> bool:
-    """Whether two leaves agree in shape and kind."""
-    kinds = kind(dtype_of(like)), kind(dtype_of(native(held)))
-    return kinds[0] == kinds[1] and (kinds[0] is None or np.shape(like) == np.shape(held))
-
-
-def _remedy(like: PyTree, held: PyTree, path: KeyPath) -> str:
-    """What to load in place of a container."""
-    names, is_placed = _names(like)
-    if type(like) is type(held) and not isinstance(like, (list, tuple, Mapping)):
-        return "load it with the static fields of the record"
-    # A wrapper, such as MultiSteps, that was added or left out since the state was saved.
-    for outer in (like, held) if len(path) == 1 else ():
-        for name in getattr(outer, "_fields", ()):
-            child = getattr(outer, name)
-            with contextlib.suppress(DtypeDriftError):
-                if tree_util.tree_leaves(child):
-                    if outer is held:
-                        pair(like, child, path)
-                        return f"restore state.{name}"
-                    pair(child, held, path)
-                    return f"restore opt.init(params)._replace({name}=state)"
-    if is_placed:
-        return f"load a list of {len(names)}"
-    return f"load a dict of {_listed(names)}"
-
-
-def _shown(node: PyTree) -> str:
-    """A leaf or a container in a message."""
-    if node is None or tree_util.all_leaves([node]):
-        return "None" if node is None else describe(node)
-    if not _children(node)[0]:
-        return type(node).__name__
-    names, is_placed = _names(node)
-    return f"{type(node).__name__} of {len(names) if is_placed else _listed(names)}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)
+def _list_names(names: list[str]) -> str:
+    listed = ", ".join(names[:FEW])
+    return f"{listed}, ..." if len(names) > FEW else listed

@@ -9,16 +9,17 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
-from .._leaves.compat import Ref
-from .._leaves.dtypes import cast, dtype_of, has_zero, kind, native
+from .._leaves.compat import Ref, has_float64
+from .._leaves.dtypes import cast, dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import TreeName, key_paths
-from .._leaves.leaf_change import leaf_changes
+from .._leaves.leaf_change import LeafChange, leaf_changes
 from .._leaves.leaf_type import describe
 from .._leaves.table import FEW, Table, and_more, count
 from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
-from .containers import pair
+from .containers import Matched
+from .conversion import CannotRestore, convert_values, rounds_to_nearest
 from .guard import guard
 
 _T = TypeVar("_T")
@@ -89,111 +90,102 @@ def restore(state: State, record: _T) -> _T:
         >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
         Array(7, dtype=int32)
     """
-    tree, changes = state, []
-    leaves, wanted = map(tree_util.tree_leaves, (state, record))
+    tree = state
+    leaves = tree_util.tree_leaves(state)
+    container_changes = []
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        (leaves, changes), tree = pair(record, state, (TreeName("state"),)), record
-    outcomes = [_restored(leaf, like) for leaf, like in zip(leaves, wanted)]
-    remedies = [remedy for _, remedy in outcomes]
+        matched = Matched(record, state, (TreeName("state"),))
+        tree = record
+        leaves = matched.leaves
+        container_changes = matched.changes
+
+    recorded_leaves = tree_util.tree_leaves(record)
+    restored = []
+    remedies = []
+    for leaf, recorded in zip(leaves, recorded_leaves):
+        remedy = ""
+        try:
+            leaf = _restore_leaf(leaf, recorded)
+        except CannotRestore as error:
+            remedy = error.remedy
+        restored.append(leaf)
+        remedies.append(remedy)
     if any(remedies):
-        refused = leaf_changes(key_paths(tree, "state"), wanted, leaves, remedies)
+        refused = leaf_changes(key_paths(tree, "state"), recorded_leaves, leaves, remedies)
         table = Table(f"{count(refused)} cannot be restored:", refused)
         raise DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
-    if changes:
-        headline = "restore changed containers to those of the record:"
-        rest = and_more(max(0, len(changes) - FEW), "container")
-        lines = [str(Table(headline, changes[:FEW])), *(f"  {line}" for line in rest)]
-        warn_caller("\n".join(lines) + more("checkpoints"))
-    return Snapshot(tree).with_leaves([leaf for leaf, _ in outcomes])
+    if container_changes:
+        _warn_of_containers(container_changes)
+    return Snapshot(tree).with_leaves(restored)
 
 
-def _restored(leaf: Leaf, like: Leaf) -> tuple[Leaf, str]:
-    """A leaf in its recorded type and "", or the leaf and what to do about it."""
-    dtype = dtype_of(like)
+def _warn_of_containers(changes: list[LeafChange]) -> None:
+    headline = "restore changed containers to those of the record:"
+    lines = [str(Table(headline, changes[:FEW]))]
+    for line in and_more(max(0, len(changes) - FEW), "container"):
+        lines.append(f"  {line}")
+    warn_caller("\n".join(lines) + more("checkpoints"))
+
+
+def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
+    """Returns a leaf in its recorded type, or raises `CannotRestore`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf, "load its values, not only its dtype"
-    if isinstance(leaf, Ref):  # whose type nothing changes
-        return leaf, "" if describe(leaf) == describe(like) else f"load {describe(like)}"
+        raise CannotRestore("load its values, not only its dtype")
+    dtype = dtype_of(recorded)
+    if dtype is None or isinstance(leaf, Ref):
+        # A function or a key, or a reference, whose type nothing changes.
+        return _check_same_type(leaf, recorded)
     leaf = native(leaf)
-    if (dtype_of(leaf) is None) != (dtype is None):
-        return leaf, _loaded_as(leaf, like)
-    if np.shape(leaf) != np.shape(like):
-        return leaf, f"load it in shape {np.shape(like)}"
-    if dtype is None:
-        same = getattr(leaf, "dtype", None) == getattr(like, "dtype", None)
-        return leaf, "" if same else f"load {describe(like)}"
-    values = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-    held = values.dtype
-    if kind(held) is None:  # a Python integer of more than 64 bits
-        return leaf, _cannot_hold(dtype, leaf)
-    same_kind = kind(held) == kind(dtype)
-    rounds = same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
-    # A dtype of 8 bits or fewer may lack infinities, NaN or signs.
-    is_wider = rounds and jnp.finfo(held).max <= jnp.finfo(dtype).max and dtype.itemsize > 1
-    if held == dtype or is_wider:
-        return cast(leaf, dtype), ""
+    if dtype_of(leaf) is None:
+        raise CannotRestore(_remedy_for_no_array(leaf, recorded))
+    if np.shape(leaf) != np.shape(recorded):
+        raise CannotRestore(f"load it in shape {np.shape(recorded)}")
+    if isinstance(leaf, jax.Array) and leaf.dtype == dtype:
+        return cast(leaf, dtype)  # which may be weakly typed
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype and not has_float64():
+        # JAX would truncate: 2**40 to 0, 1e300 to infinity.
+        raise CannotRestore(f"JAX has no {dtype} now: turn on jax_enable_x64")
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
-        unknown = f"its values are not known here: convert it to {dtype} first"
-        return cast(leaf, dtype), "" if same_kind else unknown
-    values = np.asarray(values)
-    with np.errstate(all="ignore"):
-        there = _astype(values, dtype)
-        lost = _overflows(values, there) if rounds else _changes(values, there)
-    if lost.any():
-        return leaf, _cannot_hold(dtype, values[lost].flat[0])
-    # What was checked: XLA's own casts of 4 bits, on CPUs, give other numbers.
+        if kind(dtype_of(leaf)) != kind(dtype):
+            remedy = f"its values are not known here: convert it to {dtype} first"
+            raise CannotRestore(remedy)
+        return cast(leaf, dtype)
+    if isinstance(leaf, jax.Array) and _is_wider(dtype, leaf.dtype):
+        return cast(leaf, dtype)  # on its devices
+    values = convert_values(leaf, dtype)
+    # XLA does not cast: its casts of 4 bits give other numbers on CPUs.
     if isinstance(leaf, jax.Array) and getattr(leaf, "committed", True):
-        there = jax.device_put(there, leaf.sharding)
-    return cast(there, dtype), ""
+        values = jax.device_put(values, leaf.sharding)
+    return cast(values, dtype)
 
 
-def _loaded_as(leaf: Leaf, like: Leaf) -> str:
-    """What to load in place of a leaf that is no array, or that should be none."""
-    if jnp.issubdtype(getattr(like, "dtype", object), jax.dtypes.prng_key):
+def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
+    """Returns a leaf that is no array if the record has its type."""
+    if dtype_of(leaf) is not None:
+        raise CannotRestore(_remedy_for_no_array(leaf, recorded))
+    if getattr(leaf, "dtype", None) != getattr(recorded, "dtype", None):
+        raise CannotRestore(f"load {describe(recorded)}")
+    if np.shape(leaf) != np.shape(recorded):
+        raise CannotRestore(f"load it in shape {np.shape(recorded)}")
+    return leaf
+
+
+def _is_wider(dtype: DType, source: DType) -> bool:
+    """Returns whether a cast between floats cannot overflow."""
+    # A dtype of 8 bits or fewer may lack infinities or NaN.
+    if not rounds_to_nearest(source, dtype) or dtype.itemsize == 1:
+        return False
+    return bool(jnp.finfo(source).max <= jnp.finfo(dtype).max)
+
+
+def _remedy_for_no_array(leaf: Leaf, recorded: Leaf) -> str:
+    """Returns what to load in place of a leaf that is no array, or that should be none."""
+    dtype = getattr(recorded, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"
-    held, wanted = getattr(leaf, "dtype", None), getattr(like, "dtype", None)
-    if isinstance(held, np.dtype) and isinstance(wanted, np.dtype) and held.type is np.void:
-        dtype = wanted if wanted.itemsize == held.itemsize else "bfloat16"
+    loaded_dtype = getattr(leaf, "dtype", None)
+    if getattr(loaded_dtype, "type", None) is np.void and isinstance(dtype, np.dtype):
+        if dtype.itemsize != loaded_dtype.itemsize:
+            dtype = "bfloat16"
         return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"
     return "load what was recorded"
-
-
-def _cannot_hold(dtype: DType, number: object) -> str:
-    return f"{dtype} cannot hold {f'{number}'[:40]}: change it, or record a wider dtype"
-
-
-def _overflows(values: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which numbers became another infinity, NaN, sign or saturated when they rounded."""
-    if kind(there.dtype) == "complex":
-        real, imag = (_overflows(f(values), f(there)) for f in (np.real, np.imag))
-        return real | imag
-    info, most = jnp.finfo(there.dtype), float(jnp.finfo(there.dtype).max)
-    half = 2.0 ** np.floor(np.log2(most)) * float(info.eps) / 2
-    wide = values.dtype if values.dtype.itemsize >= 4 else np.float32
-    old, new = (x.astype(wide, copy=False) for x in (values, there))
-    is_other = np.isnan(new) != np.isnan(old)
-    is_other |= np.isinf(new) != np.isinf(old)
-    is_other |= np.isfinite(old) & (np.abs(old) > most + half)
-    is_other |= np.sign(new) * np.sign(old) < 0
-    return is_other
-
-
-def _changes(values: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which numbers are others in another kind of dtype."""
-    parts = [(f(values), f(_astype(there, values.dtype))) for f in (np.real, np.imag)]
-    same = [(old == new) | (np.isnan(old) & np.isnan(new)) for old, new in parts]
-    # Between signed and unsigned, a wrapped value survives the way back.
-    same.append(_negative(there) == _negative(values))
-    same.append(np.isfinite(there) == np.isfinite(values))
-    return ~np.logical_and.reduce(same)
-
-
-def _negative(values: np.ndarray) -> np.ndarray:
-    return np.real(values) < 0
-
-
-def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
-    values = values if kind(dtype) == "complex" else np.real(values)
-    if not np.can_cast(values.dtype, dtype, "unsafe"):  # two of 8 bits or fewer
-        values = values.astype(np.int32 if kind(values.dtype) == "int" else np.float32)
-    return values.astype(dtype)

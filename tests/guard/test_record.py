@@ -95,6 +95,28 @@ def test_restore_refuses_what_would_not_survive(leaf, dtype, held):
         restore({"x": leaf}, {"x": jax.ShapeDtypeStruct((2,), dtype)})
 
 
+@pytest.mark.parametrize("number", [2**40, 3, np.float64(1e300), 1j, np.uint64(3)])
+def test_restore_refuses_64_bits_where_jax_has_none(number):
+    with set_x64(True):
+        wanted = [jax.ShapeDtypeStruct((), jnp.asarray(number).dtype)]
+        (wide,) = restore([number], wanted)
+        assert (wide.dtype, wide) == (wanted[0].dtype, number)
+    with pytest.raises(DtypeDriftError, match=r"JAX has no \w+ now: .*jax_enable_x64"):
+        restore([number], wanted)
+    assert restore([wide], wanted) == [wide]  # there is nothing to cast
+
+
+@pytest.mark.parametrize("dtype", [BF16, jnp.float16, E4M3, E5M2])
+def test_a_float64_number_is_rounded_once(dtype):
+    """By way of float32, a number near a middle would go to the even neighbour."""
+    spacing = float(jnp.finfo(dtype).eps)
+    middle = 1 + spacing / 2
+    numbers = np.array([middle - 2.0**-40, middle, middle + 2.0**-40, 1e-320])
+    (restored,) = restore([-numbers], [jax.ShapeDtypeStruct((4,), dtype)])
+    nearest = [-1, -1, -1 - spacing, 0]
+    np.testing.assert_array_equal(np.asarray(restored, np.float64), nearest)
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_restore_keeps_a_jax_array_on_its_devices(is_committed):
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), "d")

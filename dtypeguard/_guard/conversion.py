@@ -1,0 +1,100 @@
+"""Converts the values of a restored leaf on the host, and refuses what would be lost."""
+
+import numpy as np
+from jax import numpy as jnp
+
+from .._leaves.dtypes import has_zero, kind
+from .._leaves.types import DType, Leaf
+
+
+class CannotRestore(Exception):
+    """A leaf cannot have its recorded type."""
+
+    def __init__(self, remedy: str):
+        super().__init__(remedy)
+        self.remedy = remedy
+
+
+def rounds_to_nearest(source: DType, target: DType) -> bool:
+    """Returns whether numbers may be rounded: between floats, or complex numbers."""
+    is_same_kind = kind(source) == kind(target)
+    # float8_e8m0fnu has powers of two alone, no zero and no sign.
+    return is_same_kind and kind(target) in ("float", "complex") and has_zero(target)
+
+
+def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
+    """Returns the values of a leaf in another dtype, or raises `CannotRestore`."""
+    values = np.asarray(leaf)
+    if kind(values.dtype) is None:
+        raise _cannot_hold(dtype, leaf)  # a Python integer of more than 64 bits
+    with np.errstate(all="ignore"):
+        converted = _astype(values, dtype)
+        is_rounded = rounds_to_nearest(values.dtype, dtype)
+        is_kept = _is_in_range if is_rounded else _is_equal
+        is_lost = ~is_kept(np.real(values), np.real(converted))
+        if "complex" in (kind(values.dtype), kind(dtype)):
+            is_lost |= ~is_kept(np.imag(values), np.imag(converted))
+    if is_lost.any():
+        raise _cannot_hold(dtype, values[is_lost].flat[0])
+    return converted
+
+
+def _cannot_hold(dtype: DType, number: object) -> CannotRestore:
+    digits = str(number)[:40]
+    return CannotRestore(
+        f"{dtype} cannot hold {digits}: change it, or record a wider dtype"
+    )
+
+
+def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """Returns values in another dtype; floats are rounded to nearest, once."""
+    if kind(dtype) != "complex":
+        values = np.real(values)
+    if values.dtype == np.float64 and kind(dtype) == "float" and dtype.itemsize < 4:
+        # ml_dtypes rounds to float32 on the way to bfloat16.
+        values = _round_to_odd(values)
+    if not np.can_cast(values.dtype, dtype, "unsafe"):
+        # NumPy knows no cast between two dtypes of 8 bits or fewer.
+        values = values.astype(np.int32 if kind(values.dtype) == "int" else np.float32)
+    return values.astype(dtype)
+
+
+def _round_to_odd(values: np.ndarray) -> np.ndarray:
+    """Returns float64 numbers in float32, inexact ones as the neighbour with an odd bit.
+
+    No such number is in the middle of two narrower ones, and rounding it to nearest gives
+    what rounding the float64 number would.
+
+    References:
+        Boldo, Melquiond, "Emulation of FMA and Correctly Rounded Sums: Proved Algorithms
+        Using Rounding to Odd", 2008, https://doi.org/10.1109/TC.2007.70819.
+    """
+    nearest = values.astype(np.float32)
+    error = values - nearest
+    is_even = nearest.view(np.uint32) & 1 == 0
+    direction = np.copysign(np.float32(np.inf), error.astype(np.float32))
+    # The error of an infinity is NaN: it stays.
+    is_moved = (np.abs(error) > 0) & is_even
+    return np.where(is_moved, np.nextafter(nearest, direction), nearest)
+
+
+def _is_in_range(values: np.ndarray, rounded: np.ndarray) -> np.ndarray:
+    """Returns which numbers did not become another infinity or NaN, nor saturated."""
+    info = jnp.finfo(rounded.dtype)
+    largest = float(info.max)
+    half_spacing = 2.0 ** np.floor(np.log2(largest)) * float(info.eps) / 2
+    wide = values.dtype if values.dtype.itemsize >= 4 else np.dtype("float32")
+    old = values.astype(wide, copy=False)
+    new = rounded.astype(wide, copy=False)
+    is_kept = (np.isnan(old) == np.isnan(new)) & (np.isinf(old) == np.isinf(new))
+    return is_kept & ~(np.isfinite(old) & (np.abs(old) > largest + half_spacing))
+
+
+def _is_equal(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
+    """Returns which numbers are the same in another kind of dtype."""
+    back = _astype(converted, values.dtype)
+    is_same = (values == back) | (np.isnan(values) & np.isnan(back))
+    # A negative number that wraps to an unsigned one survives the way back.
+    is_same &= (values < 0) == (converted < 0)
+    # An infinity of one format may be the NaN of another.
+    return is_same & (np.isfinite(values) == np.isfinite(converted))

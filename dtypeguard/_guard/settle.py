@@ -15,12 +15,14 @@ from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
 from .._leaves.cast_text import lost, return_as, rounding
 from .._leaves.casts import Casts
+from .._leaves.compat import has_float64
 from .._leaves.dtypes import (
     broadcasts,
     cast,
     dtype_of,
     fits,
     is_weak,
+    is_wide,
     kind,
     promoted_weakly,
     wraps,
@@ -250,6 +252,9 @@ def _settle(
             # Of a Python or NumPy number alone: the value of a traced one is not known.
             remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
             refused.append(make_change(i, remedy))
+        elif _is_narrowed_by_jax(dtype):
+            remedy = f"call {part.function} within jax.enable_x64(True)"
+            refused.append(make_change(i, remedy))
         else:
             are_floats = kind(dtype) == "float" and kind(new_dtype) == "float"
             is_asked_for = are_floats and policy_casts_floats
@@ -307,6 +312,12 @@ def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
         # JAX's loops trace their body again, with the type that comes back.
         return promoted_weakly(recorded, leaf)
     return dtype_of(recorded)
+
+
+def _is_narrowed_by_jax(dtype: DType) -> bool:
+    """Returns whether JAX, with x64 off, makes an array of 32 bits for this dtype."""
+    # Of a NumPy array, the dtype would be the narrowed one.
+    return is_wide(jax.ShapeDtypeStruct((), dtype)) and not has_float64()
 
 
 def _is_same_type_of_key(leaf: Leaf, recorded: Leaf) -> bool:

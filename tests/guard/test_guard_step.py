@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
+from helpers import assert_same, needs_explicit_x64, needs_x64_scope, set_x64, types
 from hlo import optimized_hlo
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
+from dtypeguard._leaves.compat import set_explicit_x64
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -293,6 +294,36 @@ def test_runs_under_the_callers_flags():
         carry, total = step(jnp.ones(2, F32))
         assert (carry.dtype, total.dtype) == (F32, jnp.float64)
         assert step(jnp.ones(2, jnp.float64))[0].dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        guard_step,
+        lambda step: jax.jit(guard_step(step)),
+        lambda step: guard_step(jax.jit(step)),
+    ],
+)
+def test_a_64_bit_leaf_that_x64_off_would_narrow_is_refused(wrap):
+    step = wrap(lambda state: state | {"w": state["w"].astype(F32)})
+    with set_x64(True):
+        state = {"w": jnp.ones(2, jnp.float64), "n": jnp.ones(2, jnp.int64)}
+    message = (
+        r"state\['w'\]  float64\[2\] -> float32\[2\]  .*within jax\.enable_x64\(True\)"
+    )
+    with pytest.raises(DtypeDriftError, match=message) as error:
+        step(state)
+    assert len(error.value.rows) == 1  # "n" comes back as it is
+    with set_x64(True):
+        assert_kept(state, step(state))
+
+
+@needs_explicit_x64
+def test_a_64_bit_leaf_comes_back_where_jax_makes_one():
+    with set_x64(True):
+        state = jnp.ones(2, jnp.float64)
+    with set_explicit_x64("allow"):
+        assert_kept(state, guard_step(lambda state: state * jnp.ones(2, F32))(state))
 
 
 # strong -----------------------------------------------------------------------------------

@@ -8,121 +8,156 @@ import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.core import Tracer, eval_jaxpr
 
-from .._carry.split import SplitTree
+from .._carry.split import SplitTree, eval_shape
+from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, kind, promoted
+from .._leaves.key_path import by_path, path_texts
 from .._leaves.types import Aval, Jaxpr, PyTree, State, Updates
+
+_InnerStep = Callable[[PyTree, State], tuple[Updates, State]]
 
 
 def emit_if(
     emits: bool | jax.Array,
-    step: Callable[[PyTree, State], tuple[Updates, State]],
+    step: _InnerStep,
     sums: PyTree,
     state: State,
 ) -> tuple[Updates, PyTree, State]:
-    """Runs `step(sums, state)` if `emits`, in the memory of `sums` and the state."""
-    split_state, split_sums = SplitTree(state), SplitTree(sums)
-    sums, arrays = split_sums.arrays, split_state.arrays
-    split_updates = SplitTree(())  # until `run` has been traced
+    """Runs `step(sums, state)` if `emits`, in the memory of `sums` and the state.
 
-    def run(sums, arrays):
-        nonlocal split_updates
-        outputs = step(split_sums.merged(sums), split_state.merged(arrays))
-        new_updates, new_state = map(SplitTree, outputs)
-        split_updates = new_updates.emptied()
-        return new_updates.arrays, new_state.arrays
-
+    Leaves of the state that are no arrays stay: a traced branch cannot change them.
+    """
+    split_state = SplitTree(state)
     if isinstance(emits, Tracer):
-        # Traces `run` once. What it closes over becomes an argument, as `run_if` requires.
-        traced, (shapes, _) = jax.make_jaxpr(run, return_shape=True)(sums, arrays)
-        over = _sums_to_write_over(traced, split_updates.paths, split_sums.paths)
-        new_updates, sums, arrays = _in_place(emits, traced, shapes, over, sums, arrays)
-    elif emits:
-        new_updates, arrays = run(sums, arrays)
-        sums = _zeros_of(sums)
-    else:
-        shapes, _ = jax.eval_shape(run, sums, arrays)
-        near = dict(zip(split_sums.paths, sums))
-        beside = lambda new, acc: acc if getattr(acc, "shape", None) == new.shape else new
-        pairs = zip(shapes, map(near.get, split_updates.paths))
-        zeros = [jnp.zeros_like(beside(*pair), dtype=pair[0].dtype) for pair in pairs]
-        new_updates = _negative(zeros)  # on the devices of the sums
-    parts = split_updates, split_sums, split_state
-    new = new_updates, sums, arrays
-    return tuple(part.merged(leaves) for part, leaves in zip(parts, new))
+        return _traced_emit_if(emits, step, sums, split_state)
+    if emits:
+        new_updates, new_state = step(sums, state)
+        new_arrays = SplitTree(new_state).arrays
+        zeros = tree_util.tree_map(jnp.zeros_like, sums)
+        return new_updates, zeros, split_state.merged(new_arrays)
+    shapes = eval_shape(lambda trees: step(*trees)[0], (sums, state))
+    return _silent_updates(shapes, sums), sums, state
 
 
-def _in_place(
+def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
+    """Returns zeros for updates, on the devices of the sums at their paths."""
+    sums_by_path = by_path(sums)
+
+    def zeros(path, shape):
+        if not isinstance(shape, jax.ShapeDtypeStruct):
+            return shape
+        like = sums_by_path.get(path, shape)
+        if like.shape != shape.shape:
+            like = shape
+        return _negative(jnp.zeros_like(like, dtype=shape.dtype))
+
+    return tree_util.tree_map_with_path(zeros, shapes)
+
+
+def _traced_emit_if(
     emits: jax.Array,
-    traced: Jaxpr,
-    shapes: Sequence[Aval],
-    over: Sequence[int | None],
-    buffers: Sequence[jax.Array],
-    arrays: Sequence[jax.Array],
-) -> tuple[Sequence[jax.Array], Sequence[jax.Array], Sequence[jax.Array]]:
-    """`emit_if` for lists of arrays, in a branch that carries no new buffers.
+    step: _InnerStep,
+    sums: PyTree,
+    split_state: SplitTree,
+) -> tuple[Updates, PyTree, State]:
+    """Returns what `emit_if` returns, where it is known only at run time who emits.
 
     The branch writes each update over the sum at the same path: zeros in its place would be
     filled in every mini-step. Two selects outside, which XLA fuses with `p + u`, separate
-    updates from sums again. An update that does not fit gets zeros of its own.
+    updates from sums again. An update that fits no sum gets zeros of its own.
     """
+    sum_arrays, sums_treedef = tree_util.tree_flatten(sums)
+
+    def run(sum_arrays, state_arrays):
+        sums = sums_treedef.unflatten(sum_arrays)
+        new_updates, new_state = step(sums, split_state.merged(state_arrays))
+        split_updates = SplitTree(new_updates)
+        arrays = split_updates.arrays, SplitTree(new_state).arrays
+        return arrays, split_updates.emptied()
+
+    # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
+    jaxpr, split_updates = make_jaxpr_with_aux(run, sum_arrays, split_state.arrays)
+    places = _places(jaxpr, split_updates.paths, path_texts(sums))
 
     def turn(consts, carry):
-        buffers, _, arrays = carry
-        new = eval_jaxpr(traced.jaxpr, consts, *buffers, *arrays)
-        new_updates, arrays = new[: len(over)], new[len(over) :]
-        written = {i: u for u, i in zip(new_updates, over)}
-        buffers = [cast(written.get(i, b), b.dtype) for i, b in enumerate(buffers)]
-        return buffers, [u for u, i in zip(new_updates, over) if i is None], arrays
+        sum_arrays, _, state_arrays = carry
+        outputs = eval_jaxpr(jaxpr.jaxpr, consts, *sum_arrays, *state_arrays)
+        written = list(sum_arrays)
+        beside = []
+        for new_update, place in zip(outputs, places):
+            if place is None:
+                beside.append(new_update)
+            else:
+                written[place] = cast(new_update, written[place].dtype)
+        return written, beside, outputs[len(places) :]
 
-    own = _negative(_zeros_of([s for s, i in zip(shapes, over) if i is None]))
-    buffers, own, arrays = run_if(emits, turn, traced.consts, (buffers, own, arrays))
-    zeros, own = _zeros_of(buffers), iter(own)
-    select = functools.partial(tree_util.tree_map, functools.partial(jnp.where, emits))
-    sums, emitted = select(zeros, buffers), select(buffers, _negative(zeros))
-    new_updates = [
-        next(own) if i is None else cast(emitted[i], shape.dtype)
-        for shape, i in zip(shapes, over)
-    ]
-    return new_updates, sums, arrays
+    beside = []
+    for aval, place in zip(jaxpr.out_avals, places):
+        if place is None:
+            beside.append(_negative(jnp.zeros_like(aval)))
+    carry = sum_arrays, beside, split_state.arrays
+    written, beside, state_arrays = run_if(emits, turn, jaxpr.consts, carry)
+
+    new_sums = []
+    emitted = []
+    for array in written:
+        zeros = jnp.zeros_like(array)
+        new_sums.append(jnp.where(emits, zeros, array))
+        emitted.append(jnp.where(emits, array, _negative(zeros)))
+    new_updates = []
+    for aval, place in zip(jaxpr.out_avals, places):
+        if place is None:
+            new_updates.append(beside.pop(0))
+        else:
+            new_updates.append(cast(emitted[place], aval.dtype))
+    return (
+        split_updates.merged(new_updates),
+        sums_treedef.unflatten(new_sums),
+        split_state.merged(state_arrays),
+    )
 
 
-def _sums_to_write_over(
-    traced: Jaxpr, update_paths: Sequence[str], sum_paths: Sequence[str]
+def _places(
+    jaxpr: Jaxpr,
+    update_paths: Sequence[str],
+    sum_paths: Sequence[str],
 ) -> list[int | None]:
-    """For each update the index of the sum at its path, or None if it does not fit."""
-    index = {path: i for i, path in enumerate(sum_paths)}
-
-    def fits(update: Aval, i: int | None) -> bool:  # exactly, in its shape and layout
-        if i is None or kind(update.dtype) != kind(traced.in_avals[i].dtype):
-            return False
-        buffer = traced.in_avals[i]
-        holds = promoted(update.dtype, buffer.dtype) == buffer.dtype
-        return holds and update.update(dtype=buffer.dtype, weak_type=False) == buffer
-
-    places = zip(traced.out_avals, map(index.get, update_paths))
-    return [i if fits(update, i) else None for update, i in places]
+    """Returns for each update the index of the sum at its path, None if it does not fit."""
+    index_of = {path: i for i, path in enumerate(sum_paths)}
+    places = []
+    for path, update in zip(update_paths, jaxpr.out_avals):
+        place = index_of.get(path)
+        if place is not None and not _fits(update, jaxpr.in_avals[place]):
+            place = None
+        places.append(place)
+    return places
 
 
-def _zeros_of(tree: PyTree) -> PyTree:
-    """Zeros made from the leaves, so that they have their shardings and shard_map axes."""
-    return tree_util.tree_map(jnp.zeros_like, tree)
+def _fits(update: Aval, buffer: Aval) -> bool:
+    """Returns whether a buffer holds an update exactly, in its shape and layout."""
+    if kind(update.dtype) != kind(buffer.dtype):
+        return False
+    if promoted(update.dtype, buffer.dtype) != buffer.dtype:
+        return False
+    return update.update(dtype=buffer.dtype, weak_type=False) == buffer
 
 
-def _negative(zeros: PyTree) -> PyTree:
-    """Negative zeros, for dtypes that have them.
+def _negative(zeros: jax.Array) -> jax.Array:
+    """Returns negative zeros, if the dtype has them.
 
     `p + -0.0` is `p`, even if `p` is -0.0: XLA drops the addition if it overwrites `p`.
     """
-    is_signed = lambda zero: jnp.issubdtype(zero.dtype, jnp.inexact)
-    return tree_util.tree_map(lambda zero: -zero if is_signed(zero) else zero, zeros)
+    return -zeros if jnp.issubdtype(zeros.dtype, jnp.inexact) else zeros
 
 
-_Function = Callable[[PyTree, PyTree], PyTree]
-
-
-def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) -> PyTree:
-    """Like `lax.cond(pred, function, ...)`, but copies nothing in either branch.
+def run_if(
+    pred: jax.Array,
+    function: Callable[[PyTree, PyTree], PyTree],
+    consts: PyTree,
+    carry: PyTree,
+) -> PyTree:
+    """Runs `lax.cond(pred, function, ...)`, but copies nothing in either branch.
 
     XLA (of JAX 0.10) gives the results of a conditional their own buffers, and fills them
     in the other branch too; it updates the carry of a loop in place. So this runs a
@@ -138,11 +173,11 @@ def run_if(pred: jax.Array, function: _Function, consts: PyTree, carry: PyTree) 
             _, carry = state
             return jnp.zeros_like(pred), function(consts, barrier(carry, derivative=False))
 
-        return lax.while_loop(lambda state: state[0], turn, (pred, carry))[1]
+        _, new_carry = lax.while_loop(lambda state: state[0], turn, (pred, carry))
+        return new_carry
 
     def conditional(pred, consts, carry):
-        turn = lambda carry: function(consts, carry)
-        return lax.cond(pred, turn, lambda carry: carry, carry)
+        return lax.cond(pred, function, lambda consts, carry: carry, consts, carry)
 
     run.defjvp(functools.partial(jax.jvp, conditional))
     return run(pred, consts, carry)

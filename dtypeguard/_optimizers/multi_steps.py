@@ -14,7 +14,7 @@ from .._guard.policy import Policy, storable
 from .._leaves.arguments import check_grads, check_number, check_state, shown
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
-from .._leaves.key_path import by_path, path_text
+from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
@@ -97,7 +97,8 @@ def multi_steps(
     inner = guard(inner)
     _check_options(inner, every_k_schedule, should_skip_update_fn, accumulator_dtype)
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
-    policy, warn = policy_of(inner), WarnOnce()
+    policy = policy_of(inner)
+    warn = WarnOnce()
 
     def init(params):
         zero = jnp.zeros((), jnp.int32)
@@ -115,30 +116,36 @@ def multi_steps(
 
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
-        strong = lambda leaf: leaf if dtype_of(leaf) is None else cast(leaf, dtype_of(leaf))
-        state = tree_util.tree_map(strong, state)  # as a loop requires of its carry
-        mini_step, gradient_step, inner_state, acc_grads, skip_state = state
-        check_grads("multi_steps", updates, acc_grads)
-        number = increment(mini_step)
-        emits = _is_last(number, every_k_schedule, gradient_step)
-        _warn_of_rounding(warn, acc_grads, updates)
-        sums = _add_to(acc_grads, updates, number, use_grad_mean)
+        state = tree_util.tree_map(_strongly_typed, state)
+        check_grads("multi_steps", updates, state.acc_grads)
+        gradient_step = state.gradient_step
+        mini_step = increment(state.mini_step)
+        emits = _is_last(mini_step, every_k_schedule, gradient_step)
+        _warn_of_rounding(warn, state.acc_grads, updates)
+        sums = _add_to(state.acc_grads, updates, mini_step, use_grad_mean)
+        skip_state = state.skip_state
         if should_skip_update_fn is not None:
-            # Without any gradient, the types of what Optax's functions return are others.
-            is_given = tree_util.tree_leaves(updates)
-            asked = updates if is_given else tree_util.tree_map(jnp.zeros_like, acc_grads)
-            skips, skip_state = _skips(should_skip_update_fn(asked, gradient_step, params))
+            judged = updates
+            if not tree_util.tree_leaves(updates):
+                # Without any gradient, Optax's functions return other types.
+                judged = tree_util.tree_map(jnp.zeros_like, state.acc_grads)
+            returned = should_skip_update_fn(judged, gradient_step, params)
+            skips, skip_state = _skips(returned)
             emits = ~skips & emits
-            keep = lambda old, new: jnp.where(skips, old, new)
-            number, sums = tree_util.tree_map(keep, (mini_step, acc_grads), (number, sums))
+
+            def unless_skipped(old, new):
+                return jnp.where(skips, old, new)
+
+            mini_step = unless_skipped(state.mini_step, mini_step)
+            sums = tree_util.tree_map(unless_skipped, state.acc_grads, sums)
 
         def step(sums, inner_state):
             grads = _as_gradients(sums, updates, params, policy.compute_dtype)
             return inner.update(grads, inner_state, params, **extra_args)
 
-        new_updates, sums, inner_state = emit_if(emits, step, sums, inner_state)
+        new_updates, sums, inner_state = emit_if(emits, step, sums, state.inner_opt_state)
         return new_updates, optax.MultiStepsState(
-            mini_step=jnp.where(emits, 0, number),
+            mini_step=jnp.where(emits, 0, mini_step),
             gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),
             inner_opt_state=inner_state,
             acc_grads=sums,
@@ -150,65 +157,76 @@ def multi_steps(
     return guard(optax.GradientTransformationExtraArgs(init, update), policy=outer)
 
 
+def _strongly_typed(leaf: Leaf) -> Leaf:
+    # A loop requires it of its carry.
+    dtype = dtype_of(leaf)
+    return leaf if dtype is None else cast(leaf, dtype)
+
+
 def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _check_options(
-    inner: Optimizer, every_k: object, should_skip: object, accumulator: DType
+    inner: Optimizer,
+    every_k: object,
+    should_skip: object,
+    accumulator: DType,
 ) -> None:
-    def check(is_right: bool, name: str, value: object, remedy: str) -> None:
-        if not is_right:
-            raise TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
-
-    remedy = "an int from 1 up, or a function of the number of gradient steps"
-    check(_is_int(every_k) or callable(every_k), "every_k_schedule", every_k, remedy)
+    if not (_is_int(every_k) or callable(every_k)):
+        remedy = "an int from 1 up, or a function of the number of gradient steps"
+        raise _wrong_type("every_k_schedule", every_k, remedy)
     if _is_int(every_k) and every_k < 1:
         raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
-    remedy = "a call of it, as in optax.adam(1e-3)"
-    check(hasattr(inner, "init"), "inner", inner, remedy)
-    remedy = "a function, such as optax.skip_not_finite, or None"
-    may_skip = should_skip is None or callable(should_skip)
-    check(may_skip, "should_skip_update_fn", should_skip, remedy)
-    remedy = "a floating dtype, such as jnp.float32, or None for those of the params"
-    is_floating = accumulator is None or storable(accumulator) is not None
-    check(is_floating, "accumulator_dtype", accumulator, remedy)
+    if not hasattr(inner, "init"):
+        raise _wrong_type("inner", inner, "a call of it, as in optax.adam(1e-3)")
+    if not (should_skip is None or callable(should_skip)):
+        remedy = "a function, such as optax.skip_not_finite, or None"
+        raise _wrong_type("should_skip_update_fn", should_skip, remedy)
+    if not (accumulator is None or storable(accumulator) is not None):
+        remedy = "a floating dtype, such as jnp.float32, or None for those of the params"
+        raise _wrong_type("accumulator_dtype", accumulator, remedy)
+
+
+def _wrong_type(name: str, value: object, remedy: str) -> TypeError:
+    return TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
 
 
 def _is_last(
-    number: jax.Array,
+    mini_step: jax.Array,
     every_k: int | Callable[[jax.Array], Scalar],
     gradient_step: jax.Array,
 ) -> bool | jax.Array:
-    """Whether mini-step `number`, counted from 1, ends a gradient step."""
-    if _is_int(every_k) and every_k == 1:
-        return True
-    k = every_k(gradient_step) if callable(every_k) else every_k
+    """Returns whether a mini-step, counted from 1, ends a gradient step."""
     if callable(every_k):
-        name, remedy = "every_k_schedule(gradient_step)", "return a number from 1 up"
-        check_number("multi_steps", name, k, lambda x: x >= 1, remedy)
-    # A schedule may return a float. `number` exceeds k where k has shrunk.
-    return cast(number, dtype_of(k)) >= k
+        k = every_k(gradient_step)
+        name = "every_k_schedule(gradient_step)"
+        check_number("multi_steps", name, k, lambda x: x >= 1, "return a number from 1 up")
+    elif every_k == 1:
+        return True  # known without a traced count: no branch is needed
+    else:
+        k = every_k
+    # A schedule may return a float. The count exceeds k where k has shrunk.
+    return cast(mini_step, dtype_of(k)) >= k
 
 
-def _skips(returned: object) -> tuple[jax.Array, PyTree]:
-    """Whether to skip, as an array, and the new skip state."""
-    is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
-    pair: Any = returned if is_pair else (None, ())
-    skips, skip_state = pair
-    if dtype_of(skips) != np.bool_ or jnp.shape(skips) != ():
-        raise ValueError(
-            f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "
-            "tree for skip_state, such as ()."
-        )
-    return cast(skips, np.bool_), skip_state
+def _skips(returned: Any) -> tuple[jax.Array, PyTree]:
+    """Returns whether to skip, as an array, and the new skip state."""
+    if isinstance(returned, (tuple, list)) and len(returned) == 2:
+        skips, skip_state = returned
+        if dtype_of(skips) == np.bool_ and jnp.shape(skips) == ():
+            return cast(skips, np.bool_), skip_state
+    raise ValueError(
+        f"should_skip_update_fn returned {shown(returned)}. Return a scalar bool and a "
+        "tree for skip_state, such as ()."
+    )
 
 
-def _first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
-    """Zeros for each param; with `x64`, of 64 bits even if `jax_enable_x64` is off."""
+def _first_sums(params: Params, accumulator_dtype: DType, x64: bool) -> PyTree:
+    """Returns zeros for each param, of 64 bits also with x64 off if `x64`."""
 
     def zeros(param):
-        dtype = _sum_dtype(param, asked)
+        dtype = _sum_dtype(param, accumulator_dtype)
         with add_x64(x64):
             if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
                 return jnp.zeros(getattr(param, "shape", ()), dtype)
@@ -217,35 +235,49 @@ def _first_sums(params: Params, asked: DType, x64: bool) -> PyTree:
     return tree_util.tree_map(zeros, params)
 
 
+def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
+    """Returns the accumulator's dtype, complex or of 64 bits if the param is."""
+    dtype = dtype_of(param)
+    if accumulator_dtype is None:
+        return np.dtype("float32") if dtype is None else dtype
+    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and is_wide(param))
+    if not must_hold:
+        return jnp.dtype(accumulator_dtype)
+    return promoted(jnp.dtype(accumulator_dtype), dtype)
+
+
 def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
-    """Warns of 64-bit gradients that an accumulator of fewer bits rounds."""
-    is_real = lambda grad: is_wide(grad) and kind(grad.dtype) != "int"
-    rounds = lambda acc, grad: is_real(grad) and not is_wide(acc)
-    rounded = tree_util.tree_map(rounds, sums, updates)
-    if any(tree_util.tree_leaves(rounded)):  # paths are made for the warning alone
-        paths = by_path(rounded, "updates").items()
-        path = next(path_text(path) for path, is_rounded in paths if is_rounded)
+    """Warns of the first 64-bit gradient that an accumulator of fewer bits rounds."""
+    sum_leaves, treedef = tree_util.tree_flatten(sums)
+    for i, grad in enumerate(treedef.flatten_up_to(updates)):
+        if is_wide(sum_leaves[i]) or not is_wide(grad) or kind(grad.dtype) == "int":
+            continue
+        path = path_texts(sums, "updates")[i]
         warn(
             f"multi_steps rounds the 64-bit gradients {path} to its accumulator: "
             "write accumulator_dtype=jnp.float64, or cast the gradients to 32 bits."
         )
+        return
 
 
 def _add_to(
-    sums: PyTree, updates: Updates, number: jax.Array, use_grad_mean: bool
+    sums: PyTree, updates: Updates, count: jax.Array, use_grad_mean: bool
 ) -> PyTree:
-    """Adds a gradient to each sum or mean of `number`; None and float0 count as 0."""
+    """Adds a gradient to each sum or mean of `count`; None and float0 count as 0."""
 
     def add(acc, grad):
-        if grad is None and use_grad_mean and kind(acc.dtype) in ("float", "complex"):
-            return cast(acc - acc / cast(number, acc.dtype), acc.dtype)
+        is_inexact = kind(acc.dtype) in ("float", "complex")
+        if grad is None and use_grad_mean and is_inexact:
+            return cast(acc - acc / cast(count, acc.dtype), acc.dtype)
         if dtype_of(grad) is None:
             return acc
         dtype = promoted(dtype_of(grad), acc.dtype)
-        grad, wide = cast(grad, dtype), cast(acc, dtype)
+        grad = cast(grad, dtype)
+        wide_acc = cast(acc, dtype)
         if use_grad_mean:
-            grad = (grad - wide) / cast(number, dtype)
-        return cast(wide + grad, acc.dtype)
+            # Welford's formula: the mean of n is that of n - 1, moved by 1 / n.
+            grad = (grad - wide_acc) / cast(count, dtype)
+        return cast(wide_acc + grad, acc.dtype)
 
     return tree_util.tree_map(add, sums, updates)
 
@@ -253,33 +285,30 @@ def _add_to(
 def _as_gradients(
     sums: PyTree, updates: Updates, params: Params, compute_dtype: DType
 ) -> Updates:
-    """The sums as gradients for the inner update, in the dtypes of the gradients.
+    """Returns the sums as gradients for the inner update, in the dtypes of the gradients.
 
     Where its `compute_dtype` is wider, in that: rounding a mean to bfloat16 would lose what
     the accumulator kept. One that is None now may have come before, and has the dtype of
     its param.
     """
-    named, treedef = tree_util.tree_flatten_with_path(sums)
+    sum_leaves, treedef = tree_util.tree_flatten(sums)
     grads = treedef.flatten_up_to(updates)
-    held = by_path(params) if any(grad is None for grad in grads) else {}
-
-    def as_gradient(path, acc, grad):
-        of = held.get(path) if grad is None else grad
-        dtype = dtype_of(of)
-        if dtype is None or (grad is None and kind(dtype) not in ("float", "complex")):
-            return grad
+    if params is None:
+        params_or_none = [None for _ in grads]
+    else:
+        params_or_none = treedef.flatten_up_to(params)
+    new_grads = []
+    for acc, grad, param in zip(sum_leaves, grads, params_or_none):
+        if grad is None:
+            dtype = dtype_of(param)
+            is_gradient = kind(dtype) in ("float", "complex")
+        else:
+            dtype = dtype_of(grad)
+            is_gradient = dtype is not None
+        if not is_gradient:
+            new_grads.append(grad)
+            continue
         if compute_dtype is not None and kind(dtype) == "float":
             dtype = promoted(dtype, jnp.dtype(compute_dtype))
-        return cast(acc, dtype)
-
-    triples = ((path, acc, grad) for (path, acc), grad in zip(named, grads))
-    return treedef.unflatten(as_gradient(*each) for each in triples)
-
-
-def _sum_dtype(param: Leaf, asked: DType) -> DType:
-    """`asked`, made complex if the param is complex, and 64-bit if the param is."""
-    dtype = dtype_of(param)
-    if asked is None:
-        return np.dtype("float32") if dtype is None else dtype
-    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and is_wide(param))
-    return promoted(jnp.dtype(asked), dtype) if must_hold else jnp.dtype(asked)
+        new_grads.append(cast(acc, dtype))
+    return treedef.unflatten(new_grads)

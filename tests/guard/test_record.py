@@ -221,6 +221,22 @@ def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
     assert_same(restore(restored, record(opt, PARAMS)), state)  # without a word
 
 
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3"]
+)
+def test_the_dtype_of_a_state_that_orbax_refuses(name):
+    """`Policy` names it. It is tensorstore, below Orbax, that has no such dtype."""
+    rule = {"*.mu*": getattr(jnp, name)}
+    state = guard(optax.adam(1e-3), policy=Policy(state_dtype=rule)).init(PARAMS)
+    stored = state[0].mu["w"].dtype.name
+    assert msgpack_of({"x": jnp.ones(3, stored)}, None)["x"].dtype == stored
+    if name != "float8_e4m3":
+        need("tensorstore").dtype(stored)
+        return
+    with pytest.raises(ValueError, match="float8_e4m3"):
+        need("tensorstore").dtype(stored)
+
+
 class Pair(NamedTuple):
     one: Any
     two: Any

@@ -267,9 +267,9 @@ def check_precision(
         **options: further arguments of `dtypeguard.audit_precision`.
 
     Raises:
-        AssertionError: if the error or the share is greater, or the reference is another
-            computation; names the outputs. It has the report. Of a plan it names the
-            narrow lines that lose most.
+        AssertionError: if the error or the share is greater, integers do not fit their
+            dtype, or the reference is another computation; names the outputs. It has the
+            report. Of a plan it names the narrow lines that lose most.
         ValueError: if the file is no plan, or an entry matches nothing in the function;
             names the nearest line.
 
@@ -301,6 +301,7 @@ def check_precision(
     wrong = ", ".join(x.name for x in report.differences if x.verdict == "differs")
     wide = report.work.wide if report.work else 0.0
     faults = {
+        "makes integers that do not fit their dtype": report.integers,
         f"is another computation than the reference in {wrong}": wrong,
         f"has a relative error of {report.error:.2g}, more than {bound:g}": (
             report.error > bound

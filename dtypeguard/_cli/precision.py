@@ -65,10 +65,12 @@ def _audited(
         )
     is_ok = not math.isinf(report.error) and not report.error > bound
     is_ok &= all(each.verdict != "differs" for each in report.differences)
+    is_ok &= not report.integers
     # Without a bound, an error is neither right nor wrong.
     bounds = options.max_error, options.tolerance
     is_within = any(x is not None and report.error <= x for x in bounds)
-    is_good = is_within or not (report.error or (report.work and report.work.costs))
+    has_findings = report.error or report.integers or (report.work and report.work.costs)
+    is_good = is_within or not has_findings
     return report, is_ok, "green" if is_good else "", None
 
 

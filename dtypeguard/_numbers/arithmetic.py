@@ -142,7 +142,7 @@ class Arithmetic:
             else:
                 made = self._evaluated(node, WIDE, operands)
         except REFUSALS:  # it does not take wider operands
-            self.program.unknown.add(node.name)
+            self.program.leave_out(node.stack)
             made = self.own(node, values)
         made = [*map(self._kept, made)]
         if node.is_backward and self.scale is not None:

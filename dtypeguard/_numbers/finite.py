@@ -10,8 +10,9 @@ from .._leaves.types import Leaf
 from .._program.graph import Graph, Stack
 from . import plans
 from .measure import Measures
+from .nodes import Noted
 from .primitives import is_inexact
-from .probes import Noted, Probes
+from .probes import Probes
 
 # What makes a value that is not finite: the number of the equation with those around it; of
 # an input its place, counted from the last one, and no equation.

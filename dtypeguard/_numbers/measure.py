@@ -10,9 +10,11 @@ import numpy as np
 
 from .._leaves.types import Leaf
 from . import plans
+from .integers import watched
+from .nodes import Noted
 from .plans import WIDE, WidthPlan
-from .primitives import is_inexact, measured
-from .probes import Noted, Probes
+from .primitives import is_inexact, is_key, measured
+from .probes import Probes
 from .program import NumericProgram
 from .run import run
 
@@ -61,6 +63,7 @@ class Measures:
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         decisions: what it decides as written, by the number of the equation.
+        watched: the equations of which more is noted there, and `notes` what that is.
         given: those that other runs follow; None if it returns ints and bools alone, or
             if wide types are finite only without, as a logarithm of a negative number.
         own: its inputs, and these outputs in wide types with these decisions; ints, and
@@ -74,9 +77,15 @@ class Measures:
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
-        self.decisions: Noted = {}
         self.raises = False
-        self.written = self.run(plans.written(program), Probes(self.decisions))
+        self.watched, noted = watched(program), Noted()
+        probes = Probes(noted, watched=self.watched)
+        self._all_written = self._run_all(plans.written(program), probes)
+        self.written = [self._all_written[n] for n in self.outputs]
+        self.decisions = {key: x for key, x in noted.items() if isinstance(key, int)}
+        self.notes = {key: x for key, x in noted.items() if isinstance(key, tuple)}
+        loses = {n: self.notes.get((n, "loses")) for n in self.watched.narrowings}
+        self._lossless = [n for n, x in loses.items() if x is not None and not x.any()]
         follows = self.are_floats and not self.raises
         self.given = self.decisions if follows else None
         exact = self._outputs(())
@@ -97,20 +106,37 @@ class Measures:
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
-        """The outputs of a run by a plan; NaN where that has a program raise."""
+        """The measured outputs of a run; NaN where the plan has a program raise."""
+        made = self._run_all(plan, probes, arrays, **options)
+        return [made[n] for n in self.outputs]
+
+    def _run_all(
+        self,
+        plan: WidthPlan,
+        probes: Probes | None = None,
+        arrays: Sequence[Leaf] | None = None,
+        **options: Any,
+    ) -> list[Leaf]:
         arrays = self.arrays if arrays is None else arrays
         try:
-            made = run(self.program, plan, arrays, probes, **options)
+            return run(self.program, plan, arrays, probes, **options)
         except jax.errors.JaxRuntimeError:
             # A check, such as `eqx.error_if`: only all of it wide has to run.
             if self.program.formats.narrow is None or bool((plan.entries == WIDE).all()):
                 raise
             self.raises = True
             nan = lambda v: np.nan if is_inexact(v) else 0
-            made = [
-                jnp.full(v.shape, nan(v), v.dtype) for v in self.program.jaxpr.out_avals
-            ]
-        return [made[n] for n in self.outputs]
+            avals = self.program.jaxpr.out_avals
+            return [jnp.full(v.shape, nan(v), v.dtype) for v in avals]
+
+    def depends_on(self, number: int) -> bool:
+        """Whether an output depends on the numbers that do not fit at an equation."""
+        loops = [x.number for x in self.program.block.all_nodes() if x.rule == "while"]
+        turns = {n: self.decisions[n] for n in loops if n in self.decisions}
+        probes = Probes(given=turns, changed=number)
+        made = self._run_all(plans.written(self.program), probes)
+        pairs = zip(map(_data, made), map(_data, self._all_written))
+        return not all(np.array_equal(x, y, equal_nan=is_inexact(x)) for x, y in pairs)
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
@@ -201,8 +227,12 @@ class Measures:
         return most if is_much else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
-        plan = plans.rounding(self.program, {*rounding})
+        plan = plans.rounding(self.program, {*rounding}, self._lossless)
         return self.run(plan, Probes(given=self.given))
+
+
+def _data(array: Leaf) -> np.ndarray:
+    return np.asarray(jax.random.key_data(array) if is_key(array) else array)
 
 
 # So many numbers are compared at a time. They are on the host, where nothing is compiled.

@@ -25,6 +25,9 @@ CONTROL = frozenset(["scan", "while", "cond", "reduce_precision"])
 if hasattr(jax, "shard_map"):  # from JAX 0.7 on
     CONTROL |= {"shard_map"}
 
+# What a run notes, by the number of the equation, or by that and what it is of its results;
+# of a loop, with an axis for its turns.
+Noted = dict[Any, Leaf]
 # How, and the jaxprs that are run in its place.
 Rule = tuple[str, Sequence[Jaxpr]]
 

@@ -257,12 +257,17 @@ def wide(program: NumericProgram) -> WidthPlan:
     return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
-def rounding(program: NumericProgram, lines: Collection[int]) -> WidthPlan:
-    """Some lines round what they make, and all else is wide; so may the inputs."""
+def rounding(
+    program: NumericProgram, lines: Collection[int], lossless: Collection[int] = ()
+) -> WidthPlan:
+    """Some lines round what they make, and all else is wide; so may the inputs.
+
+    Lossless are the equations that round nothing as written, by their numbers.
+    """
     chosen = {*lines}
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        if node.line in chosen:
+        if node.line in chosen and node.number not in lossless:
             entries[node.number] = ROUNDED
     is_given = program.formats.narrow is not None and 0 in chosen
     return WidthPlan(entries, not is_given, True)

@@ -6,7 +6,6 @@ its decisions, and another one may be given them.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +17,9 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
 from .arithmetic import Value, wide_form
 from .evaluate import of_mesh
-from .nodes import Node
+from .integers import NOTHING, Watched, otherwise
+from .nodes import Node, Noted
 from .primitives import OF_OWN_DTYPES, SELECTS, is_key
-
-# By the number of the equation, or by that and the place of its result; of a loop, with an
-# axis for its turns.
-Noted = dict[Any, Leaf]
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
 
@@ -37,15 +33,25 @@ class Probes:
         note: what is noted of a result and what it is made of, if anything. Without it, it
             is the decisions.
         given: the decisions that it follows; None if it makes its own.
+        watched: the equations of which more is noted than decisions.
+        changed: the number of an equation whose results that do not fit are others.
     """
 
     noted: Noted | None = None
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     given: Noted | None = None
+    watched: Watched = NOTHING
+    changed: int | None = None
 
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
-        return Probes(None if self.noted is None else {}, self.note, given)
+        noted = None if self.noted is None else {}
+        return Probes(noted, self.note, given, self.watched, self.changed)
+
+    @property
+    def key(self) -> object:
+        """The same for probes that have a loop run alike."""
+        return self.noted is None, self.note, self.watched, self.changed
 
     def given_for(self, node: Node) -> Leaf | None:
         """The decision that is given for an equation."""
@@ -62,6 +68,14 @@ class Probes:
         """Adds what was noted in each turn of a loop."""
         if self.noted is not None:
             self.noted |= joined([noted or {} for noted in turns])
+
+    def checked(
+        self, node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]
+    ) -> Sequence[Leaf]:
+        """Notes what is watched of an equation; its results, changed if they shall be."""
+        if self.noted is not None:
+            self.noted |= self.watched.notes(node, operands, made)
+        return [otherwise(node, operands, made[0])] if node.number == self.changed else made
 
     def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
         """Notes what an equation decides, if decisions are noted."""

@@ -7,8 +7,10 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
+from .._lines.equations import Written
 from .._program.aligned import Alignment
 from .._program.graph import Stack, open_jaxpr
+from .._source.origin import Origin
 from . import primitives
 from .constants import ends_of_width, held, meant_constants, most_changed
 from .formats import Formats
@@ -36,7 +38,8 @@ class NumericProgram:
     Attributes:
         lines: those at which it rounds.
         size: how many numbers there are.
-        unknown: the primitives that run as written, since they have no wide form.
+        unexamined: the primitives that run as written, since they have no wide form, each
+            with its lines.
         backward: the narrow dtypes that a backward pass has.
         literals: the numbers in its equations, as values.
         functions: what evaluates equations, and the bodies of long loops.
@@ -59,7 +62,8 @@ class NumericProgram:
         is_judged: bool = False,
     ):
         self.jaxpr, self.formats = jaxpr, formats
-        self.lines, self.unknown = Lines(), set[str]()
+        self.lines = Lines()
+        self.unexamined = dict[tuple[str, Origin | None], None]()
         self.backward = set[np.dtype]()
         self.literals, self.functions = dict[object, Any](), dict[object, Any]()
         self._is_measured, self._is_judged = is_measured, is_judged
@@ -75,6 +79,10 @@ class NumericProgram:
             for node in self.block.all_nodes():
                 if node.line is None:
                     node.line = self.lines.find(node.stack)
+
+    def leave_out(self, stack: Stack) -> None:
+        """Notes that an equation runs as written."""
+        self.unexamined[stack[0].primitive.name, Written(stack).origin] = None
 
     # Building
 
@@ -141,7 +149,7 @@ class NumericProgram:
         scalars = scalars_of(eqn, meant, numbers)
         rule, jaxprs = rule_of(eqn, stack, is_fixed, self.formats)
         if rule == OWN and has_no_wide_form(eqn):
-            self.unknown.add(eqn.primitive.name)
+            self.leave_out(stack)
         is_call = rule == CALL
         blocks: list[Block] = []
         for inner in jaxprs:

@@ -30,11 +30,11 @@ from .nodes import (
     Block,
     Interpreter,
     Node,
+    Noted,
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
-    Noted,
     Probes,
     decision,
     following,
@@ -238,7 +238,7 @@ class _Run(Interpreter):
             return functools.partial(part, self, node, blank)
         functions, plan = self.program.functions, self.plan
         of_plan = plan.part(node.inner[0].first, node.number)
-        key = node.number, of_plan, self.formats, blank.noted is None, blank.note
+        key = node.number, of_plan, self.formats, blank.key
         if key not in functions:
 
             def traced(scale, *operands):
@@ -258,7 +258,7 @@ class _Run(Interpreter):
         return self._left(node, node.inner[number], operands)
 
     def shard_map(self, node: Node, values: list[Value]) -> list[Value]:
-        self.program.unknown.add(node.name)
+        self.program.leave_out(node.stack)
         return self.own(node, values)
 
     # Rules
@@ -276,7 +276,7 @@ class _Run(Interpreter):
         if given is not None:
             made = following(node, operands, made, given)
         self.probes.decide(node, lambda: decision(node, operands, made))
-        return [*made]
+        return list(self.probes.checked(node, operands, made))
 
     def own(self, node: Node, values: list[Value]) -> list[Value]:
         is_wide = self.plan.entries[node.number] == WIDE

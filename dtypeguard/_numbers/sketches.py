@@ -12,9 +12,9 @@ from .._leaves.dtypes import kind
 from .._leaves.types import Aval, Leaf
 from .._program.graph import Stack
 from . import plans
-from .nodes import CALL, Node
+from .nodes import CALL, Node, Noted
 from .plans import Propagation
-from .probes import Noted, Probes
+from .probes import Probes
 from .program import NumericProgram
 from .run import run
 

@@ -13,12 +13,13 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .curve import searched
+from .integers import misfits, narrowed_bits
 from .losses import advice_of, line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
-from .rows import Decisions, Fixed, OutputError, PlainRun
+from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
 
 
 @public
@@ -191,6 +192,9 @@ def audit_call(
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
         flipped = runs.flipped(measures.total)
+        show_status("looking at integers")
+        integers = misfits(measures)
+        narrowed = narrowed_bits(measures)
     fixed = Fixed(found.run.error, found.run.price)
     if plan is not None:
         has_products = work is not None and any(work.flops.values())
@@ -209,7 +213,9 @@ def audit_call(
         scaling=found.scaling,
         work=work,
         search=plan,
-        not_examined=tuple(sorted(measures.program.unknown)),
+        integers=integers,
+        narrowed=narrowed,
+        unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),
         run=run,
         **compared,
     )

@@ -99,11 +99,11 @@ def _checked(
     outputs: Sequence[str],
 ) -> Origin | None:
     """The line that makes the first value that is not finite as written, if any."""
-    unknown = measures.program.unknown
+    unknown = sorted({name for name, _ in measures.program.unexamined})
     if unknown and not measures.is_repeatable():
         raise ValueError(
             f"audit_precision: {shown(f)} returns other numbers each time it runs on "
-            f"the same arguments, and {', '.join(sorted(unknown))} runs as written. Draw "
+            f"the same arguments, and {', '.join(unknown)} runs as written. Draw "
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )

@@ -12,7 +12,19 @@ from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from . import text
 from .curve import PlanSearch
-from .rows import Decisions, Fixed, LineLoss, OutputError, PlainRun, Scaled, left, plain
+from .rows import (
+    Decisions,
+    Fixed,
+    IntegerMisfit,
+    LineLoss,
+    NarrowedBits,
+    OutputError,
+    PlainRun,
+    Scaled,
+    Unexamined,
+    left,
+    plain,
+)
 
 # Names that a report had before its release, and what has their values.
 _MOVED = {
@@ -50,7 +62,9 @@ class PrecisionReport:
         divergence: where a reference that is a function begins to differ; None if rounding
             explains all, or there is no such function.
         search: with `narrow` and `tolerance`, how the plan was found; `print` it.
-        not_examined: the primitives that were run as written on both sides.
+        integers: the lines whose integers do not fit their dtypes, in order.
+        narrowed: the lines that narrow floats on the way to bits, a key or an integer.
+        unexamined: what was run as written on both sides, by line.
         run: the dtypes and the tolerance of all this, and the error as compiled.
     """
 
@@ -65,7 +79,9 @@ class PrecisionReport:
     differences: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
     search: PlanSearch | None = None
-    not_examined: tuple[str, ...] = ()
+    integers: tuple[IntegerMisfit, ...] = ()
+    narrowed: tuple[NarrowedBits, ...] = ()
+    unexamined: tuple[Unexamined, ...] = ()
     run: PlainRun = dataclasses.field(default_factory=PlainRun)
 
     @property
@@ -82,6 +98,11 @@ class PrecisionReport:
     def plan(self) -> Plan | None:
         """Which lines stay wide where all else is narrow, for [`dtypeguard.autocast`][]."""
         return None if self.search is None else self.search.plan
+
+    @property
+    def not_examined(self) -> tuple[str, ...]:
+        """The primitives that were run as written on both sides."""
+        return tuple(sorted({row.primitive for row in self.unexamined}))
 
     @property
     def headline(self) -> str:

@@ -133,6 +133,59 @@ class Decisions(NamedTuple):
     lines: tuple[LineDecision, ...] = ()
 
 
+class IntegerMisfit(NamedTuple):
+    """A line whose integers do not fit their dtype, on both sides of the comparison.
+
+    What wraps where only bits are taken of it, as in a hash, is none; nor is what no output
+    depends on.
+
+    Attributes:
+        origin: the line.
+        dtype: of its result.
+        value: the exact number that is furthest out of range; not a number if a float that
+            is none was made an integer.
+        count: how many numbers do not fit.
+        size: how many the line makes.
+    """
+
+    origin: Origin | None
+    dtype: str
+    value: float
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple counts so
+    size: int
+
+
+class NarrowedBits(NamedTuple):
+    """A line that narrows floats which become bits, a random key or integers.
+
+    Attributes:
+        origin: the line.
+        before: the dtype that it narrows.
+        after: the dtype to which it does.
+        equal: how many of the different numbers become equal to another of them.
+        different: how many there are.
+    """
+
+    origin: Origin | None
+    before: str
+    after: str
+    equal: int
+    different: int
+
+
+class Unexamined(NamedTuple):
+    """A primitive that ran as written on both sides, and where it stands."""
+
+    primitive: str
+    origin: Origin | None
+
+    @property
+    def place(self) -> str:
+        """The primitive with its line."""
+        inside = "inside JAX" if self.origin is None else f"at {place_of(self.origin)}"
+        return f"{self.primitive} {inside}"
+
+
 class Scaled(NamedTuple):
     """A run with the loss scaled, of which the gradients are divided in wide types.
 

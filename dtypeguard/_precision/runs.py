@@ -18,9 +18,10 @@ from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.measure import Inputs, Measures, distance, size_of
+from .._numbers.nodes import Noted
 from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
-from .._numbers.probes import Noted, Probes
+from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin

@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .._leaves.table import columns, percent
 from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
-from .rows import STOCHASTICALLY, LineLoss
+from .rows import STOCHASTICALLY, IntegerMisfit, LineLoss
 
 # A `PrecisionReport`, which is made of these texts.
 Report: TypeAlias = Any
@@ -17,6 +19,8 @@ Report: TypeAlias = Any
 _MOSTLY = 0.5
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# Numbers below this are printed with all digits: they are noted in float32.
+_EXACT = 1e7
 # Of the tables.
 _MOST_DECISIONS, _MOST_LOSSES, _MOST_COSTS, _MOST_NAMED = 5, 8, 10, 3
 
@@ -36,17 +40,68 @@ def report(it: Report) -> list[str]:
 
 def headline(it: Report) -> str:
     """Off by so much, does not move, not finite or nothing to gain; first a reference."""
-    told = [headline_of(it.differences)] if it.differences else []
+    told = _misfits(it)
+    if it.differences:
+        told.append(headline_of(it.differences))
     if is_beside_rounding(it):
-        return told[0]
+        return _sentences(told)
     told += _updates(it) if _is_stuck(it) else []
     if math.isnan(it.error):
         told.append(f"{_wide_work(it)} Nothing was run.")
     elif not it.error:
-        told.append(_nothing(it))
+        told += [*_narrowed(it), _nothing(it)]
     else:
         told.append(_not_finite(it) if math.isinf(it.error) else _off(it))
+    return _sentences(told)
+
+
+def _sentences(told: Sequence[str]) -> str:
     return " ".join([told[0], *(x[:1].upper() + x[1:] for x in told[1:])])
+
+
+def _misfits(it: Report) -> list[str]:
+    """The first line whose integers do not fit their dtype."""
+    if not it.integers:
+        return []
+    row = it.integers[0]
+    info = np.iinfo(row.dtype)
+    end = info.min if row.value < info.min else info.max
+    reason = f"and {row.dtype} ends at {end:,}"
+    if math.isnan(row.value):
+        value, reason = "NaN", f"which {row.dtype} has not"
+    elif abs(row.value) < _EXACT:
+        value = f"{row.value:,.0f}"
+    else:
+        value = f"{row.value:.4g}"
+    count = f"{row.count:,} of {row.size:,} numbers there do not fit"
+    return [
+        f"{_at(row.origin)} makes {value}, {reason}: {count}, "
+        f"in the run in {it.run.wide} as well."
+    ]
+
+
+def _wider(row: IntegerMisfit) -> list[str]:
+    """What to write for integers that do not fit."""
+    for name in ("int32", "int64", "uint64"):
+        info = np.iinfo(name)
+        if info.min <= row.value < info.max:
+            needs_x64 = " That needs jax_enable_x64." if info.bits == 64 else ""
+            return [f"Compute the integers of {_at(row.origin)} in {name}.{needs_x64}"]
+    return []
+
+
+def _at(origin: Origin | None) -> str:
+    return "a line inside JAX" if origin is None else place_of(origin)
+
+
+def _narrowed(it: Report) -> list[str]:
+    """The lines that narrow what becomes bits or integers."""
+    return [
+        f"{_at(row.origin)} narrows {row.before} to {row.after} on the way to bits, a key "
+        "or an integer: "
+        f"{row.equal:,} of {row.different:,} different numbers become equal."
+        for row in it.narrowed[:_MOST_NAMED]
+    ]
 
 
 def is_beside_rounding(it: Report) -> bool:
@@ -69,8 +124,10 @@ def _nothing(it: Report) -> str:
             "each asks for another precision, or is too small to be rounded, or is of "
             "numbers that rounding keeps."
         )
-    so_far = ", as far as they were examined" * bool(it.not_examined)
-    return f"the outputs are those of {it.run.wide}{so_far}."
+    told = f"the outputs are those of {it.run.wide}"
+    if it.unexamined:
+        told += f", but for what was not examined: {_few(_unexamined(it))}"
+    return f"{told}."
 
 
 def _not_finite(it: Report) -> str:
@@ -215,7 +272,7 @@ def decided(it: Report) -> list[str]:
 
 def advice(it: Report) -> list[str]:
     """What to write for each line of the fix, and where a loss is to be scaled."""
-    told = []
+    told = [] if not it.integers else _wider(it.integers[0])
     if it.scaling is not None:
         power = math.log2(it.scaling.scale)
         scale = f"{it.scaling.scale:.0f}" if power >= 0 else f"2**{power:.0f}"
@@ -278,10 +335,16 @@ def notes(it: Report) -> list[str]:
             f"0 but for rounding, in {it.run.wide} as well, or made of such values, and "
             f"{how}: {_few(vanishing)}."
         )
-    if it.not_examined:
-        named = _few(it.not_examined)
-        told.append(f"Run as written, without a look inside: {named}.")
+    if it.error:
+        told += _narrowed(it)
+        if it.unexamined:
+            named = _few(_unexamined(it))
+            told.append(f"Run as written, without a look inside: {named}.")
     return told
+
+
+def _unexamined(it: Report) -> list[str]:
+    return [row.place for row in it.unexamined]
 
 
 def _stuck(it: Report) -> dict[str, float]:

@@ -31,7 +31,7 @@ def test_either_end_is_what_it_should_be(seed):
         written, every, none = planned.written(), planned.rounding(), planned.rounding(())
     with jax.disable_jit():
         own = compiled(text, f"generated_{seed}.py")(*args)
-    assert not planned.program.unknown
+    assert not planned.program.unexamined
     for line, wide, exact in zip(text.splitlines()[1:], none, wanted):
         assert relative(wide, exact) < 1e-7, line
     assert_same(written, every)

@@ -1,0 +1,137 @@
+"""Integers that do not fit, and floats that are narrowed before they become bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dtypeguard import audit_precision
+from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
+from dtypeguard.testing import check_precision
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
+]
+F32, U32 = jnp.float32, jnp.uint32
+X, KEY = jnp.ones(3), jax.random.key(0)
+ZERO = np.uint32(0)
+
+
+def clock(x, start=ZERO):
+    """Ten seconds in nanoseconds, of which an unsigned integer of 32 bits has four."""
+
+    def step(carry, _):
+        now, y = carry
+        now = now + start.dtype.type(1_000_000_000)  # wraps
+        return (now, y + jnp.sin(now.astype(F32) * 1e-9)), None
+
+    return lax.scan(step, (start, x), length=10)[0][1]
+
+
+def test_a_clock_that_wraps_leads_the_report():
+    report = audit_precision(clock, X)
+    assert report.error < 1e-6
+    row, *_ = report.integers
+    assert "# wraps" in row.origin.code
+    assert (row.dtype, row.value, row.count, row.size) == ("uint32", 5e9, 2, 10)
+    assert f"{row.origin} makes 5e+09, and uint32 ends at 4,294,967,295" in report.headline
+    assert report.headline.startswith(str(row.origin))
+    assert f"Compute the integers of {row.origin} in int64." in str(report)
+    with pytest.raises(AssertionError, match="makes integers that do not fit their dtype"):
+        check_precision(clock, X, max_error=0.01)
+    with set_x64(True):
+        assert not audit_precision(lambda x: clock(x, jnp.int64(0)), X).integers
+
+
+Q = jnp.full(40, 100, jnp.int8)
+MISFITS = {
+    "a narrow counter": (
+        lambda x: lax.fori_loop(
+            0, 200, lambda _, c: (c[0] + jnp.int8(1), c[1] + c[0]), (jnp.int8(0), x)
+        )[1],
+        "makes 128, and int8 ends at 127: 1 of 200",
+    ),
+    "a sum": (lambda x: x * jnp.sum(Q, dtype=jnp.int8), "makes 4,000, and int8"),
+    "a product of matrices": (lambda x: x * (Q @ Q), "makes 400,000, and int8"),
+    "a power": (lambda x: x * 256 ** jnp.arange(2, 5)[jnp.arange(3)], "and int32 ends"),
+    "a cast": (lambda x: x * jnp.arange(300, 303).astype(jnp.int8), "makes 302, and int8"),
+    "below 0": (lambda x: x * (U32(3) - U32(5)), "makes -2, and uint32 ends at 0"),
+    "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "NaN, which int32 has not"),
+    "a float": (lambda x: x * (3e9 * x).astype(int), "makes 3e+09, and int32 ends"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit(name):
+    f, told = MISFITS[name]
+    headline = audit_precision(lambda x: f(x) * 0.1, X).headline
+    assert told in headline.split(": 3 of")[0], headline
+
+
+def fnv(x):
+    step = lambda h, byte: ((h ^ byte) * U32(16777619), None)
+    return x * lax.scan(step, U32(2166136261), jnp.arange(9, dtype=U32))[0].astype(F32)
+
+
+def jenkins(x):
+    h = U32(0)
+    for n in range(5):
+        h = h + U32(n + 40)
+        h = h + (h << 10)
+        h = h ^ (h >> 6)
+    h = h + (h << 3)
+    h = h ^ (h >> 11)
+    return x * (h + (h << 15)).astype(F32)
+
+
+def congruential(x):
+    step = lambda _, state: state * U32(1664525) + U32(1013904223)
+    return x * (lax.fori_loop(0, 9, step, U32(1)) >> 16).astype(F32)
+
+
+LARGE = np.full(3, 1 << 31, np.uint32)
+SILENT = {
+    "randint": lambda x: x * jax.random.randint(KEY, (3,), 0, 1000),
+    "permutation": lambda x: x[jax.random.permutation(KEY, 3)],
+    "a key": lambda x: (
+        x * jax.random.normal(jax.random.fold_in(KEY, U32(9) * U32(1 << 31)))
+    ),
+    "fnv": fnv,
+    "jenkins": jenkins,
+    "congruential": congruential,
+    "a ring": lambda x: x[(LARGE * 6 + 7) % 3],
+    "guarded": lambda x: x * jnp.where(x > 0, jnp.log(x), jnp.log(-x)).astype(int),
+    "selected away": lambda x: x * jnp.where(x < 0, jnp.log(-x).astype(int), 7),
+    "a limit": lambda x: x * (jnp.iinfo(jnp.int32).max - jnp.arange(3)),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_is_meant_to_wrap_or_is_not_used(name):
+    assert not audit_precision(lambda x: SILENT[name](x) * 0.1, X).integers
+
+
+def test_integers_of_64_bits():
+    with set_x64(True):
+        far = lambda x: x * ((2**62 + jnp.arange(3)) * 2)
+        assert audit_precision(far, X, wide=jnp.float64).integers[0].count == 3
+        near = lambda x: x * (jnp.int64(2**63 - 4) + jnp.arange(3))
+        assert not audit_precision(near, X, wide=jnp.float64).integers
+
+
+def test_a_time_that_is_narrowed_before_its_bits_are_a_key():
+    """As a Brownian tree did: all of these times have the same noise."""
+
+    def noise(time):
+        bits = lax.bitcast_convert_type(time.astype(F32), U32)  # narrowed
+        return jax.random.normal(jax.random.fold_in(KEY, bits), (), jnp.float64)
+
+    with set_x64(True):
+        report = audit_precision(jax.vmap(noise), 1 + 1e-8 * jnp.arange(6))
+    (row,) = report.narrowed
+    assert "# narrowed" in row.origin.code
+    assert row[1:] == ("float64", "float32", 6, 6)
+    assert "6 of 6 different numbers become equal" in report.headline
+    assert f"not examined: bitcast_convert_type at {row.origin}" in report.headline

@@ -71,6 +71,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 import dtypeguard
+from dtypeguard._audit.subjects import StepCall
 from dtypeguard._carry.carry import Carry, carry_of
 from dtypeguard._carry.split import SplitTree
 from dtypeguard._leaves.compat import set_x64
@@ -447,7 +448,8 @@ def _failure(
 ) -> str | None:
     """Why an abstract step, or a loop of JAX around it, does not keep its carry's types."""
     try:
-        trial = StepTrial(_call(step, guard), _carry(step), step.args, {})
+        call = _call(step, guard), step.args, {}, step.carry, step.returned
+        trial = StepTrial(StepCall(*call, name="step", owner="guard_step"))
         (trial.with_strong_carry() if strong else trial).trace(check)
     except checks.Fault as fault:
         return str(fault)

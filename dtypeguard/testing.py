@@ -1,18 +1,18 @@
 """For the tests of optimizers and steps: checks that they keep their types."""
 
+import dataclasses
 import functools
 import inspect
 import math
 import os
 import pathlib
-import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._audit.audit import name_of
 from ._audit.examine import check_x64
-from ._audit.subjects import guard_code, guarding, policies_to_try
+from ._audit.subjects import StepCall, guard_code, guarding, policies_to_try
 from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
@@ -37,11 +37,13 @@ from ._program.trace import TraceFailed
 from ._sweep.checks import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
+    Fault,
     StepTrial,
     broken,
     broken_by_step,
+    one_line,
 )
-from ._sweep.inputs import CONFIGURATIONS, Entry, Recipe
+from ._sweep.inputs import CONFIGURATIONS, Configuration, Entry, Recipe
 
 __all__ = [
     "check_contract",
@@ -57,8 +59,11 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-_WEAK = re.compile(r"\b(\w+) \(weak\) -> \1$")
-_NAMES = tuple(dict.fromkeys(c.name for c in CONFIGURATIONS))
+_LINES = "dtypeguard.audit names the lines of source."
+_OPTIMIZER = (
+    "Give it a gradient transformation (anything with `init` and `update`) or a function "
+    "that returns an optimizer, such as lambda: optax.adam(1e-3)."
+)
 
 
 def check_contract(
@@ -108,54 +113,85 @@ def check_contract(
         >>> check_contract(dtypeguard.guard(optax.adam(1e-3)), configurations=["bf16"])
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, _RULES)
-    configurations = _known("configurations", configurations, _NAMES)
-    for name, tree in (("params", params), ("updates", updates)):
-        check_arrays("check_contract", name, tree)
+    rules = _chosen_names("rule", rules, _RULES)
+    configuration_names = [configuration.name for configuration in CONFIGURATIONS]
+    configurations = _chosen_names("configuration", configurations, configuration_names)
+    check_arrays("check_contract", "params", params)
+    check_arrays("check_contract", "updates", updates)
     if extra_args is not None:
         check_names("check_contract", "extra_args", extra_args)
     check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
-    recipe = Recipe() if params is None else Recipe(params=params, grads=lambda p: p)
-    if updates is not None:
-        recipe = recipe._replace(grads=lambda _: updates)
-    entry = Entry("optimizer", make, recipe)
-    inputs = lambda c: entry.inputs(c.params, c.grads, extra_args)
+    entry = Entry("optimizer", make, _recipe(params, updates))
+
+    def inputs(configuration):
+        return entry.inputs(configuration.params, configuration.grads, extra_args)
+
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
-    with status(progress) as show:
-        shown_ones = counted(chosen, len(chosen), show, "check_contract: configuration")
-        failures = broken(make, inputs, rules, shown_ones)
+    with status(progress) as show_status:
+        steps = counted(chosen, len(chosen), show_status, "check_contract: configuration")
+        failures = broken(make, inputs, rules, steps)
     if not failures:
         return
-    rows = []
+    rows, first_errors = [], []
     first_places = {}
     for rule, places in failures.items():
-        (configuration, reason), *more = places
-        others = f" (and in {len(more)} more)" if more else ""
-        rows.append((rule, configuration.where + others, reason))
+        configuration, error = places[0]
+        elsewhere = f" (and in {len(places) - 1} more)" if len(places) > 1 else ""
+        rows.append((rule, configuration.where + elsewhere, one_line(error)))
+        first_errors.append(error)
         first_places[rule] = configuration
     name = _name(opt_or_factory)
-    # The guard itself comes first.
-    remaining = {}
-    for policy in policies_to_try(make()):
-        make_guarded = functools.partial(_make_guarded, make, policy)
-        code = guard_code(name, policy)
-        remaining[code] = [
-            rule
-            for rule, configuration in first_places.items()
-            if broken(make_guarded, inputs, [rule], [configuration])
-        ]
-        if not remaining[code]:
-            break
-    code = min(remaining, key=lambda code: len(remaining[code]))
-    advice = _advice(f"Wrap it: {code}.", "dtypeguard.guard", rows, remaining[code])
-    reasons = [reason for _, _, reason in rows]
-    if any(map(_WEAK.search, reasons)):
+    code, remaining = _best_guard(name, make, inputs, first_places)
+    advice = _advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
+    faults = [error for error in first_errors if isinstance(error, Fault)]
+    if any(fault.is_of_weak_type for fault in faults):
         advice += " Weak leaves come from Python numbers: begin them as arrays."
     # An audit sees no change in a weak leaf, and no line behind a gradient.
-    if not all(_WEAK.search(x) or x.startswith("updates[") for x in reasons):
+    without_lines = [x for x in faults if x.is_of_weak_type or x.is_of_update]
+    if len(without_lines) < len(rows):
         advice += f" {_LINES}"
     raise AssertionError(_report(name, "the contract", rows, advice))
+
+
+def _recipe(params: Params, updates: Updates) -> Recipe:
+    """Returns what an optimizer is fed: the caller's trees, or small ones."""
+    if params is None:
+        recipe = Recipe()
+    else:
+        recipe = Recipe(params=params, grads=lambda params: params)
+    if updates is None:
+        return recipe
+    return recipe._replace(grads=lambda params: updates)
+
+
+def _best_guard(
+    name: str,
+    make: Callable[[], Optimizer],
+    inputs: Callable[[Configuration], Any],
+    places: Mapping[str, Configuration],
+) -> tuple[str, list[str]]:
+    """Tries guards where an optimizer breaks rules.
+
+    Returns the code of the guard that leaves the fewest rules broken, and these rules.
+    """
+    best = None
+    for policy in policies_to_try(make()):
+        make_guarded = functools.partial(_make_guarded, make, policy)
+        remaining = []
+        for rule, configuration in places.items():
+            if broken(make_guarded, inputs, [rule], [configuration]):
+                remaining.append(rule)
+        if best is None or len(remaining) < len(best[1]):
+            best = guard_code(name, policy), remaining
+        if not remaining:
+            break
+    assert best is not None
+    return best
+
+
+def _make_guarded(make: Callable[[], Optimizer], policy: Policy | None) -> Optimizer:
+    return guard(make(), policy=policy)
 
 
 def check_step(
@@ -198,43 +234,41 @@ def check_step(
         >>> check_step(dtypeguard.guard_step(step), average, x)
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    rules = _known("rules", rules, _STEP_RULES)
-    resolved = carry_of("check_step", step, carry, returned)
+    rules = _chosen_names("rule", rules, _STEP_RULES)
+    name = carry_of("check_step", step, carry, returned).step
     kwargs = {} if kwargs is None else kwargs
     check_names("check_step", "kwargs", kwargs)
-    named = dict(kwargs)
-    trial = StepTrial(step, resolved, args, named)
-    if not (failures := broken_by_step(trial, rules)):
+    call = StepCall(step, args, dict(kwargs), carry, returned, name, owner="check_step")
+    trial = StepTrial(call)
+    failures = broken_by_step(trial, rules)
+    if not failures:
         return
-    guarded = guard_step(step, carry=carry, returned=returned)
-    strong = StepTrial(guarded, resolved, args, named).with_strong_carry()
-    left = broken_by_step(strong, rules)
+    rows = [(rule, one_line(error)) for rule, error in failures.items()]
+    guarded_step = guard_step(step, carry=carry, returned=returned)
+    guarded_call = dataclasses.replace(call, step=guarded_step)
+    remaining = broken_by_step(StepTrial(guarded_call).with_strong_carry(), rules)
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
     begin = f"egin with dtypeguard.strong({names})."
-    write = f"Guard it, {guarding(resolved.step, carry, returned)}, and b{begin}"
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
-    elif "traces" in left:
-        advice = f"dtypeguard.guard_step does not fix this: {left['traces'].rstrip('.')}."
+    elif "traces" in remaining:
+        reason = one_line(remaining["traces"]).rstrip(".")
+        advice = f"dtypeguard.guard_step does not fix this: {reason}."
     else:
-        advice = _advice(write, "dtypeguard.guard_step", failures, sorted(left))
-    report = _report(resolved.step, "a step's contract", [*failures.items()], advice)
+        write = f"Guard it, {guarding(name, carry, returned)}, and b{begin}"
+        advice = _advice(write, "dtypeguard.guard_step", len(rows), sorted(remaining))
+    report = _report(name, "a step's contract", rows, advice)
     raise AssertionError(f"{report} {_LINES}")
 
 
-def _make_guarded(make: Callable[[], Optimizer], policy: Policy | None) -> Optimizer:
-    return guard(make(), policy=policy)
-
-
-def _advice(write: str, guard: str, failures: Collection, left: Sequence[str]) -> str:
-    """What to write, and what a guard does not fix."""
-    if len(left) == len(failures):
+def _advice(write: str, guard: str, count: int, remaining: Sequence[str]) -> str:
+    """Returns what to write, and what a guard does not fix of some broken rules."""
+    if len(remaining) == count:
         return f"{guard} does not fix this."
-    return write + (f" What it does not fix: {', '.join(left)}." if left else "")
-
-
-_LINES = "dtypeguard.audit names the lines of source."
+    if not remaining:
+        return write
+    return f"{write} What it does not fix: {', '.join(remaining)}."
 
 
 def check_precision(
@@ -279,10 +313,8 @@ def check_precision(
         >>> check_precision(jnp.tanh, jnp.ones(3, jnp.bfloat16), max_error=0.01)
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    for name, bound in (("max_error", max_error), ("max_wide_work", max_wide_work)):
-        if bound is not None:
-            remedy = "write a relative error or a share from 0 up, such as 0.01"
-            check_number("check_precision", name, bound, lambda x: x >= 0, remedy)
+    _check_bound("max_error", max_error)
+    _check_bound("max_wide_work", max_wide_work)
     if plan is not None:
         return _check_plan(f, args, plan, max_error, **options)
     if max_error is None and max_wide_work is None and reference is None:
@@ -297,20 +329,28 @@ def check_precision(
             "check_precision got max_error and jax.ShapeDtypeStructs, which have no "
             "values. Give it arrays, or max_wide_work alone."
         )
-    bound, share = (math.inf if x is None else x for x in (max_error, max_wide_work))
-    wrong = ", ".join(x.name for x in report.differences if x.verdict == "differs")
-    wide = report.work.wide if report.work else 0.0
-    faults = {
-        "makes integers that do not fit their dtype": report.integers,
-        f"is another computation than the reference in {wrong}": wrong,
-        f"has a relative error of {report.error:.2g}, more than {bound:g}": (
-            report.error > bound
-        ),
-        f"has {100 * wide:.3g}% of its matrix products wider than needed, more than "
-        f"{100 * share:g}%": wide > share,
-    }
-    for fault in filter(faults.get, faults):
+    wrong = [x.name for x in report.differences if x.verdict == "differs"]
+    wide_share = report.work.wide if report.work else 0.0
+    fault = ""
+    if report.integers:
+        fault = "makes integers that do not fit their dtype"
+    elif wrong:
+        fault = f"is another computation than the reference in {', '.join(wrong)}"
+    elif max_error is not None and report.error > max_error:
+        fault = f"has a relative error of {report.error:.2g}, more than {max_error:g}"
+    elif max_wide_work is not None and wide_share > max_wide_work:
+        fault = (
+            f"has {100 * wide_share:.3g}% of its matrix products wider than needed, more "
+            f"than {100 * max_wide_work:g}%"
+        )
+    if fault:
         raise AssertionError(f"{getattr(f, '__name__', 'f')} {fault}.\n{report}")
+
+
+def _check_bound(name: str, bound: float | None) -> None:
+    if bound is not None:
+        remedy = "write a relative error or a share from 0 up, such as 0.01"
+        check_number("check_precision", name, bound, lambda number: number >= 0, remedy)
 
 
 def check_lock(
@@ -365,12 +405,12 @@ def check_lock(
     if not (is_update or os.path.exists(file)):
         raise AssertionError(f"check_lock found no {file}. To write it, {how}.")
     try:
-        now = lock_of(step, args, kwargs, file, x64, "check_lock")
+        lock_now = lock_of(step, args, kwargs, file, x64, "check_lock")
     except TraceFailed as failed:
         raise failed.__cause__ or failed from None
-    locked = compared(now, file) if os.path.exists(file) else None
+    locked = compared(lock_now, file) if os.path.exists(file) else None
     if is_update:
-        pathlib.Path(file).write_text(text_of(now.lock), "utf-8", newline="\n")
+        pathlib.Path(file).write_text(text_of(lock_now.lock), "utf-8", newline="\n")
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 
@@ -388,12 +428,13 @@ def _check_plan(
     check_names("check_precision", "kwargs", {} if kwargs is None else kwargs)
     inputs = inputs_of("check_precision", (), held_out, kwargs)
     with status() as show_status:
-        found = check_call(f, tuple(args), kwargs, path, tolerance, inputs, show_status)
-    if not found.is_within:
-        raise AssertionError(str(found))
+        checked = check_call(f, tuple(args), kwargs, path, tolerance, inputs, show_status)
+    if not checked.is_within:
+        raise AssertionError(str(checked))
 
 
 def _report(name: str, contract: str, rows: Sequence[Sequence[str]], advice: str) -> str:
+    """Returns the message about the rules that an optimizer or a step breaks."""
     rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
     lines = "\n".join(f"  {line}" for line in columns(rows))
     return f"{name} breaks {rules} of {contract}:\n{lines}\n{advice}"
@@ -430,28 +471,26 @@ def parametrize_with_checks(
             f"parametrize_with_checks got {shown(optimizers)}. Write a list, "
             'parametrize_with_checks([my_optimizer]), or a dict, {"name": my_optimizer}.'
         )
-    named = [(_name(x).partition("(")[0], x) for x in optimizers]
     if isinstance(optimizers, Mapping):
-        named = [*optimizers.items()]
-    for _, opt in named:
+        opt_of_name = list(optimizers.items())
+    else:
+        # Not a dict: two optimizers may have one name.
+        opt_of_name = [(_name(opt).partition("(")[0], opt) for opt in optimizers]
+    for _, opt in opt_of_name:
         _maker(opt)
-    rules = _known("rules", options.pop("rules", None), _RULES)
+    rules = _chosen_names("rule", options.pop("rules", None), _RULES)
+    # Errors in the options belong here, not in each test.
     inspect.signature(check_contract).bind(None, **options)
-    return pytest.mark.parametrize(
-        ("optimizer", "check"),
-        [
-            pytest.param(
-                opt,
-                functools.partial(check_contract, rules=(rule,), **options),
-                id=f"{name}-{rule}",
-            )
-            for name, opt in named
-            for rule in rules
-        ],
-    )
+    params = []
+    for name, opt in opt_of_name:
+        for rule in rules:
+            check = functools.partial(check_contract, rules=(rule,), **options)
+            params.append(pytest.param(opt, check, id=f"{name}-{rule}"))
+    return pytest.mark.parametrize(("optimizer", "check"), params)
 
 
 def _name(opt_or_factory: Optimizer) -> str:
+    """Returns how a message names an optimizer or the function that makes one."""
     if is_transformation(opt_or_factory):
         return name_of(opt_or_factory)
     name = getattr(opt_or_factory, "__name__", "")
@@ -459,65 +498,60 @@ def _name(opt_or_factory: Optimizer) -> str:
 
 
 def _maker(opt_or_factory: Optimizer) -> Callable[[], Optimizer]:
+    """Returns a function that makes the optimizer, or raises what is wrong with it."""
     if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
         return lambda: opt_or_factory
     if not callable(opt_or_factory):
         raise TypeError(f"check_contract got {shown(opt_or_factory)}. {_OPTIMIZER}")
     name = _name(opt_or_factory).removesuffix("()")
-    if missing := required(opt_or_factory):
+    missing = required(opt_or_factory)
+    if missing:
         raise TypeError(
             f"check_contract got {name}, which needs {', '.join(missing)}. Write "
             f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
         )
 
     def make() -> Optimizer:
-        if not is_transformation(made := opt_or_factory()):
+        opt = opt_or_factory()
+        if not is_transformation(opt):
             raise TypeError(
-                f"check_contract called {name}, which returned {shown(made)}. {_OPTIMIZER}"
+                f"check_contract called {name}, which returned {shown(opt)}. {_OPTIMIZER}"
             )
-        return made
+        return opt
 
     return make
 
 
-_OPTIMIZER = (
-    "Give it a gradient transformation (anything with `init` and `update`) or a function "
-    "that returns an optimizer, such as lambda: optax.adam(1e-3)."
-)
-
-
-def _known(what: str, names: Iterable[str] | None, known: Iterable[str]) -> tuple[str, ...]:
-    """The names that the caller chose; all by default."""
-    first, *others = known
+def _chosen_names(
+    noun: str, names: str | Iterable[str] | None, available: Iterable[str]
+) -> tuple[str, ...]:
+    """Returns the names that the caller chose; all by default."""
+    available = list(dict.fromkeys(available))
     if names is None:
-        return first, *others
+        return tuple(available)
     names = (names,) if isinstance(names, str) else tuple(names)
-    if unknown := [name for name in names if name not in known]:
-        there = ", ".join([first, *others])
-        raise ValueError(
-            f"no {what.removesuffix('s')} is called {unknown[0]!r}; there are {there}"
-        )
+    for name in names:
+        if name not in available:
+            raise ValueError(
+                f"no {noun} is called {name!r}; there are {', '.join(available)}"
+            )
     return names
 
 
-def _check_plan_of_0_1(step: Function, /, *args: PyTree, path: Any, **options: Any) -> None:
-    __tracebackhide__ = True
-    tolerance = options.pop("tolerance", None)
-    check_precision(step, *args, plan=path, max_error=tolerance, **options)
+# Names of 0.1 that go with a later minor version.
+_DEPRECATED = {"RULES": tuple(_RULES), "STEP_RULES": tuple(_STEP_RULES)}
 
-
-# Names of 0.1 that go with a later minor version, and what serves in their place.
-_DEPRECATED: dict[str, tuple[object, str]] = {
-    "RULES": (tuple(_RULES), "the names that an unknown rule is answered with"),
-    "STEP_RULES": (tuple(_STEP_RULES), "the names that an unknown rule is answered with"),
-    "check_plan": (_check_plan_of_0_1, "check_precision(f, *args, plan=path)"),
-}
 if not TYPE_CHECKING:  # so that type checkers see no name beside those above
 
     def __getattr__(name: str) -> object:
+        if name == "check_plan":
+            raise AttributeError("check_plan is gone. Use check_precision(f, plan=path).")
         if name not in _DEPRECATED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value, instead = _DEPRECATED[name]
-        told = f"dtypeguard.testing.{name} is deprecated. Use {instead}."
-        warnings.warn(told, DeprecationWarning, stacklevel=2)
-        return value
+        warnings.warn(
+            f"dtypeguard.testing.{name} is deprecated. Use the names that an unknown rule "
+            "is answered with.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return _DEPRECATED[name]

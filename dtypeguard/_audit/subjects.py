@@ -141,16 +141,19 @@ class StepCall:
     carry: Which
     returned: Returned
     name: str
+    owner: str = "audit"  # the public function that asks
+    # The dtypes of leaves of a strongly typed carry, by path; None for the carry as it is.
+    types: Mapping[str, DType] | None = None
     kind: Kind = "step"
 
     def call(self) -> Call:
-        """Returns the call to audit."""
-        carry = carry_of("audit", self.step, self.carry, self.returned)
+        """Returns the call of the step."""
+        carry = carry_of(self.owner, self.step, self.carry, self.returned)
         return Call(self.step, carry, self.args, self.kwargs)
 
-    def trace(self, types: Mapping[str, DType] | None = None) -> Program:
-        """Traces the call, with some leaves of the carry in other types."""
-        return trace(self.call, types=types)
+    def trace(self) -> Program:
+        """Traces the call."""
+        return trace(self.call, types=self.types)
 
     def advise(self, bare: TypeCheck) -> Advice:
         """Tries a first carry of other types, a call with x64 on, a guard, and pairs."""
@@ -182,7 +185,7 @@ class StepCall:
         for drift in drifts:
             if drift.kind == "dtype":
                 types[drift.path] = drift.avals[1].dtype
-        return check_types(lambda: self.trace(types)).is_clean
+        return check_types(dataclasses.replace(self, types=types).trace).is_clean
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))

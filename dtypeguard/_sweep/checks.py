@@ -3,12 +3,11 @@
 A check raises where a user's program would. Nearly everything is traced and does not run.
 """
 
-import contextlib
-import copy
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,33 +17,44 @@ import optax
 from jax import lax, tree_util
 
 from .._audit.audit import audit_optimizer
+from .._audit.examine import examine
 from .._audit.report import AuditReport
-from .._carry.call import Call
-from .._carry.carry import Carry
+from .._audit.subjects import StepCall
 from .._carry.modules import Contents
-from .._carry.split import SplitTree, changed_constants
+from .._carry.split import SplitTree
 from .._guard.guard import policy_of
 from .._guard.policy import Policy, Unavailable
 from .._guard.record import record, restore
 from .._guard.strong import strong
-from .._leaves.arguments import shown
 from .._leaves.compat import HAS_X64_SCOPE
-from .._leaves.dtypes import dtype_of, is_array, is_weak
+from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import by_path, path_text
-from .._leaves.leaf_change import tree_changes
-from .._leaves.leaf_type import describe, traced_type
-from .._leaves.types import Leaf, Optimizer, Params, PyTree, State, Step
+from .._leaves.leaf_change import LeafChange, tree_changes
+from .._leaves.leaf_type import LeafType, traced_type
+from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
+from .._lines.drift import Drift
 from .inputs import Configuration, UpdateInputs, ones_like
 
 _T = TypeVar("_T")
-_Step = Callable[[PyTree], PyTree]  # takes and returns what it carries
-# Leaves by path, and others that must not be the same, with the name of these.
-_Buffers = tuple[Mapping[str, Leaf], str, Sequence[Leaf]]
-Check = Callable[[_Step, PyTree], None]  # of a step and its first carry, both traced
+CarryStep = Callable[[PyTree], PyTree]  # takes and returns what it carries
+Check = Callable[[CarryStep, PyTree], None]  # of a step and its first carry, both traced
 
 
 class Fault(Exception):
-    """A check failed; the message says where and how, in one line."""
+    """A check failed. The message says where and how, in one line.
+
+    Attributes:
+        is_of_weak_type: whether a leaf was weakly typed at first, in the same dtype.
+        is_of_update: whether an update would promote its param.
+    """
+
+    def __init__(
+        self, message: str, *, is_of_weak_type: bool = False, is_of_update: bool = False
+    ):
+        super().__init__(message)
+        self.is_of_weak_type = is_of_weak_type
+        self.is_of_update = is_of_update
 
 
 class Training(NamedTuple):
@@ -55,51 +65,36 @@ class Training(NamedTuple):
 
 
 def some_zeros(params: Params) -> Params:
-    """Params whose every other leaf is zero: an `init` that runs may look at values."""
+    """Returns params whose every other leaf is zero: `init` may look at values."""
     leaves, treedef = tree_util.tree_flatten(params)
     leaves[::2] = [jnp.asarray(np.zeros_like(leaf), leaf.dtype) for leaf in leaves[::2]]
     return tree_util.tree_unflatten(treedef, leaves)
 
 
-def scan(step: _Step, carry: PyTree) -> None:
-    """A step is the body of a scan. `optax.apply_updates` casts to the params' dtypes."""
+def run_once(step: CarryStep, carry: PyTree) -> None:
+    """Runs a step once."""
+    step(carry)
+
+
+def scan(step: CarryStep, carry: PyTree) -> None:
+    """Runs a step as the body of a scan."""
     lax.scan(lambda carry, _: (step(carry), None), carry, None, length=2)
 
 
-def cond(step: _Step, carry: PyTree) -> None:
-    """A step and no step are two branches of a cond."""
+def cond(step: CarryStep, carry: PyTree) -> None:
+    """Runs a step and no step as two branches of a cond."""
     lax.cond(jnp.asarray(True), step, lambda carry: carry, carry)
 
 
-def while_loop(step: _Step, carry: PyTree) -> None:
-    """A step is the body of a while_loop."""
+def while_loop(step: CarryStep, carry: PyTree) -> None:
+    """Runs a step as the body of a while_loop."""
     lax.while_loop(lambda _: jnp.asarray(False), step, carry)
 
 
-def compilations(step: _Step, carry: PyTree) -> None:
-    """The carry keeps its types in one jitted step, which else compiles more than once."""
+def compilations(step: CarryStep, carry: PyTree) -> None:
+    """Checks that a jitted step compiles once: its carry comes back in its types."""
     # `eval_shape` of older releases of JAX loses weak types.
     same_types("", carry, jax.jit(step)(carry))
-
-
-def failures_of(checks: Mapping[str, Callable[[_T], None]], subject: _T) -> dict[str, str]:
-    """Why checks fail on a subject, by name."""
-    failures = {}
-    for name, check in checks.items():
-        try:
-            check(subject)
-        except Exception as error:
-            failures[name] = one_line(error)
-    return failures
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error and the first leaf that it names."""
-    if isinstance(error, Fault):
-        return str(error)
-    first, *others = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    leaf = next((line for line in others if " has type " in line or "->" in line), "")
-    return f"{type(error).__name__}: {first} {leaf.removeprefix('* ')}".strip()
 
 
 def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
@@ -108,33 +103,72 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
     `jit` compiles anew for a type, a shape or another implementation of random keys.
     """
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
-        raise _another_tree(name, before, after)
-    raise_first(
-        f"{path_text(path).lstrip('.')}: {_told(old, new)} -> {_told(new, old)}{where}"
-        for (path, old), new in zip(by_path(before, name).items(), by_path(after).values())
-        if _type(old) != _type(new) or jnp.shape(old) != jnp.shape(new)
-    )
+        row = tree_changes(name, before, after)[0].row()
+        path = row.path.lstrip(".")
+        raise Fault(f"another tree, {path}: {row.before} -> {row.after}{where}")
+    old_leaves = by_path(before, name)
+    faults = []
+    for (path, old), new in zip(old_leaves.items(), tree_util.tree_leaves(after)):
+        change = LeafChange(path, _type_or_class(old), _type_or_class(new))
+        if change.before != change.after:
+            faults.append(_fault(change, where))
+    raise_first(faults)
 
 
-def _another_tree(name: str, before: PyTree, after: PyTree) -> Fault:
-    row = tree_changes(name, before, after)[0].row()
-    return Fault(f"another tree, {row.path.lstrip('.')}: {row.before} -> {row.after}")
+def _type_or_class(leaf: Leaf) -> LeafType | str:
+    return traced_type(leaf) or type(leaf).__name__
 
 
-def _type(leaf: Leaf) -> str:
-    found = traced_type(leaf)
-    return type(leaf).__name__ if found is None else found.without_shape
+def _fault(change: LeafChange, where: str) -> Fault:
+    row = change.row()
+    old, new = change.before, change.after
+    texts = [row.before, row.after]
+    is_of_weak_type = False
+    if isinstance(old, LeafType) and isinstance(new, LeafType) and old.shape == new.shape:
+        texts = [old.without_shape, new.without_shape]
+        is_of_weak_type = old.weak and old.dtype == new.dtype
+    message = f"{row.path.lstrip('.')}: {' -> '.join(texts)}{where}"
+    return Fault(message, is_of_weak_type=is_of_weak_type)
 
 
-def _told(leaf: Leaf, other: Leaf) -> str:
-    """The type of a leaf, with its shape if that of the other differs."""
-    return _type(leaf) if jnp.shape(leaf) == jnp.shape(other) else describe(leaf)
+def raise_first(faults: Sequence[Fault]) -> None:
+    """Raises the first of some faults with their number, if there are any."""
+    if not faults:
+        return
+    if len(faults) > 1:
+        faults[0].args = (f"{faults[0]} (and {len(faults) - 1} more)",)
+    raise faults[0]
 
 
-def raise_first(faults: Iterable[str]) -> None:
-    """Raises a `Fault` with the first of some faults and their number, if there are any."""
-    if found := [*faults]:
-        raise Fault(found[0] + f" (and {len(found) - 1} more)" * (len(found) > 1))
+def one_line(error: Exception) -> str:
+    """Returns the first line of an error and the first leaf that it names."""
+    if isinstance(error, Fault):
+        return str(error)
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    leaf = ""
+    if isinstance(error, DtypeDriftError) and error.rows:
+        row = error.rows[0]
+        leaf = f"{row.path}  {row.before} -> {row.after}  {row.remedy}"
+    else:
+        # How JAX names a leaf of a carry or of a branch.
+        leaves = [line for line in lines[1:] if " has type " in line]
+        leaf = leaves[0].removeprefix("* ") if leaves else ""
+    return f"{type(error).__name__}: {lines[0]} {leaf}".strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffers:
+    """The buffers of a step that donates its carry.
+
+    Attributes:
+        donated: the leaves of the carry, by path.
+        others: leaves that must not be donated.
+        other_name: what the others are.
+    """
+
+    donated: Mapping[str, Leaf]
+    others: Sequence[Leaf]
+    other_name: str
 
 
 class Trial:
@@ -146,18 +180,26 @@ class Trial:
 
     @functools.cached_property
     def report(self) -> AuditReport:
-        """Its audit."""
-        params, updates, extra_args = self.inputs
-        return audit_optimizer(self.opt, params, updates=updates, extra_args=extra_args)
+        """The audit of the optimizer."""
+        return audit_optimizer(
+            self.opt,
+            self.inputs.params,
+            updates=self.inputs.updates,
+            extra_args=self.inputs.extra_args,
+            has_advice=False,
+        )
 
     @property
-    def buffers(self) -> _Buffers:
-        """What a jitted step donates, and what of it the next `init` gives as well."""
-        copies = [tree_util.tree_map(jnp.copy, self.inputs.params) for _ in range(2)]
-        first, again = (by_path(Training(x, self.opt.init(x))) for x in copies)
-        kept = [leaf for path, leaf in first.items() if leaf is again.get(path)]
-        buffers = {path_text(path): leaf for path, leaf in first.items()}
-        return buffers, "another first state", kept
+    def buffers(self) -> Buffers:
+        """Params and the first state; an array of the optimizer is in each first state."""
+        first_carries = []
+        for _ in range(2):
+            params = tree_util.tree_map(jnp.copy, self.inputs.params)
+            first_carries.append(by_path(Training(params, self.opt.init(params))))
+        donated, again = first_carries
+        shared = [leaf for path, leaf in donated.items() if leaf is again.get(path)]
+        leaves = {path_text(path): leaf for path, leaf in donated.items()}
+        return Buffers(leaves, shared, "another first state")
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""
@@ -168,116 +210,140 @@ class Trial:
             def step(carry):
                 params, state = carry
                 new, state = self.opt.update(updates, state, params, **extra_args)
+                # It casts to the params' dtypes.
                 return Training(optax.apply_updates(params, new), state)
 
             check(step, Training(params, self.opt.init(params)))
 
         eqx.filter_eval_shape(run, self.inputs)
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether a guard's policy does not go with these flags and dtypes."""
-        try:
-            if policy_of(self.opt) != Policy():
-                self.trace(_runs)
-        except Exception as error:
-            return isinstance(error, Unavailable)
-        return False
-
 
 class StepTrial:
     """A step with the arguments of its first call."""
 
-    def __init__(
-        self, step: Step, carry: Carry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ):
-        self._call = Call(step, carry, args, kwargs)
+    def __init__(self, call: StepCall):
+        self._step_call = call
+        self._call = call.call()
         self.names = self._call.names
         self.carried = self._by_path(self._call.carried)
-        self.constants: list[str] = []
+        if call.types is not None:
+            self.carried = strong(tree_util.tree_map(ones_like, self.carried))
+
+    @functools.cached_property
+    def report(self) -> AuditReport:
+        """The audit of the step."""
+        return examine(self._step_call, x64=None, has_advice=False)
 
     @property
-    def buffers(self) -> _Buffers:
-        """What a jitted step donates, and what it only reads."""
-        return self.carried.values, "another argument", self._call.rest.arrays
+    def buffers(self) -> Buffers:
+        """The carry, and the arguments that the step only reads."""
+        return Buffers(self.carried.values, self._call.rest.arrays, "another argument")
 
     def with_strong_carry(self) -> "StepTrial":
-        """The same trial with a strongly typed first carry that shares no buffer."""
-        trial = copy.copy(self)
-        trial.carried = strong(tree_util.tree_map(ones_like, self.carried))
-        return trial
+        """Returns the trial with a strongly typed first carry that shares no buffer."""
+        return StepTrial(dataclasses.replace(self._step_call, types={}))
 
     def trace(self, check: Check) -> None:
         """Runs a check while the step is traced."""
+        # Loops would see the arrays alone.
+        raise_first(_drift_faults(self, lambda drift: drift.kind == "structure"))
 
-        def run(carried, others):
-            check(lambda carried: self._run(carried, others), carried)
+        def run(carried, other_arrays):
+            check(lambda carried: self._run(carried, other_arrays), carried)
 
         jax.eval_shape(run, self.carried, self._call.rest.arrays)
 
-    def _run(self, carried: Contents, others: Sequence[Leaf]) -> Contents:
-        left = iter(carried.values.values())
-        arrays = [[next(left) for _ in tree.arrays] for tree in self._call.carried]
-        before, after = self._call.carried, self._call.run(arrays, others).carried
-        triples = [*zip(self.names, before, after)]
-        for name, old, new in triples:  # other trees may have the same paths
-            if old.treedef != new.treedef:
-                raise _another_tree(name, old.tree, new.tree)
-        self.constants = [
-            f"{name}{path}: {shown(old)} -> {shown(new)}, a constant of the program"
-            for name, *trees in triples
-            for path, old, new in changed_constants(*trees)
-        ]
-        return self._by_path(after)
+    def _run(self, carry: Contents, other_arrays: Sequence[Leaf]) -> Contents:
+        remaining = iter(carry.values.values())
+        arrays = []
+        for parts in self._call.carried:
+            arrays.append([next(remaining) for _ in parts.arrays])
+        return self._by_path(self._call.run(arrays, other_arrays).carried)
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
-        leaves = {
-            f".{label}{path}": leaf
-            for label, tree in zip(self._call.names, trees)
-            for path, leaf in zip(tree.paths, tree.arrays)
-        }
+        leaves = {}
+        for name, parts in zip(self._call.names, trees):
+            for path, leaf in zip(parts.paths, parts.arrays):
+                leaves[f".{name}{path}"] = leaf
         return Contents(None, leaves)
 
 
-def _runs(step: _Step, carry: PyTree) -> None:
-    with contextlib.suppress(Fault):  # of another tree, which other checks find
-        step(carry)
+OptimizerRule = Callable[[Trial], None]
+StepRule = Callable[[StepTrial], None]
 
 
-def _init(trial: Trial) -> None:
-    """The first state is the same if `init` runs, on `some_zeros`, and if it is traced.
+def _drift_faults(
+    trial: Trial | StepTrial, is_meant: Callable[[Drift], bool]
+) -> list[Fault]:
+    """Returns a fault for each leaf of an audit's drift that a rule means."""
+    report = trial.report
+    faults = []
+    for drift, row in zip(report.drifts, report.rows()):
+        if not is_meant(drift):
+            continue
+        if drift.where == "carry":
+            # An advice says that an audit names the lines of a step.
+            tree = "another tree, " if drift.kind == "structure" else ""
+            message = f"{tree}{drift.name}: {drift.before} -> {drift.after}"
+        else:
+            message = "  ".join(text for text in row if text)
+        faults.append(
+            Fault(
+                message,
+                is_of_weak_type=drift.kind == "weak_type" and drift.was_weak,
+                is_of_update=drift.where == "updates",
+            )
+        )
+    return faults
 
-    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
-    """
-    eager, where = trial.opt.init(some_zeros(trial.inputs.params)), " where init is traced"
-    trial.trace(lambda _, carry: same_types("state", eager, carry.state, where))
 
+def _keeps_types(is_meant: Callable[[Drift], bool]) -> Callable[[Trial | StepTrial], None]:
+    """Returns a rule against what an audit finds."""
 
-def _audited(where: str) -> Callable[[Trial], None]:
-    """A rule against what the audit finds in the state or in the updates."""
-
-    def check(trial: Trial) -> None:
-        report = trial.report
-        if report.error is not None:
-            raise Fault(": ".join(line.strip(" :") for line in report.lines()))
-        pairs = zip(report.drifts, report.lines())
-        raise_first(line for drift, line in pairs if drift.where == where)
+    def check(trial: Trial | StepTrial) -> None:
+        error = trial.report.error
+        if error is not None:
+            raise Fault(": ".join(line.strip(" :") for line in error.lines()))
+        raise_first(_drift_faults(trial, is_meant))
 
     return check
 
 
+def _traces(check: Check) -> Callable[[Trial | StepTrial], None]:
+    return lambda trial: trial.trace(check)
+
+
+def _init(trial: Trial) -> None:
+    """Checks that `init` gives the same first state if it runs and if it is traced.
+
+    It is traced under `jit`, in `cond`, and for the target of a checkpoint.
+    """
+    state = trial.opt.init(some_zeros(trial.inputs.params))
+    trial.trace(
+        lambda _, carry: same_types("state", state, carry.state, " where init is traced")
+    )
+
+
+def _one_compilation(trial: Trial | StepTrial) -> None:
+    trial.trace(compilations)
+    raise_first([Fault(constant.change) for constant in trial.report.changed_constants])
+
+
 def _donation(trial: Trial | StepTrial) -> None:
-    """No array is donated twice, nor one that the optimizer has for its next `init`."""
-    donated, other, leaves = trial.buffers
-    owners: dict[int | None, str] = {}
-    for path, leaf in (*donated.items(), *((other, leaf) for leaf in leaves)):
-        name, pointer = path.lstrip("."), _pointer(leaf)
-        if pointer is not None and (owner := owners.setdefault(pointer, name)) != name:
-            raise Fault(f"{owner} and {name} are one buffer")
+    """Checks that no buffer is donated twice, nor with one that is used again."""
+    buffers = trial.buffers
+    names = {}
+    leaves = list(buffers.donated.items())
+    leaves += [(buffers.other_name, leaf) for leaf in buffers.others]
+    for path, leaf in leaves:
+        pointer = _pointer(leaf)
+        name = path.lstrip(".")
+        if pointer is not None and names.setdefault(pointer, name) != name:
+            raise Fault(f"{names[pointer]} and {name} are one buffer")
 
 
 def _pointer(leaf: Leaf) -> int | None:
-    """The address of an array's buffer; None for a leaf that has none to donate."""
+    """Returns the address of an array's buffer; None for a leaf without one to donate."""
     if not isinstance(leaf, jax.Array) or not leaf.size or not leaf.is_fully_addressable:
         return None
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
@@ -286,15 +352,17 @@ def _pointer(leaf: Leaf) -> int | None:
 
 
 def _checkpoint(trial: Trial) -> None:
+    """Checks that a saved state loads, and that an update takes it."""
     params, updates, extra_args = trial.inputs
     state = trial.opt.init(params)
-    leaves, structure = tree_util.tree_flatten(state)
-    unsaved = [leaf for leaf in leaves if dtype_of(leaf) is None]
-    if not all(map(is_array, unsaved)):
-        raise Fault(f"the state holds {unsaved[0]!r}, which is not an array")
-    if unsaved:
+    leaves, treedef = tree_util.tree_flatten(state)
+    without_dtype = [leaf for leaf in leaves if dtype_of(leaf) is None]
+    for leaf in without_dtype:
+        if not is_array(leaf):
+            raise Fault(f"the state holds {leaf!r}, which is not an array")
+    if without_dtype:
         return  # random keys are saved in ways of their own
-    loaded = tree_util.tree_unflatten(structure, [np.asarray(leaf) for leaf in leaves])
+    loaded = tree_util.tree_unflatten(treedef, [np.asarray(leaf) for leaf in leaves])
     restored = restore(loaded, record(trial.opt, params))
     same_types("state", state, restored)
     eqx.filter_eval_shape(trial.opt.update, updates, restored, params, **extra_args)
@@ -307,44 +375,47 @@ def _blind_to_x64(trial: Trial) -> None:
         raise Fault(trial.report.summaries[0])
 
 
-def _types(step: _Step, carry: Contents) -> None:
-    """A carry keeps its types; leaves that begin weakly are left to the loops."""
-    after = step(carry)
-    values = {
-        path: after.values.get(path, leaf) if is_weak(leaf) else leaf
-        for path, leaf in carry.values.items()
-    }
-    same_types("", Contents(None, values), after)
-
-
-def _step_compiles_once(trial: StepTrial) -> None:
-    trial.trace(compilations)
-    raise_first(trial.constants)
-
-
-_Rule = Callable[[Any], None]  # of a `Trial` or of a `StepTrial`
-
-
-def _traced(check: Check) -> _Rule:
-    return lambda trial: trial.trace(check)
-
-
-RULES: dict[str, _Rule] = {
-    "init": _init,
-    "state_types": _audited("state"),
-    "update_types": _audited("updates"),
-    "scan": _traced(scan),
-    "cond": _traced(cond),
-    "while_loop": _traced(while_loop),
-    "one_compilation": _traced(compilations),
+# An optimizer is a step that carries params and a state.
+_RULES_OF_ANY_STEP: dict[str, Callable[[Trial | StepTrial], None]] = {
+    "scan": _traces(scan),
+    "cond": _traces(cond),
+    "while_loop": _traces(while_loop),
+    "one_compilation": _one_compilation,
     "donation": _donation,
+}
+RULES: dict[str, OptimizerRule] = {
+    "init": _init,
+    "state_types": _keeps_types(lambda drift: drift.where == "state"),
+    "update_types": _keeps_types(lambda drift: drift.where == "updates"),
+    **_RULES_OF_ANY_STEP,
     "checkpoint": _checkpoint,
     "blind_to_x64": _blind_to_x64,
 }
-# An optimizer is a step that carries params and a state.
-_OF_ANY_STEP = "scan", "cond", "while_loop", "one_compilation", "donation"
-STEP_RULES = {"types": _traced(_types)} | {name: RULES[name] for name in _OF_ANY_STEP}
-STEP_RULES["one_compilation"] = _step_compiles_once
+STEP_RULES: dict[str, StepRule] = {
+    # Leaves that begin weakly are left to the loops, of which each has its own rule.
+    "types": _keeps_types(lambda drift: not drift.was_weak),
+    **_RULES_OF_ANY_STEP,
+}
+
+
+def failures_of(
+    checks: Mapping[str, Callable[[_T], None]], subject: _T
+) -> dict[str, Exception]:
+    """Returns the errors of the checks that fail on a subject, by name."""
+    failures = {}
+    for name, check in checks.items():
+        try:
+            check(subject)
+        except Exception as error:
+            failures[name] = error
+    return failures
+
+
+def _error_of_trace(trial: Trial | StepTrial) -> Exception | None:
+    """Returns the error of a step that does not trace at all."""
+    error = failures_of({"": _traces(run_once)}, trial).get("")
+    # Another tree breaks the rules for loops.
+    return None if isinstance(error, Fault) else error
 
 
 def broken(
@@ -352,22 +423,34 @@ def broken(
     inputs: Callable[[Configuration], UpdateInputs],
     rules: Iterable[str],
     configurations: Iterable[Configuration],
-) -> dict[str, list[tuple[Configuration, str]]]:
-    """The rules that an optimizer breaks, each with where and how."""
-    chosen = {rule: RULES[rule] for rule in rules}
-    found, refused, runs = {}, {}, False
+) -> dict[str, list[tuple[Configuration, Exception]]]:
+    """Returns the rules that an optimizer breaks, each with where and how."""
+    checks = {rule: RULES[rule] for rule in rules}
+    failures, refusals = {}, {}
+    was_accepted = False
     for configuration in configurations:
         with configuration.flags(), warnings.catch_warnings(action="ignore"):
             trial = Trial(make(), inputs(configuration))
-            where = refused if trial.is_refused else found
-            failures = failures_of(chosen, trial)
-        runs |= where is found
-        for rule, reason in failures.items():
-            where.setdefault(rule, []).append((configuration, reason))
-    return found if runs else refused
+            is_refused = _is_refused(trial)
+            errors = failures_of(checks, trial)
+        was_accepted = was_accepted or not is_refused
+        for rule, error in errors.items():
+            places = (refusals if is_refused else failures).setdefault(rule, [])
+            places.append((configuration, error))
+    # A policy that goes with no configuration breaks the rules.
+    return failures if was_accepted else refusals
 
 
-def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, str]:
-    """The rules that a step breaks, each with how; "traces" alone if the step raises."""
-    chosen = {rule: STEP_RULES[rule] for rule in rules}
-    return failures_of({"traces": _traced(_runs)}, trial) or failures_of(chosen, trial)
+def _is_refused(trial: Trial) -> bool:
+    """Returns whether a guard's policy does not go with these flags and dtypes."""
+    if policy_of(trial.opt) == Policy():
+        return False
+    return isinstance(_error_of_trace(trial), Unavailable)
+
+
+def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, Exception]:
+    """Returns the rules that a step breaks with how; "traces" alone if the step raises."""
+    error = _error_of_trace(trial)
+    if error is not None:
+        return {"traces": error}
+    return failures_of({rule: STEP_RULES[rule] for rule in rules}, trial)

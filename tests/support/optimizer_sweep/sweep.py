@@ -87,13 +87,12 @@ def _keeps_types(subject: OptimizerSubject, update: Function, before: State) -> 
     checks.same_types("state", before, after)
     named, gradients = by_path(params), by_path(subject.grads)
     asked = functools.partial(dtype_of_update, policy_of(subject.opt).updates_dtype)
-    checks.raise_first(
-        f"updates{path_text(path)}: {traced_type(update)} for a {traced_type(param)} param"
-        for path, update in by_path(updates).items()
-        for param in [named[path]]
-        if dtype_of(param + update) != dtype_of(param)
-        and dtype_of(update) != asked(dtype_of(param), dtype_of(gradients.get(path)))
-    )
+    for path, new in by_path(updates).items():
+        param, dtype = named[path], dtype_of(new)
+        is_asked = dtype == asked(dtype_of(param), dtype_of(gradients.get(path)))
+        if dtype_of(param + new) != dtype_of(param) and not is_asked:
+            types = f"{traced_type(new)} for a {traced_type(param)} param"
+            raise checks.Fault(f"updates{path_text(path)}: {types}")
 
 
 def multi_steps(subject: OptimizerSubject) -> None:
@@ -164,7 +163,9 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
         except Exception as traced:
             failures.update(dict.fromkeys(("init", *CHECKS), f"init: {one_line(traced)}"))
             return
-        failures.update(checks.failures_of(chosen, subject))
+        for name, raised in checks.failures_of(chosen, subject).items():
+            where = skipped if isinstance(raised, Skip) else failures
+            where[name] = str(raised) if isinstance(raised, Skip) else one_line(raised)
 
     with configuration.flags(), warnings.catch_warnings(action="ignore"):
         inputs = _inputs(entry, configuration)
@@ -173,8 +174,6 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
         # As `eqx.filter_eval_shape`, in half the time.
         arrays, functions = eqx.partition(inputs, eqx.is_array)
         jax.eval_shape(lambda arrays: run_checks(eqx.combine(arrays, functions)), arrays)
-    for name in [name for name in failures if failures[name].startswith("Skip: ")]:
-        skipped[name] = failures.pop(name).removeprefix("Skip: ")
     return outcome
 
 

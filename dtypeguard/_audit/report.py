@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._leaves.cast_text import rounding
 from .._leaves.groups import of_holders
-from .._leaves.table import FEW, arrows, causes, columns, shown_fields
+from .._leaves.table import FEW, arrows, columns, group_by_cause, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
@@ -224,7 +224,7 @@ class AuditReport:
 
     def __str__(self) -> str:
         lines = [] if self.error is None else self.error.lines()
-        groups = causes(self.drifts, _cause)
+        groups = group_by_cause(self.drifts, _cause)
         lines += columns(self._rows_of_causes(groups.listed))
         lines += groups.rest()
         text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]

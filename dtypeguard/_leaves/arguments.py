@@ -4,24 +4,14 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 from jax import tree_util
 
 from .dtypes import dtype_of, kind
-from .key_path import by_path, key_paths, path_text
-from .leaf_change import leaf_changes, tree_changes
+from .key_path import by_path, path_text
 from .leaf_type import describe
-from .table import Table
-from .types import Function, Leaf, Params, PyTree, State, Updates
-
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-
-
-def is_finite(number: float) -> bool:
-    """Returns whether a number is finite in float32, in which optimizers compute."""
-    return abs(number) <= _LARGEST_FLOAT32
+from .types import Function, Leaf, PyTree
 
 
 def check_number(
@@ -39,49 +29,6 @@ def check_number(
     number = value if isinstance(value, int) else float(value)
     if not is_allowed(number):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
-
-
-def check_rate(
-    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = is_finite
-) -> None:
-    """Checks that a learning rate is a scalar number or a schedule."""
-    if not callable(value):
-        remedy = "write a number, such as 1e-3, or a function of the number of updates"
-        check_number(owner, "learning_rate", value, is_allowed, remedy)
-
-
-def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
-    """Checks that a state has the fields of its type: arguments may be out of order."""
-    if not all(hasattr(state, name) for name in state_type._fields):
-        raise TypeError(
-            f"{owner} got a state of type {type(state).__name__}, not "
-            f"{state_type.__name__}. Write update(updates, state, params), with the state "
-            f"of {init} or of the update before."
-        )
-
-
-def check_grads(owner: str, updates: Updates, params: Params) -> None:
-    """Checks that gradients that are not None have the tree and shapes of the params."""
-    try:
-        grads = tree_util.tree_structure(params).flatten_up_to(updates)
-        is_same_tree = not any(is_subtree(grad) for grad in grads)
-    except ValueError:
-        grads = []
-        is_same_tree = False
-    if not is_same_tree:
-        changes = tree_changes("updates", params, updates, "give one for each param")
-        headline = f"{owner} got updates in another tree than the params:"
-        raise ValueError(str(Table(headline, changes)))
-    leaves = tree_util.tree_leaves(params)
-    remedies = []
-    for param, grad in zip(leaves, grads):
-        is_reshaped = grad is not None and np.shape(grad) != np.shape(param)
-        remedies.append("give it in that shape" if is_reshaped else "")
-    if any(remedies):
-        paths = key_paths(params, "updates")
-        changes = leaf_changes(paths, leaves, grads, remedies)
-        headline = f"{owner} got updates in other shapes than the params:"
-        raise ValueError(str(Table(headline, changes)))
 
 
 def is_subtree(value: PyTree) -> bool:

@@ -18,7 +18,7 @@ HAS_X64_SCOPE = _JAX >= (0, 7)
 
 
 def _promotion_error() -> type[Exception]:
-    """The error that JAX raises for a missing promotion: now `TypePromotionError`."""
+    """Returns the error that JAX raises for a missing promotion: `TypePromotionError`."""
     try:
         with jax.numpy_dtype_promotion("strict"):
             jnp.promote_types("bfloat16", "float32")
@@ -36,12 +36,12 @@ Ref = getattr(jax, "Ref", ())
 
 
 def x64_enabled() -> bool:
-    """Whether `jax_enable_x64` is on, in this thread and context."""
+    """Returns whether `jax_enable_x64` is on, in this thread and context."""
     return bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
 
 
 def set_x64(enabled: bool | None) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is `enabled`, for this thread; None: as it is."""
+    """Returns a context with `jax_enable_x64` on or off; for None, as it is."""
     if enabled is None:
         return contextlib.nullcontext()
     if hasattr(jax, "enable_x64"):
@@ -51,9 +51,9 @@ def set_x64(enabled: bool | None) -> contextlib.AbstractContextManager[None]:
     return experimental.enable_x64(enabled)  # pyright: ignore[reportAttributeAccessIssue]: gone since JAX 0.8
 
 
-def add_x64(asked: bool) -> contextlib.AbstractContextManager[None]:
-    """A context in which `jax_enable_x64` is on if it is asked for, else as it is."""
-    return set_x64(True) if asked else contextlib.nullcontext()
+def add_x64(is_needed: bool) -> contextlib.AbstractContextManager[None]:
+    """Returns a context with `jax_enable_x64` on if it is needed, else as it is."""
+    return set_x64(True if is_needed else None)
 
 
 # What all but guards, optimizers, restore, accumulation and `check_contract` need:
@@ -77,13 +77,13 @@ HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)
 
 
 def has_float64() -> bool:
-    """Whether JAX now makes a float64 array if a program names that dtype."""
+    """Returns whether JAX now makes a float64 array for a program that names the dtype."""
     return x64_enabled() or _explicit_x64() == "allow"
 
 
 @contextlib.contextmanager
 def set_explicit_x64(mode: str) -> Iterator[None]:
-    """A context, of the whole process, for named 64-bit dtypes with x64 off."""
+    """Sets what named 64-bit dtypes do with x64 off, in the whole process, for a while."""
     before = _explicit_x64()
     if mode == before:
         yield
@@ -96,7 +96,9 @@ def set_explicit_x64(mode: str) -> Iterator[None]:
 
 
 def _explicit_x64() -> str:
-    return getattr(jax.config, _EXPLICIT_X64).name.lower() if HAS_EXPLICIT_X64 else "warn"
+    if not HAS_EXPLICIT_X64:
+        return "warn"
+    return getattr(jax.config, _EXPLICIT_X64).name.lower()
 
 
 # Whether `jax.device_put` has `may_alias=False`, which copies an array.
@@ -104,12 +106,13 @@ CAN_COPY = _JAX >= (0, 5)
 
 
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
-    """`lax.optimization_barrier` for each leaf; nothing in releases without its rules.
+    """Puts a `lax.optimization_barrier` at each leaf, in releases that have its rules.
 
     JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
     leaf would vary over the shard_map axes of all others.
     """
-    if ((0, 6) if derivative else (0, 5)) > _JAX:
+    first_release = (0, 6) if derivative else (0, 5)
+    if first_release > _JAX:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 
@@ -118,7 +121,7 @@ _TRACES = itertools.count()
 
 
 def traced_anew() -> contextlib.AbstractContextManager[object]:
-    """A context in which JAX uses no trace of a jitted function that it kept."""
+    """Returns a context in which JAX traces jitted functions again."""
     from jax.experimental.xla_metadata import set_xla_metadata  # since JAX 0.5
 
     return set_xla_metadata(dtypeguard=str(next(_TRACES)))
@@ -129,7 +132,7 @@ Primitive = type(lax.neg_p)
 
 
 def as_function(jaxpr: Jaxpr) -> Function:
-    """A closed jaxpr as a function of its inputs, that returns a list."""
+    """Returns a closed jaxpr as a function from its inputs to a list."""
     from jax.extend.core import jaxpr_as_fun  # which JAX 0.4.25 does not have
 
     return jaxpr_as_fun(jaxpr)

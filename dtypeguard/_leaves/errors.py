@@ -10,7 +10,7 @@ from .types import public
 
 
 class Row(NamedTuple):
-    """One leaf of a report: its path, what it was, what it is now, what to write."""
+    """The texts of a leaf in a report: its path, both types, and what to write."""
 
     path: str
     before: str

@@ -16,21 +16,25 @@ class ForeignNames(frozenset[str]):
     releases: dict[str, str]
 
     def __new__(cls, text: str):
-        parts = [each.partition("@") for each in text.split()]
-        names = super().__new__(cls, (name for name, *_ in parts))
-        names.releases = {name: releases for name, _, releases in parts if releases}
+        names_by_release = [word.partition("@") for word in text.split()]
+        names = super().__new__(cls, [name for name, _, _ in names_by_release])
+        names.releases = {}
+        for name, _, releases in names_by_release:
+            if releases:
+                names.releases[name] = releases
         return names
 
     def are_in(self, text: str) -> bool:
-        """Whether one of the names is a part of another name."""
+        """Returns whether one of the names is a part of another name."""
         return any(name in text for name in self)
 
     def codes(self) -> Iterator[CodeType]:
-        """The code of functions, `module:name`, as far as their modules are imported."""
-        for module, _, name in (each.partition(":") for each in self):
-            code = getattr(getattr(sys.modules.get(module), name, None), "__code__", None)
-            if code is not None:
-                yield code
+        """Yields the code of functions, `module:name`, whose modules are imported."""
+        for word in self:
+            module, _, name = word.partition(":")
+            function = getattr(sys.modules.get(module), name, None)
+            if hasattr(function, "__code__"):
+                yield function.__code__
 
 
 # Those whose files are of a package however they came to be on the path.

@@ -1,7 +1,8 @@
 """Paths of leaves: JAX's tuples of keys until they are printed."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jax import tree_util
 
@@ -44,12 +45,7 @@ def path_texts(tree: PyTree, name: str = "") -> list[str]:
     return [path_text(path) for path in key_paths(tree, name)]
 
 
-def tree_name(path: KeyPath) -> str:
-    """Returns the name of the tree that a path leads into; empty if it has none."""
-    return path[0].name if path and isinstance(path[0], TreeName) else ""
-
-
-def key_value(key: Key) -> Hashable:
+def key_value(key: Key) -> Any:
     """Returns the name, the key or the index that a key of JAX holds."""
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
@@ -73,7 +69,7 @@ def _key_pattern(key: Key) -> str:
 def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
     """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`."""
     depth = _common_depth(paths)
-    holders = []
+    holders: list[str] = []
     for path in paths:
         holder = path_text(path[: depth + 1])
         if holder not in holders:
@@ -81,7 +77,7 @@ def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
     if len(holders) > most:
         holders = [path_text(paths[0][:depth])]
     names = joined(holders)
-    return f"{len(paths)} leaves of {names}" if names else f"{len(paths)} leaves"
+    return f"{len(paths)} leaves" + (f" of {names}" if names else "")
 
 
 def _common_depth(paths: Sequence[KeyPath]) -> int:

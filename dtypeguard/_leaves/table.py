@@ -14,9 +14,8 @@ _T = TypeVar("_T")
 
 # Leaves of one cause that have a row each.
 FEW = 3
-# Causes that a message lists.
+# Causes that a message lists: with their leaves they fit on a screen.
 CAUSES = 5
-_MOST_ROWS = FEW * CAUSES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,44 +34,54 @@ class Table:
         return tuple(change.row() for change in self.changes)
 
     def __str__(self) -> str:
-        rows = []
+        most_rows = FEW * CAUSES
+        rows: list[Row] = []
         for group in grouped(self.changes, _kind_of_change):
-            is_listed = len(group) <= FEW and len(self.changes) <= _MOST_ROWS
+            # Many leaves of few kinds are told by kind alone, so that every kind is told.
+            is_listed = len(group) <= FEW and len(self.changes) <= most_rows
             if is_listed or len(group) == 1:
                 rows.extend(change.row() for change in group)
             else:
                 rows.append(_common_row(group))
-        listed = rows[:_MOST_ROWS]
-        texts = arrows([(row.before, row.after) for row in listed])
-        lines = columns([(row.path, text, row.remedy) for row, text in zip(listed, texts)])
+        listed = rows[:most_rows]
+        types = arrows([(row.before, row.after) for row in listed])
+        paths = [row.path for row in listed]
+        remedies = [row.remedy for row in listed]
+        lines = columns(list(zip(paths, types, remedies)))
         lines += and_more(len(rows) - len(listed), "kind")
         return "\n".join([self.headline, *(f"  {line}" for line in lines)])
 
 
 def _kind_of_change(change: LeafChange) -> Hashable:
-    before = _text_without_shape(change.before)
-    after = _text_without_shape(change.after)
-    return before, after, change.remedy, path_pattern(change.path)
+    return (
+        _text_without_shape(change.before),
+        _text_without_shape(change.after),
+        change.remedy,
+        path_pattern(change.path),
+    )
 
 
 def _common_row(changes: Sequence[LeafChange]) -> Row:
     """Returns one row for changes that share dtypes, remedy and pattern of path."""
     first = changes[0]
-    path = f"{len(changes)} leaves {path_pattern(first.path)}"
-    if all(x.before == first.before and x.after == first.after for x in changes):
-        return first.row()._replace(path=path)
-    before = _text_without_shape(first.before)
-    return Row(path, before, _text_without_shape(first.after), first.remedy)
+    types = {(change.before, change.after) for change in changes}
+    if len(types) == 1:
+        row = first.row()
+    else:
+        before = _text_without_shape(first.before)
+        after = _text_without_shape(first.after)
+        row = Row("", before, after, first.remedy)
+    return row._replace(path=f"{len(changes)} leaves {path_pattern(first.path)}")
 
 
 def _text_without_shape(described: LeafType | str | None) -> str:
     if isinstance(described, LeafType):
-        return f"{described.dtype},weak" if described.weak else str(described.dtype)
+        return described.without_shape
     return described or ABSENT
 
 
 @dataclasses.dataclass(frozen=True)
-class Causes(Generic[_T]):
+class CauseGroups(Generic[_T]):
     """Items in groups of one cause, of which a message lists the first.
 
     Attributes:
@@ -86,19 +95,20 @@ class Causes(Generic[_T]):
     @property
     def is_cut(self) -> bool:
         """Whether a message leaves out a group, or leaves of a group."""
-        return self.count > len(self.listed) or any(len(x) > FEW for x in self.listed)
+        has_many = any(len(group) > FEW for group in self.listed)
+        return has_many or self.count > len(self.listed)
 
     def rest(self) -> list[str]:
         """Returns the last line: `and 3 more causes`; nothing if all are listed."""
         return and_more(self.count - len(self.listed))
 
 
-def causes(
+def group_by_cause(
     items: Iterable[_T], key: Callable[[_T], Hashable], is_whole: bool = False
-) -> Causes[_T]:
+) -> CauseGroups[_T]:
     """Returns the items in groups with equal keys, the first five unless all are asked."""
     groups = grouped(items, key)
-    return Causes(groups if is_whole else groups[:CAUSES], len(groups))
+    return CauseGroups(groups if is_whole else groups[:CAUSES], len(groups))
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
@@ -114,24 +124,28 @@ def count(items: Sequence[object]) -> str:
     return "1 leaf" if len(items) == 1 else f"{len(items)} leaves"
 
 
-def and_more(count: int, noun: str = "cause") -> list[str]:
+def and_more(number: int, noun: str = "cause") -> list[str]:
     """Returns the line `and 3 more causes`; nothing for none."""
-    if count == 0:
+    if number == 0:
         return []
-    return [f"and {count} more {noun}" + ("s" if count > 1 else "")]
+    return [f"and 1 more {noun}" if number == 1 else f"and {number} more {noun}s"]
 
 
 def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
     """Returns `before -> after` for each, with the arrows below each other."""
-    width = max((len(before) for before, _ in changes), default=0)
-    return [f"{before:<{width}} -> {after}" for before, after in changes]
+    befores = _padded([before for before, _ in changes])
+    return [f"{before} -> {after}" for before, (_, after) in zip(befores, changes)]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as lines with their columns aligned; empty columns are left out."""
-    filled = [column for column in zip(*rows) if any(column)]
-    widths = [max(map(len, column)) for column in filled]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*filled)]
+    padded = [_padded(column) for column in zip(*rows) if any(column)]
+    return ["  ".join(cells).rstrip() for cells in zip(*padded)]
+
+
+def _padded(cells: Sequence[str]) -> list[str]:
+    width = max((len(cell) for cell in cells), default=0)
+    return [cell.ljust(width) for cell in cells]
 
 
 def percent(share: float) -> str:

@@ -1,21 +1,24 @@
 """What the corrected optimizers ask of params, gradients, state and learning rate."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
+import numpy as np
 import optax
 from jax import tree_util
 
 from .._guard.x64 import call_with_x64_of_inputs
-from .._leaves.arguments import (
-    check_grads,
-    check_leaves,
-    check_number,
-    check_state,
-    is_finite,
-)
+from .._leaves.arguments import check_leaves, check_number, is_subtree
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind
-from .._leaves.types import DType, Function, Leaf, Params, State
+from .._leaves.key_path import key_paths
+from .._leaves.leaf_change import leaf_changes, tree_changes
+from .._leaves.table import Table
+from .._leaves.types import DType, Function, Leaf, Params, State, Updates
 from .._source.warn import warn_caller
 from .arithmetic import Scalar
+
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def checked_update(name: str, state_type: type[State], step: Function) -> Function:
@@ -64,3 +67,51 @@ def rate_at(
     remedy = "return a number, such as 1e-3"
     check_number(name, "learning_rate(count)", rate, is_finite, remedy)
     return cast(rate, dtype)
+
+
+def is_finite(number: float) -> bool:
+    """Returns whether a number is finite in float32, in which optimizers compute."""
+    return abs(number) <= _LARGEST_FLOAT32
+
+
+def check_rate(
+    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = is_finite
+) -> None:
+    """Checks that a learning rate is a scalar number or a schedule."""
+    if not callable(value):
+        remedy = "write a number, such as 1e-3, or a function of the number of updates"
+        check_number(owner, "learning_rate", value, is_allowed, remedy)
+
+
+def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
+    """Checks that a state has the fields of its type: arguments may be out of order."""
+    if not all(hasattr(state, name) for name in state_type._fields):
+        raise TypeError(
+            f"{owner} got a state of type {type(state).__name__}, not "
+            f"{state_type.__name__}. Write update(updates, state, params), with the state "
+            f"of {init} or of the update before."
+        )
+
+
+def check_grads(owner: str, updates: Updates, params: Params) -> None:
+    """Checks that gradients that are not None have the tree and shapes of the params."""
+    try:
+        grads = tree_util.tree_structure(params).flatten_up_to(updates)
+        is_same_tree = not any(is_subtree(grad) for grad in grads)
+    except ValueError:
+        grads = []
+        is_same_tree = False
+    if not is_same_tree:
+        changes = tree_changes("updates", params, updates, "give one for each param")
+        headline = f"{owner} got updates in another tree than the params:"
+        raise ValueError(str(Table(headline, changes)))
+    leaves = tree_util.tree_leaves(params)
+    remedies = []
+    for param, grad in zip(leaves, grads):
+        is_reshaped = grad is not None and np.shape(grad) != np.shape(param)
+        remedies.append("give it in that shape" if is_reshaped else "")
+    if any(remedies):
+        paths = key_paths(params, "updates")
+        changes = leaf_changes(paths, leaves, grads, remedies)
+        headline = f"{owner} got updates in other shapes than the params:"
+        raise ValueError(str(Table(headline, changes)))

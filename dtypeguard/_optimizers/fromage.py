@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax, tree_util
 
-from .._leaves.arguments import check_number, check_rate, is_finite
+from .._leaves.arguments import check_number
 from .._leaves.dtypes import cast
 from .._leaves.types import Params, public
 from .arithmetic import Scalar, at_least_float32, increment, scaled_norm
-from .checked import checked_update, rate_at, real_params
+from .checked import check_rate, checked_update, is_finite, rate_at, real_params
 
 
 @public

@@ -11,13 +11,14 @@ from jax import tree_util
 
 from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy, storable
-from .._leaves.arguments import check_grads, check_number, check_state, shown
+from .._leaves.arguments import check_number, shown
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
 from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
+from .checked import check_grads, check_state
 from .emit import emit_if
 
 _ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]

@@ -18,7 +18,7 @@ import optax
 from jax import lax, tree_util
 from jax.core import Tracer
 
-from .._leaves.arguments import check_leaves, check_number, check_rate, is_finite, shown
+from .._leaves.arguments import check_leaves, check_number, shown
 from .._leaves.dtypes import cast, dtype_of, kind
 from .._leaves.types import Leaf, Params, PyTree, PyTreeDef, public
 from .arithmetic import (
@@ -29,7 +29,7 @@ from .arithmetic import (
     rounded_step,
     sqrt,
 )
-from .checked import checked_update, rate_at, real_params
+from .checked import check_rate, checked_update, is_finite, rate_at, real_params
 from .moments import Moments, only_summed, read_moments, units_for, write_moments
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.

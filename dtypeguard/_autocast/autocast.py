@@ -13,7 +13,9 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
+from .._program.aligned import OtherTraces
 from .calls import WholeCall
+from .decide import may_ask
 from .emit import Emitter, cast
 from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
@@ -133,7 +135,10 @@ class _Autocast:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = call.traced()
-            made, _ = self._emitter.emit(jaxpr, call.arrays)
+            others = OtherTraces()
+            if may_ask(jaxpr):
+                others = OtherTraces(sibling=call.beside_sibling(jaxpr))
+            made, _ = self._emitter.emit(jaxpr, call.arrays, others=others)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
         return call.returned(returned, settled)

@@ -18,6 +18,7 @@ from .._carry.modules import (
 )
 from .._carry.split import SplitTree
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTree
+from .._program.aligned import Alignment, beside_trace, sibling_dtypes
 
 # A Python number may decide what is traced.
 _NUMBERS = (bool, int, float, complex)
@@ -53,6 +54,15 @@ class WholeCall:
             return results
 
         return jax.make_jaxpr(function)(self.arrays), made[0]
+
+    def beside_sibling(self, program: Jaxpr) -> Alignment | None:
+        """The call as traced beside its trace of arrays in other dtypes."""
+
+        def function(*arrays):
+            results, _ = self._run(arrays)
+            return results
+
+        return beside_trace(program, function, self.arrays, sibling_dtypes(self.arrays))
 
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], "Returned"]:
         """Calls the function with other arrays: the arrays that come back, and the rest."""

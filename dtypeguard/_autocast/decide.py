@@ -14,14 +14,14 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, DType, Equation, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._lines.equations import Written
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.nodes import Block, Node, has_no_wide_form
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._program.graph import PRODUCTS as OF_PRODUCTS, loop_parts
+from .._program.graph import PRODUCTS as OF_PRODUCTS, jaxprs_in, loop_parts, open_jaxpr
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 
@@ -64,6 +64,22 @@ class ValueType(NamedTuple):
 
 
 Types = list[ValueType]
+
+
+def may_ask(jaxpr: Jaxpr) -> bool:
+    """Whether a program may ask for a dtype, which its other traces tell.
+
+    Where a product does, it has the same result type as one that asks for nothing.
+    """
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if eqn.primitive.name in OF_PRODUCTS and is_float(eqn.outvars[0].aval):
+            return True
+        is_cast = eqn.primitive.name == "convert_element_type"
+        if is_cast and is_float(eqn.invars[0].aval) and is_float(eqn.outvars[0].aval):
+            return True
+        if any(map(may_ask, jaxprs_in(eqn.params))):
+            return True
+    return False
 
 
 def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
@@ -277,6 +293,8 @@ class ByPlan(Propagation[ValueType]):
         (value,) = values
         (made,) = self._written(node, values)
         is_kept = is_asked and is_narrower(before, after)
+        if is_kept and node.follows is None:
+            self._keep(node, "by a cast that may be asked for")
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
         value = value._replace(dtype=made.dtype, is_kept=False)
         return _marked([value], is_kept=is_kept)
@@ -287,11 +305,15 @@ class ByPlan(Propagation[ValueType]):
         dtype = self._dtype_for(node, values)
         if dtype is None:
             return [ValueType(x.dtype) for x in self._written(node, values)]
-        text = key_of_line(node.stack).expression or ""
+        result = node.eqn.outvars[0].aval.dtype
+        # A product of narrow operands has a wide result where it asks for that.
+        is_asked = node.asks_for_result or any(
+            is_narrower(dtype_of(var.aval), result) for var in node.eqn.invars[:2]
+        )
         # A gradient may be added up over devices.
-        is_wide = node.is_backward or "preferred_element_type" in text
-        is_wide = is_wide and is_narrower(dtype, FLOAT32)
-        result = node.eqn.outvars[0].aval.dtype if is_wide else None
+        is_wide = node.is_backward or is_asked
+        if not (is_wide and is_narrower(dtype, FLOAT32)):
+            result = None
         return self._in(dtype, node, values, result)
 
 

@@ -34,6 +34,7 @@ from .._numbers.nodes import (
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
+from .._program.aligned import OtherTraces
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .decide import (
     CALLS,
@@ -56,6 +57,7 @@ _CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST = 2000
 _OWN = Formats(FLOAT32)
+_ALONE = OtherTraces()
 
 
 @contextlib.contextmanager
@@ -89,13 +91,14 @@ class Emitter:
         arrays: Sequence[Leaf],
         known: Sequence[ValueType] = (),
         around: PlanEntry | None = None,
+        others: OtherTraces = _ALONE,
     ) -> tuple[list[Leaf], Types]:
         """The results of a closed jaxpr, and what is known of them.
 
         Of the first arguments something is known. Of a rule, the entry of its function is
         that of lines without one.
         """
-        program = NumericProgram(jaxpr, _OWN, None, is_measured=False)
+        program = NumericProgram(jaxpr, _OWN, others, is_measured=False)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
         made = rules.block(program.block, [*known, *others])
@@ -280,8 +283,8 @@ Emission.rules = {
 }
 
 
-def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
-    """The closed jaxpr that `autocast` makes of one by a plan.
+def narrowed(jaxpr: Jaxpr, plan: Plan, others: OtherTraces) -> Jaxpr:
+    """The closed jaxpr that `autocast` makes of one, beside its other traces, by a plan.
 
     Raises:
         ValueError: if an entry of the plan matches nothing in it.
@@ -289,7 +292,8 @@ def narrowed(jaxpr: Jaxpr, plan: Plan) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        pairs = zip(emitter.emit(jaxpr, arrays)[0], jaxpr.out_avals)
+        made, _ = emitter.emit(jaxpr, arrays, others=others)
+        pairs = zip(made, jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)

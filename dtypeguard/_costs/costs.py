@@ -12,7 +12,7 @@ import numpy as np
 from .._carry.places import Names
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation as JaxEquation, Function
-from .._lines.blame import blame, nearest_input
+from .._lines.blame import blame
 from .._lines.equations import Written
 from .._lines.why import line_of
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, manual_axes
@@ -212,11 +212,7 @@ class _Causes:
     def _causes(self, value: int, product: Equation) -> Iterator[LineCost]:
         graph = self._graph
         found = blame(graph, value, self._matches, self._leaves)
-        root, operand = found.cause or found.promotion, found.operand
-        if root is not None and Written(root.stack).is_following:  # the dtype of another
-            operand = nearest_input(graph, value, self._matches)
-            if operand is None:  # which is an operand of the product itself
-                return
+        operand = found.operand
         origin, cause = line_of(found.promotion), line_of(found.cause)
         if operand in graph.inputs:
             path = [*self._inputs][graph.inputs.index(operand)]

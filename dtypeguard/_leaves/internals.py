@@ -55,10 +55,6 @@ COMPILING = ForeignNames("cache_miss")
 UPDATES = ForeignNames("update update_fn")
 # Functions that add updates to params.
 ADDING = ForeignNames("optax:apply_updates equinox:apply_updates")
-# Functions of Flax that cast values to a common dtype.
-COMMON_DTYPE = ForeignNames(
-    "flax.linen.dtypes:promote_dtype@flax>=0.12 flax.nnx.nn.dtypes:promote_dtype@flax>=0.12"
-)
 # How the names of the modules of loops begin.
 LOOPS_OF_JAX = "jax._src.lax.control_flow"
 LOOPS_OF_EQUINOX = "equinox.internal._loop"

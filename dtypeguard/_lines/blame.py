@@ -187,7 +187,7 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         value = walked[promoted - 1]
         equation = graph.made_by[value]
         partners = region.partners(value, walked[:promoted])
-        if not partners or Written(equation.stack).is_asked:
+        if not partners or Written(equation.stack).is_explicit:
             return Blame(equation)
         return region.root(partners)._replace(promotion=equation)
     known.update(walked)
@@ -195,12 +195,6 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
     made = next((graph.made_by[value] for value in walked if value in graph.made_by), None)
     root = region.root([output])
     return root._replace(promotion=made, cause=None if root.cause is made else root.cause)
-
-
-def nearest_input(graph: Graph, output: int, matches: Matches) -> int | None:
-    """The input nearest to an output of all through which that has a property."""
-    region = region_of(graph, matches)
-    return next((value for value in region.walk(output) if value < len(graph.inputs)), None)
 
 
 def region_of(graph: Graph, matches: Matches) -> Region:

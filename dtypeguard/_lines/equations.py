@@ -1,6 +1,5 @@
 """What the source says of an equation: its line, its calls, what they ask for."""
 
-import ast
 import inspect
 import itertools
 from collections.abc import Iterator, Sequence
@@ -8,10 +7,8 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from .._leaves.casts import Cast
-from .._leaves.dtypes import bits
 from .._leaves.internals import (
     CASTS,
-    COMMON_DTYPE,
     PROMOTING,
     REPEATED,
     REPEATING,
@@ -20,7 +17,6 @@ from .._leaves.internals import (
 from .._leaves.types import Equation
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, origin_of_frames
-from .._source.syntax import CASTING, assigned_value, expression
 from .tracebacks import (
     Chain,
     calls_by_jaxpr,
@@ -93,24 +89,6 @@ class Written:
         return is_cast and not any(map(PROMOTING.are_in, called))
 
     @property
-    def is_asked(self) -> bool:
-        """Whether the user asked for this dtype, whatever dtype other values have."""
-        return self.is_explicit and not self.is_following
-
-    @property
-    def is_following(self) -> bool:
-        """Whether a cast takes the dtype of another value, as `x.astype(y.dtype)` does."""
-        if self.is_of_ours:
-            return False
-        if self._is_to_common_dtype:
-            equation = self._stack[0]
-            given, made = (x[0].aval.dtype for x in (equation.invars, equation.outvars))
-            # What is common to values is not narrower; to the same dtype it is asked for.
-            return bits(given) < bits(made)
-        written = ((expression(*x), x[0].co_filename) for x in self.calls[:1])
-        return any(isinstance(x, ast.Call) and _follows(x, file) for x, file in written)
-
-    @property
     def is_backward(self) -> bool:
         """Whether it belongs to the backward pass of a gradient.
 
@@ -144,33 +122,6 @@ class Written:
     def _inside_own(self) -> Iterator[Frame]:
         """Those of the equation itself."""
         return until_users(frames_of(self._stack[:1]))
-
-    @property
-    def _is_to_common_dtype(self) -> bool:
-        calls = self.calls[:2]  # a function, and the one that it may be written in
-        return any(code is known for code, _ in calls for known in COMMON_DTYPE.codes())
-
-
-def _follows(call: ast.Call, file: str) -> bool:
-    """Whether a call is `x.astype(y.dtype)`, or `asarray(x, dtype)` with such a dtype."""
-    if _last_name(call.func) not in CASTING:
-        return False
-    for given in (*call.args, *(each.value for each in call.keywords)):
-        if isinstance(given, ast.Name):  # what was assigned to it, if that is certain
-            given = assigned_value(file, given.id, call.lineno)
-        if isinstance(given, ast.Attribute) and given.attr == "dtype":
-            return True
-        if isinstance(given, ast.Call) and _last_name(given.func) in _OF_VALUES:
-            return True
-    return False
-
-
-# Functions of JAX and Flax that return the dtype that arrays have in common.
-_OF_VALUES = ("result_type", "promote_types", "canonicalize_dtype")
-
-
-def _last_name(node: ast.expr) -> str:
-    return ast.unparse(node).rpartition(".")[2]
 
 
 _JAX_RANDOM = inspect.unwrap(jax.random.normal).__code__.co_filename

@@ -46,6 +46,7 @@ class Node:
         ends: the operands that are cast to the dtype that they have, where width ends.
         follows: of a conversion, whether its target follows the dtypes of the arguments;
             None if it is not known.
+        asks_for_result: of a product, whether it asks for the dtype of its result.
         last: the variables that nothing after it uses.
     """
 
@@ -60,6 +61,7 @@ class Node:
         self.constants: list[float] = []
         self.ends: frozenset[int] = frozenset()
         self.follows: bool | None = None
+        self.asks_for_result = False
         self.last: list[Any] = []
 
     # Plans ask for these again and again.

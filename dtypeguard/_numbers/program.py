@@ -8,7 +8,7 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._lines.equations import Written
-from .._program.aligned import Alignment
+from .._program.aligned import OtherTraces
 from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
@@ -47,7 +47,7 @@ class NumericProgram:
     Args:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
-        aligned: it beside another trace of the function, if there is one.
+        others: it beside other traces of the function, as far as there are any.
         is_measured: whether its lines, and what it rounds, are to be known. To emit it
             needs neither.
         is_judged: whether it is compared with a reference, which has the eps of its dtype.
@@ -57,7 +57,7 @@ class NumericProgram:
         self,
         jaxpr: Jaxpr,
         formats: Formats,
-        aligned: Alignment | None,
+        others: OtherTraces,
         is_measured: bool = True,
         is_judged: bool = False,
     ):
@@ -71,7 +71,7 @@ class NumericProgram:
             line = self.lines[self.lines.number_of(())]
             dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
             line.dtypes |= {str(y) for x in dtypes if (y := formats.written(x)) != x}
-        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, aligned)
+        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, others)
         self.size = self._count(self.block, 0)
         if is_measured:
             for node in self.block.all_nodes():
@@ -92,7 +92,7 @@ class NumericProgram:
         outer: Stack,
         is_fixed: bool,
         scalars: dict[int, float],
-        aligned: Alignment | None,
+        others: OtherTraces,
     ) -> Block:
         """A block.
 
@@ -101,7 +101,7 @@ class NumericProgram:
             outer: the equations around it.
             is_fixed: whether no line rounds its arguments.
             scalars: the arguments that are Python numbers, by their place.
-            aligned: it beside its other trace.
+            others: it beside its other traces.
         """
         block = Block(jaxpr)
         consts = len(block.consts)
@@ -111,15 +111,15 @@ class NumericProgram:
         for eqn in open_jaxpr(jaxpr).eqns:
             if self._is_measured and eqn.primitive.name in primitives.DEBUG:
                 continue
-            node = self._node(eqn, (eqn, *outer), fixed, numbers, aligned)
+            node = self._node(eqn, (eqn, *outer), fixed, numbers, others)
             if node.rule == SAMPLE:
                 fixed.update(eqn.outvars)
             nodes.append(node)
         if self._is_measured:
             block.meant = meant_constants(
-                aligned, block.outputs, None, outer, self.formats, self._is_judged
+                others.wide, block.outputs, None, outer, self.formats, self._is_judged
             )
-        block.ends = ends_of_width(aligned, block.outputs, None)
+        block.ends = ends_of_width(others.wide, block.outputs, None)
         block.nodes = live(nodes, block.outputs)
         return block
 
@@ -129,7 +129,7 @@ class NumericProgram:
         stack: Stack,
         fixed: set[Any],
         numbers: dict[Any, float],
-        aligned: Alignment | None,
+        others: OtherTraces,
     ) -> Node:
         """The record of an equation."""
         if self._is_measured and has_reference(eqn):
@@ -140,7 +140,7 @@ class NumericProgram:
         meant: dict[int, np.ndarray] = {}
         if self._is_measured:
             meant = meant_constants(
-                aligned, eqn.invars, eqn, stack, self.formats, self._is_judged
+                others.wide, eqn.invars, eqn, stack, self.formats, self._is_judged
             )
         is_fixed = self._is_measured and all(
             hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
@@ -153,15 +153,17 @@ class NumericProgram:
         is_call = rule == CALL
         blocks: list[Block] = []
         for inner in jaxprs:
-            inside = None if aligned is None else aligned.inside(eqn, inner)
+            inside = others.inside(eqn, inner)
             arguments = scalars if is_call else {}
             blocks.append(
                 self._enter(inner, stack, is_fixed and is_call, arguments, inside)
             )
         node = Node(eqn, stack, rule, blocks)
         node.meant = meant
-        node.ends = ends_of_width(aligned, eqn.invars, eqn)
-        node.follows = None if aligned is None else aligned.follows(eqn)
+        node.ends = ends_of_width(others.wide, eqn.invars, eqn)
+        if others.sibling is not None:
+            node.follows = others.sibling.follows(eqn)
+            node.asks_for_result = others.sibling.asks_for_result(eqn)
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
             if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:

@@ -13,9 +13,9 @@ from .._carry.modules import gathered, spread
 from .._carry.split import SplitTree
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
-from .._leaves.dtypes import dtype_of, kind
+from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.aligned import WIDER, Alignment, traced_again
+from .._program.aligned import WIDER, OtherTraces, beside_trace, sibling_dtypes
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -37,15 +37,14 @@ class Traced(NamedTuple):
         program: its jaxpr.
         paths: of its floating outputs; if there are none, of ints and bools that floats
             may decide.
-        aligned: its equations beside those of the function of float32 arguments; None if
-            it does not trace with them, or does not run.
+        others: it beside its traces of other arguments, as far as they are asked for.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         outputs: the paths of all its outputs.
     """
 
     program: Jaxpr
     paths: list[str]
-    aligned: Alignment | None
+    others: OtherTraces
     has_float64: bool
     outputs: list[str]
 
@@ -102,9 +101,15 @@ class Subject:
             )
 
     def traced(
-        self, f: Function | None = None, arrays: Sequence[Leaf] | None = None
+        self,
+        f: Function | None = None,
+        arrays: Sequence[Leaf] | None = None,
+        is_planned: bool = False,
     ) -> Traced:
-        """The function, traced, or another one, of its arguments, or of other arrays."""
+        """The function, traced, or another one, of its arguments, or of other arrays.
+
+        For a plan, it is traced as `autocast` traces it as well.
+        """
         f, outputs = f or self.f, list[str]()
 
         def run(*arrays):
@@ -123,7 +128,7 @@ class Subject:
             return [leaf for _, leaf in made]
 
         arrays = arrays or self.given.arrays
-        aligned = None
+        wide = sibling = None
         with contextlib.ExitStack() as stack:
             if self._x64 is not None:
                 stack.enter_context(set_x64(self._x64))
@@ -139,18 +144,13 @@ class Subject:
             has_double = has_float64()
             paths_of_outputs = list(outputs)
             if self.has_values:
-                aligned = _aligned(run, arrays, program)
+                wide = sibling = beside_trace(program, run, arrays, WIDER)
+            if is_planned:
+                sibling = beside_trace(program, run, arrays, sibling_dtypes(arrays))
+        others = OtherTraces(wide, sibling)
         has_floats = any(map(is_inexact, avals_in(program)))
         paths = [paths_of_outputs[n] for n in measured(program.out_avals) if has_floats]
-        return Traced(program, paths, aligned, has_double, paths_of_outputs)
-
-
-def _aligned(run: Function, arrays: Sequence[Leaf], program: Jaxpr) -> Alignment | None:
-    """Returns a program beside that of float32 arguments."""
-    if not any(dtype_of(array) in WIDER for array in arrays):
-        return Alignment(program, program)
-    again = traced_again(run, arrays, WIDER)
-    return None if again is None else Alignment(program, again)
+        return Traced(program, paths, others, has_double, paths_of_outputs)
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

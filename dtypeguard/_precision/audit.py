@@ -144,7 +144,8 @@ def audit_call(
         check_options(products, wide, narrow)
         subject.check_values("matmul_precision", "round")
     show_status("tracing")
-    traced = subject.traced()
+    is_planned = tolerance is not None and narrow is not None
+    traced = subject.traced(is_planned=is_planned)
     if not traced.paths:
         raise TypeError(
             f"audit_precision got {shown(f)}, which returns no floating array, and nothing "

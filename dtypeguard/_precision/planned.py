@@ -84,7 +84,7 @@ def plannable(
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")
-    traced = subject.traced()
+    traced = subject.traced(is_planned=True)
     formats = formats_of(list(traced.avals), None, narrow)
     if not has_plan(formats):
         raise TypeError(
@@ -164,7 +164,9 @@ class Trials:
         With a loss scale, which is no part of the program, it runs equation by equation.
         """
         if plan.loss_scale is None:
-            function = jax.jit(as_function(narrowed(self.program.jaxpr, plan)))
+            others = self._prepared.traced.others
+            emitted = narrowed(self.program.jaxpr, plan, others)
+            function = jax.jit(as_function(emitted))
         else:
             function = self.eager(plan)
         widths, held_out = by_plan(self.program, plan), self._held_out

@@ -80,7 +80,7 @@ def prepare(
     show_status("compiling")
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-    measures = Measures(NumericProgram(program, formats, traced.aligned), arrays)
+    measures = Measures(NumericProgram(program, formats, traced.others), arrays)
     first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths)
     show_status("running it plainly")
     runs = Runs(measures, graph)

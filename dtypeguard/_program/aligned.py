@@ -5,6 +5,7 @@ argument's dtype has rounded, and a dtype that follows the arguments from one th
 source asks for.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,25 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
             return dict.fromkeys(floats, sibling)
     others = dict.fromkeys(floats, _BFLOAT16)
     return others | {_BFLOAT16: _FLOAT16}
+
+
+def beside_trace(
+    program: Jaxpr, function: Callable[..., Any], arrays: Sequence[Leaf], dtypes: Retype
+) -> "Alignment | None":
+    """Returns a traced function beside its trace of arrays in other dtypes.
+
+    None if it does not trace in these.
+
+    Args:
+        program: the function, traced as given.
+        function: the function.
+        arrays: what it is traced with.
+        dtypes: the dtypes of these, with those of the second trace.
+    """
+    if not any(dtype_of(array) in dtypes for array in arrays):
+        return Alignment(program, program)  # it would be the same
+    again = traced_again(function, arrays, dtypes)
+    return None if again is None else Alignment(program, again)
 
 
 def traced_again(
@@ -216,6 +236,25 @@ class Alignment:
         is_same = np.array_equal(value.astype(float), wide.astype(float), equal_nan=True)
         if not is_same:
             self._meant[use] = (value, wide)
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherTraces:
+    """A jaxpr beside other traces of the same function.
+
+    Attributes:
+        wide: beside that of float32 arguments, which tells constants as they were meant.
+        sibling: beside that of other dtypes, which tells what follows the arguments.
+    """
+
+    wide: Alignment | None = None
+    sibling: Alignment | None = None
+
+    def inside(self, eqn: Equation, jaxpr: Jaxpr) -> "OtherTraces":
+        """Returns a jaxpr inside of an equation beside its other traces."""
+        wide = None if self.wide is None else self.wide.inside(eqn, jaxpr)
+        sibling = None if self.sibling is None else self.sibling.inside(eqn, jaxpr)
+        return OtherTraces(wide, sibling)
 
 
 _OUTPUTS = 0  # in place of the identity of an equation

@@ -79,20 +79,6 @@ def _casts(node: ast.AST | None) -> bool:
 CASTING = "astype", "asarray", "convert_element_type"
 
 
-def assigned_value(file: str, name: str, line: int) -> ast.expr | None:
-    """The expression that a line uses a variable for, if one assignment alone gave it.
-
-    Args:
-        file: of the line.
-        name: of the variable.
-        line: that uses it.
-    """
-    for scope in _scopes(file, line):
-        if values := [value for _, value in _bound(scope, name)]:
-            return values[0] if len(values) == 1 else None
-    return None
-
-
 def _scopes(file: str, line: int) -> Sequence[ast.AST]:
     """The functions around a line, inside out, and their module."""
     nodes = _nodes(source_text(file))

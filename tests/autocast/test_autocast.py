@@ -206,7 +206,7 @@ def test_inner_jit_compiles_once():
     for _ in range(10):
         cast(_W, _X)
     monitoring.clear_event_listeners()
-    assert len(traces) == 1
+    assert len(traces) == 2  # as given, and in a sibling dtype
     assert not [event for event in compiled if "backend_compile" in event]
 
 

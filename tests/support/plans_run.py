@@ -10,7 +10,7 @@ from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import Probes, run
-from dtypeguard._program.aligned import WIDER, Alignment, traced_again
+from dtypeguard._program.aligned import WIDER, OtherTraces, beside_trace
 
 
 class Planned:
@@ -36,10 +36,10 @@ class Planned:
         )
         with traced_anew():
             jaxpr = jax.make_jaxpr(flat)(*self.arrays)
-            again = traced_again(flat, self.arrays, WIDER)
-        aligned = None if again is None else Alignment(jaxpr, again)
+            constants = beside_trace(jaxpr, flat, self.arrays, WIDER)
         narrow = None if narrow is None else jnp.dtype(narrow)
-        self.program = NumericProgram(jaxpr, Formats(jnp.dtype(wide), narrow), aligned)
+        formats = Formats(jnp.dtype(wide), narrow)
+        self.program = NumericProgram(jaxpr, formats, OtherTraces(constants))
         self.decisions = None
 
     def written(self):

@@ -1,0 +1,140 @@
+"""Which dtypes a program asks for follows from the program, not from its source."""
+
+import functools
+import importlib.util
+import py_compile
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hlo import optimized_hlo
+from jax import lax
+
+import dtypeguard
+from dtypeguard._leaves.compat import HAS_NUMBERS
+
+pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+BF16, F32 = jnp.bfloat16, jnp.float32
+W = jax.random.normal(jax.random.key(0), (8, 8))
+X = jax.random.normal(jax.random.key(1), (4, 8))
+SOURCE = """
+import functools
+import jax.numpy as jnp
+
+OPTIONS = {"preferred_element_type": jnp.float32}
+product = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+
+def asked(w, x):
+    return jnp.dot(x, w, preferred_element_type=jnp.float32) - jnp.dot(x, w)
+
+def by_options(w, x):
+    return jnp.dot(x, w, **OPTIONS) - jnp.dot(x, w)
+
+def by_partial(w, x):
+    return product(x, w) - jnp.dot(x, w)
+
+def named_alike(w, x):
+    preferred_element_type = w
+    return jnp.dot(x, preferred_element_type)
+
+def widened(w, x):
+    return x.astype(jnp.float32) @ w.astype(jnp.float32)
+
+def of_another(w, x):
+    return x.astype(w.dtype) @ w
+
+class Layer:
+    dtype = jnp.float32
+
+    def __call__(self, w, x):
+        return x.astype(self.dtype) @ w
+
+of_self = Layer()
+"""
+FORMS = (
+    "asked",
+    "by_options",
+    "by_partial",
+    "named_alike",
+    "widened",
+    "of_another",
+    "of_self",
+)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    """The same program from a file, from its compiled file alone, and from a text."""
+    file = tmp_path_factory.mktemp("forms") / "forms.py"
+    file.write_text(SOURCE)
+    compiled = py_compile.compile(str(file), str(file.parent / "gone.pyc"), dfile="gone.py")
+    loaded = {}
+    for name, path in (("source", file), ("compiled", compiled)):
+        spec = importlib.util.spec_from_file_location(f"forms_{name}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        loaded[name] = vars(module)
+    loaded["text"] = {}
+    exec(SOURCE, loaded["text"])
+    return loaded
+
+
+@pytest.mark.parametrize("x", [X, X.astype(BF16)], ids=["float32", "mixed"])
+@pytest.mark.parametrize("name", FORMS)
+def test_with_and_without_source_it_compiles_to_the_same(name, x, modules):
+    cast = [dtypeguard.autocast(module[name], BF16) for module in modules.values()]
+    with jax.numpy_dtype_promotion("standard"):
+        assert len({optimized_hlo(each, W, x) for each in cast}) == 1
+
+
+def dots(function, *args):
+    """The dtypes of the operands, and of the result, of each product."""
+    text = str(jax.make_jaxpr(dtypeguard.autocast(function, BF16))(*args))
+    return [
+        line.split(":")[1].split("[")[0] for line in text.splitlines() if "= dot" in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "results"),
+    [
+        ("asked", ["f32", "bf16"]),
+        ("by_options", ["f32", "bf16"]),
+        ("by_partial", ["f32", "bf16"]),
+        ("named_alike", ["bf16"]),
+        ("of_another", ["bf16"]),
+        ("of_self", ["f32"]),
+    ],
+)
+def test_what_is_asked_for_stays_and_what_follows_does_not(name, results, modules):
+    x = X.astype(BF16) if name.startswith("of") else X
+    assert dots(modules["source"][name], W, x) == results
+
+
+def test_a_cast_that_its_second_trace_does_not_tell_counts_as_asked_for():
+    def f(w, x):
+        turn = lambda h, _: (h.astype(w.dtype), None)  # which no other dtype has
+        carry, _ = lax.scan(turn, jnp.zeros((4, 8), F32), None, 2)
+        return carry + x.astype(w.dtype) @ w
+
+    cast = dtypeguard.autocast(f, BF16)
+    assert dots(cast, W, X.astype(BF16)) == ["f32"]
+    cast(W, X.astype(BF16))
+    assert "x.astype(w.dtype): kept by a cast that may be asked for" in str(cast.kept)
+
+
+def test_nothing_is_traced_again_where_nothing_may_be_asked_for():
+    traces = []
+
+    def f(x):
+        traces.append(1)
+        return jnp.tanh(x)
+
+    dtypeguard.autocast(f, dtypeguard.Plan(BF16, "all"))(X)
+    assert len(traces) == 1
+
+
+def test_a_partial_of_options():
+    f = lambda w, x, **options: jnp.dot(x, w, **options)
+    asks = functools.partial(f, preferred_element_type=F32)
+    assert (dots(asks, W, X), dots(f, W, X)) == (["f32"], ["bf16"])

@@ -12,10 +12,10 @@ from jax import tree_util
 
 from .._carry.split import Snapshot, map_data
 from .._leaves.casts import Casts
-from .._leaves.compat import has_float64
 from .._leaves.dtypes import (
     cast_float,
     dtype_of,
+    is_available,
     kind,
     widen_float,
 )
@@ -256,7 +256,7 @@ def require_float64(
 def _check_float64(policy: Policy) -> None:
     for name in ("compute_dtype", "updates_dtype"):
         dtype = float_dtype(getattr(policy, name))
-        if dtype == np.float64 and not has_float64():
+        if not is_available(dtype):
             raise Unavailable(
                 f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
                 "jax_enable_x64."
@@ -282,7 +282,7 @@ def _stored_dtypes(
             dtype = _NARROWEST_SCALAR
         if state_dtype == "params":
             refuse_blanket(dtype, given=state_dtype)
-        if dtype == np.float64 and not has_float64():
+        if not is_available(dtype):
             raise Unavailable(
                 f"state_dtype={dtype} for {path_text(path)} needs x64: store at most "
                 "float32, or turn on jax_enable_x64."

@@ -9,8 +9,8 @@ from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
-from .._leaves.compat import Ref, has_float64
-from .._leaves.dtypes import cast, dtype_of, kind, native
+from .._leaves.compat import Ref
+from .._leaves.dtypes import cast, dtype_of, is_available, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import TreeName, key_paths
 from .._leaves.leaf_change import LeafChange, leaf_changes
@@ -142,7 +142,7 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
         raise CannotRestore(f"load it in shape {np.shape(recorded)}")
     if isinstance(leaf, jax.Array) and leaf.dtype == dtype:
         return cast(leaf, dtype)  # which may be weakly typed
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype and not has_float64():
+    if not is_available(dtype):
         # JAX would truncate: 2**40 to 0, 1e300 to infinity.
         raise CannotRestore(f"JAX has no {dtype} now: turn on jax_enable_x64")
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):

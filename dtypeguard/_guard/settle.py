@@ -6,29 +6,25 @@ import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
-import optax
 from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
 from .._leaves.cast_text import lost, return_as, rounding
 from .._leaves.casts import Casts
-from .._leaves.compat import has_float64
 from .._leaves.dtypes import (
-    broadcasts,
     cast,
     dtype_of,
     fits,
+    is_available,
     is_weak,
-    is_wide,
     kind,
     promoted_weakly,
     wraps,
 )
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import by_path, key_paths
+from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import Table, count
@@ -36,11 +32,8 @@ from .._leaves.types import (
     DType,
     Leaf,
     NNXObject,
-    Params,
     PyTree,
     PyTreeDef,
-    State,
-    Updates,
 )
 from .policy import Policy, changes_dtypes, changes_precision
 
@@ -72,46 +65,6 @@ class Settled(NamedTuple):
     drifted: list[LeafChange]  # that a cast brought back
 
 
-_STATE = Output("state")
-_UPDATES = Output("updates", is_carried=False)
-
-
-def keep_dtypes(
-    inner: optax.GradientTransformationExtraArgs,
-    policy: Policy,
-    warn: Callable[[str], None],
-) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation whose update gives back the dtypes it was given.
-
-    Optax leaves that to each optimizer: https://github.com/google-deepmind/optax/issues/1207.
-    """
-
-    def update(updates, state, params=None, **extra_args):
-        outputs = inner.update(updates, state, params, **extra_args)
-        return settle(outputs, updates, state, params, policy, warn)
-
-    return optax.GradientTransformationExtraArgs(inner.init, update)
-
-
-def settle(
-    outputs: tuple[Updates, State],
-    updates: Updates,
-    state: State,
-    params: Params,
-    policy: Policy,
-    warn: Callable[[str], None],
-) -> tuple[Updates, State]:
-    """Returns new updates and state in the types of the given updates, state and params."""
-    new_updates, new_state = outputs
-    recorded_state = Snapshot(state)
-    if tree_util.tree_structure(new_state) != recorded_state.treedef:
-        new_state = _keep_where_none(new_state, state, updates)
-    settled_state = settle_carried(_STATE, new_state, recorded_state, policy)
-    settled_updates = settle_updates(new_updates, updates, params, policy)
-    report_drift([settled_state, settled_updates], _STATE, policy, warn)
-    return settled_updates.tree, settled_state.tree
-
-
 def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy) -> Settled:
     """Returns a carry in the types with which it came in, each array strongly typed."""
     if tree_util.tree_structure(tree) != record.treedef:
@@ -122,14 +75,7 @@ def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy)
             table = Table(f"{part.function} changed the tree of its {part.name}:", changes)
             raise DtypeDriftError(f"{table}{part.page}", table.rows())
         tree = tree_util.tree_unflatten(record.treedef, tree_util.tree_leaves(tree))
-
-    def is_shape_allowed(i, shape, recorded_shape):
-        del i
-        return shape == recorded_shape
-
-    return _settle(
-        part, tree, record.leaves, is_shape_allowed, policy, constants=record.constants
-    )
+    return settle_leaves(part, tree, record.leaves, policy, record.constants)
 
 
 def settle_held(
@@ -187,14 +133,10 @@ def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
     return f"{table}\n{loss}" if loss else str(table)
 
 
-_IsShapeAllowed = Callable[[int, tuple[int, ...], tuple[int, ...]], bool]
-
-
-def _settle(
+def settle_leaves(
     part: Output,
     tree: PyTree,
     recorded_leaves: Sequence[Leaf],
-    is_shape_allowed: _IsShapeAllowed,
     policy: Policy,
     constants: Collection[int] = (),
 ) -> Settled:
@@ -204,7 +146,6 @@ def _settle(
         part: what the tree is.
         tree: what came out.
         recorded_leaves: for each leaf of `tree`, the one that has the wanted type.
-        is_shape_allowed: of the number of a leaf, its shape and the recorded one.
         policy: which casts are allowed, and which are the policy's own.
         constants: the numbers of the leaves that are no data.
     """
@@ -234,17 +175,15 @@ def _settle(
             continue
         dtype = _dtype_to_return(part, leaf, recorded)
         new_dtype = dtype_of(leaf)
-        shape = np.shape(leaf)
-        recorded_shape = np.shape(recorded)
         if dtype is None:
             # No array came in: a function or a PRNG key has to stay what it is.
             if new_dtype is not None or not _is_same_type_of_key(leaf, recorded):
                 refused.append(make_change(i, "return it as it came in"))
         elif new_dtype is None:
             refused.append(make_change(i, _remedy_for_no_array(leaf, dtype)))
-        elif not is_shape_allowed(i, shape, recorded_shape):
+        elif np.shape(leaf) != np.shape(recorded):
             # No cast brings a shape back.
-            refused.append(make_change(i, f"return it in shape {recorded_shape}"))
+            refused.append(make_change(i, f"return it in shape {np.shape(recorded)}"))
         elif not fits(new_dtype, dtype) and policy.casting != "unsafe":
             remedy = _remedy_for_other_kind(part, dtype, new_dtype)
             refused.append(make_change(i, remedy, castable=True))
@@ -252,7 +191,7 @@ def _settle(
             # Of a Python or NumPy number alone: the value of a traced one is not known.
             remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
             refused.append(make_change(i, remedy))
-        elif _is_narrowed_by_jax(dtype):
+        elif not is_available(dtype):
             remedy = f"call {part.function} within jax.enable_x64(True)"
             refused.append(make_change(i, remedy))
         else:
@@ -314,12 +253,6 @@ def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
     return dtype_of(recorded)
 
 
-def _is_narrowed_by_jax(dtype: DType) -> bool:
-    """Returns whether JAX, with x64 off, makes an array of 32 bits for this dtype."""
-    # Of a NumPy array, the dtype would be the narrowed one.
-    return is_wide(jax.ShapeDtypeStruct((), dtype)) and not has_float64()
-
-
 def _is_same_type_of_key(leaf: Leaf, recorded: Leaf) -> bool:
     """Returns whether two are PRNG keys of one type and shape, or neither has a dtype."""
     dtype = getattr(leaf, "dtype", None)
@@ -348,93 +281,6 @@ def _structure_of_data(tree: PyTree) -> PyTreeDef:
 
     replaced = tree_util.tree_map(replace_empty, tree, is_leaf=is_empty)
     return tree_util.tree_structure(replaced)
-
-
-def _is_none(leaf: Leaf) -> bool:
-    return leaf is None
-
-
-def _keep_where_none(new_state: State, state: State, updates: Updates) -> State:
-    """Returns the new state, with the old leaf where Optax left None.
-
-    Since Optax 0.2.5, `optax.trace` leaves None in its state where a gradient is None.
-    """
-
-    def keep(new, old):
-        return old if new is None else new
-
-    gradients = tree_util.tree_leaves(updates, is_leaf=_is_none)
-    if not any(_is_none(gradient) for gradient in gradients):
-        return new_state
-    try:
-        return tree_util.tree_map(keep, new_state, state, is_leaf=_is_none)
-    except ValueError:
-        return new_state  # the trees differ in more than None
-
-
-def settle_updates(
-    new_updates: Updates, updates: Updates, params: Params, policy: Policy
-) -> Settled:
-    """Returns new updates in the dtypes of the params, or in `policy.updates_dtype`.
-
-    `params + updates` cannot promote a param then. Without params, they come in the dtypes
-    of the given updates.
-    """
-    given_updates = Snapshot(updates)
-    given_params = Snapshot(params)
-    if policy.updates_dtype == "grads":
-        recorded = _recorded_leaves(new_updates, given_updates, given_params)
-    else:
-        recorded = _recorded_leaves(new_updates, given_params, given_updates)
-    if policy.updates_dtype not in (None, "params", "grads"):
-        recorded = [_with_float_dtype(leaf, policy.updates_dtype) for leaf in recorded]
-
-    def is_shape_allowed(i, shape, recorded_shape):
-        # params + updates has to keep the shapes of the params.
-        if not given_params.leaves or broadcasts(shape, recorded_shape):
-            return True
-        # A batch of per-example gradients may stay one.
-        gradient = _leaves_at_paths_of(new_updates, given_updates)[i]
-        return shape == np.shape(gradient)
-
-    return _settle(_UPDATES, new_updates, recorded, is_shape_allowed, policy)
-
-
-def _with_float_dtype(leaf: Leaf, dtype: DType) -> Leaf:
-    if kind(dtype_of(leaf)) == "float":
-        return jax.ShapeDtypeStruct(np.shape(leaf), dtype)
-    return leaf
-
-
-def _recorded_leaves(
-    new_updates: Updates, record: Snapshot, other_record: Snapshot
-) -> list[Leaf]:
-    """Returns for each new update the leaf at its place in a record.
-
-    Where that is no array, as a function among the params, the other record counts.
-    """
-    main_record = record if record.leaves else other_record
-    if tree_util.tree_structure(new_updates) == main_record.treedef:
-        return main_record.leaves
-    recorded = _leaves_at_paths_of(new_updates, record)
-    alternatives = _leaves_at_paths_of(new_updates, other_record)
-    for i, alternative in enumerate(alternatives):
-        if dtype_of(recorded[i]) is None:
-            recorded[i] = alternative
-    if any(leaf is None for leaf in recorded):
-        remedy = "return the tree of params"
-        changes = tree_changes("updates", main_record.copy(), new_updates, remedy)
-        table = Table("update changed the tree of its updates:", changes)
-        raise DtypeDriftError(str(table), table.rows())
-    return recorded
-
-
-def _leaves_at_paths_of(tree: PyTree, record: Snapshot) -> list[Leaf]:
-    """Returns for each leaf of a tree the one at its place in a record, or None."""
-    if tree_util.tree_structure(tree) == record.treedef:
-        return list(record.leaves)
-    recorded = by_path(record.copy())
-    return [recorded.get(path) for path in key_paths(tree)]
 
 
 _REMEDIES_FOR_TYPES = {

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from .compat import Ref
+from .compat import Ref, has_float64
 from .types import DType, Leaf
 
 _ABSTRACT_TYPES = {
@@ -131,6 +131,11 @@ def is_weak(leaf: Leaf) -> bool:
 def is_wide(leaf: Leaf) -> bool:
     """Returns whether a leaf is a 64-bit array (128-bit complex); no Python scalar is."""
     return not is_python_number(leaf) and dtype_of(leaf) in _DTYPES_OF_64_BITS
+
+
+def is_available(dtype: DType) -> bool:
+    """Returns whether JAX now makes arrays of a dtype: with x64 off, none of 64 bits."""
+    return dtype not in _DTYPES_OF_64_BITS or has_float64()
 
 
 def is_wide_scalar(leaf: Leaf) -> bool:

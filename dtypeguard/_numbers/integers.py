@@ -62,7 +62,7 @@ class Watched(NamedTuple):
     to_integers: Sources = _NONE
 
     def notes(self, node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]) -> Noted:
-        """Returns what a run notes of an equation; keys are not those of decisions."""
+        """Returns what a run notes of an equation."""
         noted = Noted()
         number = node.number
         if number in self.integers:

@@ -78,12 +78,11 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(map(is_inexact, avals))
         self.raises = False
-        self.watched, noted = watched(program), Noted()
-        probes = Probes(noted, watched=self.watched)
+        self.decisions, self.notes = Noted(), Noted()
+        self.watched = watched(program)
+        probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
         self._all_written = self._run_all(plans.written(program), probes)
         self.written = [self._all_written[n] for n in self.outputs]
-        self.decisions = {key: x for key, x in noted.items() if isinstance(key, int)}
-        self.notes = {key: x for key, x in noted.items() if isinstance(key, tuple)}
         loses = {n: self.notes.get((n, "loses")) for n in self.watched.narrowings}
         self._lossless = [n for n, x in loses.items() if x is not None and not x.any()]
         follows = self.are_floats and not self.raises
@@ -134,7 +133,10 @@ class Measures:
         loops = [x.number for x in self.program.block.all_nodes() if x.rule == "while"]
         turns = {n: self.decisions[n] for n in loops if n in self.decisions}
         probes = Probes(given=turns, changed=number)
-        made = self._run_all(plans.written(self.program), probes)
+        try:
+            made = run(self.program, plans.written(self.program), self.arrays, probes)
+        except jax.errors.JaxRuntimeError:  # a check in the program
+            return True
         pairs = zip(map(_data, made), map(_data, self._all_written))
         return not all(np.array_equal(x, y, equal_nan=is_inexact(x)) for x, y in pairs)
 

@@ -33,7 +33,7 @@ class Probes:
         note: what is noted of a result and what it is made of, if anything. Without it, it
             is the decisions.
         given: the decisions that it follows; None if it makes its own.
-        watched: the equations of which more is noted than decisions.
+        watched: the equations of which more is noted than decisions, in `watched_notes`.
         changed: the number of an equation whose results that do not fit are others.
     """
 
@@ -41,12 +41,18 @@ class Probes:
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     given: Noted | None = None
     watched: Watched = NOTHING
+    watched_notes: Noted = dataclasses.field(default_factory=dict)
     changed: int | None = None
 
     def empty(self, given: Noted | None) -> "Probes":
         """The same with nothing noted yet."""
         noted = None if self.noted is None else {}
-        return Probes(noted, self.note, given, self.watched, self.changed)
+        return Probes(noted, self.note, given, watched=self.watched, changed=self.changed)
+
+    @property
+    def all_notes(self) -> "Notes":
+        """What is noted of a turn of a loop."""
+        return self.noted, self.watched_notes
 
     @property
     def key(self) -> object:
@@ -64,17 +70,17 @@ class Probes:
         inside = range(node.inner[0].first, node.number)
         return {n: x for n, x in self.given.items() if n in inside}
 
-    def add(self, turns: Sequence[Noted | None]) -> None:
+    def add(self, turns: Sequence["Notes"]) -> None:
         """Adds what was noted in each turn of a loop."""
         if self.noted is not None:
-            self.noted |= joined([noted or {} for noted in turns])
+            self.noted |= joined([noted or {} for noted, _ in turns])
+        self.watched_notes |= joined([notes for _, notes in turns])
 
     def checked(
         self, node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]
     ) -> Sequence[Leaf]:
         """Notes what is watched of an equation; its results, changed if they shall be."""
-        if self.noted is not None:
-            self.noted |= self.watched.notes(node, operands, made)
+        self.watched_notes |= self.watched.notes(node, operands, made)
         return [otherwise(node, operands, made[0])] if node.number == self.changed else made
 
     def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
@@ -91,6 +97,9 @@ class Probes:
             noted = self.note(value, operands)
             if noted is not None:
                 self.noted[number, place] = noted
+
+
+Notes = tuple[Noted | None, Noted]
 
 
 def decides(node: Node) -> bool:

@@ -35,6 +35,7 @@ from .nodes import (
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import (
+    Notes,
     Probes,
     decision,
     following,
@@ -112,10 +113,10 @@ class _Run(Interpreter):
 
     def _inside(
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes
-    ) -> tuple[list[Leaf], Noted | None]:
+    ) -> tuple[list[Leaf], Notes]:
         """The results of the body of a loop or of shards, and what is noted of them."""
         inside = _Run(self.plan, probes, self.arithmetic)
-        return inside._left(node, block, given), probes.noted
+        return inside._left(node, block, given), probes.all_notes
 
     def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
         made, entries = self.block(block, given), self._carried(node)

@@ -26,6 +26,7 @@ from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph, Stack
 from .._source.origin import Origin
+from .integers import misfits
 from .runs import Runs
 
 Show = Callable[[str], None]
@@ -115,10 +116,18 @@ def _checked(
         raise ValueError(
             f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
             f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
-            f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
-            "finite, and floats in place of ints that overflow."
+            f"{_cause(*in_wide, given)} is not.{_overflow(measures)} Give it arguments "
+            "for which all are finite, and floats in place of ints that overflow."
         )
     return Written(written[1]).origin if written else None
+
+
+def _overflow(measures: Measures) -> str:
+    """The first line whose integers do not fit, which may be why."""
+    rows = misfits(measures)
+    if not rows or rows[0].origin is None:
+        return ""
+    return f" Before that, integers of {rows[0].origin.place} do not fit {rows[0].dtype}."
 
 
 def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:

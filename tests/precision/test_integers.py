@@ -45,6 +45,17 @@ def test_a_clock_that_wraps_leads_the_report():
         assert not audit_precision(lambda x: clock(x, jnp.int64(0)), X).integers
 
 
+def test_a_loop_whose_body_is_compiled():
+    def step(carry, _):
+        count, x = carry
+        x = jnp.where(x > 0, jnp.sin(3 * x), jnp.cos(2 * x))
+        return (count + jnp.int16(40), x), None
+
+    f = lambda x: lax.scan(step, (jnp.int16(0), x), length=1000)[0]
+    (row,) = audit_precision(f, X).integers
+    assert (row.value, row.count, row.size) == (32800, 1, 1000)
+
+
 Q = jnp.full(40, 100, jnp.int8)
 MISFITS = {
     "a narrow counter": (
@@ -68,6 +79,12 @@ def test_what_does_not_fit(name):
     f, told = MISFITS[name]
     headline = audit_precision(lambda x: f(x) * 0.1, X).headline
     assert told in headline.split(": 3 of")[0], headline
+
+
+def test_an_output_that_is_not_finite_since_an_integer_wraps():
+    told = r"is not\. Before that, integers of .*test_integers.py:\d+ do not fit int32\."
+    with pytest.raises(ValueError, match=told):
+        audit_precision(lambda x: x / 256 ** jnp.arange(2, 5), X)
 
 
 def fnv(x):

@@ -116,8 +116,8 @@ def _checked(
         raise ValueError(
             f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
             f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
-            f"{_cause(*in_wide, given)} is not.{_overflow(measures)} Give it arguments "
-            "for which all are finite, and floats in place of ints that overflow."
+            f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
+            f"finite, and floats in place of ints that overflow{_overflow(measures)}."
         )
     return Written(written[1]).origin if written else None
 
@@ -127,7 +127,7 @@ def _overflow(measures: Measures) -> str:
     rows = misfits(measures)
     if not rows or rows[0].origin is None:
         return ""
-    return f" Before that, integers of {rows[0].origin.place} do not fit {rows[0].dtype}."
+    return f": those of {rows[0].origin.place} do not fit {rows[0].dtype}"
 
 
 def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
 from .._leaves.cast_text import rounding
-from .._leaves.groups import of_holders
+from .._leaves.key_path import leaves_of_holders
 from .._leaves.table import FEW, arrows, columns, group_by_cause, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
@@ -251,7 +251,7 @@ class AuditReport:
                 continue
             _, change, *places = row_of[drifts[0]]
             types = {(drift.before, drift.after) for drift in drifts}
-            name = of_holders([drift.name for drift in drifts])
+            name = leaves_of_holders([drift.keys for drift in drifts])
             rows.append((name, change if len(types) == 1 else "", *places))
         return rows
 

@@ -19,7 +19,7 @@ from .._guard.policy import Policy, asks_wide
 from .._leaves.cast_text import dtype_text, lost
 from .._leaves.compat import has_float64, set_x64
 from .._leaves.dtypes import is_wide
-from .._leaves.groups import parameter
+from .._leaves.key_path import tree_name
 from .._leaves.types import (
     Args,
     DType,
@@ -202,8 +202,8 @@ def _begin(drifts: Sequence[Drift]) -> str:
             loss = lost(*(aval.dtype for aval in drift.avals))
             array = f"jnp.asarray(x, {dtype_text(drift.after)})"
             sentences.append(f"Start {drift.path} as {drift.after}: {array}{loss}.")
-        elif parameter(drift.path) not in names:
-            names.append(parameter(drift.path))
+        elif tree_name(drift.keys) not in names:
+            names.append(tree_name(drift.keys))
     if names:
         calls = ", ".join(f"dtypeguard.strong({name})" for name in names)
         sentences.append(f"Begin with a strongly typed carry: {calls}.")

@@ -4,6 +4,7 @@ import copy
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,13 @@ from jax import tree_util
 
 from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.key_path import path_texts
+from .._leaves.key_path import KeyPath, key_paths, path_text, path_texts
 from .._leaves.leaf_type import traced_type
 from .._leaves.types import Convert, Leaf, NNXObject, PyTree
 from .modules import Contents, constants, contents, put_contents
 from .tracing import eval_shape_with_aux
+
+_T = TypeVar("_T")
 
 
 def _is_array(leaf: Leaf) -> bool:
@@ -50,13 +53,18 @@ class SplitTree:
             self._is_array.append(is_array(leaf) and not is_static)
         self.arrays = self._select_arrays(self._leaves)
 
-    def _select_arrays(self, items: Sequence[Leaf]) -> list[Leaf]:
+    def _select_arrays(self, items: Sequence[_T]) -> list[_T]:
         return [item for item, is_data in zip(items, self._is_array) if is_data]
 
     @functools.cached_property
+    def key_paths(self) -> list[KeyPath]:
+        """The paths of the array leaves."""
+        return self._select_arrays(key_paths(self.tree))
+
+    @property
     def paths(self) -> list[str]:
         """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
-        return self._select_arrays(path_texts(self.tree))
+        return [path_text(path) for path in self.key_paths]
 
     def constants(self) -> dict[str, Leaf]:
         """Returns the leaves that are no arrays, by path."""
@@ -72,7 +80,7 @@ class SplitTree:
     def emptied(self) -> "SplitTree":
         """Returns a copy without arrays, which keeps no tracer alive."""
         emptied = copy.copy(self)
-        emptied.paths = self.paths  # read from the tree, which goes
+        emptied.key_paths = self.key_paths  # read from the tree, which goes
         emptied.tree = None
         emptied.arrays = []
         pairs = zip(self._leaves, self._is_array)

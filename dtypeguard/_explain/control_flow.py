@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
-from .._leaves.groups import parts
+from .._leaves.key_path import KeyPath, TreeName
 from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
 from .._lines.body import difference
@@ -56,7 +56,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         # To change its line would change both, as of the params of an average.
         arrays = [x for x in first if not is_python_number(x)]
         is_shared = any(x is y for x in arrays for y in others)
-        begun = None if is_shared or not first else _begun(first[0], drift.path)
+        begun = None if is_shared or not first else _begun(first[0], drift.keys)
         is_written = first and not arrays and failure.sites[-1].writes(first[0])
         begun = begun or (call.line if is_written else None)
         why = Why(origin, drift.cause, begun)
@@ -75,8 +75,8 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     yield from body.drifts(call.first)
     pairs = zip(*map(tree_util.tree_leaves, call.compared))
     yield (
-        drift_between(body.name + path, what, old, new, lines=of_value(new))
-        for path, (old, new) in zip(body.carried.paths, pairs)
+        drift_between((TreeName(body.name), *path), what, old, new, lines=of_value(new))
+        for path, (old, new) in zip(body.carried.key_paths, pairs)
         if (what := difference(old, new))
     )
 
@@ -98,11 +98,11 @@ def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     return (rank(old), have[0]) <= (rank(new), have[1])
 
 
-def _begun(first: Leaf, path: str) -> Origin | None:
+def _begun(first: Leaf, path: KeyPath) -> Origin | None:
     """The line that made the first value of a leaf, before that which forced its type."""
     made = of_value(first).origin
     is_own = made is not None and not is_installed(made.users.file)
-    return made if is_own else of_leaf(first, parts(path)[-1])
+    return made if is_own else of_leaf(first, str(path[-1]))
 
 
 # Branches

@@ -45,6 +45,11 @@ def path_texts(tree: PyTree, name: str = "") -> list[str]:
     return [path_text(path) for path in key_paths(tree, name)]
 
 
+def tree_name(path: KeyPath) -> str:
+    """Returns the name of the tree into which a path leads; empty if it has none."""
+    return path[0].name if path and isinstance(path[0], TreeName) else ""
+
+
 def key_value(key: Key) -> Any:
     """Returns the name, the key or the index that a key of JAX holds."""
     for attribute in ("name", "key", "idx"):

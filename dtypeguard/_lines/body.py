@@ -11,7 +11,7 @@ from jax import tree_util
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.dtypes import is_weak
-from .._leaves.groups import parts
+from .._leaves.key_path import TreeName
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
@@ -77,7 +77,8 @@ class Body(NamedTuple):
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """What drifts, by each jaxpr that may be the body's, whose inputs begin so."""
-        names = [parts(self.name + path)[-1] for path in self.carried.paths]
+        root = TreeName(self.name)
+        names = [str((root, *path)[-1]) for path in self.carried.key_paths]
         pairs = [*itertools.zip_longest(first, names[: len(first)], fillvalue="")]
         begun = lambda n: Why(of_leaf(*pairs[n])) if n < len(pairs) else Why()
         for program in filter(None, map(self.program, self.jaxprs)):

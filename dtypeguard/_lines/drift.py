@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
-from .._leaves.key_path import path_texts
-from .._leaves.leaf_change import ABSENT, tree_changes
-from .._leaves.leaf_type import LeafType, describe
+from .._leaves.key_path import KeyPath, TreeName, by_path, key_paths, path_text
+from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
+from .._leaves.leaf_type import LeafType, describe, leaf_type
 from .._leaves.types import Aval, DType, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -44,6 +45,7 @@ class Drift:
             cast explicitly, or if the operand is an input.
         avals: the abstract values before and after, which reports leave out; empty if the
             structure changed.
+        keys: the path as keys of JAX, after the name of the tree; left out likewise.
     """
 
     path: str
@@ -54,6 +56,7 @@ class Drift:
     origin: Origin | None = None
     cause: Origin | None = None
     avals: tuple[Aval, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    keys: KeyPath = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -61,9 +64,7 @@ class Drift:
 
         The word "state" where the path is empty because the state is one leaf.
         """
-        if self.where == "updates":
-            return f"updates{self.path}"
-        return self.path or "state"
+        return path_text(self.keys) or "state"
 
     @property
     def was_weak(self) -> bool:
@@ -78,29 +79,49 @@ class Drift:
         return after.dtype if self.was_weak else before.dtype
 
 
+_UPDATES = TreeName("updates")
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
+def _drift(
+    path: KeyPath,
+    kind: Kind,
+    types: tuple[str, str],
+    where: Where,
+    lines: Why | None = None,
+    avals: tuple[Aval, ...] = (),
+) -> Drift:
+    origin, cause, *_ = lines or Why()
+    # Users look up an update by its path in the updates.
+    text = path_text(path[1:] if where == "updates" else path)
+    return Drift(text, kind, *types, where, origin, cause, avals, path)
+
+
+def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
+    row = change.row()
+    return _drift(change.path, "structure", (row.before, row.after), where)
+
+
 def drift_between(
-    path: str,
+    path: KeyPath,
     kind: Kind,
     before: Aval,
     after: Aval,
     where: Where = "carry",
     lines: Why | None = None,
 ) -> Drift:
-    """A drift from one abstract value to another."""
+    """Returns the drift from one abstract value to another."""
     old = LeafType(before.dtype, is_weak(before), before.shape)
     new = LeafType(after.dtype, is_weak(after), after.shape)
     if kind == "shape":
         types = str(old), str(new)
-    elif kind == "dtype":
-        is_weak_told = where != "updates"
-        types = old.without_shape if is_weak_told else str(old.dtype), str(new.dtype)
-    else:
+    elif kind == "weak_type":
         types = old.without_shape, new.without_shape
-    origin, cause, *_ = lines or Why()
-    return Drift(path, kind, *types, where, origin, cause, avals=(before, after))
+    elif where == "updates":
+        types = str(old.dtype), str(new.dtype)
+    else:
+        types = old.without_shape, str(new.dtype)
+    return _drift(path, kind, types, where, lines, (before, after))
 
 
 def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
@@ -109,29 +130,40 @@ def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
     for name, before, after in zip(program.names, program.carried, program.returned):
         if before.treedef != after.treedef:
             for change in tree_changes(name, before.tree, after.tree):
-                row = change.row()
-                yield Drift(row.path, "structure", row.before, row.after, where)
-        elif before.paths != after.paths:
-            old, new = (dict(zip(x.paths, x.arrays)) for x in (before, after))
-            for path in (x for x in path_texts(before.tree) if (x in old) != (x in new)):
-                was, is_now = (
-                    describe(x[path]) if path in x else _CONSTANT for x in (old, new)
-                )
-                yield Drift(name + path, "structure", was, is_now, where)
-    number, outputs = 0, program.step.outputs
+                yield _drift_of_structure(change, where)
+        elif before.key_paths != after.key_paths:
+            for change in _changes_of_data(name, before, after):
+                yield _drift_of_structure(change, where)
+    number = 0
+    outputs = program.step.outputs
     for name, before, after in zip(program.names, program.carried, program.returned):
-        new = dict(zip(after.paths, zip(outputs, after.arrays)))
+        new = dict(zip(after.key_paths, zip(outputs, after.arrays)))
         outputs = outputs[len(after.arrays) :]
-        for path in before.paths:
+        for path in before.key_paths:
             if path in new:  # else its structure has changed
-                yield from _of_leaf(program, begun, number, *new[path], name + path)
+                place = (TreeName(name), *path)
+                yield from _of_leaf(program, begun, number, *new[path], place)
             number += 1
     if program.is_optimizer:
         yield from _of_updates(program, begun)
 
 
+def _changes_of_data(
+    name: str, before: SplitTree, after: SplitTree
+) -> Iterator[LeafChange]:
+    """Yields the leaves of a tree that are data on one side alone."""
+    old_leaves = dict(zip(before.key_paths, before.arrays))
+    new_leaves = dict(zip(after.key_paths, after.arrays))
+    for path in key_paths(before.tree):
+        if (path in old_leaves) != (path in new_leaves):
+            types = []
+            for leaves in (old_leaves, new_leaves):
+                types.append(describe(leaves[path]) if path in leaves else _CONSTANT)
+            yield LeafChange((TreeName(name), *path), *types)
+
+
 def _of_leaf(
-    program: Program, begun: Begun, number: int, new: int, returned: Leaf, path: str
+    program: Program, begun: Begun, number: int, new: int, returned: Leaf, path: KeyPath
 ) -> Iterator[Drift]:
     where: Where = "state" if program.is_optimizer else "carry"
     leaf = program.step.inputs[number]
@@ -154,17 +186,20 @@ def _of_leaf(
 
 
 def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
-    """The updates that change the dtype or shape of their param under `p + u`."""
+    """Yields the updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
-    gradients, params = (_argument(program, number) for number in (1, 2))
-    yield from _of_other_tree(program, {*params} & {*gradients})
+    gradients = _argument(program, 1)
+    params = _argument(program, 2)
+    yield from _of_other_tree(program, params.keys() & gradients.keys())
     start = sum(len(parts.arrays) for parts in program.returned)
-    for path, output in zip(program.others.paths, graph.outputs[start:]):
-        path = path.removeprefix("[0]")
+    for other_path, output in zip(program.others.key_paths, graph.outputs[start:]):
+        path = other_path[1:]  # of the updates: they are the first other result
+        place = (_UPDATES, *path)
         update = graph.avals[output]
         if path not in params:
             if path not in gradients:
-                yield Drift(path, "structure", ABSENT, describe(update), "updates")
+                change = LeafChange(place, None, leaf_type(update))
+                yield _drift_of_structure(change, "updates")
             continue
         leaves = params[path], gradients.get(path, params[path])
         param, gradient = (graph.avals[leaf] for leaf in leaves)
@@ -172,48 +207,47 @@ def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
             found = why(graph, output, Has("shape", update.shape), bits, begun)
-            yield drift_between(path, "shape", param, update, "updates", found)
+            yield drift_between(place, "shape", param, update, "updates", found)
         asked = program.updates_dtype, param.dtype, gradient.dtype
         if update.dtype != dtype_of_update(*asked) and _promotes(param, update):
             found = Why()
             # An update as wide as its gradient was not promoted.
             if gradient.dtype != update.dtype:
                 found = why(graph, output, Has("dtype", update.dtype), bits, begun)
-            yield drift_between(path, "dtype", param, update, "updates", found)
+            yield drift_between(place, "dtype", param, update, "updates", found)
 
 
-def _of_other_tree(program: Program, wanted: Collection[str]) -> Iterator[Drift]:
-    """The params without an update, or both trees: `p + u` needs that of the params.
+def _of_other_tree(program: Program, wanted: Collection[KeyPath]) -> Iterator[Drift]:
+    """Yields the params without an update, or both trees: `p + u` needs the params' tree.
 
     None is an update that leaves alone what is there.
     """
-    updates, (_, gradients, params) = program.others.tree[0], program.rest.tree[0]
+    updates = program.others.tree[0]
+    _, gradients, params = program.rest.tree[0]
     structure = tree_util.tree_structure(updates)
     if structure in map(tree_util.tree_structure, (gradients, params)):
         return
-    is_none = lambda node: node is None
-    flat, _ = tree_util.tree_flatten_with_path(updates, is_leaf=is_none)
-    nones = [path for path, leaf in flat if leaf is None]
-    new, missing = path_texts(updates), []
-    for path, leaf in tree_util.tree_flatten_with_path(params)[0]:
-        name = tree_util.keystr(path)
-        if name in wanted and name not in new:
-            missing += [(name, leaf)] * all(path[: len(x)] != x for x in nones)
-    for name, leaf in missing:
-        yield Drift(name, "structure", describe(leaf), ABSENT, "updates")
-    if wanted == {*new}:
-        row = tree_changes("", params, updates)[0].row()
-        yield Drift(row.path, "structure", row.before, row.after, "updates")
+    nodes, _ = tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: x is None)
+    nones = [path for path, node in nodes if node is None]
+    new_paths = set(key_paths(updates))
+    for path, leaf in by_path(params).items():
+        is_missing = path in wanted and path not in new_paths
+        if is_missing and all(path[: len(none)] != none for none in nones):
+            change = LeafChange((_UPDATES, *path), type_or_class(leaf), None)
+            yield _drift_of_structure(change, "updates")
+    if wanted == new_paths:
+        yield _drift_of_structure(tree_changes("updates", params, updates)[0], "updates")
 
 
-def _argument(program: Program, number: int) -> dict[str, int]:
-    """The inputs of the graph that are the leaves of an argument, by path."""
-    inputs, prefix = program.step.inputs[program.carried_inputs :], f"[0][{number}]"
-    return {
-        path.removeprefix(prefix): value
-        for path, value in zip(program.rest.paths, inputs)
-        if path.startswith(prefix)
-    }
+def _argument(program: Program, position: int) -> dict[KeyPath, int]:
+    """Returns the inputs of the graph that are the leaves of an argument, by path."""
+    inputs = program.step.inputs[program.carried_inputs :]
+    start = (tree_util.SequenceKey(0), tree_util.SequenceKey(position))
+    leaves = {}
+    for path, value in zip(program.rest.key_paths, inputs):
+        if path[:2] == start:
+            leaves[path[2:]] = value
+    return leaves
 
 
 def _promotes(param: Aval, update: Aval) -> bool:

@@ -12,7 +12,7 @@ from .._carry.split import SplitTree, eval_shape
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, kind, promoted
-from .._leaves.key_path import by_path, path_texts
+from .._leaves.key_path import KeyPath, by_path, key_paths
 from .._leaves.types import Aval, Jaxpr, PyTree, State, Updates
 
 _InnerStep = Callable[[PyTree, State], tuple[Updates, State]]
@@ -78,7 +78,7 @@ def _traced_emit_if(
 
     # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
     jaxpr, split_updates = make_jaxpr_with_aux(run, sum_arrays, split_state.arrays)
-    places = _places(jaxpr, split_updates.paths, path_texts(sums))
+    places = _places(jaxpr, split_updates.key_paths, key_paths(sums))
 
     def turn(consts, carry):
         sum_arrays, _, state_arrays = carry
@@ -120,8 +120,8 @@ def _traced_emit_if(
 
 def _places(
     jaxpr: Jaxpr,
-    update_paths: Sequence[str],
-    sum_paths: Sequence[str],
+    update_paths: Sequence[KeyPath],
+    sum_paths: Sequence[KeyPath],
 ) -> list[int | None]:
     """Returns for each update the index of the sum at its path, None if it does not fit."""
     index_of = {path: i for i, path in enumerate(sum_paths)}

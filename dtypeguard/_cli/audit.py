@@ -1,10 +1,10 @@
 """Audits the optimizer or the step that a command line names."""
 
 import argparse
+import contextlib
 import dataclasses
-import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from .._audit.audit import audit
@@ -16,133 +16,177 @@ from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import DType, Optimizer
 from .._lines.monitored import RECORD
 from .._sweep.inputs import Entry
-from .forms import check_files, deliver
+from .forms import CommandResult, check_files, deliver
 from .options import UsageError, right
 from .targets import FORM, Reader, as_usage_error
 
-DTypes = tuple[DType, ...]
-# Dtypes of params and gradients, as options have them, and whether --x64 is among them.
-_Inputs = tuple[DTypes, DTypes | None, bool]
-# With these an optimizer shows that it does not keep its types.
-_TELLING: Sequence[_Inputs] = (
-    (("float32",), None, False),
-    (("bfloat16", "float32"), None, False),
-    (("bfloat16",), ("float32",), False),
-    (("float32",), None, True),
+
+@dataclasses.dataclass(frozen=True)
+class _Types:
+    """The types that an optimizer is audited in, and whether x64 is on."""
+
+    params: tuple[DType, ...] = ("float32",)
+    grads: tuple[DType, ...] | None = None
+    x64: bool = False
+
+    def __str__(self) -> str:
+        text = f"--params {','.join(self.params)}"
+        if self.grads:
+            text += f" --grads {','.join(self.grads)}"
+        return f"{text} --x64" if self.x64 else text
+
+
+# An optimizer that does not keep its types shows that with one of these.
+_TELLING_TYPES = (
+    _Types(),
+    _Types(params=("bfloat16", "float32")),
+    _Types(params=("bfloat16",), grads=("float32",)),
+    _Types(x64=True),
 )
-_OF_A_STEP = "Here these are --carry and --returned, such as --carry params,opt_state."
+_OF_OPTIMIZER = ("set", "params", "grads")
+_OF_STEP = ("carry", "returned")
+_NOT_GIVEN = (None, [], 0)
+_CARRY_ADVICE = "Here these are --carry and --returned, such as --carry params,opt_state."
 
 
 def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Audits what is named, shows the report and writes it."""
-    check_files(options)
-    is_step, as_step = options.inputs is not None, f"Write: {_as_step(options.target)}"
-    others = ("set", "params", "grads") if is_step else ("carry", "returned")
-    if given := [x for x in others if vars(options)[x] not in (None, [], 0)]:
-        what = "an optimizer" if is_step else "a step"
-        raise UsageError(f"--{given[0]} is for {what}. {as_step}")
+    check_files(options.json)
+    is_step = options.inputs is not None
+    for name in _OF_OPTIMIZER if is_step else _OF_STEP:
+        if vars(options)[name] not in _NOT_GIVEN:
+            kind = "an optimizer" if is_step else "a step"
+            write = _command_for_step(options.target)
+            raise UsageError(f"--{name} is for {kind}. Write: {write}")
     with RECORD:
-        report = (_audit_step if is_step else _audit_optimizer)(options)
-    return deliver(options, stdout, report, report.ok, "green")
+        report = _audit_call(options) if is_step else _audit_named(options)
+    result = CommandResult(str(report), report, report.to_json(), report.ok, "green")
+    return deliver(result, options, stdout)
 
 
-def _as_step(target: str) -> str:
-    file = target.rpartition(":")[0]
-    return f"dtypeguard audit {target} --inputs {file or 'FILE.py'}:inputs"
+def _command_for_step(target: str) -> str:
+    file = target.rpartition(":")[0] or "FILE.py"
+    return f"dtypeguard audit {target} --inputs {file}:inputs"
 
 
-def _audit_optimizer(options: argparse.Namespace) -> AuditReport:
-    """The audit on small params; if nobody chose types, the first that finds something."""
-    reader, first, report = Reader(options), None, None
+# An optimizer ----------------------------------------------------------------------------
+
+
+def _audit_named(options: argparse.Namespace) -> AuditReport:
+    """Returns the audit in the types asked for, or the first of several that tells."""
+    reader = Reader(options)
     if options.params or options.grads:
-        asked = options.params or ("float32",), options.grads, options.x64
-        return _audited(reader, options, asked)
-    choices = dict.fromkeys((p, g, x64 or options.x64) for p, g, x64 in _TELLING)
-    said = f"Tried {', '.join(map(_as_options, choices))}."
-    for choice in choices:
-        report = _audited(reader, options, choice)
-        # In types that nobody asked for, an update may be as wide as its gradient.
-        if first and all(drift.where == "updates" for drift in report.drifts):
+        types = _Types(options.params or ("float32",), options.grads, options.x64)
+        return _audit_in(reader, options, types)
+    first = None
+    tried = []
+    for types in _TELLING_TYPES:
+        types = dataclasses.replace(types, x64=types.x64 or options.x64)
+        if types in tried:
+            continue
+        tried.append(types)
+        report = _audit_in(reader, options, types)
+        is_of_updates = all(drift.where == "updates" for drift in report.drifts)
+        if first is None:
+            first = report
+        elif is_of_updates:
+            # In types that nobody asked for, an update may be as wide as its gradient.
             report = first
-        first = first or report
         if not report.ok:
-            said = f"Found with {_as_options(choice)}."
-            break
-    assert report is not None
-    return dataclasses.replace(report, note=said)
+            return dataclasses.replace(report, note=f"Found with {types}.")
+    assert first is not None
+    return dataclasses.replace(first, note=f"Tried {', '.join(map(str, tried))}.")
 
 
-def _as_options(inputs: _Inputs) -> str:
-    params, grads, x64 = inputs
-    of_grads = f" --grads {','.join(grads)}" if grads else ""
-    return f"--params {','.join(params)}{of_grads}{' --x64' * x64}"
-
-
-def _audited(reader: Reader, options: argparse.Namespace, inputs: _Inputs) -> AuditReport:
-    """The audit in types and under a flag, under which the optimizer is made."""
-    params, grads, x64 = inputs
-    with add_x64(x64):
-        wide = {"float64", "complex128"}.intersection({*params, *(grads or ())})
-        if wide and not x64_enabled():
-            raise UsageError(f"{min(wide)} needs --x64 as well")
-        target, made = options.target, reader.target()
-        make, name = lambda: made, target.rpartition(":")[2]
-        if not is_transformation(made) or inspect.isclass(made):
-            make = functools.partial(_call, target, made, dict(options.set))
-            name += "(...)"
-        elif options.set:
+def _audit_in(reader: Reader, options: argparse.Namespace, types: _Types) -> AuditReport:
+    """Returns the audit in some types, with the optimizer made under their flag."""
+    grads = types.grads or types.params
+    with add_x64(types.x64):
+        needs_x64 = {"float64", "complex128"}.intersection(types.params + grads)
+        if needs_x64 and not x64_enabled():
+            raise UsageError(f"{min(needs_x64)} needs --x64 as well")
+        target = options.target
+        named = reader.target()
+        is_optimizer = is_transformation(named) and not inspect.isclass(named)
+        if is_optimizer and options.set:
             raise UsageError(f"{target} is an optimizer already and takes no --set")
+
+        def make() -> Optimizer:
+            if is_optimizer:
+                return named
+            return _optimizer_of(target, named, dict(options.set))
+
         opt = make()
-        arrays, updates, extra_args = Entry(target, make).inputs(params, grads or params)
+        arrays, updates, extra_args = Entry(target, make).inputs(types.params, grads)
         report = audit(opt, arrays, updates=updates, extra_args=extra_args)
-    return dataclasses.replace(report, name=name)
+    name = target.rpartition(":")[2]
+    return dataclasses.replace(report, name=name if is_optimizer else f"{name}(...)")
 
 
-def _call(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
-    """The optimizer that a function makes."""
+def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
+    """Returns the optimizer that a function makes with `--set`."""
     if not callable(factory):
         raise UsageError(
             f"{target} is {factory!r}: neither an optimizer nor a function that makes one. "
             + right("audit")
         )
-    taken = [*parameters(factory)]
+    names = list(parameters(factory))
     missing = [name for name in required(factory) if name not in settings]
-    names = missing or [name for name in settings if name in taken] or taken[:1]
-    write = f"dtypeguard audit {target} " + " ".join(f"--set {x}=VALUE" for x in names)
-    if missing and not settings:  # nothing is called to find out what it is
+    accepted = [name for name in settings if name in names]
+    write = f"dtypeguard audit {target}"
+    for name in missing or accepted or names[:1]:
+        write += f" --set {name}=VALUE"
+    # Nothing is called to find out what it is: it may be a step that trains.
+    if missing and not settings:
         raise UsageError(
-            f"{target} needs {', '.join(missing)}. If it is a step: {_as_step(target)}. If "
-            f"it makes an optimizer: {write}, or audit FILE.py:NAME where a VALUE is not a "
-            "literal"
+            f"{target} needs {', '.join(missing)}. If it is a step: "
+            f"{_command_for_step(target)}. If it makes an optimizer: {write}, or audit "
+            "FILE.py:NAME where a VALUE is not a literal"
         )
-    advice = f"It takes {', '.join(taken)}. Write: {write}" if taken else ""
+    advice = f"It takes {', '.join(names)}. Write: {write}" if names else ""
     with as_usage_error(f"{target} cannot be called", advice):
-        made = factory(**settings)
-    if not is_transformation(made):
+        opt = factory(**settings)
+    if not is_transformation(opt):
         raise UsageError(
-            f"{target} returned {made!r}, which is not an optimizer. {right('audit')}"
+            f"{target} returned {opt!r}, which is not an optimizer. {right('audit')}"
         )
-    return made
+    return opt
 
 
-def _audit_step(options: argparse.Namespace) -> AuditReport:
-    """The audit of a step on what `--inputs` names."""
+# A step ----------------------------------------------------------------------------------
+
+
+def _audit_call(options: argparse.Namespace) -> AuditReport:
+    """Returns the audit of a step on what `--inputs` names."""
     with add_x64(options.x64):
         call = Reader(options).call()
-        target, inputs, step, args, kwargs = call
-        try:
-            carry = carry_of("audit", step, options.carry, options.returned)
-            carried = Call(step, carry, args, kwargs)
+        with _as_carry_error():
+            carry = carry_of("audit", call.function, options.carry, options.returned)
+            carried = Call(call.function, carry, call.args, call.kwargs)
             if not any(tree.arrays for tree in carried.carried):
                 raise ValueError(
-                    f"{target} carries {', '.join(carried.names)}, in which there is no "
-                    "array: nothing would be checked."
+                    f"{call.target} carries {', '.join(carried.names)}, in which there is "
+                    "no array: nothing would be checked."
                 )
             report = audit(
-                step, *args, carry=options.carry, returned=options.returned, kwargs=kwargs
+                call.function,
+                *call.args,
+                carry=options.carry,
+                returned=options.returned,
+                kwargs=call.kwargs,
             )
-        except (TypeError, ValueError) as error:
-            raise UsageError(str(error), _OF_A_STEP) from error
-    if report.error and report.error.is_of_call and (wrong := call.misfit()):
-        raise UsageError(f"{inputs} does not give what {target} takes: {wrong}. {FORM}")
-    return dataclasses.replace(report, name=target.rpartition(":")[2])
+    if report.error and report.error.is_of_call:
+        misfit = call.misfit()
+        if misfit:
+            what = f"{call.inputs} does not give what {call.target} takes: {misfit}"
+            raise UsageError(f"{what}. {FORM}")
+    return dataclasses.replace(report, name=call.target.rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def _as_carry_error() -> Iterator[None]:
+    """Names the options in place of the arguments of which the library speaks."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error), _CARRY_ADVICE) from error

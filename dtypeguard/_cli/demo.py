@@ -21,6 +21,7 @@ import optax
 from .._explain.explain import explain
 from .._leaves.compat import set_x64
 from .._leaves.errors import DtypeGuardWarning
+from .forms import notes_on
 from .options import UsageError, right
 from .output import Print, printer
 
@@ -38,12 +39,12 @@ SCENES = (
 )
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenes")
 # The folders of the scenes' files and of their lock, which lines are shown without.
-_FOLDERS = re.compile(r"[^\s(]*scenes[/\\]|[^\s(]*[/\\](?=step\.lock)")
+_FOLDERS_OF_SCENES = re.compile(r"[^\s(]*scenes[/\\]|[^\s(]*[/\\](?=step\.lock)")
 # A place, and what stands beside it.
 _PLACE = re.compile(r"\S+\.py:\d+(?: \(in \S+\))?(?:(?: {2}|: ).*)?")
-_RUNS = "runs, and gives back the types it was given"
+_KEEPS_TYPES = "runs, and gives back the types it was given"
 _WIDTH = 100
-_NEXT = f"""
+_FURTHER = f"""
 Each is a file in {FOLDER}
   dtypeguard demo prodigy             shows it in full, with what is reported
 For your own files:
@@ -55,10 +56,10 @@ For your own files:
 
 
 class Played(NamedTuple):
-    """How one half of a scene went: in short, and all that is reported."""
+    """How one half of a scene went."""
 
-    text: str
-    whole: str
+    text: str  # in one sentence
+    report: str
     is_error: bool = False
 
 
@@ -66,67 +67,88 @@ def play(name: str) -> tuple[Any, Played, Played]:
     """Runs a scene: its module, as it is, and with the call."""
     scene = importlib.import_module(f".scenes.{name}", __package__)
     with set_x64(getattr(scene, "X64", False)), jax.numpy_dtype_promotion("standard"):
-        return scene, _played(scene.bare), _played(scene.guarded)
+        return scene, _play_half(scene.bare), _play_half(scene.guarded)
 
 
-def _played(half: Callable[[], Any]) -> Played:
+def _play_half(half: Callable[[], Any]) -> Played:
     """Runs a half, which returns nothing, a text, a report, or a text and a report."""
     try:
         with explain():
-            found = half()
+            result = half()
     except Exception as error:
-        whole = "".join(traceback.format_exception_only(error)).rstrip()
-        note = whole.partition("\ndtypeguard: ")[2]
-        return Played(_first(f"{type(error).__name__}: {note or error}"), whole, True)
-    text, report = found if isinstance(found, tuple) else (found or _RUNS,) * 2
-    text = text if isinstance(text, str) else str(text).partition(": ")[2]
-    return Played(_first(text), str(report))
+        return _failed(error)
+    if result is None:
+        return Played(_KEEPS_TYPES, _KEEPS_TYPES)
+    if isinstance(result, tuple):
+        text, report = result
+    elif isinstance(result, str):
+        text = report = result
+    else:
+        text = str(result).partition(": ")[2]
+        report = result
+    return Played(_first_sentence(text), str(report))
 
 
-def _first(text: str) -> str:
-    """The first sentence of a text, in its first line."""
-    return _FOLDERS.sub("", text.partition("\n")[0].partition(". ")[0].rstrip("."))
+def _failed(error: Exception) -> Played:
+    message = str(error)
+    for note in notes_on(error):
+        message = note.text.removeprefix("dtypeguard: ")
+    text = _first_sentence(f"{type(error).__name__}: {message}")
+    report = "".join(traceback.format_exception_only(error)).rstrip()
+    return Played(text, report, is_error=True)
+
+
+def _first_sentence(text: str) -> str:
+    sentence = text.partition("\n")[0].partition(". ")[0].rstrip(".")
+    return _FOLDERS_OF_SCENES.sub("", sentence)
 
 
 def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Runs all scenes, or shows one in full."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small
-    write, name = printer(stdout), arguments.name
+    name = arguments.name
     if name not in (None, *SCENES):
         raise UsageError(f"no scene is called {name!r}. {right('demo')}")
-    if name is None:
-        releases = f"optax {optax.__version__}, jax {jax.__version__}"
-        write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
+    write = printer(stdout)
     with warnings.catch_warnings(action="ignore", category=DtypeGuardWarning):
         if name is not None:
-            return _in_full(write, name)
-        failed = [_in_short(write, *scene) for scene in enumerate(SCENES, start=1)]
-    write(_NEXT)
-    return int(any(failed))
+            return _show_in_full(write, name)
+        releases = f"optax {optax.__version__}, jax {jax.__version__}"
+        write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
+        status = 0
+        for number, name in enumerate(SCENES, start=1):
+            status |= _show_in_short(write, number, name)
+    write(_FURTHER)
+    return status
 
 
-def _in_short(write: Print, number: int, name: str) -> bool:
-    """Shows a scene in a few lines; whether it fails with the call."""
-    (scene, bare, guarded), file = play(name), f"{name}.py"
+def _show_in_short(write: Print, number: int, name: str) -> int:
+    """Shows a scene in a few lines; returns 1 if it fails with the call."""
+    scene, bare, guarded = play(name)
+    file = f"{name}.py"
     title = (scene.__doc__ or "").partition("\n")[0].rstrip(".")
     write(f"\n{number:2}  {title:<{_WIDTH - 5 - len(file)}} {file}", "bold")
     write(_cut(f"    as is {bare.text}"), "red" if bare.is_error else "yellow")
-    if line := _PLACE.search(_FOLDERS.sub("", bare.whole.partition("\n")[2])):
+    line = _PLACE.search(_FOLDERS_OF_SCENES.sub("", bare.report.partition("\n")[2]))
+    if line is not None:
         write(_cut(f"    line  {re.sub(' {2,}', '  ', line[0])}"))
-    failed = "FAILED: " * guarded.is_error
-    style = "bold red" if failed else "green"
-    write(_cut(f"    with  {scene.CALL}: {failed}{guarded.text}"), style)
-    return guarded.is_error
+    if guarded.is_error:
+        write(_cut(f"    with  {scene.CALL}: FAILED: {guarded.text}"), "bold red")
+        return 1
+    write(_cut(f"    with  {scene.CALL}: {guarded.text}"), "green")
+    return 0
 
 
-def _in_full(write: Print, name: str) -> int:
-    (scene, bare, guarded), file = play(name), os.path.join(FOLDER, f"{name}.py")
+def _show_in_full(write: Print, name: str) -> int:
+    """Shows a scene and both reports; returns 1 if it fails with the call."""
+    scene, bare, guarded = play(name)
+    file = os.path.join(FOLDER, f"{name}.py")
     write(file, "bold")
     write("".join(linecache.getlines(file)))
     for title, half in (("as it is", bare), (f"with {scene.CALL}", guarded)):
         write(f"{title}:", "bold")
-        write(f"{half.whole}\n")
+        write(f"{half.report}\n")
     return int(guarded.is_error)
 
 

@@ -9,16 +9,14 @@ import re
 from typing import TextIO
 
 from .options import UsageError
-from .output import to_reader
+from .output import print_text, to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # In a wheel, and in a clone.
-_FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
+_PAGE_FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
 # Of notebooks, and of arrays that pages load.
-_FILES = ".ipynb", ".npz"
-
-
-# By page, the names of those that it has taken in.
+_FILE_SUFFIXES = ".ipynb", ".npz"
+# By page, the names of those that it has taken in: links from outside hold them.
 _MERGED = {
     "contract": ("stability", "limits", "releases"),
     "corrected-optimizers": ("migrating", "accumulate"),
@@ -31,63 +29,72 @@ _MERGED = {
 
 def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
-    pages = {page.stem: page for page in sorted(_folder().glob("*.md"))}
-    files = {x.name: x for suffix in _FILES for x in sorted(_folder().glob(f"*{suffix}"))}
+    paths = sorted(_folder().iterdir())
+    pages = {path.stem: path for path in paths if path.suffix == ".md"}
+    files = {path.name: path for path in paths if path.suffix in _FILE_SUFFIXES}
     if arguments.name is None:
-        listed = ["Pages, for dtypeguard docs NAME:", *_listed(pages)]
-        listed += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
-        return _print("\n".join(listed) + "\n", stdout)
+        lines = ["Pages, for dtypeguard docs NAME:"]
+        lines += _rows(pages)
+        lines += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
+        print_text("\n".join(lines), stdout)
+        return 0
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
-    name: str = next((page for page, names in _MERGED.items() if name in names), name)
+    for page, names in _MERGED.items():
+        if name in names:
+            name = page
     if name in files:
-        return _print(files[name].read_bytes(), stdout)
-    if name in pages:
+        with to_reader(stdout):
+            stdout.buffer.write(files[name].read_bytes())
+    elif name in pages:
         text = pages[name].read_text(encoding="utf-8")
-        return _print(re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE), stdout)
-    word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
-    counts = {x: len(word.findall(page.read_text("utf-8"))) for x, page in pages.items()}
-    found = sorted(filter(counts.get, counts), key=lambda x: -counts[x])
-    if not found:
-        raise UsageError(f"there is no page {name!r}. To list them: dtypeguard docs")
-    listed = [f"Pages with {name!r}, those with most of it first:"]
-    return _print(
-        "\n".join([*listed, *_listed({x: pages[x] for x in found})]) + "\n", stdout
-    )
-
-
-def _listed(pages: dict[str, pathlib.Path]) -> list[str]:
-    width = max(map(len, pages))
-    return [f"  {name:<{width}}  {_title(page)}" for name, page in pages.items()]
-
-
-def _print(text: str | bytes, stdout: TextIO) -> int:
-    with to_reader(stdout):
-        if isinstance(text, bytes):
-            stdout.buffer.write(text)
-        else:
-            stdout.write(text)
+        text = re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE)
+        print_text(text.removesuffix("\n"), stdout)
+    else:
+        lines = [f"Pages with {name!r}, those with most of it first:"]
+        lines += _rows(_pages_with(name, pages))
+        print_text("\n".join(lines), stdout)
     return 0
 
 
+def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.Path]:
+    """Returns the pages in which a word stands, those with most of it first."""
+    pattern = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    counts = {}
+    for name, page in pages.items():
+        count = len(pattern.findall(page.read_text(encoding="utf-8")))
+        if count:
+            counts[name] = count
+    if not counts:
+        raise UsageError(f"there is no page {word!r}. To list them: dtypeguard docs")
+    names = sorted(counts, key=lambda name: -counts[name])
+    return {name: pages[name] for name in names}
+
+
+def _rows(pages: dict[str, pathlib.Path]) -> list[str]:
+    """Returns the names of pages with their titles."""
+    width = max(map(len, pages))
+    rows = []
+    for name, page in pages.items():
+        with page.open(encoding="utf-8") as file:
+            title = file.readline().removeprefix("# ").strip()
+        rows.append(f"  {name:<{width}}  {title}")
+    return rows
+
+
 def _folder() -> pathlib.Path:
-    folder = next((each for each in _FOLDERS if (each / "index.md").is_file()), None)
-    if folder is None:
-        raise UsageError("this installation has no pages: install it again, from a wheel")
-    return folder
-
-
-def _title(page: pathlib.Path) -> str:
-    with page.open(encoding="utf-8") as file:
-        return file.readline().removeprefix("# ").strip()
+    for folder in _PAGE_FOLDERS:
+        if (folder / "index.md").is_file():
+            return folder
+    raise UsageError("this installation has no pages: install it again, from a wheel")
 
 
 def _documented(name: re.Match[str]) -> str:
-    """A public name with its signature and docstring, as the site shows it."""
+    """Returns a public name with its signature and docstring, as the site shows it."""
     import dtypeguard.testing
 
-    found = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
+    public = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
     signature = ""
     with contextlib.suppress(ValueError):  # an error or a warning has none
         last = name[1].rpartition(".")[2]
-        signature = f"```python\n{last}{inspect.signature(found)}\n```\n\n"
-    return f"### {name[1]}\n\n{signature}{inspect.getdoc(found)}"
+        signature = f"```python\n{last}{inspect.signature(public)}\n```\n\n"
+    return f"### {name[1]}\n\n{signature}{inspect.getdoc(public)}"

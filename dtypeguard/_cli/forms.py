@@ -1,60 +1,82 @@
-"""The forms of what a command finds: text, JSON, and annotations of GitHub."""
+"""Delivers what a command finds: as text, as JSON, and as annotations of GitHub.
+
+All three are made from one record.
+"""
 
 import argparse
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from .._explain.colors import MARKS
 from .._explain.unfiltered import printed
 from .._leaves.table import shown_fields
+from .._source.files import is_installed
+from .._source.origin import Origin
 from .options import UsageError, default_form
 from .output import print_text, printer, write_file
 
 
-def deliver(
-    options: argparse.Namespace,
-    stdout: TextIO,
-    report: Any,
-    is_ok: bool,
-    style: str = "",
-    data: Any = None,
-) -> int:
-    """Writes a report into files, and prints it in the form that is asked for.
+@dataclasses.dataclass(frozen=True)
+class CommandResult:
+    """What a command has found.
 
-    The data are what it is for programs, if it has no JSON of its own.
+    Attributes:
+        text: that is printed; its first line is the headline.
+        record: the lines of source in its fields are annotated on GitHub.
+        json: for programs.
+        is_ok: whether the exit status is 0.
+        style: of the headline on a terminal, where all is well.
     """
+
+    text: str
+    record: object
+    json: str
+    is_ok: bool
+    style: str = ""
+
+
+def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) -> int:
+    """Prints a result in the form that is asked for, and returns the exit status."""
+    status = 0 if result.is_ok else 1
     form = options.format or default_form()
     if options.json or form == "json":
-        found = report.to_json() if data is None else _json(data)
         if options.json not in (None, "-"):
-            write_file(options.json, found)
+            write_file(options.json, result.json)
         if options.json == "-" or form == "json":
-            print_text(found.rstrip(), stdout)
-            return 0 if is_ok else 1
-    show, text = printer(stdout), str(report).rstrip()
-    headline, *lines = text.splitlines()
-    show(headline, f"bold {style}".rstrip() if is_ok else "bold red")
-    for line in lines:
-        show(line)
+            print_text(result.json.rstrip(), stdout)
+            return status
+    _print_text(result, stdout)
     if form == "github":
-        for line in annotations(text, "warning" if is_ok else "error"):
+        level = "warning" if result.is_ok else "error"
+        for line in annotations(result.text, level, origins_in(result.record)):
             print_text(line, stdout)
-    return 0 if is_ok else 1
+    return status
 
 
-def _json(data: Any) -> str:
+def _print_text(result: CommandResult, stdout: TextIO) -> None:
+    write = printer(stdout)
+    headline, *lines = result.text.rstrip().splitlines()
+    write(headline, f"bold {result.style}".rstrip() if result.is_ok else "bold red")
+    for line in lines:
+        write(line)
+
+
+def as_json(data: Any) -> str:
+    """Returns data as JSON, dataclasses by their fields."""
     return json.dumps(data, indent=1, default=shown_fields)
 
 
-def check_files(options: argparse.Namespace, *more: str | None) -> None:
+def check_files(*names: str | None) -> None:
     """Refuses a file before long work, not after it; leaves what the files hold."""
-    names = (x for x in (options.json, *more) if x not in (None, "-"))
     for name in names:
+        if name is None or name == "-":
+            continue
         is_new = not os.path.exists(name)
         try:
+            # Nothing but to open it tells, on all systems, whether it can be written.
             open(name, "a").close()
         except OSError as error:
             raise UsageError(f"{name!r} cannot be written: {error.strerror}") from None
@@ -62,45 +84,63 @@ def check_files(options: argparse.Namespace, *more: str | None) -> None:
             os.remove(name)
 
 
-def annotations(text: str, level: str) -> Iterator[str]:
-    """The commands that have GitHub show a report beside the lines that it names.
+# GitHub ----------------------------------------------------------------------------------
 
-    All of it stands at the first of the user's lines, at others what names them. An error
-    that names none has no line.
+
+def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[str]:
+    """Yields the commands with which GitHub shows a report beside lines of source.
+
+    All of the report stands at the first of the user's lines, its rows at the lines that
+    they name. An error without a line is shown above the files.
+
+    Args:
+        text: the report.
+        level: "error" or "warning".
+        origins: the lines.
 
     References:
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    headline, told = text.partition("\n")[0], dict[str, str]()
-    for line in text.splitlines():
-        for place in dict.fromkeys(_places(line)):
-            told[place] = f"{told[place]}\n{line}" if place in told else line
-    title = f"title=dtypeguard%3A {_escaped(headline.partition(': ')[2] or headline, ':,')}"
-    for number, (place, found) in enumerate(told.items()):
-        file, _, line = place.rpartition(":")
-        where = f"file={_escaped(_file(file), ':,')},line={line},{title}"
-        yield f"::{level} {where}::{_escaped(text if number == 0 else found)}"
-    if not told and level == "error":
+    headline = text.partition("\n")[0]
+    title = _escaped(headline.partition(": ")[2] or headline, ":,")
+    title = f"title=dtypeguard%3A {title}"
+    names: dict[tuple[str, int], re.Pattern[str]] = {}
+    for origin in origins:
+        line = origin.users
+        if not is_installed(line.file):
+            names[line.file, line.line] = re.compile(rf"{re.escape(str(line))}\b")
+    # Lines that the report leaves out would be noise: GitHub shows ten.
+    rows: dict[tuple[str, int], list[str]] = {}
+    for row in text.splitlines():
+        for place, name in names.items():
+            if name.search(row):
+                rows.setdefault(place, []).append(row)
+    message = text
+    for (file, number), rows_of_line in rows.items():
+        where = f"file={_escaped(_path_in_repository(file), ':,')},line={number}"
+        yield f"::{level} {where},{title}::{_escaped(message)}"
+        message = "\n".join(rows_of_line)
+    if not rows and level == "error":
         yield f"::{level} {title}::{_escaped(text)}"
 
 
-def _places(line: str) -> Iterator[str]:
-    """Yields the lines of files that a line names; a path may have spaces."""
-    for found in MARKS[0][0].finditer(line):
-        words = re.split(r"(?<=[ (])", line[: found.end()])
-        for n in range(len(words) - 1, -1, -1):
-            place = "".join(words[n:])
-            if os.path.isfile(place.rpartition(":")[0]):
-                yield place
-                break
+def origins_in(record: object) -> Iterator[Origin]:
+    """Yields the lines of source in the fields of a record, in their order."""
+    if isinstance(record, Origin):
+        yield record
+    elif isinstance(record, (list, tuple)):
+        for item in record:
+            yield from origins_in(item)
+    elif dataclasses.is_dataclass(record):
+        for field in dataclasses.fields(record):
+            yield from origins_in(getattr(record, field.name))
 
 
-def _file(path: str) -> str:
-    """A file as the repository names it."""
+def _path_in_repository(file: str) -> str:
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
-    inside = os.path.join(os.path.realpath(root), "")
-    return os.path.realpath(path).removeprefix(inside).replace(os.sep, "/")
+    folder = os.path.join(os.path.realpath(root), "")
+    return os.path.realpath(file).removeprefix(folder).replace(os.sep, "/")
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -109,22 +149,37 @@ def _escaped(text: str, more: str = "") -> str:
     return text
 
 
-def of_run(error: BaseException | None, lines: Sequence[str]) -> str:
-    """What a run found, as JSON: the error that ended it, and what compiled again."""
-    data: dict[str, Any] = {"error": None, "compiled_again": [*lines]}
+# What `dtypeguard run` finds -------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorNote:
+    """A note of dtypeguard on an error, and the leaves that it is about."""
+
+    text: str
+    leaves: Sequence[Any]
+
+
+def notes_on(error: BaseException) -> list[ErrorNote]:
+    """Returns the notes of dtypeguard on an error and on its causes."""
+    notes = []
+    for part in printed(error):
+        leaves = getattr(part, "dtypeguard_rows", ())
+        for text in map(str, getattr(part, "__notes__", ())):
+            if text.startswith("dtypeguard: "):  # others add notes too
+                notes.append(ErrorNote(text, leaves))
+    return notes
+
+
+def json_of_run(error: BaseException | None, lines: Sequence[str]) -> str:
+    """Returns the error that ended a run, and what was compiled again, for programs."""
+    data: dict[str, Any] = {"error": None, "compiled_again": list(lines)}
     if error is not None:
-        rows = getattr(error, "dtypeguard_rows", ())
+        note = (notes_on(error) or [ErrorNote("", ())])[0]
         data["error"] = {
             "type": type(error).__name__,
             "message": str(error),
-            "note": next(notes(error), ""),
-            "leaves": [row._asdict() for row in rows],
+            "note": note.text,
+            "leaves": [leaf._asdict() for leaf in note.leaves],
         }
-    return _json(data)
-
-
-def notes(error: BaseException) -> Iterator[str]:
-    """The notes of dtypeguard on an error and on those that it is printed with."""
-    for part in printed(error):
-        own = (str(x) for x in getattr(part, "__notes__", ()))
-        yield from (x for x in own if x.startswith("dtypeguard: "))
+    return as_json(data)

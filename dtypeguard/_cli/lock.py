@@ -9,50 +9,76 @@ from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
 from .._lock.check import Locked, LockError, compared, data_of_cause, text_of
-from .._lock.step import lock_of
+from .._lock.step import TracedStep, lock_of
 from .._program.trace import TraceFailed
-from .forms import check_files, deliver
+from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .output import print_text, write_file
-from .targets import Reader
+from .targets import NamedCall, Reader
 
 
 def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints, writes, checks or updates a lock."""
-    check_files(options, options.out, options.update)
+    check_files(options.json, options.out, options.update)
     path = options.out or options.check or options.update
-    words = ["dtypeguard lock", options.target, "--inputs", options.inputs]
-    update = " ".join([*words, *["--x64"] * options.x64, "--update", str(path)])
     if options.out and os.path.exists(options.out):
-        raise UsageError(f"{path} exists. To write it anew, use --update: {update}")
+        raise UsageError(
+            f"{path} exists. To write it anew, use --update: "
+            + _command_to_update(options, path)
+        )
     with RECORD, add_x64(options.x64):
         call = Reader(options).call()
         with call.running(LockError, PlanError):
-            try:
-                now = lock_of(*call[2:], path)
-            except TraceFailed as failed:
-                raise failed.__cause__ or failed from None
-            is_there = path and os.path.exists(path)
-            found = compared(now, path) if options.check or is_there else None
-    if found and options.check:
-        return _checked(options, stdout, found, update)
-    text = text_of(now.lock)
+            step = _traced(call, path)
+            # A missing file is an error of `--check`.
+            is_compared = options.check or (path and os.path.exists(path))
+            locked = compared(step, path) if is_compared else None
+    if options.check:
+        assert locked is not None
+        result = _check_result(locked, _command_to_update(options, path))
+        return deliver(result, options, stdout)
+    text = text_of(step.lock)
     if not path:
-        return deliver(options, stdout, text, True, data=tomllib.loads(text))
-    if found and not found.holds:
-        print_text(found.report(), stdout)
-    said = "written" if found is None else "up to date" if found.holds else "updated"
+        result = CommandResult(text, None, as_json(tomllib.loads(text)), is_ok=True)
+        return deliver(result, options, stdout)
+    if locked is None:
+        change = "written"
+    elif locked.holds:
+        change = "up to date"
+    else:
+        change = "updated"
+        print_text(locked.report(), stdout)
     write_file(path, text)
-    print_text(f"{path} is {said}.", stdout)
+    print_text(f"{path} is {change}.", stdout)
     return 0
 
 
-def _checked(
-    options: argparse.Namespace, stdout: TextIO, found: Locked, update: str
-) -> int:
-    """Delivers what differs from a lock."""
-    step, path = found.now.lock.step, found.path
-    text = f"{step} is as locked in {path}." if found.holds else found.report(update)
-    causes = [] if found.holds else map(data_of_cause, found.causes()[0])
-    data = {"step": step, "path": path, "ok": found.holds, "causes": [*causes]}
-    return deliver(options, stdout, text, found.holds, data=data)
+def _traced(call: NamedCall, path: str | None) -> TracedStep:
+    """Returns a step for a lock; raises what the step raises."""
+    try:
+        return lock_of(call.function, call.args, call.kwargs, path)
+    except TraceFailed as failed:
+        raise failed.__cause__ or failed from None
+
+
+def _command_to_update(options: argparse.Namespace, path: str) -> str:
+    x64 = " --x64" if options.x64 else ""
+    target = f"{options.target} --inputs {options.inputs}"
+    return f"dtypeguard lock {target}{x64} --update {path}"
+
+
+def _check_result(locked: Locked, update: str) -> CommandResult:
+    """Returns how a step differs from its lock."""
+    step = locked.now.lock.step
+    text = f"{step} is as locked in {locked.path}."
+    causes = []
+    if not locked.holds:
+        text = locked.report(update)
+        causes = locked.causes()[0]
+    data = {
+        "step": step,
+        "path": locked.path,
+        "ok": locked.holds,
+        "causes": [data_of_cause(cause) for cause in causes],
+    }
+    return CommandResult(text, causes, as_json(data), locked.holds)

@@ -16,7 +16,7 @@ from .options import UsageError, parse
 from .output import report_stream, to_reader
 
 USAGE = 2
-_Run = Callable[[argparse.Namespace, TextIO], int]
+_Command = Callable[[argparse.Namespace, TextIO], int]
 
 
 def console() -> int:
@@ -28,7 +28,12 @@ def console() -> int:
     if sys.argv[1:2] == ["run"]:  # a script ends as under `python`
         return main()
     result = 1
-    _replace_exit(lambda status, end: end(status or result))
+    exit_at_once = os._exit
+
+    def exit_with_result(status: int) -> NoReturn:
+        exit_at_once(status or result)
+
+    _replace_exit(exit_with_result)
     result = main(owns_process=True)
     with to_reader(sys.stdout):  # of what argparse has printed
         return result
@@ -41,24 +46,23 @@ def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
         argv: the words after `dtypeguard`; those of this process by default.
         owns_process: whether the process ends with the command.
     """
-    argv = [*(sys.argv[1:] if argv is None else argv)]
-    command = next(iter(argv), "")
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else ""
     try:
         if command in ("run", "audit", "precision", "lock", "demo"):
             _check_jax()
         try:
-            arguments = parse(argv)
+            options = parse(words)
         except SystemExit:  # argparse has printed the help or the version
             return 0
-        run = importlib.import_module(f".{arguments.command}", __package__).run
+        run = importlib.import_module(f".{options.command}", __package__).run
         if command == "run":
-            return run(arguments)
-        with report_stream(owns_process) as report:
-            return _status(run, arguments, report)
+            return run(options)
+        with report_stream(owns_process) as stdout:
+            return _status(run, options, stdout)
     except UsageError as error:
-        print(
-            f"dtypeguard {command}".strip() + ":", *error.args, sep="\n  ", file=sys.stderr
-        )
+        title = f"dtypeguard {command}".strip()
+        print(f"{title}:", *error.args, sep="\n  ", file=sys.stderr)
         return USAGE
 
 
@@ -70,38 +74,43 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _status(run: _Run, arguments: argparse.Namespace, report: TextIO) -> int:
+def _status(run: _Command, options: argparse.Namespace, stdout: TextIO) -> int:
     """Runs a command other than `run`, whatever a target does to end the process."""
-    own = os._exit  # which nothing catches; here it raises as `sys.exit` does
-    _replace_exit(lambda status, end: sys.exit(status))
+    exit_at_once = os._exit
+    # Nothing catches it, and a check that was not made would end with 0.
+    _replace_exit(sys.exit)
     try:
-        return run(arguments, report)
+        return run(options, stdout)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # its status would be taken for that of the check
         from .._source.origin import origin_of_error
 
+        target = getattr(options, "target", "the demo")
+        lines = [
+            f"{target} was not checked: what is named "
+            f"here ended the program, with {type(error).__name__}: {error}"
+        ]
         origin = origin_of_error(error)
-        raise UsageError(
-            f"{getattr(arguments, 'target', 'the demo')} was not checked: what is named "
-            f"here ended the program, with {type(error).__name__}: {error}",
-            *([] if origin is None else [f"  {origin.place}  {origin.code}"]),
-            "Take that out, or name a function that returns.",
-        ) from error
+        if origin is not None:
+            lines.append(f"  {origin.place}  {origin.code}")
+        lines.append("Take that out, or name a function that returns.")
+        raise UsageError(*lines) from error
     finally:
-        os._exit = own
+        os._exit = exit_at_once
 
 
-def _replace_exit(instead: Callable[[int, Callable[[int], NoReturn]], NoReturn]) -> None:
-    """Has `os._exit` call something with its status and itself; in a fork, only itself."""
-    own, process = os._exit, os.getpid()
+def _replace_exit(end: Callable[[int], NoReturn]) -> None:
+    """Has `os._exit` call another function, but for processes that are forked."""
+    exit_at_once = os._exit
+    process = os.getpid()
 
-    def end(status: int) -> NoReturn:
+    def exit_instead(status: int) -> NoReturn:
         if os.getpid() != process:
-            own(status)
-        for stream in (sys.stdout, sys.stderr):  # which hold the report, in a pipe
+            exit_at_once(status)
+        for stream in (sys.stdout, sys.stderr):  # a pipe may hold some of it
             with contextlib.suppress(Exception):
                 stream.flush()
-        instead(status, own)
+        end(status)
 
-    os._exit = end
+    os._exit = exit_instead

@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -11,14 +11,16 @@ from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
-from .._precision.curve import check_call, plan_call
+from .._precision.curve import PlanSearch, check_call, plan_call
 from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
+from .._precision.report import PrecisionReport
 from .._precision.rows import plain
-from . import options as command_line
-from .forms import check_files, deliver
+from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .targets import NamedCall, Reader
+
+SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
 
 
 def run(options: argparse.Namespace, stdout: TextIO) -> int:
@@ -29,85 +31,120 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         raise UsageError(
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
-    check_files(options, options.out)
-    way = _checked if options.check else _searched if options.out else _audited
-    shown, reader = status(every=command_line.SILENCE), Reader(options)
-    with RECORD, shown as show, add_x64(options.x64):
+    check_files(options.json, options.out)
+    with RECORD, status(every=SILENCE) as show, add_x64(options.x64):
+        reader = Reader(options)
         call = reader.call()
-        found = way(options, show, reader, call)
-    return deliver(options, stdout, *found)
+        # A search does not see these.
+        held_out = [reader.call(name) for name in options.held_out]
+        inputs = PlannedInputs(held_out=[(x.args, x.kwargs) for x in held_out])
+        if options.check:
+            result = _checked(options, call, inputs, show)
+        elif options.out:
+            result = _searched(options, call, inputs, show)
+        else:
+            reference = _reference(options.reference, reader, call)
+            result = _measured(options, call, inputs, reference, show)
+    return deliver(result, options, stdout)
 
 
-# What `deliver` is given: a report, whether it is fine, its style then, its data.
-_Found = tuple[Any, bool, str, Any]
-
-
-def _audited(
-    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
-) -> _Found:
-    reference = _reference(options.reference, reader, call)
+def _measured(
+    options: argparse.Namespace,
+    call: NamedCall,
+    inputs: PlannedInputs,
+    reference: PyTree,
+    show: Show,
+) -> CommandResult:
+    """Returns the audit of a call."""
     with call.running():
         report = audit_call(
-            *call[2:],
-            options.wide,
-            options.narrow,
-            options.tolerance,
+            call.function,
+            call.args,
+            call.kwargs,
+            wide=options.wide,
+            narrow=options.narrow,
+            tolerance=options.tolerance,
             matmul_precision=options.matmul_precision,
             reference=reference,
             show_status=show,
-            inputs=_more(options, reader),
+            inputs=inputs,
         )
-    bound = math.inf if options.max_error is None else options.max_error
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(
             f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
             "Let it give arrays, or leave out --max-error"
         )
-    is_ok = not math.isinf(report.error) and not report.error > bound
-    is_ok &= all(each.verdict != "differs" for each in report.differences)
-    is_ok &= not report.integers
-    # Without a bound, an error is neither right nor wrong.
-    bounds = options.max_error, options.tolerance
-    is_within = any(x is not None and report.error <= x for x in bounds)
-    has_findings = report.error or report.integers or (report.work and report.work.costs)
-    is_good = is_within or not has_findings
-    return report, is_ok, "green" if is_good else "", None
+    is_ok = not math.isinf(report.error)
+    if options.max_error is not None and report.error > options.max_error:
+        is_ok = False
+    if any(difference.verdict == "differs" for difference in report.differences):
+        is_ok = False
+    if report.integers:
+        is_ok = False
+    style = _style(report, options.max_error, options.tolerance)
+    return CommandResult(str(report), report, report.to_json(), is_ok, style)
+
+
+def _style(report: PrecisionReport, *bounds: float | None) -> str:
+    """Returns green for what is right: without a bound, an error is neither."""
+    if any(bound is not None and report.error <= bound for bound in bounds):
+        return "green"
+    has_costs = report.work and report.work.costs
+    has_findings = report.error or report.integers or has_costs
+    return "" if has_findings else "green"
 
 
 def _searched(
-    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
-) -> _Found:
-    more = _more(options, reader)
+    options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
+) -> CommandResult:
+    """Returns the plan that a search finds, and writes it."""
     with call.running():
-        found = plan_call(*call[2:], options.narrow, options.tolerance, more, show)
-    found.plan.save(options.out)
-    text = f"{found}\n{options.out} is written."
-    return text, found.is_of_use, "", plain(found) | {"ok": found.is_of_use}
+        search = plan_call(
+            call.function,
+            call.args,
+            call.kwargs,
+            options.narrow,
+            options.tolerance,
+            inputs,
+            show,
+        )
+    search.plan.save(options.out)
+    text = f"{search}\n{options.out} is written."
+    return _result_of(search, text, search.is_of_use)
 
 
 def _checked(
-    options: argparse.Namespace, show: Show, reader: Reader, call: NamedCall
-) -> _Found:
-    more = _more(options, reader)
+    options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
+) -> CommandResult:
+    """Returns what a function loses by the plan of a file."""
     with call.running(PlanError):
-        found = check_call(*call[2:], options.check, options.tolerance, more, show)
-    return found, found.is_within, "", plain(found) | {"ok": found.is_within}
+        search = check_call(
+            call.function,
+            call.args,
+            call.kwargs,
+            options.check,
+            options.tolerance,
+            inputs,
+            show,
+        )
+    return _result_of(search, str(search), search.is_within)
 
 
-def _more(options: argparse.Namespace, reader: Reader) -> PlannedInputs:
-    """Further inputs, which a search does not see."""
-    return PlannedInputs(held_out=[reader.call(name)[3:] for name in options.held_out])
+def _result_of(search: PlanSearch, text: str, is_ok: bool) -> CommandResult:
+    data = plain(search) | {"ok": is_ok}
+    return CommandResult(text, search, as_json(data), is_ok)
 
 
 def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
-    """The arrays of a file by path, or what a module has under a name."""
+    """Returns the arrays of a file by path, or what a module has under a name."""
     if name is None:
         return None
     if ":" in name and not name.endswith(".npz"):
         reference = reader.load(name, "Write for example: --reference FILE.py:f")
-        if callable(reference) and (wrong := call.misfit(reference)):
+        misfit = call.misfit(reference) if callable(reference) else ""
+        if misfit:
             raise UsageError(
-                f"{name} does not take what {call.inputs} gives: {wrong}. Let it take the "
+                f"{name} does not take what {call.inputs} gives: {misfit}. Let it take the "
                 f"arguments of {call.target}, or name what this should return"
             )
         return reference

@@ -22,7 +22,7 @@ from .._explain.colors import colored_notes
 from .options import UsageError, default_form
 from .output import print_text
 
-_OURS = os.path.dirname(__file__) + os.sep
+_OUR_FOLDER = os.path.dirname(__file__) + os.sep
 
 
 class ScriptWatch:
@@ -31,13 +31,13 @@ class ScriptWatch:
     As a finder of modules it sees JAX import its own files, and finds none of them.
     """
 
-    compilations: Any = None  # made with the first
+    compilations: Any = None  # from the first one on
 
     def __init__(self) -> None:
         self._recording = contextlib.ExitStack()
         self._is_open = False
 
-    def __enter__(self):
+    def __enter__(self) -> "ScriptWatch":
         self._is_open = True
         sys.meta_path.insert(0, self)
         self._start()
@@ -76,7 +76,8 @@ class ScriptWatch:
         with contextlib.suppress(Exception):  # the list lacks it; the script runs on
             from .._lines.recompiled import Compilations
 
-            self.compilations = self.compilations or Compilations()
+            if self.compilations is None:
+                self.compilations = Compilations()
             self.compilations.record(sys._getframe(1))
 
 
@@ -86,24 +87,27 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("no script is named. Write for example: dtypeguard run train.py")
     watching = contextlib.ExitStack()
     watch = watching.enter_context(ScriptWatch())
-    ended: list[BaseException] = []  # by this error
+    errors: list[BaseException] = []  # the one that ended the script
 
     def end() -> None:
         watching.close()
-        _tell(options, watch, *ended)
+        _report(options, watch, errors[0] if errors else None)
 
     sys.argv[:] = options.script
     try:
-        (_run_module if options.is_module else _run_script)(options.script[0])
+        if options.is_module:
+            _run_module(options.script[0])
+        else:
+            _run_script(options.script[0])
     except (UsageError, SystemExit):
         raise
     except BaseException as error:
         _explain(error, options.all)
-        ended.append(error)
+        errors.append(error)
         with colored_notes(error):
             _show(error)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: None  # printed already
+            sys.excepthook = _show_nothing  # it is printed already
             raise  # so that Python ends by the signal
         return 1
     finally:
@@ -120,37 +124,52 @@ def _show(error: BaseException) -> None:
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except Exception as raised:
-        trace = raised.__traceback__ and raised.__traceback__.tb_next
+        trace = raised.__traceback__
+        if trace is not None:  # without this function
+            trace = trace.tb_next
         print("Error in sys.excepthook:", file=sys.stderr)
         traceback.print_exception(raised.with_traceback(trace), chain=False)
         print("\nOriginal exception was:", file=sys.stderr)
-        sys.__excepthook__(type(error), error, error.__traceback__)
+        traceback.print_exception(error)
 
 
-def _tell(
-    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None = None
+def _show_nothing(*exception: object) -> None:
+    pass
+
+
+def _report(
+    options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
 ) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
-    form, found = options.format or default_form(), watch.compilations
-    lines = found.lines(options.all) if found else []
+    form = options.format or default_form()
+    lines = watch.compilations.lines(options.all) if watch.compilations else []
     sys.stdout.flush()
-    if lines and form != "json":
-        print(*lines, sep="\n", file=sys.stderr)
-    if form == "json" or (form == "github" and (lines or error)):
-        from .forms import annotations, notes, of_run
+    # The forms import JAX's options, which a script without JAX is spared.
+    if form == "json":
+        from .forms import json_of_run
 
-        if form == "json":
-            return print_text(of_run(error, lines), sys.stdout)
-        for note in notes(error) if error else ():
-            print(*annotations(note, "error"), sep="\n", file=sys.stderr)
-        if lines:
-            print(*annotations("\n".join(lines), "warning"), sep="\n", file=sys.stderr)
+        print_text(json_of_run(error, lines), sys.stdout)
+        return
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr)
+    if form == "github" and error is not None:
+        from .forms import annotations, notes_on, origins_in
+
+        for note in notes_on(error):
+            found = annotations(note.text, "error", origins_in(note.leaves))
+            print(*found, sep="\n", file=sys.stderr)
+    if form == "github" and lines:
+        from .forms import annotations, origins_in
+
+        origins = origins_in(watch.compilations.origins())
+        found = annotations("\n".join(lines), "warning", origins)
+        print(*found, sep="\n", file=sys.stderr)
 
 
 def _explain(error: BaseException, is_whole: bool) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
         trace = trace.tb_next
     error.with_traceback(trace)
     if "jax" in sys.modules:
@@ -179,16 +198,13 @@ def _run_script(file: str) -> None:
         sys.path[0] = os.path.dirname(os.path.realpath(file))
     path = os.path.join(os.getcwd(), file)
     main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __file__=path,
-        __cached__=None,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
-        __builtins__=builtins,
-    )
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    vars(main).update(__cached__=None, __builtins__=builtins)
     if sys.version_info < (3, 14):
         main.__annotations__ = {}
     sys.modules["__main__"] = main
-    exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
+    exec(compile(text, path, "exec", dont_inherit=True), vars(main))
 
 
 def _run_module(name: str) -> None:

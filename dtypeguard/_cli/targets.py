@@ -2,19 +2,22 @@
 
 import argparse
 import contextlib
+import dataclasses
 import difflib
 import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._carry.modules import spread
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.types import Args, Kwargs
+from .._source.files import is_ours
 from .._source.origin import origin_of_error
 from .options import UsageError, right
 
@@ -24,8 +27,9 @@ FORM = (
 )
 
 
-class NamedCall(NamedTuple):
-    """A function that a command line names, and what `--inputs` gives it."""
+@dataclasses.dataclass(frozen=True)
+class NamedCall:
+    """A function and its arguments, by the names that a command line has for both."""
 
     target: str
     inputs: str
@@ -34,38 +38,46 @@ class NamedCall(NamedTuple):
     kwargs: Kwargs
 
     def misfit(self, function: Any = None) -> str:
-        """Why the function, or another one, does not take them; empty if it does."""
+        """Returns why the function, or another one, takes no such arguments; else empty."""
         try:
-            taken = Names(function or self.function).signature
-            taken.bind(*self.args, **self.kwargs)
+            signature = Names(function or self.function).signature
+            signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
             return str(error)
         return ""
 
     @contextlib.contextmanager
-    def running(self, *own: type[Exception]) -> Iterator[None]:
-        """Makes a usage error of what a run raises; it says whose error it is.
+    def running(self, *usage_errors: type[Exception]) -> Iterator[None]:
+        """Makes a usage error of any error, and says whose error it is.
 
-        Errors of these types are dtypeguard's own, which say what to do.
+        Args:
+            usage_errors: the types of errors of dtypeguard, which say what to do.
         """
         try:
             yield
         except UsageError:
             raise
+        except usage_errors as error:
+            raise UsageError(str(error)) from error
         except Exception as error:
-            is_users = origin_of_error(error) is not None
-            is_own = str(error).startswith(("audit_precision", "lock")) and not is_users
-            if isinstance(error, own) or is_own:
+            is_of_program = origin_of_error(error) is not None
+            is_misfit = callable(self.function) and self.misfit()
+            if _is_of_check(error) and not is_of_program and not is_misfit:
                 raise UsageError(str(error)) from error
-            given = f"what {self.inputs} gives"
-            if self.misfit():
-                what, advice = f"does not run with {given}:", FORM
-            elif is_users:
-                what = "raises"
-                advice = f"It is an error of the program itself, called with {given}."
+            if is_misfit:
+                problem = f"does not run with what {self.inputs} gives:"
+                advice = FORM
+            elif is_of_program:
+                problem = "raises"
+                advice = (
+                    "It is an error of the program itself, called with what "
+                    f"{self.inputs} gives."
+                )
             else:
-                what, advice = "cannot be measured:", "It is no error of the program."
-            raise UsageError(f"{self.target} {what} {_reason(error)}", advice) from error
+                problem = "cannot be measured:"
+                advice = "It is no error of the program."
+            text = f"{self.target} {problem} {_reason(error)}"
+            raise UsageError(text, advice) from error
 
 
 class Reader:
@@ -76,75 +88,92 @@ class Reader:
         self._modules: dict[str, ModuleType] = {}
 
     def target(self) -> Any:
-        """What the target names."""
+        """Returns what the target names."""
         return self.load(self._options.target, right(self._options.command))
 
     def call(self, inputs: str = "") -> NamedCall:
-        """The target with the arguments that `--inputs` or another name gives.
-
-        Without an array among them nothing would be checked.
-        """
+        """Returns the target with the arguments that `--inputs` or another name gives."""
         inputs = inputs or self._options.inputs
-        step, where = self.target(), self._options.target.rpartition(":")[0]
+        function = self.target()
+        where = self._options.target.rpartition(":")[0]
         name = inputs if inputs.isidentifier() else "inputs"
-        given = self.load(inputs, f"Write for example: --inputs {where}:{name}")
-        with as_usage_error(f"{inputs} cannot be called"):
-            given = given() if callable(given) else given
-        if not SplitTree(spread(given)).arrays:
-            what = "None" if given is None else "no array"
-            raise UsageError(f"{inputs} gives {what}: nothing would be checked. {FORM}")
-        # A state is often a named tuple: the only argument then.
-        args = () if type(given) is dict else given if type(given) is tuple else (given,)
-        kwargs = given if type(given) is dict else {}
-        return NamedCall(self._options.target, inputs, step, args, kwargs)
+        value = self.load(inputs, f"Write for example: --inputs {where}:{name}")
+        if callable(value):
+            with as_usage_error(f"{inputs} cannot be called"):
+                value = value()
+        # A check of nothing would succeed.
+        if not SplitTree(spread(value)).arrays:
+            content = "None" if value is None else "no array"
+            raise UsageError(f"{inputs} gives {content}: nothing would be checked. {FORM}")
+        args: Args = ()
+        kwargs: Kwargs = {}
+        if type(value) is dict:
+            kwargs = value
+        elif type(value) is tuple:
+            args = value
+        else:
+            args = (value,)  # a state is often a named tuple
+        return NamedCall(self._options.target, inputs, function, args, kwargs)
 
-    def load(self, named: str, advice: str) -> Any:
+    def load(self, name: str, advice: str) -> Any:
         """Imports what `MODULE:NAME` or `FILE.py:NAME` names."""
-        where, _, name = named.rpartition(":")
-        if not where or not name:
-            raise UsageError(f"{named!r} is not MODULE:NAME or FILE.py:NAME. {advice}")
-        try:
-            if where not in self._modules:
-                is_file = where.endswith(".py")
-                self._modules[where] = (_import_file if is_file else _import_module)(where)
-        except (Exception, SystemExit) as error:  # a script may exit
-            if where.endswith(".py") and "relative import" in str(error):
-                advice = f"As a part of its package: write PACKAGE.MODULE:{name}."
-            elif not isinstance(error, ImportError) and origin_of_error(error) is not None:
-                advice = (
-                    'Importing a script runs it: train under if __name__ == "__main__":'
-                )
-            reason = f"{where} cannot be imported: {_reason(error)}"
-            raise UsageError(reason, advice) from error
-        found = self._modules[where]
-        for part in name.split("."):
+        where, _, attribute = name.rpartition(":")
+        if not where or not attribute:
+            raise UsageError(f"{name!r} is not MODULE:NAME or FILE.py:NAME. {advice}")
+        if where not in self._modules:
+            self._modules[where] = _imported(where, attribute, advice)
+        value = self._modules[where]
+        for part in attribute.split("."):
             try:
-                found = getattr(found, part)
+                value = getattr(value, part)
             except AttributeError:
-                like = difflib.get_close_matches(part, dir(found), 1)
-                meant = f" Did you mean {like[0]}?" if like else ""
-                raise UsageError(f"{where} has no {name}.{meant} {advice}") from None
+                similar = difflib.get_close_matches(part, dir(value), 1)
+                question = f" Did you mean {similar[0]}?" if similar else ""
+                text = f"{where} has no {attribute}.{question} {advice}"
+                raise UsageError(text) from None
             except Exception as error:  # of a property
-                raise UsageError(f"{named} cannot be read: {_reason(error)}") from error
-        return found
+                raise UsageError(f"{name} cannot be read: {_reason(error)}") from error
+        return value
 
 
 @contextlib.contextmanager
-def as_usage_error(what: str, advice: str = FORM) -> Iterator[None]:
-    """Makes a usage error of whatever is raised, with the line of the user's that did."""
+def as_usage_error(problem: str, advice: str = FORM) -> Iterator[None]:
+    """Makes a usage error of any error, with the line of the user's that raised it."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{what}: {_reason(error)}", advice) from error
+        raise UsageError(f"{problem}: {_reason(error)}", advice) from error
+
+
+def _is_of_check(error: Exception) -> bool:
+    """Whether dtypeguard itself raised an error: it refuses an argument."""
+    file = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+    return isinstance(error, (TypeError, ValueError)) and is_ours(file)
 
 
 def _reason(error: BaseException) -> str:
-    """An error, with the line of the user's that raised it."""
+    """Returns an error with the line of the user's that raised it."""
+    text = f"{type(error).__name__}: {error}"
     origin = origin_of_error(error)
-    line = "" if origin is None else f"\n    {origin.place}  {origin.code}"
-    return f"{type(error).__name__}: {error}{line}"
+    return text if origin is None else f"{text}\n    {origin.place}  {origin.code}"
+
+
+def _imported(where: str, attribute: str, advice: str) -> ModuleType:
+    """Imports a file or a module."""
+    is_file = where.endswith(".py")
+    try:
+        return _import_file(where) if is_file else _import_module(where)
+    except (Exception, SystemExit) as error:  # a script may exit
+        if is_file and "relative import" in str(error):  # in Python's words
+            advice = f"As a part of its package: write PACKAGE.MODULE:{attribute}."
+        elif not isinstance(error, ImportError) and origin_of_error(error) is not None:
+            advice = 'Importing a script runs it: train under if __name__ == "__main__":'
+        text = f"{where} cannot be imported: {_reason(error)}"
+        raise UsageError(text, advice) from error
 
 
 def _import_module(name: str) -> ModuleType:
@@ -162,7 +191,8 @@ def _import_file(file: str) -> ModuleType:
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)
-    argv, sys.argv = sys.argv, [file]
+    argv = sys.argv
+    sys.argv = [file]
     try:
         spec.loader.exec_module(module)
     finally:

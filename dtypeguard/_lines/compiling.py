@@ -36,7 +36,7 @@ from .._source.inert import (
     static,
     written_code,
 )
-from .._source.origin import Origin, Why, origin_of_frame
+from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .monitored import RECORD
 from .values import Made, is_array
 from .why import Has, made_of, why
@@ -142,6 +142,11 @@ class Compiled(NamedTuple):
     parts: dict[str, Part]
     returned: "dict[str, Returned]"  # in another type
     caller: Origin | None
+
+    @property
+    def line(self) -> Origin:
+        """The line of its definition."""
+        return origin_at(self.code.co_filename, self.code.co_firstlineno, self.name)
 
     @property
     def tree(self) -> dict[str, object]:

@@ -17,7 +17,7 @@ from .._leaves.groups import of_holders, parameter
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
-from .._source.origin import Why, callers, release
+from .._source.origin import Origin, Why, callers, release
 from .compiling import Compiled, call_of, compiled
 
 _OFTEN = 3  # functions of one code that are told to be one
@@ -50,6 +50,7 @@ class Recompiled:
 
     def __init__(self, now: Compiled):
         self.name, self.times = now.name, 1
+        self.line, self.caller = now.line, now.caller
         self.differences: dict[str, Difference] = {}
         # Of what it returns, by the names of the parameters that come back there.
         self.items: dict[str, int | None] = {}
@@ -135,7 +136,7 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
             f"{path} is a constant, of which each compiles anew: trace it, as "
             f"jnp.asarray({old.shown})."
         )
-    return Difference(path, text, facts, advice)
+    return Difference(path, text, facts, advice, Why(line))
 
 
 def _advice(path: str, old: LeafType, new: LeafType, why: Why, is_returned: bool) -> str:
@@ -163,7 +164,8 @@ class Compilations:
     def __init__(self):
         self._last: dict[int, tuple[Any, Compiled]] = {}
         self._found: dict[str, Recompiled] = {}
-        self._new: dict[tuple[object, ...], list[str]] = {}
+        # Of one code and for the same types, how often, and the line.
+        self._new: dict[tuple[object, ...], list[Recompiled]] = {}
 
     def record(self, frame: FrameType) -> None:
         """Records the call that compiles, if a frame inside of it belongs to one."""
@@ -182,8 +184,22 @@ class Compilations:
                 self._found.setdefault(now.name, Recompiled(now)).compare(before, now)
         else:
             types = tuple((path, x.known) for path, x in now.parts.items() if x.type)
-            self._new.setdefault((now.name, str(now.caller), types), []).append(now.name)
+            self._new.setdefault((now.name, str(now.caller), types), []).append(
+                Recompiled(now)
+            )
         self._last[id(call.key)] = weakref.ref(call.key), now
+
+    def origins(self) -> list[Origin | None]:
+        """The lines of the report: of the functions, their calls, and their arguments."""
+        origins = []
+        for function in self.changed():
+            origins += [function.line, function.caller]
+            for difference in function.differences.values():
+                why = difference.why
+                origins += [why.origin, why.cause, why.begun]
+        for functions in self._new.values():
+            origins.append(functions[0].line)
+        return origins
 
     def lines(self, is_whole: bool = False) -> list[str]:
         """The report; empty if no function was compiled again."""
@@ -192,7 +208,7 @@ class Compilations:
             lines.append(f"{begin} {each.name} was compiled {each.times} times.")
             lines += each.text(is_whole)
         often, why = [x for x in self._new.values() if len(x) > _OFTEN], f"because {_NEW}"
-        lines += [f"{begin} {x[0]} was compiled {len(x)} times, {why}" for x in often]
+        lines += [f"{begin} {x[0].name} was compiled {len(x)} times, {why}" for x in often]
         return lines
 
     def changed(self) -> Sequence[Recompiled]:

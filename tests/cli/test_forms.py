@@ -9,6 +9,7 @@ import pytest
 
 from dtypeguard._cli.forms import annotations
 from dtypeguard._cli.main import main
+from dtypeguard._source.origin import origin_at
 
 SCRIPT = """
 import jax, jax.numpy as jnp
@@ -119,17 +120,18 @@ def test_what_github_reads_is_escaped(folder, monkeypatch):
     text = "audit: 50%, f: x\n  one  b c.py:3  forced by b c.py:7\n  two  pytest/x.py:4"
     title = "title=dtypeguard%3A 50%25%2C f%3A x"
     whole = text.replace("%", "%25").replace("\n", "%0A")
-    assert [*annotations(text, "error")] == [
-        f"::error file=a/b c.py,line=3,{title}::{whole}",
-        f"::error file=a/b c.py,line=7,{title}::  one  b c.py:3  forced by b c.py:7",
+    lines = [origin_at(str(folder / "a" / "b c.py"), line, "f") for line in (7, 3, 70)]
+    installed = origin_at(pytest.__file__, 4, "f")
+    assert [*annotations(text, "error", [*lines, installed])] == [
+        f"::error file=a/b c.py,line=7,{title}::{whole}",
+        f"::error file=a/b c.py,line=3,{title}::  one  b c.py:3  forced by b c.py:7",
     ]
-    installed = "audit: t\n  x  pytest/x.py:4"
-    assert [*annotations(installed, "error")] == [
-        "::error title=dtypeguard%3A t::audit: t%0A  x  pytest/x.py:4"
+    assert [*annotations("audit: t\n  x", "error", [installed])] == [
+        "::error title=dtypeguard%3A t::audit: t%0A  x"
     ]
-    (warning,) = annotations("f (b c.py:3) was compiled 5 times.", "warning")
+    (warning,) = annotations("f (b c.py:3) was compiled 5 times.", "warning", lines)
     assert warning.startswith("::warning file=a/b c.py,line=3,")
-    assert [*annotations("audit: fine", "warning")] == []
+    assert [*annotations("audit: fine", "warning", lines)] == []
 
 
 def test_a_note_has_colors_on_a_terminal(run, terminal, monkeypatch):

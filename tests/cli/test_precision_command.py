@@ -10,7 +10,7 @@ import pytest
 from trained import written
 
 from dtypeguard import Plan
-from dtypeguard._cli import options
+from dtypeguard._cli import precision
 
 pytestmark = pytest.mark.third_party
 
@@ -94,7 +94,7 @@ def test_dtypes_in_short_and_in_full(command):
 
 @pytest.mark.parametrize(("silence", "is_told"), [(0.0, True), (1e6, False)])
 def test_long_work_speaks_now_and_then_in_a_pipe(command, monkeypatch, silence, is_told):
-    monkeypatch.setattr(options, "SILENCE", silence)
+    monkeypatch.setattr(precision, "SILENCE", silence)
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
     assert command(AVERAGE)[0] == 0
     assert (pipe.getvalue().count("\n") > 1) is is_told

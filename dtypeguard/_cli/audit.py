@@ -22,7 +22,7 @@ from .targets import FORM, Reader, as_usage_error
 
 
 @dataclasses.dataclass(frozen=True)
-class _Types:
+class _AuditedTypes:
     """The types that an optimizer is audited in, and whether x64 is on."""
 
     params: tuple[DType, ...] = ("float32",)
@@ -38,10 +38,10 @@ class _Types:
 
 # An optimizer that does not keep its types shows that with one of these.
 _TELLING_TYPES = (
-    _Types(),
-    _Types(params=("bfloat16", "float32")),
-    _Types(params=("bfloat16",), grads=("float32",)),
-    _Types(x64=True),
+    _AuditedTypes(),
+    _AuditedTypes(params=("bfloat16", "float32")),
+    _AuditedTypes(params=("bfloat16",), grads=("float32",)),
+    _AuditedTypes(x64=True),
 )
 _OF_OPTIMIZER = ("set", "params", "grads")
 _OF_STEP = ("carry", "returned")
@@ -53,13 +53,15 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options.json)
     is_step = options.inputs is not None
-    for name in _OF_OPTIMIZER if is_step else _OF_STEP:
+    # An option that would do nothing hides a mistake: `--inputs` was meant, or forgotten.
+    other_options = _OF_OPTIMIZER if is_step else _OF_STEP
+    for name in other_options:
         if vars(options)[name] not in _NOT_GIVEN:
             kind = "an optimizer" if is_step else "a step"
             write = _command_for_step(options.target)
             raise UsageError(f"--{name} is for {kind}. Write: {write}")
     with RECORD:
-        report = _audit_call(options) if is_step else _audit_named(options)
+        report = _audit_step_of(options) if is_step else _audit_optimizer_of(options)
     result = CommandResult(str(report), report, report.to_json(), report.ok, "green")
     return deliver(result, options, stdout)
 
@@ -72,20 +74,20 @@ def _command_for_step(target: str) -> str:
 # An optimizer ----------------------------------------------------------------------------
 
 
-def _audit_named(options: argparse.Namespace) -> AuditReport:
+def _audit_optimizer_of(options: argparse.Namespace) -> AuditReport:
     """Returns the audit in the types asked for, or the first of several that tells."""
     reader = Reader(options)
     if options.params or options.grads:
-        types = _Types(options.params or ("float32",), options.grads, options.x64)
-        return _audit_in(reader, options, types)
+        types = _AuditedTypes(options.params or ("float32",), options.grads, options.x64)
+        return _audit_optimizer_in(reader, options, types)
     first = None
     tried = []
     for types in _TELLING_TYPES:
         types = dataclasses.replace(types, x64=types.x64 or options.x64)
-        if types in tried:
+        if types in tried:  # with --x64 two of them are the same
             continue
         tried.append(types)
-        report = _audit_in(reader, options, types)
+        report = _audit_optimizer_in(reader, options, types)
         is_of_updates = all(drift.where == "updates" for drift in report.drifts)
         if first is None:
             first = report
@@ -98,7 +100,9 @@ def _audit_named(options: argparse.Namespace) -> AuditReport:
     return dataclasses.replace(first, note=f"Tried {', '.join(map(str, tried))}.")
 
 
-def _audit_in(reader: Reader, options: argparse.Namespace, types: _Types) -> AuditReport:
+def _audit_optimizer_in(
+    reader: Reader, options: argparse.Namespace, types: _AuditedTypes
+) -> AuditReport:
     """Returns the audit in some types, with the optimizer made under their flag."""
     grads = types.grads or types.params
     with add_x64(types.x64):
@@ -106,15 +110,16 @@ def _audit_in(reader: Reader, options: argparse.Namespace, types: _Types) -> Aud
         if needs_x64 and not x64_enabled():
             raise UsageError(f"{min(needs_x64)} needs --x64 as well")
         target = options.target
-        named = reader.target()
-        is_optimizer = is_transformation(named) and not inspect.isclass(named)
+        # An optimizer is made under the flag: `init` alone would not show what it stores.
+        value = reader.target()
+        is_optimizer = is_transformation(value) and not inspect.isclass(value)
         if is_optimizer and options.set:
             raise UsageError(f"{target} is an optimizer already and takes no --set")
 
         def make() -> Optimizer:
             if is_optimizer:
-                return named
-            return _optimizer_of(target, named, dict(options.set))
+                return value
+            return _optimizer_of(target, value, dict(options.set))
 
         opt = make()
         arrays, updates, extra_args = Entry(target, make).inputs(types.params, grads)
@@ -143,6 +148,7 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
             f"{_command_for_step(target)}. If it makes an optimizer: {write}, or audit "
             "FILE.py:NAME where a VALUE is not a literal"
         )
+    # A function without parameters takes no `--set`.
     advice = f"It takes {', '.join(names)}. Write: {write}" if names else ""
     with as_usage_error(f"{target} cannot be called", advice):
         opt = factory(**settings)
@@ -156,7 +162,7 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
 # A step ----------------------------------------------------------------------------------
 
 
-def _audit_call(options: argparse.Namespace) -> AuditReport:
+def _audit_step_of(options: argparse.Namespace) -> AuditReport:
     """Returns the audit of a step on what `--inputs` names."""
     with add_x64(options.x64):
         call = Reader(options).call()
@@ -175,6 +181,7 @@ def _audit_call(options: argparse.Namespace) -> AuditReport:
                 returned=options.returned,
                 kwargs=call.kwargs,
             )
+    # A wrapper may add arguments: only a call that failed tells that they do not fit.
     if report.error and report.error.is_of_call:
         misfit = call.misfit()
         if misfit:

@@ -66,6 +66,7 @@ class Played(NamedTuple):
 def play(name: str) -> tuple[Any, Played, Played]:
     """Runs a scene: its module, as it is, and with the call."""
     scene = importlib.import_module(f".scenes.{name}", __package__)
+    # As users have it, whatever the options of this process are.
     with set_x64(getattr(scene, "X64", False)), jax.numpy_dtype_promotion("standard"):
         return scene, _play_half(scene.bare), _play_half(scene.guarded)
 
@@ -91,6 +92,7 @@ def _play_half(half: Callable[[], Any]) -> Played:
 
 def _failed(error: Exception) -> Played:
     message = str(error)
+    # The note says more in its first sentence than JAX's message.
     for note in notes_on(error):
         message = note.text.removeprefix("dtypeguard: ")
     text = _first_sentence(f"{type(error).__name__}: {message}")
@@ -111,6 +113,7 @@ def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     if name not in (None, *SCENES):
         raise UsageError(f"no scene is called {name!r}. {right('demo')}")
     write = printer(stdout)
+    # A scene says itself what a warning would say.
     with warnings.catch_warnings(action="ignore", category=DtypeGuardWarning):
         if name is not None:
             return _show_in_full(write, name)

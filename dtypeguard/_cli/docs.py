@@ -29,35 +29,37 @@ _MERGED = {
 
 def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
-    paths = sorted(_folder().iterdir())
+    paths = sorted(_folder_of_pages().iterdir())
     pages = {path.stem: path for path in paths if path.suffix == ".md"}
     files = {path.name: path for path in paths if path.suffix in _FILE_SUFFIXES}
     if arguments.name is None:
         lines = ["Pages, for dtypeguard docs NAME:"]
-        lines += _rows(pages)
+        lines += _rows_of_pages(pages)
         lines += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
         print_text("\n".join(lines), stdout)
         return 0
+    # As a link in a page has it: `docs/explain.md`.
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
     for page, names in _MERGED.items():
         if name in names:
             name = page
     if name in files:
-        with to_reader(stdout):
+        with to_reader(stdout):  # a binary file: no text is decoded
             stdout.buffer.write(files[name].read_bytes())
     elif name in pages:
         text = pages[name].read_text(encoding="utf-8")
+        # The site fills these in by mkdocstrings.
         text = re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE)
         print_text(text.removesuffix("\n"), stdout)
     else:
         lines = [f"Pages with {name!r}, those with most of it first:"]
-        lines += _rows(_pages_with(name, pages))
+        lines += _rows_of_pages(_pages_with(name, pages))
         print_text("\n".join(lines), stdout)
     return 0
 
 
 def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.Path]:
-    """Returns the pages in which a word stands, those with most of it first."""
+    """Returns the pages with a word, sorted by how often they have it."""
     pattern = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
     counts = {}
     for name, page in pages.items():
@@ -70,7 +72,7 @@ def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.
     return {name: pages[name] for name in names}
 
 
-def _rows(pages: dict[str, pathlib.Path]) -> list[str]:
+def _rows_of_pages(pages: dict[str, pathlib.Path]) -> list[str]:
     """Returns the names of pages with their titles."""
     width = max(map(len, pages))
     rows = []
@@ -81,7 +83,7 @@ def _rows(pages: dict[str, pathlib.Path]) -> list[str]:
     return rows
 
 
-def _folder() -> pathlib.Path:
+def _folder_of_pages() -> pathlib.Path:
     for folder in _PAGE_FOLDERS:
         if (folder / "index.md").is_file():
             return folder

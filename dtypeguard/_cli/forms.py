@@ -42,6 +42,7 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
     """Prints a result in the form that is asked for, and returns the exit status."""
     status = 0 if result.is_ok else 1
     form = options.format or default_form()
+    # A file and text on the terminal go together; JSON that is printed stands alone.
     if options.json or form == "json":
         if options.json not in (None, "-"):
             write_file(options.json, result.json)
@@ -107,6 +108,7 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
     title = f"title=dtypeguard%3A {title}"
     names: dict[tuple[str, int], re.Pattern[str]] = {}
     for origin in origins:
+        # A package's lines are in no pull request.
         line = origin.users
         if not is_installed(line.file):
             names[line.file, line.line] = re.compile(rf"{re.escape(str(line))}\b")
@@ -139,11 +141,13 @@ def origins_in(record: object) -> Iterator[Origin]:
 
 def _path_in_repository(file: str) -> str:
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+    # Links in the path of a runner's workspace lead to other names of one file.
     folder = os.path.join(os.path.realpath(root), "")
     return os.path.realpath(file).removeprefix(folder).replace(os.sep, "/")
 
 
 def _escaped(text: str, more: str = "") -> str:
+    # The percent sign first, which the others are written with.
     for character in ("%", "\r", "\n", *more):
         text = text.replace(character, f"%{ord(character):02X}")
     return text

@@ -21,6 +21,7 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints, writes, checks or updates a lock."""
     check_files(options.json, options.out, options.update)
     path = options.out or options.check or options.update
+    # A lock that is there may be another step's, or tell of a change.
     if options.out and os.path.exists(options.out):
         raise UsageError(
             f"{path} exists. To write it anew, use --update: "
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
     with RECORD, add_x64(options.x64):
         call = Reader(options).call()
         with call.running(LockError, PlanError):
-            step = _traced(call, path)
+            step = _traced_step(call, path)
             # A missing file is an error of `--check`.
             is_compared = options.check or (path and os.path.exists(path))
             locked = compared(step, path) if is_compared else None
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         result = _check_result(locked, _command_to_update(options, path))
         return deliver(result, options, stdout)
     text = text_of(step.lock)
-    if not path:
+    if not path:  # a lock is TOML, and so are its data
         result = CommandResult(text, None, as_json(tomllib.loads(text)), is_ok=True)
         return deliver(result, options, stdout)
     if locked is None:
@@ -47,13 +48,14 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         change = "up to date"
     else:
         change = "updated"
+        # Before it is overwritten: afterwards nothing tells what changed.
         print_text(locked.report(), stdout)
     write_file(path, text)
     print_text(f"{path} is {change}.", stdout)
     return 0
 
 
-def _traced(call: NamedCall, path: str | None) -> TracedStep:
+def _traced_step(call: NamedCall, path: str | None) -> TracedStep:
     """Returns a step for a lock; raises what the step raises."""
     try:
         return lock_of(call.function, call.args, call.kwargs, path)

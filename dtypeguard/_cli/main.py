@@ -16,7 +16,7 @@ from .options import UsageError, parse
 from .output import report_stream, to_reader
 
 USAGE = 2
-_Command = Callable[[argparse.Namespace, TextIO], int]
+_RunCommand = Callable[[argparse.Namespace, TextIO], int]
 
 
 def console() -> int:
@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
             options = parse(words)
         except SystemExit:  # argparse has printed the help or the version
             return 0
+        # A page of the documentation is printed without JAX, in a tenth of the time.
         run = importlib.import_module(f".{options.command}", __package__).run
         if command == "run":
             return run(options)
@@ -74,7 +75,7 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _status(run: _Command, options: argparse.Namespace, stdout: TextIO) -> int:
+def _status(run: _RunCommand, options: argparse.Namespace, stdout: TextIO) -> int:
     """Runs a command other than `run`, whatever a target does to end the process."""
     exit_at_once = os._exit
     # Nothing catches it, and a check that was not made would end with 0.

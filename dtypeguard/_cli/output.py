@@ -35,6 +35,7 @@ def report_stream(owns_process: bool) -> Iterator[TextIO]:
             yield report
         return
     report = _descriptor_apart(sys.stdout)
+    # A stream without a descriptor is not moved, so Python's own prints are sent away too.
     sys.stdout = sys.stderr
     yield report
 
@@ -59,6 +60,7 @@ def printer(stream: TextIO) -> Print:
         return lambda text, style="": print_text(text, stream)
     from rich.console import Console
 
+    # `soft_wrap` leaves lines whole: a path that is cut can be neither clicked nor copied.
     console = Console(file=stream)
     return lambda text, style="": console.print(marked(text, style), soft_wrap=True)
 
@@ -81,5 +83,6 @@ def to_reader(stream: TextIO) -> Iterator[None]:
 
 def write_file(name: str, text: str) -> None:
     """Writes a text into a file."""
+    # The same bytes on all systems: a lock is compared in pull requests.
     with open(name, "w", encoding="utf-8", newline="\n") as file:
         file.write(text.rstrip() + "\n")

@@ -26,6 +26,7 @@ SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
 def run(options: argparse.Namespace, stdout: TextIO) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
     if options.out and options.narrow is None:
+        # Which dtype is meant cannot be guessed: it may be float16 or a float8.
         raise UsageError("a search needs --narrow. Write for example: --narrow bfloat16")
     if options.check and options.narrow is not None:
         raise UsageError(
@@ -39,16 +40,16 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         held_out = [reader.call(name) for name in options.held_out]
         inputs = PlannedInputs(held_out=[(x.args, x.kwargs) for x in held_out])
         if options.check:
-            result = _checked(options, call, inputs, show)
+            result = _check_plan(options, call, inputs, show)
         elif options.out:
-            result = _searched(options, call, inputs, show)
+            result = _search_plan(options, call, inputs, show)
         else:
             reference = _reference(options.reference, reader, call)
-            result = _measured(options, call, inputs, reference, show)
+            result = _measure(options, call, inputs, reference, show)
     return deliver(result, options, stdout)
 
 
-def _measured(
+def _measure(
     options: argparse.Namespace,
     call: NamedCall,
     inputs: PlannedInputs,
@@ -74,6 +75,7 @@ def _measured(
             f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
             "Let it give arrays, or leave out --max-error"
         )
+    # NaN is no error that was measured, but that of shapes without values.
     is_ok = not math.isinf(report.error)
     if options.max_error is not None and report.error > options.max_error:
         is_ok = False
@@ -94,7 +96,7 @@ def _style(report: PrecisionReport, *bounds: float | None) -> str:
     return "" if has_findings else "green"
 
 
-def _searched(
+def _search_plan(
     options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
 ) -> CommandResult:
     """Returns the plan that a search finds, and writes it."""
@@ -108,12 +110,13 @@ def _searched(
             inputs,
             show,
         )
+    # Saved although it is of no use: the user may look at it, and the status tells.
     search.plan.save(options.out)
     text = f"{search}\n{options.out} is written."
     return _result_of(search, text, search.is_of_use)
 
 
-def _checked(
+def _check_plan(
     options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
 ) -> CommandResult:
     """Returns what a function loses by the plan of a file."""
@@ -139,6 +142,7 @@ def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
     """Returns the arrays of a file by path, or what a module has under a name."""
     if name is None:
         return None
+    # On Windows a path has a colon too.
     if ":" in name and not name.endswith(".npz"):
         reference = reader.load(name, "Write for example: --reference FILE.py:f")
         misfit = call.misfit(reference) if callable(reference) else ""

@@ -39,6 +39,7 @@ class ScriptWatch:
 
     def __enter__(self) -> "ScriptWatch":
         self._is_open = True
+        # In front of the others: the first that answers ends the search.
         sys.meta_path.insert(0, self)
         self._start()
         return self
@@ -91,15 +92,16 @@ def run(options: argparse.Namespace) -> int:
 
     def end() -> None:
         watching.close()
-        _report(options, watch, errors[0] if errors else None)
+        _print_findings(options, watch, errors[0] if errors else None)
 
+    # In place: a library may have kept the list.
     sys.argv[:] = options.script
     try:
         if options.is_module:
             _run_module(options.script[0])
         else:
             _run_script(options.script[0])
-    except (UsageError, SystemExit):
+    except (UsageError, SystemExit):  # the script's own status
         raise
     except BaseException as error:
         _explain(error, options.all)
@@ -137,13 +139,13 @@ def _show_nothing(*exception: object) -> None:
     pass
 
 
-def _report(
+def _print_findings(
     options: argparse.Namespace, watch: ScriptWatch, error: BaseException | None
 ) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
     form = options.format or default_form()
     lines = watch.compilations.lines(options.all) if watch.compilations else []
-    sys.stdout.flush()
+    sys.stdout.flush()  # what the script has printed comes first
     # The forms import JAX's options, which a script without JAX is spared.
     if form == "json":
         from .forms import json_of_run
@@ -156,14 +158,14 @@ def _report(
         from .forms import annotations, notes_on, origins_in
 
         for note in notes_on(error):
-            found = annotations(note.text, "error", origins_in(note.leaves))
-            print(*found, sep="\n", file=sys.stderr)
+            commands = annotations(note.text, "error", origins_in(note.leaves))
+            print(*commands, sep="\n", file=sys.stderr)
     if form == "github" and lines:
         from .forms import annotations, origins_in
 
         origins = origins_in(watch.compilations.origins())
-        found = annotations("\n".join(lines), "warning", origins)
-        print(*found, sep="\n", file=sys.stderr)
+        commands = annotations("\n".join(lines), "warning", origins)
+        print(*commands, sep="\n", file=sys.stderr)
 
 
 def _explain(error: BaseException, is_whole: bool) -> None:
@@ -194,16 +196,18 @@ def _run_script(file: str) -> None:
             text = source.read()
     except OSError as error:
         raise UsageError(f"can't open file {file!r}: {error.strerror}") from None
-    if not sys.flags.safe_path:
+    if not sys.flags.safe_path:  # python -P
         sys.path[0] = os.path.dirname(os.path.realpath(file))
     path = os.path.join(os.getcwd(), file)
     main = types.ModuleType("__main__")
+    # What Python itself sets; pickle and logging read some of it.
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     vars(main).update(__cached__=None, __builtins__=builtins)
-    if sys.version_info < (3, 14):
+    if sys.version_info < (3, 14):  # from then on annotations are evaluated lazily
         main.__annotations__ = {}
     sys.modules["__main__"] = main
+    # Without `dont_inherit` the script would have this file's `from __future__`.
     exec(compile(text, path, "exec", dont_inherit=True), vars(main))
 
 

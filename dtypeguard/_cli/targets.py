@@ -120,6 +120,7 @@ class Reader:
         where, _, attribute = name.rpartition(":")
         if not where or not attribute:
             raise UsageError(f"{name!r} is not MODULE:NAME or FILE.py:NAME. {advice}")
+        # Once: a second import would make other classes, which match nothing.
         if where not in self._modules:
             self._modules[where] = _imported(where, attribute, advice)
         value = self._modules[where]
@@ -131,7 +132,7 @@ class Reader:
                 question = f" Did you mean {similar[0]}?" if similar else ""
                 text = f"{where} has no {attribute}.{question} {advice}"
                 raise UsageError(text) from None
-            except Exception as error:  # of a property
+            except Exception as error:  # a property or a lazy module raised it
                 raise UsageError(f"{name} cannot be read: {_reason(error)}") from error
         return value
 
@@ -150,6 +151,7 @@ def as_usage_error(problem: str, advice: str = FORM) -> Iterator[None]:
 def _is_of_check(error: Exception) -> bool:
     """Whether dtypeguard itself raised an error: it refuses an argument."""
     file = ""
+    # The last frame is the one that raised it; JAX's own errors are about the program.
     for frame, _ in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
     return isinstance(error, (TypeError, ValueError)) and is_ours(file)
@@ -177,7 +179,7 @@ def _imported(where: str, attribute: str, advice: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
+    if os.getcwd() not in sys.path:  # as `python -m` does
         sys.path.insert(0, os.getcwd())
     return importlib.import_module(name)
 
@@ -190,7 +192,9 @@ def _import_file(file: str) -> ModuleType:
         raise ImportError(f"{file} is not a Python file")
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
     module = importlib.util.module_from_spec(spec)
+    # Classes of the file are pickled, and found again, by the name of their module.
     sys.modules.setdefault(name, module)
+    # A script may parse the options of the command line when it is imported.
     argv = sys.argv
     sys.argv = [file]
     try:

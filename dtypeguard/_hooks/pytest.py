@@ -12,10 +12,14 @@ import pytest
 
 from . import explain, recording
 
-_OPTION, _DEFAULT, _HIDDEN = "jax_traceback_filtering", "auto", "tracebackhide"
+# JAX's option, and two of its values.
+_FILTERING = "jax_traceback_filtering"
+_DEFAULT = "auto"
+_HIDDEN = "tracebackhide"
 _VARIABLE = "DTYPEGUARD_UPDATE"
 # The names of the option and of the setting that have lines recorded.
-_RECORD_OPTION, _RECORD_SETTING = "--dtypeguard-record", "dtypeguard_record"
+_RECORD_OPTION = "--dtypeguard-record"
+_RECORD_SETTING = "dtypeguard_record"
 _ADVICE = f"(pytest {_RECORD_OPTION} records lines, and names more of them.)"
 
 
@@ -69,14 +73,14 @@ def pytest_runtest_call() -> Iterator[None]:
     than take them out of it. It is left alone where it is told how.
     """
     config: Any = getattr(sys.modules.get("jax"), "config", None)
-    is_ours = getattr(config, _OPTION, None) == _DEFAULT
+    is_ours = getattr(config, _FILTERING, None) == _DEFAULT
     if is_ours:
-        config.update(_OPTION, _HIDDEN)
+        config.update(_FILTERING, _HIDDEN)
     try:
         return (yield)
     finally:
-        if is_ours and getattr(config, _OPTION) == _HIDDEN:
-            config.update(_OPTION, _DEFAULT)
+        if is_ours and getattr(config, _FILTERING) == _HIDDEN:
+            config.update(_FILTERING, _DEFAULT)
 
 
 pytest_runtest_setup = pytest_runtest_call  # what a fixture raises

@@ -14,9 +14,11 @@ def distances(x, y, precision=None):
 
 
 def audit(precision):
-    x, y = (4 + jax.random.normal(jax.random.key(seed), (16, 8)) for seed in range(2))
-    f = lambda x, y: distances(x, y, precision)
-    return dtypeguard.audit_precision(f, x, y, matmul_precision="tpu")
+    x = 4 + jax.random.normal(jax.random.key(0), (16, 8))
+    y = 4 + jax.random.normal(jax.random.key(1), (16, 8))
+    return dtypeguard.audit_precision(
+        lambda x, y: distances(x, y, precision), x, y, matmul_precision="tpu"
+    )
 
 
 def bare():

@@ -15,9 +15,11 @@ def run(state):
         traced.append(state)  # as often as it is compiled
         return {"mean": 0.9 * state["mean"] + 0.1 * x, "count": state["count"] + 1}
 
-    jitted, x, now = jax.jit(step), jnp.ones(3), state
+    jitted = jax.jit(step)
+    x = jnp.ones(3)
+    new_state = state
     for _ in range(3):
-        now = jitted(now, x)
+        new_state = jitted(new_state, x)
     count = "once" if len(traced) == 1 else f"{len(traced)} times"
     return f"compiled {count} in 3 calls", dtypeguard.audit(step, state, x)
 

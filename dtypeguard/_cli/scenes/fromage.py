@@ -11,7 +11,8 @@ RATE = optax.linear_schedule(3e-4, 0.0, 1000)
 
 def shrinkage(opt):
     """The part of an update along the params, where the gradient has none."""
-    params, grads = jnp.array([3.0, 4.0]), jnp.array([-4.0, 3.0])
+    params = jnp.array([3.0, 4.0])
+    grads = jnp.array([-4.0, 3.0])
 
     def along_params(params, grads):
         updates, _ = opt.update(grads, opt.init(params), params)

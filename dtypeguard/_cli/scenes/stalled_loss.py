@@ -23,7 +23,8 @@ def train(opt, apply_updates):
         updates, state = opt.update(jax.grad(loss)(params), state, params)
         return apply_updates(params, updates, key), state
 
-    first, keys = (params, opt.init(params)), jax.random.split(jax.random.key(0), 2000)
+    first = params, opt.init(params)
+    keys = jax.random.split(jax.random.key(0), 2000)
     (params, _), _ = jax.lax.scan(lambda c, key: (step(*c, key), None), first, keys)
     after = float(loss(params))
     text = f"loss from 1 to {after:.2g} in {len(keys)} steps"
@@ -31,15 +32,17 @@ def train(opt, apply_updates):
 
 
 def bare():
-    apply_updates = lambda params, updates, key: optax.apply_updates(params, updates)
+    def apply_updates(params, updates, key):
+        return optax.apply_updates(params, updates)
+
     text, _, audit = train(optax.adam(1e-3), apply_updates)
     return text, audit()
 
 
 def guarded():
-    apply_updates = lambda params, updates, key: dtypeguard.apply_updates(
-        params, updates, key=key
-    )
+    def apply_updates(params, updates, key):
+        return dtypeguard.apply_updates(params, updates, key=key)
+
     text, after, _ = train(dtypeguard.guard(optax.adam(1e-3), policy=POLICY), apply_updates)
     assert after < 0.1, text
     return text

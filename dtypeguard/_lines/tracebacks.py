@@ -83,7 +83,7 @@ def line_of_return(jaxpr: Jaxpr) -> Origin | None:
     line = getattr(traced, "func_lineno", None)
     if not file or not line or not is_recorded(file):
         return None
-    return origin_at(file, return_line(file, line), traced.func_name)
+    return origin_at(file, return_line(file, line), getattr(traced, "func_name", ""))
 
 
 def _calls(frames: Iterable[tuple[CodeType, int]]) -> Chain:

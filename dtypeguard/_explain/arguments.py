@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from .._leaves.dtypes import dtype_of, is_python_number, kind
-from .._leaves.groups import parameter
 from .._leaves.types import DType
+from .._lines.path_text import parameter
 from .._lines.provenance import of_argument
 from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, is_users

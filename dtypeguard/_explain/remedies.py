@@ -19,13 +19,13 @@ import numpy as np
 from .._carry.split import SplitTree
 from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
-from .._leaves.groups import of_holders
 from .._leaves.internals import STATEFUL
 from .._leaves.leaf_type import type_text
 from .._leaves.table import FEW, grouped
 from .._leaves.types import DType, Leaf
 from .._lines.body import Body, difference
 from .._lines.monitored import RECORD
+from .._lines.path_text import of_holders
 from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Origin, frame_of, is_update

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._leaves.dtypes import is_python_number
-from .._leaves.groups import of_holders
 from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._leaves.types import Leaf
+from .._lines.path_text import of_holders
 from .._source.origin import Origin
 from .finding import Finding, RefusedLeaf
 

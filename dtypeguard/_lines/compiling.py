@@ -21,7 +21,6 @@ from jax import tree_util
 
 from .._carry.modules import is_in_place, spread
 from .._leaves.dtypes import is_python_number
-from .._leaves.groups import keys, parameter
 from .._leaves.internals import COMPILING
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
@@ -38,6 +37,7 @@ from .._source.inert import (
 )
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
 from .monitored import RECORD
+from .path_text import keys, parameter
 from .values import Made, is_array
 from .why import Has, made_of, why
 

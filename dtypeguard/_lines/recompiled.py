@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
-from .._leaves.groups import of_holders, parameter
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, callers, release
 from .compiling import Compiled, call_of, compiled
+from .path_text import of_holders, parameter
 
 _OFTEN = 3  # functions of one code that are told to be one
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
-from .._leaves.groups import parameter
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement
+from .path_text import parameter
 
 _LONG = 40  # an expression with more characters is not shown
 

@@ -12,8 +12,8 @@ from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
-from .._leaves.groups import parts
 from .._leaves.types import Step
+from .._lines.path_text import parts
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
 from .computations import Computation, Function, LockEntry, code_of, computations

@@ -1,10 +1,10 @@
-"""Paths of leaves, and leaves that share a cause as one row."""
+"""Reads paths that are text already: those of JAX's messages, of notes and of locks."""
 
 import itertools
 import re
 from collections.abc import Sequence
 
-from .table import FEW
+from .._leaves.table import FEW
 
 # A part of a path, as `jax.tree_util.keystr` prints it.
 _PART = re.compile(r"""\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|\.?[^.\[]+""")
@@ -25,12 +25,6 @@ def keys(path: str) -> list[str]:
 def parameter(path: str) -> str:
     """The name of the parameter that a path begins with."""
     return next(iter(keys(path)), "")
-
-
-def pattern(path: str) -> str:
-    """A path with a star for every number and every key: `[*].mu['*']`."""
-    path = re.sub(r"""\[(?:'[^']*'|"[^"]*")\]""", "['*']", path)
-    return re.sub(r"\[\d+\]", "[*]", path)
 
 
 def of_holders(paths: Sequence[str]) -> str:

@@ -449,7 +449,7 @@ def _failure(
     """Why an abstract step, or a loop of JAX around it, does not keep its carry's types."""
     try:
         call = _call(step, guard), step.args, {}, step.carry, step.returned
-        trial = StepTrial(StepCall(*call, name="step", owner="guard_step"))
+        trial = StepTrial(StepCall(*call, owner="guard_step"))
         (trial.with_strong_carry() if strong else trial).trace(check)
     except checks.Fault as fault:
         return str(fault)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ._audit.audit import name_of
 from ._audit.examine import check_x64
 from ._audit.subjects import StepCall, guard_code, guarding, policies_to_try
-from ._carry.carry import carry_of
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._guard.policy import Policy
@@ -235,10 +234,9 @@ def check_step(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     rules = _chosen_names("rule", rules, _STEP_RULES)
-    name = carry_of("check_step", step, carry, returned).step
     kwargs = {} if kwargs is None else kwargs
     check_names("check_step", "kwargs", kwargs)
-    call = StepCall(step, args, dict(kwargs), carry, returned, name, owner="check_step")
+    call = StepCall(step, args, dict(kwargs), carry, returned, owner="check_step")
     trial = StepTrial(call)
     failures = broken_by_step(trial, rules)
     if not failures:
@@ -256,9 +254,9 @@ def check_step(
         reason = one_line(remaining["traces"]).rstrip(".")
         advice = f"dtypeguard.guard_step does not fix this: {reason}."
     else:
-        write = f"Guard it, {guarding(name, carry, returned)}, and b{begin}"
+        write = f"Guard it, {guarding(call.name, carry, returned)}, and b{begin}"
         advice = _advice(write, "dtypeguard.guard_step", len(rows), sorted(remaining))
-    report = _report(name, "a step's contract", rows, advice)
+    report = _report(call.name, "a step's contract", rows, advice)
     raise AssertionError(f"{report} {_LINES}")
 
 

@@ -7,14 +7,13 @@ from typing import Any, overload
 
 import optax
 
-from .._carry.carry import carry_of
 from .._guard.guard import bare
 from .._leaves.arguments import check_arrays, check_names, is_transformation
 from .._leaves.compat import check_release
 from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates, public
 from .examine import check_x64, examine
 from .report import AuditReport
-from .subjects import OptimizerUpdate, Returned, StepCall, Which
+from .subjects import CarriedArguments, OptimizerUpdate, ReturnedItems, StepCall
 
 
 @overload
@@ -32,8 +31,8 @@ def audit(
     step: Step,
     /,
     *args: PyTree,
-    carry: Which = 0,
-    returned: Returned = None,
+    carry: CarriedArguments = 0,
+    returned: ReturnedItems = None,
     kwargs: Mapping[str, PyTree] | None = None,
     x64: bool | None = None,
 ) -> AuditReport: ...
@@ -154,8 +153,8 @@ def audit_step(
     step: Step,
     /,
     *args: PyTree,
-    carry: Which = 0,
-    returned: Returned = None,
+    carry: CarriedArguments = 0,
+    returned: ReturnedItems = None,
     kwargs: Mapping[str, PyTree] | None = None,
     x64: bool | None = None,
 ) -> AuditReport:
@@ -163,5 +162,4 @@ def audit_step(
     kwargs = {} if kwargs is None else kwargs
     check_names("audit", "kwargs", kwargs)
     check_x64("audit", x64)
-    name = carry_of("audit", step, carry, returned).step
-    return examine(StepCall(step, args, kwargs, carry, returned, name), x64)
+    return examine(StepCall(step, args, kwargs, carry, returned), x64)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .._carry.call import Call
-from .._carry.carry import carry_of
+from .._carry.carry import Carry, carry_of
 from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
@@ -33,11 +33,11 @@ from .._leaves.types import (
 )
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
-from .examine import Advice, TypeCheck, check_types
-from .report import Kind
+from .examine import findings
+from .report import AuditReport, Kind
 
-Which = int | str | tuple[int | str, ...]
-Returned = Key | tuple[Key, ...] | None
+CarriedArguments = int | str | tuple[int | str, ...]
+ReturnedItems = Key | tuple[Key, ...] | None
 
 _WITHIN_X64 = (
     "Call it within jax.enable_x64(True): with x64 off, JAX computes a 64-bit leaf in 32 "
@@ -83,23 +83,20 @@ class OptimizerUpdate:
             asks_wide=asks_wide(policy) or _stores_wide(policy, program),
         )
 
-    def advise(self, bare: TypeCheck) -> Advice:
+    def advise(self, report: AuditReport) -> AuditReport:
         """Tries a guard, and a guard that computes in float32."""
-        guarded = self._check_guarded(None)
-        if guarded.is_clean:
-            return Advice()
+        guarded_reports = []
         for policy in policies_to_try(self.opt):
-            if policy is not None and self._check_guarded(policy).is_clean:
+            guarded_opt = guard(self.opt, policy=policy)
+            guarded = findings(dataclasses.replace(self, opt=guarded_opt))
+            if guarded.ok and policy is None:
+                return report
+            if guarded.ok:
                 code = guard_code(self.name, policy)
-                return Advice(
-                    f"Wrap the optimizer: {code}. It then computes in float32, and keeps "
-                    "its state so."
-                )
-        return _refused(guarded, bare, self.kind)
-
-    def _check_guarded(self, policy: Policy | None) -> TypeCheck:
-        guarded = dataclasses.replace(self, opt=guard(self.opt, policy=policy))
-        return check_types(guarded.trace)
+                remedy = f"Wrap the optimizer: {code}. It then computes in float32, and "
+                return dataclasses.replace(report, remedy=f"{remedy}keeps its state so.")
+            guarded_reports.append(guarded)
+        return _refused(report, guarded_reports[0])
 
 
 def _stores_wide(policy: Policy, program: Program) -> bool:
@@ -138,54 +135,60 @@ class StepCall:
     step: Step
     args: Args
     kwargs: Kwargs
-    carry: Which
-    returned: Returned
-    name: str
+    carry: CarriedArguments
+    returned: ReturnedItems
     owner: str = "audit"  # the public function that asks
     # The dtypes of leaves of a strongly typed carry, by path; None for the carry as it is.
     types: Mapping[str, DType] | None = None
     kind: Kind = "step"
 
+    @property
+    def name(self) -> str:
+        """The name of the step in messages."""
+        return self._resolved_carry().step
+
     def call(self) -> Call:
         """Returns the call of the step."""
-        carry = carry_of(self.owner, self.step, self.carry, self.returned)
-        return Call(self.step, carry, self.args, self.kwargs)
+        return Call(self.step, self._resolved_carry(), self.args, self.kwargs)
+
+    def _resolved_carry(self) -> Carry:
+        return carry_of(self.owner, self.step, self.carry, self.returned)
 
     def trace(self) -> Program:
         """Traces the call."""
         return trace(self.call, types=self.types)
 
-    def advise(self, bare: TypeCheck) -> Advice:
+    def advise(self, report: AuditReport) -> AuditReport:
         """Tries a first carry of other types, a call with x64 on, a guard, and pairs."""
-        if self._is_fixed_by_beginning(bare):
-            return Advice(_begin(bare.drifts))
+
+        def fixed_by(remedy):
+            return dataclasses.replace(report, remedy=remedy)
+
+        if self._holds_from_other_types(report.drifts):
+            return fixed_by(_begin_otherwise(report.drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded_call = dataclasses.replace(self, step=step)
         wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
         if self._has_wide_leaf() and not has_float64():
             with set_x64(True):
-                if check_types(self.trace).is_clean:
-                    return Advice(_WITHIN_X64)
-                if check_types(guarded_call.trace).is_clean:
-                    return Advice(f"{wrap} {_WITHIN_X64}")
-        guarded = check_types(guarded_call.trace)
-        if guarded.is_clean:
-            return Advice(wrap)
+                if findings(self).ok:
+                    return fixed_by(_WITHIN_X64)
+                if findings(guarded_call).ok:
+                    return fixed_by(f"{wrap} {_WITHIN_X64}")
+        guarded = findings(guarded_call)
+        if guarded.ok:
+            return fixed_by(wrap)
         # A guard leaves a weak leaf that keeps its dtype as it is.
-        if guarded_call._is_fixed_by_beginning(guarded):
-            return Advice(f"{wrap} {_begin(guarded.drifts)}")
-        return _refused(guarded, bare, self.kind)
+        if guarded_call._holds_from_other_types(guarded.drifts):
+            return fixed_by(f"{wrap} {_begin_otherwise(guarded.drifts)}")
+        return _refused(report, guarded)
 
-    def _is_fixed_by_beginning(self, checked: TypeCheck) -> bool:
-        """Returns whether leaves that were weak at first drift, and alone."""
-        drifts = checked.drifts
+    def _holds_from_other_types(self, drifts: Sequence[Drift]) -> bool:
+        """Returns whether the step keeps its types once weak leaves begin strongly."""
         if not drifts or not all(drift.was_weak for drift in drifts):
             return False
-        types = {}
-        for drift in drifts:
-            if drift.kind == "dtype":
-                types[drift.path] = drift.avals[1].dtype
-        return check_types(dataclasses.replace(self, types=types).trace).is_clean
+        types = {x.path: x.avals[1].dtype for x in drifts if x.kind == "dtype"}
+        return findings(dataclasses.replace(self, types=types)).ok
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
@@ -193,7 +196,7 @@ class StepCall:
         return any(is_wide(x) for x in leaves if hasattr(x, "dtype"))
 
 
-def _begin(drifts: Sequence[Drift]) -> str:
+def _begin_otherwise(drifts: Sequence[Drift]) -> str:
     """Returns how the carry has to begin, for these leaves to have their types at once."""
     sentences = []
     names = []
@@ -210,15 +213,17 @@ def _begin(drifts: Sequence[Drift]) -> str:
     return " ".join(sentences)
 
 
-def _refused(guarded: TypeCheck, bare: TypeCheck, kind: Kind) -> Advice:
-    """Returns why a guard does not fix a program."""
-    return Advice(
-        refusal=guarded.explanation(kind),
-        is_same_error=guarded.error is not None and guarded.error == bare.error,
+def _refused(report: AuditReport, guarded: AuditReport) -> AuditReport:
+    """Returns a report that says why a guard does not fix its subject."""
+    error = guarded.error
+    return dataclasses.replace(
+        report,
+        refusal=guarded.headline if error is None else error.message,
+        is_same_error=error is not None and error == report.error,
     )
 
 
-def guarding(name: str, carry: Which, returned: Returned) -> str:
+def guarding(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:
     """Returns how to write the guard of a step."""
     options = "" if carry == 0 else f", carry={carry!r}"
     if returned is not None:

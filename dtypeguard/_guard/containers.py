@@ -23,7 +23,7 @@ from .._leaves.types import Leaf, PyTree
 _POSITIONS = (tree_util.SequenceKey, tree_util.FlattenedIndexKey)
 
 
-class _Node:
+class _Container:
     """A node of a tree with its children."""
 
     def __init__(self, tree: PyTree):
@@ -31,17 +31,18 @@ class _Node:
             return node is not tree
 
         pairs, self.structure = tree_util.tree_flatten_with_path(tree, is_leaf=is_child)
-        self.tree = tree
         self.children = [child for _, child in pairs]
-        self.keys = [path[0] for path, _ in pairs if path]  # a leaf has an empty path
+        # A leaf is its own child, at an empty path.
+        self.keys = [path[0] for path, _ in pairs if path]
         self.names = [str(key_value(key)) for key in self.keys]
         self.has_names = not any(isinstance(key, _POSITIONS) for key in self.keys)
 
-    def __str__(self) -> str:
-        if not self.keys:
-            return type(self.tree).__name__
-        children = _list_names(self.names) if self.has_names else len(self.names)
-        return f"{type(self.tree).__name__} of {children}"
+    def describe(self) -> str:
+        """Returns the names of the children, or their number."""
+        if not self.has_names:
+            return str(len(self.names))
+        listed = ", ".join(self.names[:FEW])
+        return f"{listed}, ..." if len(self.names) > FEW else listed
 
 
 class Matched:
@@ -69,83 +70,82 @@ class Matched:
         if tree_util.all_leaves([record]):
             is_leaf = loaded is not None and not is_subtree(loaded)
             if not is_leaf or (is_guess and not _are_alike(record, loaded)):
-                raise _error(path, record, loaded, "load what was recorded")
+                raise _tree_error(path, record, loaded, "load what was recorded")
             self.leaves.append(loaded)
             return
         if isinstance(loaded, np.ndarray) and loaded.dtype == object:
-            loaded = loaded.tolist()  # np.save makes such an array of a tuple or a dict
+            # np.save makes such an array of a tuple or a dict.
+            loaded = loaded.tolist()
         if not tree_util.tree_leaves(record):
             # None, an EmptyState or a MaskedNode: a loader may return any empty container.
             for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
-                raise _error((*path, *below), _ABSENT, leaf, "leave it out")
+                raise _tree_error((*path, *below), _NOTHING, leaf, "leave it out")
             return
 
-        node = _Node(record)
-        loaded_node = _Node(loaded)
-        fields = _fields(loaded, node)
-        if node.structure == loaded_node.structure:
-            children = loaded_node.children
+        container = _Container(record)
+        loaded_container = _Container(loaded)
+        fields = _fields(loaded, container)
+        how = ""
+        if container.structure == loaded_container.structure:
+            children = loaded_container.children
         elif fields is not None:
-            children = _children_by_name(node, fields, loaded, path)
-            self._note_change(record, loaded, path, "by key")
-        elif _fits_by_position(node, loaded):
+            how = "by key"
+            children = _children_by_name(container, fields, path)
+        elif _fits_by_position(record, container, loaded):
+            how = "by position"
             children = list(loaded)
-            self._note_change(record, loaded, path, "by position")
-            is_guess = is_guess or node.has_names or not isinstance(record, (list, tuple))
+            is_plain = isinstance(record, (list, tuple)) and not container.has_names
+            is_guess = is_guess or not is_plain
         else:
-            raise _error(path, record, loaded, _remedy(node, loaded, path))
-        for key, child, loaded_child in zip(node.keys, node.children, children):
+            remedy = _remedy_for_container(record, loaded, path)
+            raise _tree_error(path, record, loaded, remedy)
+        if how and type(record) is not type(loaded):
+            names = (type(loaded).__name__, type(record).__name__)
+            self.changes.append(LeafChange(path, *names, how))
+        for key, child, loaded_child in zip(container.keys, container.children, children):
             self._match(child, loaded_child, (*path, key), is_guess)
 
-    def _note_change(self, record: PyTree, loaded: PyTree, path: KeyPath, how: str) -> None:
-        before = type(loaded)
-        after = type(record)
-        if before is not after:
-            change = LeafChange(path, before.__name__, after.__name__, how)
-            self.changes.append(change)
 
-
-def _fields(loaded: PyTree, node: _Node) -> dict[str, PyTree] | None:
-    """Returns the children of a loaded container by name; None if they have no names."""
+def _fields(loaded: PyTree, container: _Container) -> dict[str, PyTree] | None:
+    """Returns the children of a loaded container by name, if names tell them apart."""
     if isinstance(loaded, Mapping):
         fields = {str(key): child for key, child in loaded.items()}
-        # The keys 1 and "1" are two.
-        return fields if len(fields) == len(loaded) else None
-    if hasattr(loaded, "_fields") and node.has_names:
-        return loaded._asdict()
-    return None
+    elif hasattr(loaded, "_fields") and container.has_names:
+        fields = loaded._asdict()
+    else:
+        return None
+    # The keys 1 and "1" are two, with one name.
+    are_unique = len(fields) == len(loaded)
+    are_unique = are_unique and len(set(container.names)) == len(container.names)
+    return fields if are_unique and not fields.keys().isdisjoint(container.names) else None
 
 
 def _children_by_name(
-    node: _Node, fields: Mapping[str, PyTree], loaded: PyTree, path: KeyPath
+    container: _Container, fields: Mapping[str, PyTree], path: KeyPath
 ) -> list[PyTree]:
-    """Returns the field for each child of a node; one without leaves may be missing."""
-    has_common_name = any(name in fields for name in node.names)
-    has_unique_names = len(set(node.names)) == len(node.names)
-    if not (has_common_name and has_unique_names):
-        raise _error(path, node.tree, loaded, _remedy(node, loaded, path))
-    for key, name, child in zip(node.keys, node.names, node.children):
+    """Returns the field for each child of a container; an empty child may be missing."""
+    for key, name, child in zip(container.keys, container.names, container.children):
         if name not in fields and tree_util.tree_leaves(child):
-            raise _error((*path, key), child, _ABSENT, "load it as well")
+            raise _tree_error((*path, key), child, _NOTHING, "load it as well")
     for name, child in fields.items():
-        if name not in node.names and tree_util.tree_leaves(child):
+        if name not in container.names and tree_util.tree_leaves(child):
             key = tree_util.DictKey(name)
-            raise _error((*path, key), _ABSENT, child, "leave it out")
-    return [fields.get(name) for name in node.names]
+            raise _tree_error((*path, key), _NOTHING, child, "leave it out")
+    return [fields.get(name) for name in container.names]
 
 
-def _fits_by_position(node: _Node, loaded: PyTree) -> bool:
-    """Returns whether a list or tuple may stand for a node."""
-    if type(loaded) not in (list, tuple) or len(loaded) != len(node.keys):
+def _fits_by_position(record: PyTree, container: _Container, loaded: PyTree) -> bool:
+    """Returns whether a list or tuple may stand for a container."""
+    if type(loaded) not in (list, tuple) or len(loaded) != len(container.keys):
         return False
-    if isinstance(node.tree, Mapping):
+    if isinstance(record, Mapping):
         return False  # JAX sorts its keys, and a loader may not
-    if not dataclasses.is_dataclass(node.tree):
+    if not dataclasses.is_dataclass(record):
         return True
     # The fields of a dataclass may be registered in another order than they are defined in.
-    defined = [field.name for field in dataclasses.fields(node.tree)]
-    defined = [name for name in defined if name in node.names]
-    return defined in ([], node.names)
+    names = [field.name for field in dataclasses.fields(record)]
+    defined = [name for name in names if name in container.names]
+    return defined in ([], container.names)
 
 
 def _are_alike(record: Leaf, loaded: Leaf) -> bool:
@@ -156,29 +156,24 @@ def _are_alike(record: Leaf, loaded: Leaf) -> bool:
     return record_kind is None or np.shape(record) == np.shape(loaded)
 
 
-def _remedy(node: _Node, loaded: PyTree, path: KeyPath) -> str:
+def _remedy_for_container(record: PyTree, loaded: PyTree, path: KeyPath) -> str:
     """Returns what to load in place of a container."""
-    record = node.tree
     if type(record) is type(loaded) and not isinstance(record, (list, tuple, Mapping)):
         return "load it with the static fields of the record"
     if len(path) == 1:
         # A wrapper, such as MultiSteps, may be new since the state was saved, or gone.
-        for name, child in _named_tuple_items(record):
-            if _matches(child, loaded):
+        for name in getattr(record, "_fields", ()):
+            if _can_match(getattr(record, name), loaded):
                 return f"restore opt.init(params)._replace({name}=state)"
-        for name, child in _named_tuple_items(loaded):
-            if _matches(record, child):
+        for name in getattr(loaded, "_fields", ()):
+            if _can_match(record, getattr(loaded, name)):
                 return f"restore state.{name}"
-    if node.has_names:
-        return f"load a dict of {_list_names(node.names)}"
-    return f"load a list of {len(node.names)}"
+    container = _Container(record)
+    node_type = "dict" if container.has_names else "list"
+    return f"load a {node_type} of {container.describe()}"
 
 
-def _named_tuple_items(node: PyTree) -> list[tuple[str, PyTree]]:
-    return list(node._asdict().items()) if hasattr(node, "_fields") else []
-
-
-def _matches(record: PyTree, loaded: PyTree) -> bool:
+def _can_match(record: PyTree, loaded: PyTree) -> bool:
     """Returns whether a state could be restored to a record that has leaves."""
     try:
         return bool(Matched(record, loaded, ()).leaves)
@@ -186,10 +181,12 @@ def _matches(record: PyTree, loaded: PyTree) -> bool:
         return False
 
 
-_ABSENT = object()
+_NOTHING = object()  # None is a node
 
 
-def _error(path: KeyPath, record: PyTree, loaded: PyTree, remedy: str) -> DtypeDriftError:
+def _tree_error(
+    path: KeyPath, record: PyTree, loaded: PyTree, remedy: str
+) -> DtypeDriftError:
     """Returns the error for the first place where a state does not match its record."""
     change = LeafChange(path, _describe_node(record), _describe_node(loaded), remedy)
     table = Table("The state has another tree than the record:", [change])
@@ -198,13 +195,12 @@ def _error(path: KeyPath, record: PyTree, loaded: PyTree, remedy: str) -> DtypeD
 
 def _describe_node(tree: PyTree) -> str | None:
     """Returns a leaf or a container as a message describes it; None if it is absent."""
-    if tree is _ABSENT:
+    if tree is _NOTHING:
         return None
     if tree is None:
         return "None"
-    return describe(tree) if tree_util.all_leaves([tree]) else str(_Node(tree))
-
-
-def _list_names(names: list[str]) -> str:
-    listed = ", ".join(names[:FEW])
-    return f"{listed}, ..." if len(names) > FEW else listed
+    if tree_util.all_leaves([tree]):
+        return describe(tree)
+    container = _Container(tree)
+    name = type(tree).__name__
+    return f"{name} of {container.describe()}" if container.keys else name

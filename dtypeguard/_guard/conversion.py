@@ -15,13 +15,6 @@ class CannotRestore(Exception):
         self.remedy = remedy
 
 
-def rounds_to_nearest(source: DType, target: DType) -> bool:
-    """Returns whether numbers may be rounded: between floats, or complex numbers."""
-    is_same_kind = kind(source) == kind(target)
-    # float8_e8m0fnu has powers of two alone, no zero and no sign.
-    return is_same_kind and kind(target) in ("float", "complex") and has_zero(target)
-
-
 def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
     """Returns the values of a leaf in another dtype, or raises `CannotRestore`."""
     values = np.asarray(leaf)
@@ -29,8 +22,12 @@ def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
         raise _cannot_hold(dtype, leaf)  # a Python integer of more than 64 bits
     with np.errstate(all="ignore"):
         converted = _astype(values, dtype)
-        is_rounded = rounds_to_nearest(values.dtype, dtype)
-        is_kept = _is_in_range if is_rounded else _is_equal
+        # Floats may be rounded. float8_e8m0fnu has powers of two alone, and no zero.
+        is_same_kind = kind(values.dtype) == kind(dtype)
+        is_rounded = (
+            is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
+        )
+        is_kept = _is_in_range if is_rounded else _has_same_values
         is_lost = ~is_kept(np.real(values), np.real(converted))
         if "complex" in (kind(values.dtype), kind(dtype)):
             is_lost |= ~is_kept(np.imag(values), np.imag(converted))
@@ -90,7 +87,7 @@ def _is_in_range(values: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     return is_kept & ~(np.isfinite(old) & (np.abs(old) > largest + half_spacing))
 
 
-def _is_equal(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
+def _has_same_values(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
     """Returns which numbers are the same in another kind of dtype."""
     back = _astype(converted, values.dtype)
     is_same = (values == back) | (np.isnan(values) & np.isnan(back))

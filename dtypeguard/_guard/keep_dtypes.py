@@ -17,8 +17,8 @@ from .._leaves.types import Leaf, Params, PyTree, State, Updates
 from .policy import Policy
 from .settle import Output, Settled, report_drift, settle_carried, settle_leaves
 
-_STATE = Output("state")
-_UPDATES = Output("updates", is_carried=False)
+_NEW_STATE = Output("state")
+_NEW_UPDATES = Output("updates", is_carried=False)
 
 
 def keep_dtypes(
@@ -36,9 +36,9 @@ def keep_dtypes(
         recorded_state = Snapshot(state)
         if tree_util.tree_structure(new_state) != recorded_state.treedef:
             new_state = _keep_where_none(new_state, state, updates)
-        settled_state = settle_carried(_STATE, new_state, recorded_state, policy)
+        settled_state = settle_carried(_NEW_STATE, new_state, recorded_state, policy)
         settled_updates = _settle_updates(new_updates, updates, params, policy)
-        report_drift([settled_state, settled_updates], _STATE, policy, warn)
+        report_drift([settled_state, settled_updates], _NEW_STATE, policy, warn)
         return settled_updates.tree, settled_state.tree
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
@@ -98,7 +98,7 @@ def _settle_updates(
             )
         ):
             recorded[i] = jax.ShapeDtypeStruct(new_shape, dtype_of(recorded[i]))
-    return settle_leaves(_UPDATES, new_updates, recorded, policy)
+    return settle_leaves(_NEW_UPDATES, new_updates, recorded, policy)
 
 
 def _leaves_for_updates(

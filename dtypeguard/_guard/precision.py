@@ -147,8 +147,10 @@ def store_state(
             leaves = _floating_leaves(state, following)
             if policy.state_dtype == "params":
                 wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
+            elif isinstance(policy.state_dtype, Mapping):
+                wanted = _dtypes_by_pattern(policy.state_dtype, leaves)
             else:
-                wanted = _wanted_dtypes(policy.state_dtype, leaves)
+                wanted = _dtypes_by_pattern({"*": policy.state_dtype}, leaves)
             state = cast_by_path(state, _stored_dtypes(policy.state_dtype, leaves, wanted))
         if not is_stochastic:
             return state
@@ -291,18 +293,17 @@ def _stored_dtypes(
     return dtypes
 
 
-def _wanted_dtypes(state_dtype: DType, leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
-    if isinstance(state_dtype, Mapping):
-        return _dtypes_by_pattern(state_dtype, leaves)
-    return {path: jnp.dtype(state_dtype) for path in leaves}
-
-
 def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
     """Returns the dtype of the first pattern that matches the path of each leaf."""
     dtypes = {}
     matching_patterns = set()
     for path in leaves:
-        matches = [pattern for pattern in rule if _matches(path_text(path), pattern)]
+        matches = []
+        for pattern in rule:
+            # Brackets are part of most paths. Only `*` and `?` have a meaning.
+            literal = pattern.replace("[", "[[]")
+            if fnmatch.fnmatchcase(path_text(path), literal):
+                matches.append(pattern)
         matching_patterns.update(matches)
         if matches:
             dtypes[path] = float_dtype(rule[matches[0]])
@@ -311,11 +312,6 @@ def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]
     if idle:
         raise ValueError(_message_of_idle_patterns(idle, leaves))
     return dtypes
-
-
-def _matches(path: str, pattern: str) -> bool:
-    # Brackets are part of most paths. Only `*` and `?` have a meaning.
-    return fnmatch.fnmatchcase(path, pattern.replace("[", "[[]"))
 
 
 def _message_of_idle_patterns(idle: list[str], leaves: Mapping[KeyPath, Leaf]) -> str:

@@ -16,10 +16,10 @@ from .._leaves.key_path import TreeName, key_paths
 from .._leaves.leaf_change import LeafChange, leaf_changes
 from .._leaves.leaf_type import describe
 from .._leaves.table import FEW, Table, and_more, count
-from .._leaves.types import DType, Leaf, Optimizer, Params, State, public
+from .._leaves.types import Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import Matched
-from .conversion import CannotRestore, convert_values, rounds_to_nearest
+from .conversion import CannotRestore, convert_values
 from .guard import guard
 
 _T = TypeVar("_T")
@@ -137,7 +137,7 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
         return _check_same_type(leaf, recorded)
     leaf = native(leaf)
     if dtype_of(leaf) is None:
-        raise CannotRestore(_remedy_for_no_array(leaf, recorded))
+        raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
     if np.shape(leaf) != np.shape(recorded):
         raise CannotRestore(f"load it in shape {np.shape(recorded)}")
     if isinstance(leaf, jax.Array) and leaf.dtype == dtype:
@@ -150,8 +150,6 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
             remedy = f"its values are not known here: convert it to {dtype} first"
             raise CannotRestore(remedy)
         return cast(leaf, dtype)
-    if isinstance(leaf, jax.Array) and _is_wider(dtype, leaf.dtype):
-        return cast(leaf, dtype)  # on its devices
     values = convert_values(leaf, dtype)
     # XLA does not cast: its casts of 4 bits give other numbers on CPUs.
     if isinstance(leaf, jax.Array) and getattr(leaf, "committed", True):
@@ -162,7 +160,7 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
 def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
     """Returns a leaf that is no array if the record has its type."""
     if dtype_of(leaf) is not None:
-        raise CannotRestore(_remedy_for_no_array(leaf, recorded))
+        raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
     if getattr(leaf, "dtype", None) != getattr(recorded, "dtype", None):
         raise CannotRestore(f"load {describe(recorded)}")
     if np.shape(leaf) != np.shape(recorded):
@@ -170,15 +168,7 @@ def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
     return leaf
 
 
-def _is_wider(dtype: DType, source: DType) -> bool:
-    """Returns whether a cast between floats cannot overflow."""
-    # A dtype of 8 bits or fewer may lack infinities or NaN.
-    if not rounds_to_nearest(source, dtype) or dtype.itemsize == 1:
-        return False
-    return bool(jnp.finfo(source).max <= jnp.finfo(dtype).max)
-
-
-def _remedy_for_no_array(leaf: Leaf, recorded: Leaf) -> str:
+def _remedy_for_other_leaf(leaf: Leaf, recorded: Leaf) -> str:
     """Returns what to load in place of a leaf that is no array, or that should be none."""
     dtype = getattr(recorded, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):

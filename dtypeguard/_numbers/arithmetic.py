@@ -86,7 +86,8 @@ class Arithmetic:
 
     def constant(self, array: Leaf, meant: np.ndarray | None = None) -> Value:
         """What the program has of its own, as it is and as it was meant, if known."""
-        array = array if hasattr(array, "dtype") else jnp.asarray(array)
+        # A program holds NumPy's arrays too, on JAX 0.12 in a class of JAX's own.
+        array = array if isinstance(array, jax.Array) else jnp.asarray(array)
         if not is_inexact(array):
             return array
         own = as_dtype(array, self.formats.written(array.dtype))

@@ -61,14 +61,14 @@ class Watched(NamedTuple):
     to_bits: Sources = _NONE
     to_integers: Sources = _NONE
 
-    def notes(self, node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]) -> Noted:
+    def notes(self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Noted:
         """Returns what a run notes of an equation."""
         noted = Noted()
         number = node.number
         if number in self.integers:
-            noted[number, "fit"] = _fit(node, operands, made[0])
+            noted[number, "fit"] = _fit(node, operands, results[0])
         if number in self.narrowings:
-            back = lax.convert_element_type(made[0], operands[0].dtype)
+            back = lax.convert_element_type(results[0], operands[0].dtype)
             noted[number, "loses"] = jnp.any(back != operands[0])
         if number in self.to_bits or number in self.to_integers:
             noted[number, "given"] = operands[0]
@@ -81,7 +81,8 @@ NOTHING = Watched()
 def watched(program: NumericProgram) -> Watched:
     """Returns the equations of a program to look at while it runs as written."""
     flow = _Flow(program)
-    outputs = flow.block(program.block, [_NONE] * len(program.jaxpr.in_avals))
+    arguments = [_NONE for _ in program.jaxpr.in_avals]
+    outputs = flow.block(program.block, arguments)
     flow.use(outputs)
     return Watched(
         integers=frozenset(flow.integers) & flow.used,
@@ -132,18 +133,18 @@ class _Flow(Propagation[Sources]):
         has_keys = any(is_key(var.aval) for var in (*node.eqn.invars, *node.eqn.outvars))
         if has_keys or node.name in primitives.OF_BITS:
             self.to_bits.update(*values)
-            return [_BITS] * len(node.eqn.outvars)
+            return _each_result(node, _BITS)
         if node.rule == SAMPLE:
             return self.computed(node, values)
         self.use(values)
-        return [_NONE] * len(node.eqn.outvars)
+        return _each_result(node, _NONE)
 
     def computed(self, node: Node, values: list[Sources]) -> list[Sources]:
         numbers = _places_of_numbers(node)
         indices = [x for place, x in enumerate(values) if place not in numbers]
         self.use(indices)
         sources = _NONE.union(*(values[place] for place in numbers))
-        return [self._result(node, sources)] * len(node.eqn.outvars)
+        return _each_result(node, self._result(node, sources))
 
     def _result(self, node: Node, sources: Sources) -> Sources:
         """Returns whose results are in the result of an equation."""
@@ -168,27 +169,30 @@ class _Flow(Propagation[Sources]):
         self, node: Node, sources: Sources, before: DType, after: DType
     ) -> Sources:
         """Returns whose results are in the result of a conversion."""
-        kinds = kind(before), kind(after)
-        if kinds[1] == "float":
-            if kinds[0] != "float":
-                self.use([sources])
-                sources = _NONE
-            if node.rounds:
-                self.narrowings.add(node.number)
-                sources = sources | {node.number}
-            return sources
-        if kinds[1] not in ("int", "uint"):
+        if kind(after) == "float":
+            return self._made_float(node, sources, before)
+        if kind(after) not in ("int", "uint"):
             self.use([sources])
             return _NONE
-        if kinds[0] == "float":
+        if kind(before) == "float":
             self.to_integers.update(sources)
             return self._new(node, _NONE)
-        if kinds[0] == "bool":
+        if kind(before) == "bool":
             return _NONE
         if _has_all(after, before):
             self.use([sources])
             return sources & _BITS
         return self._new(node, sources)
+
+    def _made_float(self, node: Node, sources: Sources, before: DType) -> Sources:
+        """Returns whose results are in a number that is made a float."""
+        if kind(before) != "float":
+            self.use([sources])
+            sources = _NONE
+        if node.rounds:
+            self.narrowings.add(node.number)
+            sources = sources.union([node.number])
+        return sources
 
     def _new(self, node: Node, sources: Sources) -> Sources:
         """Returns the sources of a result that may not fit its dtype."""
@@ -196,7 +200,12 @@ class _Flow(Propagation[Sources]):
         if sources >= _BITS or written.is_of_sampler or written.origin is None:
             return sources
         self.integers.add(node.number)
-        return sources | {node.number}
+        return sources.union([node.number])
+
+
+def _each_result(node: Node, sources: Sources) -> list[Sources]:
+    """Returns the same sources for all results of an equation."""
+    return [sources for _ in node.eqn.outvars]
 
 
 def _is_integer(value: Aval) -> bool:
@@ -205,7 +214,8 @@ def _is_integer(value: Aval) -> bool:
 
 def _has_all(wide: DType, narrow: DType) -> bool:
     """Returns whether an integer dtype has each number of another."""
-    wide_info, narrow_info = jnp.iinfo(wide), jnp.iinfo(narrow)
+    wide_info = jnp.iinfo(wide)
+    narrow_info = jnp.iinfo(narrow)
     return wide_info.min <= narrow_info.min and wide_info.max >= narrow_info.max
 
 
@@ -226,43 +236,53 @@ def _places_of_numbers(node: Node) -> Sequence[int]:
 COUNT, SIZE, NANS, GREATEST, LEAST = range(5)
 
 
-def _fit(node: Node, operands: Sequence[Leaf], made: Leaf) -> Leaf:
+def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, and which."""
     with set_x64(True):
-        exact, is_wrong = _compared(node, operands, made)
+        exact, is_wrong = _compared(node, operands, result)
+        is_nan = jnp.isnan(exact)
+        is_out_of_range = is_wrong & ~is_nan
         figures = [
             jnp.sum(is_wrong),
-            made.size,
-            jnp.sum(jnp.isnan(exact)),
-            jnp.max(exact, initial=-np.inf, where=is_wrong & ~jnp.isnan(exact)),
-            jnp.min(exact, initial=np.inf, where=is_wrong & ~jnp.isnan(exact)),
+            result.size,
+            jnp.sum(is_nan),
+            jnp.max(exact, initial=-np.inf, where=is_out_of_range),
+            jnp.min(exact, initial=np.inf, where=is_out_of_range),
         ]
+        # In float32, which a loop can carry with x64 off.
         return jnp.stack([jnp.asarray(x, np.float32) for x in figures])
 
 
-def otherwise(node: Node, operands: Sequence[Leaf], made: Leaf) -> Leaf:
-    """Returns a result with other numbers in place of those that do not fit."""
+def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
+    """Returns a result in which all numbers that do not fit are changed."""
     with set_x64(True):
-        _, is_wrong = _compared(node, operands, made)
-        # Every other bit, up to the second highest one: another number of any size.
-        pattern = int("01" * (jnp.iinfo(made.dtype).bits // 2), 2)
-        return jnp.where(is_wrong, made ^ jnp.asarray(pattern, made.dtype), made)
+        _, is_wrong = _compared(node, operands, result)
+        # Every other bit, up to the second highest one, changes a number of any size.
+        unsigned = np.dtype(f"uint{8 * result.dtype.itemsize}")
+        pattern = jnp.asarray(jnp.iinfo(unsigned).max // 3, result.dtype)
+        return jnp.where(is_wrong, result ^ pattern, result)
 
 
-def _compared(node: Node, operands: Sequence[Leaf], made: Leaf) -> tuple[Leaf, Leaf]:
+def _compared(node: Node, operands: Sequence[Leaf], result: Leaf) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
     numbers = _places_of_numbers(node)
-    given = [
-        lax.convert_element_type(x, np.float64) if place in numbers else x
-        for place, x in enumerate(operands)
-    ]
-    info = jnp.iinfo(made.dtype)
-    if node.name == "convert_element_type" and kind(operands[0].dtype) == "float":
-        exact = jnp.trunc(given[0])
-        fits = (exact >= float(info.min)) & (exact < float(info.max + 1))
-        return exact, ~fits
-    (exact,) = evaluate(node.eqn, given, _as_double)
-    off = jnp.abs(exact - made.astype(np.float64))
+    wide_operands = list[Leaf]()
+    for place, operand in enumerate(operands):
+        if place in numbers:
+            operand = lax.convert_element_type(operand, np.float64)
+        wide_operands.append(operand)
+    info = jnp.iinfo(result.dtype)
+    is_conversion = node.name == "convert_element_type"
+    if is_conversion and kind(operands[0].dtype) == "float":
+        # Backends saturate, so the number is compared with the range. Both ends are powers
+        # of two, which float64 has.
+        exact = jnp.trunc(wide_operands[0])
+        is_above = exact >= float(info.max + 1)
+        is_below = exact < float(info.min)
+        return exact, is_above | is_below | jnp.isnan(exact)
+    (exact,) = evaluate(node.eqn, wide_operands, _as_double)
+    # Float64 is no more than a rounding off, and what has wrapped is so by a power of two.
+    off = jnp.abs(exact - result.astype(np.float64))
     return exact, off >= 2.0 ** (info.bits - 1)
 
 

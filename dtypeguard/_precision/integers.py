@@ -17,26 +17,38 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     rows = dict[Origin | None, IntegerMisfit]()
     tried = 0
     for node in measures.program.block.all_nodes():
-        figures = np.reshape(measures.notes.get((node.number, "fit"), []), (-1, 5))
-        wrong = np.asarray(figures, np.float64)[figures[:, COUNT] > 0]
+        noted = measures.notes.get((node.number, "fit"))
+        if noted is None:
+            continue
+        # A row for each turn of the loops around it.
+        figures = np.asarray(noted, np.float64).reshape(-1, 5)
+        wrong = figures[figures[:, COUNT] > 0]
         if not len(wrong):
             continue
         origin = Written(node.stack).origin
-        if origin not in rows:
-            tried += 1
-            if tried > _MOST_TRIED or not measures.depends_on(node.number):
-                continue
-        ends = [np.max(wrong[:, GREATEST]), np.min(wrong[:, LEAST])]
-        is_nan = np.all(wrong[:, NANS] == wrong[:, COUNT])
-        row = IntegerMisfit(
+        # What follows on the same line may be a consequence.
+        if origin in rows or tried == _MOST_TRIED:
+            continue
+        tried += 1
+        if not measures.depends_on(node.number):
+            continue
+        rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(node.eqn.outvars[0].aval.dtype),
-            value=np.nan if is_nan else float(max(ends, key=abs)),
+            value=_furthest(wrong),
             count=int(np.sum(wrong[:, COUNT])),
             size=int(np.sum(figures[:, SIZE])),
         )
-        rows.setdefault(origin, row)
     return tuple(rows.values())
+
+
+def _furthest(wrong: np.ndarray) -> float:
+    """Returns the number furthest out of range; not a number if there is no other."""
+    if np.all(wrong[:, NANS] == wrong[:, COUNT]):
+        return np.nan
+    greatest = np.max(wrong[:, GREATEST])
+    least = np.min(wrong[:, LEAST])
+    return float(greatest if abs(greatest) >= abs(least) else least)
 
 
 def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
@@ -47,13 +59,19 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
         operand = measures.notes.get((node.number, "given"))
         if operand is None or not np.any(measures.notes[node.number, "loses"]):
             continue
-        before, after = node.eqn.invars[0].aval.dtype, node.eqn.outvars[0].aval.dtype
+        before = node.eqn.invars[0].aval.dtype
+        after = node.eqn.outvars[0].aval.dtype
         different = np.unique(np.asarray(operand))
         narrowed = different.astype(measures.program.formats.written(after))
         _, counts = np.unique(narrowed.astype(np.float64), return_counts=True)
         equal = int(np.sum(counts[counts > 1]))
         if equal or node.number in watched.to_bits:
-            origin = Written(node.stack).origin
-            row = NarrowedBits(origin, str(before), str(after), equal, different.size)
+            row = NarrowedBits(
+                origin=Written(node.stack).origin,
+                before=str(before),
+                after=str(after),
+                equal=equal,
+                different=different.size,
+            )
             rows.append(row)
     return tuple(rows)

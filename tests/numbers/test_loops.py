@@ -140,3 +140,10 @@ def test_in_wide_types_a_program_makes_its_own_decisions(name):
     off = jnp.linalg.norm(f(*narrow).astype(F32) - exact) / jnp.linalg.norm(exact)
     assert report.error == pytest.approx(float(off), rel=1e-3)
     assert report.decisions.lines
+
+
+def test_a_loop_that_hands_on_an_array_of_numpy():
+    """Which a program of JAX 0.12 holds in a class of its own."""
+    held = np.arange(3)
+    f = lambda x: lax.scan(lambda x, _: (x * 1.1, held), x, length=4)
+    assert 0 < audit_precision(f, jnp.ones(3, jnp.bfloat16)).error < 0.1

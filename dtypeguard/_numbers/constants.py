@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from .._leaves.dtypes import bits
 from .._leaves.types import DType, Equation
 from .._lines.equations import Written
 from .._program.aligned import Alignment
 from .._program.graph import Stack
 from .formats import Formats
+
+# A number with so many binary digits was probably meant as it is, as integers are.
+FEW_DIGITS = 4
 
 
 def meant_constants(
@@ -44,6 +49,33 @@ def meant_constants(
         meant[place] = value
     # Random numbers are the same sample whatever they are compared with.
     return {} if meant and Written(stack).is_of_sampler else meant
+
+
+def unknown_constants(
+    aligned: Alignment | None, eqn: Equation, stack: Stack
+) -> list[np.ndarray]:
+    """Returns the 16-bit constants of an equation that may have been rounded before it.
+
+    They are as narrow in the trace of float32 arguments, or that has no such equation.
+    """
+    unknown: list[np.ndarray] = []
+    is_matched = aligned is not None and aligned.in_place_of(eqn) is not None
+    for place, var in enumerate(eqn.invars):
+        value = None if aligned is None else aligned.unknown(eqn, place)
+        if not is_matched and hasattr(var, "val") and not np.ndim(var.val):
+            value = np.asarray(var.val, var.aval.dtype)
+        if value is not None and 0 < bits(value.dtype) < 32 and not _is_plain(value):
+            unknown.append(value)
+    return [] if unknown and Written(stack).is_of_sampler else unknown
+
+
+def _is_plain(value: np.ndarray) -> bool:
+    """Returns whether a constant was probably meant as it is: few digits, or a limit."""
+    limit = float(jnp.finfo(value.dtype).max)
+    numbers = np.abs(np.asarray(value, np.float64))
+    digits = np.ldexp(np.frexp(numbers)[0], FEW_DIGITS)
+    is_short = (digits == np.round(digits)) | (numbers == limit) | ~np.isfinite(numbers)
+    return bool(np.all(is_short))
 
 
 def ends_of_width(

@@ -76,6 +76,14 @@ def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | 
     return lost, first(is_bad, is_born, without)
 
 
+def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
+    """Returns how often wide types make a value that is not finite of values that are."""
+    counts: Noted = {}
+    measures.run(plans.wide(measures.program), Probes(counts, _note), arrays=arrays)
+    births = [np.asarray(figures).reshape(-1, 2)[:, 1] for figures in counts.values()]
+    return sum(int(np.sum(each)) for each in births)
+
+
 def _counts(measures: Measures, plan: plans.WidthPlan) -> dict[_Key, np.ndarray]:
     """How many elements of each value are not finite, and how often that is new."""
     counts: Noted = {}

@@ -12,7 +12,13 @@ from .._program.aligned import OtherTraces
 from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
-from .constants import ends_of_width, held, meant_constants, most_changed
+from .constants import (
+    ends_of_width,
+    held,
+    meant_constants,
+    most_changed,
+    unknown_constants,
+)
 from .formats import Formats
 from .lines import Lines
 from .nodes import (
@@ -161,6 +167,8 @@ class NumericProgram:
         node = Node(eqn, stack, rule, blocks)
         node.meant = meant
         node.ends = ends_of_width(others.wide, eqn.invars, eqn)
+        if self._is_measured:
+            node.unknown = unknown_constants(others.wide, eqn, stack)
         if others.sibling is not None:
             node.follows = others.sibling.follows(eqn)
             node.asks_for_result = others.sibling.asks_for_result(eqn)

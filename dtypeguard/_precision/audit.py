@@ -19,6 +19,7 @@ from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
+from .rounded import unknown_constants
 from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
 
 
@@ -214,6 +215,9 @@ def audit_call(
         scaling=found.scaling,
         work=work,
         search=plan,
+        rounded=prepared.rounded,
+        unknown=unknown_constants(measures.program),
+        is_traced_wide=traced.others.wide is not None,
         integers=integers,
         narrowed=narrowed,
         unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),

@@ -27,6 +27,8 @@ from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph, Stack
 from .._source.origin import Origin
 from .integers import misfits
+from .rounded import argument_path, rounded_arguments
+from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
 from .runs import Runs
 
 Show = Callable[[str], None]
@@ -45,6 +47,7 @@ class Prepared(NamedTuple):
         vanishing: the outputs that rounding alone decides, with their errors. They do not
             count, if there are others.
         not_finite: the line that makes the first value that is not finite as written.
+        rounded: the arguments that were rounded to 0 or 1, by which it divides.
     """
 
     subject: Subject
@@ -53,6 +56,7 @@ class Prepared(NamedTuple):
     runs: Runs
     vanishing: dict[int, float]
     not_finite: Origin | None
+    rounded: tuple[RoundedArgument, ...]
 
     @property
     def formats(self) -> Formats:
@@ -82,14 +86,15 @@ def prepare(
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.others), arrays)
-    first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths)
+    rounded = rounded_arguments(measures, subject.given.paths)
+    first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths, rounded)
     show_status("running it plainly")
     runs = Runs(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
     if 0 < len(vanishing) < len(paths):
         measures.leave_out([*vanishing])
         runs.leave_out([*vanishing])
-    return Prepared(subject, traced, measures, runs, vanishing, first_bad)
+    return Prepared(subject, traced, measures, runs, vanishing, first_bad, rounded)
 
 
 def _checked(
@@ -98,6 +103,7 @@ def _checked(
     graph: Graph,
     given: Sequence[str],
     outputs: Sequence[str],
+    rounded: Sequence[RoundedArgument],
 ) -> Origin | None:
     """The line that makes the first value that is not finite as written, if any."""
     unknown = sorted({name for name, _ in measures.program.unexamined})
@@ -113,9 +119,15 @@ def _checked(
         return None
     written, in_wide = not_finite(measures, graph)
     if in_wide is not None:
+        lost = ", ".join(filter(None, wrong)) or "the output"
+        wide = measures.program.formats.wide
+        if rounded:
+            raise ValueError(
+                f"audit_precision: {told_of_argument(rounded[0])} So {lost} of "
+                f"{shown(f)} is not finite in {wide} either. {KEEP_WIDE}"
+            )
         raise ValueError(
-            f"audit_precision: {', '.join(filter(None, wrong)) or 'the output'} of "
-            f"{shown(f)} is not finite in {measures.program.formats.wide} either. First "
+            f"audit_precision: {lost} of {shown(f)} is not finite in {wide} either. First "
             f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
             f"finite, and floats in place of ints that overflow{_overflow(measures)}."
         )
@@ -133,8 +145,7 @@ def _overflow(measures: Measures) -> str:
 def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:
     """The input or the line of source whose value is not finite."""
     if not stack:
-        path = paths[number]  # of a tree (args, kwargs)
-        return f"the input {('args', 'kwargs')[int(path[1])]}{path[3:]}"
+        return f"the input {argument_path(paths[number])}"
     made, origin = stack[0].primitive.name, Written(stack).origin
     if origin is None:
         return f"what {made} makes, inside JAX,"

@@ -20,8 +20,10 @@ from .rows import (
     NarrowedBits,
     OutputError,
     PlainRun,
+    RoundedArgument,
     Scaled,
     Unexamined,
+    UnknownConstant,
     left,
     plain,
 )
@@ -62,6 +64,10 @@ class PrecisionReport:
         divergence: where a reference that is a function begins to differ; None if rounding
             explains all, or there is no such function.
         search: with `narrow` and `tolerance`, how the plan was found; `print` it.
+        rounded: the arguments that were rounded to 0 or 1, by which the program divides.
+        unknown: the constants that may have been rounded before the program was traced.
+        is_traced_wide: whether the function traces with float32 arguments, which tells
+            constants as they were meant.
         integers: the lines whose integers do not fit their dtypes, in order.
         narrowed: the lines that narrow floats on the way to bits, a key or an integer.
         unexamined: what was run as written on both sides, by line.
@@ -79,6 +85,9 @@ class PrecisionReport:
     differences: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
     search: PlanSearch | None = None
+    rounded: tuple[RoundedArgument, ...] = ()
+    unknown: tuple[UnknownConstant, ...] = ()
+    is_traced_wide: bool = True
     integers: tuple[IntegerMisfit, ...] = ()
     narrowed: tuple[NarrowedBits, ...] = ()
     unexamined: tuple[Unexamined, ...] = ()

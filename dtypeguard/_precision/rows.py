@@ -133,6 +133,54 @@ class Decisions(NamedTuple):
     lines: tuple[LineDecision, ...] = ()
 
 
+class RoundedArgument(NamedTuple):
+    """A 16-bit argument that is 0 or 1, where a number next to it makes values finite.
+
+    Attributes:
+        path: of the argument.
+        value: what it is.
+        dtype: its dtype.
+        meant: a number that its dtype rounds to that, and with which fewer values of a run
+            in wide types stop being finite.
+    """
+
+    path: str
+    value: float
+    dtype: str
+    meant: float
+
+
+# What to write where an argument was rounded before the program saw it.
+KEEP_WIDE = (
+    "Make it in float32: write dtypeguard.guard(opt, policy=dtypeguard.Policy("
+    "compute_dtype=jnp.float32)) before init, where it is of an optimizer's state."
+)
+
+
+def told_of_argument(row: RoundedArgument) -> str:
+    """Returns the sentence on an argument that was rounded."""
+    return f"{row.path} is {row.value:g} in {row.dtype}, to which {row.meant:g} rounds."
+
+
+class UnknownConstant(NamedTuple):
+    """A constant of 16 bits that may have been rounded before the program was traced.
+
+    It is as narrow where the arguments are float32: closed over, or made with an explicit
+    dtype. Both runs have it as it is.
+
+    Attributes:
+        origin: the line that uses it.
+        value: what it is; of an array its first number of more than four binary digits.
+        dtype: its dtype.
+        within: half a unit in its last place.
+    """
+
+    origin: Origin | None
+    value: float
+    dtype: str
+    within: float
+
+
 class IntegerMisfit(NamedTuple):
     """A line whose integers do not fit their dtype, on both sides of the comparison.
 

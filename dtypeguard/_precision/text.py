@@ -10,7 +10,7 @@ from .._leaves.table import columns, percent
 from .._numbers.formats import products_named
 from .._reference.difference import details_of, headline_of
 from .._source.origin import Origin, place_of
-from .rows import STOCHASTICALLY, IntegerMisfit, LineLoss
+from .rows import KEEP_WIDE, STOCHASTICALLY, IntegerMisfit, LineLoss, told_of_argument
 
 # A `PrecisionReport`, which is made of these texts.
 Report: TypeAlias = Any
@@ -31,7 +31,7 @@ def report(it: Report) -> list[str]:
     compared = details_of(it.differences, it.divergence)
     if is_beside_rounding(it):
         return [first, *compared]
-    told = " ".join([first, *_answer(it)])
+    told = " ".join([first, *_answer(it), *_unknown(it)])
     return [told, *compared, *_table(it), *advice(it), *_costs(it), *notes(it)]
 
 
@@ -40,7 +40,7 @@ def report(it: Report) -> list[str]:
 
 def headline(it: Report) -> str:
     """Off by so much, does not move, not finite or nothing to gain; first a reference."""
-    told = _misfits(it)
+    told = [*_rounded(it), *_misfits(it)]
     if it.differences:
         told.append(headline_of(it.differences))
     if is_beside_rounding(it):
@@ -57,6 +57,21 @@ def headline(it: Report) -> str:
 
 def _sentences(told: Sequence[str]) -> str:
     return " ".join([told[0], *(x[:1].upper() + x[1:] for x in told[1:])])
+
+
+def _rounded(it: Report) -> list[str]:
+    """The argument that was rounded before the program saw it."""
+    return [f"{told_of_argument(row)} {KEEP_WIDE}" for row in it.rounded[:1]]
+
+
+def _unknown(it: Report) -> list[str]:
+    """The constants that may have been rounded before the program was traced."""
+    if not it.unknown:
+        return []
+    named = _few(
+        [f"{x.value:.6g} (within {x.within:.1g}, {_at(x.origin)})" for x in it.unknown]
+    )
+    return [f"Constants of 16 bits that may have been other numbers: {named}."]
 
 
 def _misfits(it: Report) -> list[str]:
@@ -334,6 +349,10 @@ def notes(it: Report) -> list[str]:
         told.append(
             f"0 but for rounding, in {it.run.wide} as well, or made of such values, and "
             f"{how}: {_few(vanishing)}."
+        )
+    if not it.is_traced_wide and it.run.matmul_precision is None:
+        told.append(
+            "It does not trace with float32 arguments, so its constants count as they are."
         )
     if it.error:
         told += _narrowed(it)

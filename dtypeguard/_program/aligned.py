@@ -100,6 +100,7 @@ class Alignment:
         self._pairs: dict[int, tuple[Equation, Equation]] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}
         self._meant: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._unknown: dict[tuple[int, int], np.ndarray] = {}
         self._moves: dict[int, set[bool]] = {}
         self._ends: set[tuple[int, int]] = set()
         self.unmatched = 0
@@ -147,6 +148,13 @@ class Alignment:
         if pair is None or (rounds and not _is_rounded(*pair)):
             return None
         return pair[1]
+
+    def unknown(self, eqn: Equation | None, place: int) -> np.ndarray | None:
+        """Returns a 16-bit constant that the second trace has no better.
+
+        An array that the function closes over is none: it is as it is.
+        """
+        return self._unknown.get((_key_of(eqn), place))
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -227,8 +235,10 @@ class Alignment:
     ) -> None:
         value = self._first.constant(self._first.root_of(var))
         other_value = self._second.constant(self._second.root_of(other))
-        if value is None or other_value is None or value is other_value:
+        if value is None or other_value is None:
             return
+        if value is other_value and np.size(value) > 1:
+            return  # closed over
         value = np.asarray(value)
         wide = np.asarray(other_value)
         if value.shape != wide.shape or kind(wide.dtype) != "float":
@@ -236,6 +246,9 @@ class Alignment:
         is_same = np.array_equal(value.astype(float), wide.astype(float), equal_nan=True)
         if not is_same:
             self._meant[use] = (value, wide)
+        # JAX may have made a strong 16-bit number float32, where it meets the arguments.
+        elif bits(wide.dtype) < 32 or not np.array_equal(wide, np.round(wide)):
+            self._unknown[use] = value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.table import percent
 from .._leaves.types import Jaxpr, Leaf
 from .._numbers import plans
+from .._numbers.constants import FEW_DIGITS
 from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
@@ -38,8 +39,6 @@ _DRAWS = 6
 # of float32; in float64, of that. Of two functions in float64, they leave this part of the
 # most that they leave in an output in others, which may be small beside it.
 _UNITS, _SMALL = 4.0, 1e-3
-# A number with so many binary digits was probably meant as it is, as integers are.
-_FEW_DIGITS = 4
 # One in eight moves up, and as many down: the variance is that of half a unit.
 _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), np.dtype("float16")
@@ -291,7 +290,7 @@ def _moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
         dtype = np.complex128 if kind(x.dtype) == "complex" else np.float64
         flat = np.asarray(x).astype(dtype).ravel().view(np.float64)
         most = float(jnp.finfo(x.dtype).max)
-        digits = np.ldexp(np.frexp(flat)[0], _FEW_DIGITS)
+        digits = np.ldexp(np.frexp(flat)[0], FEW_DIGITS)
         stays = (digits == np.round(digits)) | (flat == np.round(flat))
         with np.errstate(over="ignore"):
             steps = np.clip(flat * eps * random.choice(_STEPS, flat.shape), -most, most)

@@ -1,0 +1,93 @@
+"""What was rounded before the program saw it: arguments, and constants of 16 bits."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Leaf
+from .._lines.equations import Written
+from .._numbers.constants import FEW_DIGITS, held
+from .._numbers.finite import count_births
+from .._numbers.measure import Measures
+from .._numbers.program import NumericProgram
+from .rows import RoundedArgument, UnknownConstant
+
+# So many arguments are tried, and so many decimal places of a number next to 0 or 1.
+_MOST_TRIED = 8
+_MOST_PLACES = 12
+
+
+def rounded_arguments(
+    measures: Measures, paths: Sequence[str]
+) -> tuple[RoundedArgument, ...]:
+    """Returns the arguments that were rounded to 0 or 1, by which the program divides.
+
+    A decay of 0.999 is 1 in bfloat16, and 1 less the decay is 0. Whether an argument is the
+    cause is tried, by a run with the number that it may have been.
+
+    Args:
+        measures: of the program.
+        paths: of its arguments, in a tree (args, kwargs).
+    """
+    candidates: list[tuple[int, float, float]] = []
+    for place, array in enumerate(measures.arrays):
+        is_narrow = kind(array.dtype) == "float" and bits(array.dtype) == 16
+        if not is_narrow or array.size != 1:
+            continue
+        value = float(np.asarray(array).reshape(()))
+        meant = _next_to(value, array.dtype)
+        if meant is not None:
+            candidates.append((place, value, meant))
+    if not candidates:
+        return ()
+    births = count_births(measures, measures.arrays)
+    rows: list[RoundedArgument] = []
+    for place, value, meant in candidates[:_MOST_TRIED] if births else ():
+        array = measures.arrays[place]
+        others: list[Leaf] = list(measures.arrays)
+        others[place] = jnp.full(array.shape, meant, measures.program.formats.wide)
+        if count_births(measures, others) < births:
+            path = argument_path(paths[place])
+            rows.append(RoundedArgument(path, value, str(array.dtype), meant))
+    return tuple(rows)
+
+
+def argument_path(path: str) -> str:
+    """Returns the path of an argument of a tree (args, kwargs), as one writes it."""
+    return f"{('args', 'kwargs')[int(path[1])]}{path[3:]}"
+
+
+def _next_to(value: float, dtype: DType) -> float | None:
+    """Returns a short decimal that a dtype rounds to 0, or from below to 1."""
+    if value not in (0.0, 1.0):
+        return None
+    for places in range(1, _MOST_PLACES):
+        step = 10.0**-places
+        decimal = round(1 - step, places) if value else step
+        if held(decimal, dtype) == value:
+            return decimal
+    return None
+
+
+def unknown_constants(program: NumericProgram) -> tuple[UnknownConstant, ...]:
+    """Returns the constants that may have been rounded before the program was traced."""
+    rows: dict[object, UnknownConstant] = {}
+    if program.formats.is_own:
+        return ()
+    for node in program.block.all_nodes():
+        for array in node.unknown:
+            numbers = np.asarray(array, np.float64).reshape(-1)
+            parts, exponents = np.frexp(numbers)
+            digits = np.ldexp(parts, FEW_DIGITS)
+            number = int(np.argmax(digits != np.round(digits)))
+            eps = float(jnp.finfo(array.dtype).eps)
+            row = UnknownConstant(
+                origin=Written(node.stack).origin,
+                value=float(numbers[number]),
+                dtype=str(array.dtype),
+                within=float(np.ldexp(eps, int(exponents[number]) - 2)),
+            )
+            rows.setdefault((row.origin, row.value), row)
+    return tuple(rows.values())

@@ -1,0 +1,96 @@
+"""What was rounded before the program saw it: an argument, or a constant of 16 bits."""
+
+import re
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+import dtypeguard
+from dtypeguard import Policy, audit_precision
+from dtypeguard._leaves.compat import HAS_NUMBERS
+
+pytestmark = [
+    pytest.mark.third_party,
+    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
+]
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+PARAMS = {"w": jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)}
+GRADS = {"w": jnp.linspace(-1, 1, 8, dtype=F32).astype(BF16)}
+X = jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)
+
+
+def test_a_hyperparameter_that_its_dtype_rounds_to_1_leads_the_report():
+    opt = optax.inject_hyperparams(optax.adam)(1e-3)
+    update = lambda grads, state: opt.update(grads, state)[0]
+    said = re.escape(
+        "args[1].hyperparams['b2'] is 1 in bfloat16, to which 0.999 rounds. So "
+    )
+    with pytest.raises(ValueError, match=f"{said}.*Policy.compute_dtype=jnp.float32"):
+        audit_precision(update, GRADS, opt.init(PARAMS))
+    guarded = dtypeguard.guard(opt, policy=Policy(compute_dtype=F32))
+    update = lambda grads, state: guarded.update(grads, state, PARAMS)[0]
+    report = audit_precision(update, GRADS, guarded.init(PARAMS))
+    assert np.isfinite(report.error)
+    assert not report.rounded
+
+
+def test_it_leads_where_the_outputs_are_finite_too():
+    f = lambda decay, x: x / (1 + 1 / (1 - decay))
+    report = audit_precision(f, jnp.asarray(0.999, BF16), X)
+    assert report.headline.startswith("args[0] is 1 in bfloat16, to which 0.999 rounds.")
+    f = lambda eps, x: 1 / (1 + 1 / (x * 0 + eps))
+    (row,) = audit_precision(f, jnp.asarray(1e-8, F16), X.astype(F16)).rounded
+    assert (row.value, row.meant) == (0, 1e-8)
+
+
+def test_a_number_that_is_meant_to_be_0_or_1_is_none():
+    f = lambda scale, x: jnp.log(x * scale)
+    report = audit_precision(f, jnp.asarray(1, BF16), X)
+    assert not report.rounded
+
+
+def test_a_constant_that_is_narrow_in_float32_as_well_is_named_with_its_half_unit():
+    known = jnp.linspace(0.1, 0.9, 8).astype(BF16)  # weights that a closure holds
+
+    def f(x):
+        y = x * jnp.asarray(0.797, BF16) * jnp.asarray(0.75, BF16)
+        return y * known
+
+    report = audit_precision(f, X)
+    (row,) = report.unknown
+    assert (row.value, row.within) == (float(BF16(0.797)), 2**-9)
+    assert f"0.796875 (within 0.002, {row.origin.place})" in str(report).splitlines()[0]
+
+
+def test_an_array_of_an_explicit_dtype_is_named():
+    f = lambda x: x * jnp.array([0.797] * 8, BF16)
+    (row,) = audit_precision(f, X).unknown
+    assert row.value == float(BF16(0.797))
+
+
+def test_what_does_not_trace_with_float32_arguments_says_so():
+    turn = lambda h, x: ((h + 0.797) * x, None)
+    f = lambda x: lax.scan(turn, jnp.zeros((), BF16), x)[0]
+    report = audit_precision(f, X)
+    assert not report.is_traced_wide
+    assert "does not trace with float32 arguments" in str(report)
+    assert [row.value for row in report.unknown] == [float(BF16(0.797))]
+
+
+def test_an_average_of_haiku_whose_decay_is_1_in_bfloat16():
+    def average(x):
+        return hk.ExponentialMovingAverage(0.999)(x)
+
+    f = hk.transform_with_state(average)
+    params, state = f.init(None, X)
+    zeros = jax.tree_util.tree_map(jnp.zeros_like, state)
+    apply = lambda x: f.apply(params, zeros, None, x)[0]
+    wide = f.apply(params, f.init(None, X.astype(F32))[1], None, X.astype(F32))[0]
+    assert np.isfinite(wide).all()
+    report = audit_precision(apply, X)
+    assert "not finite as written, and are in float32" in report.headline

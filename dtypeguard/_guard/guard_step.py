@@ -1,18 +1,24 @@
 """The guard of any step: its carry comes back in the types with which it came in."""
 
+import copy
 import functools
 import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+
+import jax
 
 from .._carry.carry import carry_of
 from .._leaves.arguments import copy_of
-from .._leaves.types import Function, PyTree, Step, public
+from .._leaves.compat import x64_enabled
+from .._leaves.types import Args, Function, Kwargs, PyTree, Step, public
 from .._source.warn import WarnOnce
 from .policy import Policy, check_policy
-from .step_call import OVER_TYPES, GuardedCall, Repeat, repeat_of
+from .second_attempt import OVER_TYPES
+from .stable_carry import StableCarry
+from .step_call import GuardedCall, StepGuard
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -112,39 +118,60 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
+class _KnownStep(NamedTuple):
+    """A guarded step that was made of a function, and what `guard_step` returned."""
+
+    guarded: "_GuardedStep"
+    returned: Step
+
+
+# By function. No guarded step holds its function, so that an entry goes with it.
+_KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[_KnownStep]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
-    """The guarded step of a function, made once and kept on the function.
+    """Returns the guarded step of a function, which is made once.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
     iteration would compile in each.
     """
-    known = _known(step)
-    if known is not None and known.options == (carry, returned, policy):
+    options = (carry, returned, policy)
+    inner = _guarded_step_of(step)
+    if inner is not None and inner.options == options:
         return step
-    is_function = isinstance(step, types.FunctionType)
-    if not is_function and type(step) is not functools.partial:
-        return _GuardedStep(step, carry, returned, policy)
-    kept = vars(step).get(_STEPS)
-    if kept is None or kept.owner() is not step:  # functools.wraps copies attributes
-        kept = vars(step)[_STEPS] = _Kept(weakref.ref(step))
-    made = _GuardedStep(step, carry, returned, policy, kept.token)
-    if made not in kept.steps:
-        is_method = is_function and _is_of_a_class(step)
-        kept.steps[made] = _as_method(made) if is_method else made
-    return kept.steps[made]
+    guarded = _GuardedStep(step, *options)
+    if not _is_copied(step):
+        return guarded
+    known_steps = _KNOWN_STEPS.setdefault(step, [])
+    for known_step in known_steps:
+        if known_step.guarded.options == options:
+            return known_step.returned
+    is_method = isinstance(step, types.FunctionType) and _is_of_a_class(step)
+    known_step = _KnownStep(guarded, _as_method(guarded) if is_method else guarded)
+    known_steps.append(known_step)
+    return known_step.returned
 
 
-# Attributes: on a function, its guarded steps; on a guarded method, the step behind it.
-_STEPS, _STEP = "_dtypeguard_steps", "_dtypeguard_step"
+def _is_copied(step: Step) -> bool:
+    """Returns whether a guarded step holds a copy of a step, and not the step itself."""
+    return isinstance(step, types.FunctionType) or type(step) is functools.partial
 
 
-def _known(step: Step) -> "_GuardedStep | None":
-    """The guarded step behind a function or an object, if it is one."""
+# Of a guarded method: the guarded step behind it.
+_STEP = "_dtypeguard_step"
+
+
+def _guarded_step_of(step: Step) -> "_GuardedStep | None":
+    """Returns the guarded step that a callable is or stands for, if any."""
     if isinstance(step, _GuardedStep):
         return step
-    guarded = getattr(step, _STEP, None)  # which functools.wraps copies
-    is_own = guarded is not None and getattr(step, "__wrapped__", None) is guarded.copy
-    return guarded if is_own else None
+    guarded = getattr(step, _STEP, None)
+    # functools.wraps copies the attribute to functions that stand for something else.
+    if guarded is not None and getattr(step, "__wrapped__", None) is guarded.step:
+        return guarded
+    return None
 
 
 def _is_of_a_class(function: types.FunctionType) -> bool:
@@ -154,30 +181,18 @@ def _is_of_a_class(function: types.FunctionType) -> bool:
 
 
 def _as_method(guarded: "_GuardedStep") -> Step:
-    """A guarded method as a function with the attributes of the original.
+    """Returns a guarded method as a function with the attributes of the original.
 
     The metaclasses of Haiku and Flax look for functions among the members of a class, and
     for the attributes that other decorators left on them.
     """
 
-    @functools.wraps(guarded.copy)
-    def method(*args: PyTree, **kwargs: PyTree) -> PyTree:
+    @functools.wraps(guarded.step)
+    def method(*args, **kwargs):
         return guarded(*args, **kwargs)
 
     setattr(method, _STEP, guarded)
     return method
-
-
-class _Kept:
-    """The guarded steps of a function. Pickling the function leaves them behind."""
-
-    def __init__(self, owner: Callable[[], object] = lambda: None):
-        self.owner = owner
-        self.token = object()  # stands for the function in the guarded steps
-        self.steps: dict[_GuardedStep, Step] = {}
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return _Kept, ()
 
 
 def _checked(policy: Policy | None) -> Policy:
@@ -194,69 +209,53 @@ def _checked(policy: Policy | None) -> Policy:
 
 
 class _GuardedStep:
-    """A step that keeps the types of its carry; equal to another with the same parts.
+    """A step that keeps the types of its carry; equal to another with the same parts."""
 
-    A function keeps its guarded steps, so they hold a copy of it, for when nothing else
-    holds the function: no cycle of references delays the end of what it closes over.
-    """
-
-    def __init__(
-        self, step: Step, carry: _Carry, returned: Any, policy: Policy, token: object = None
-    ):
-        self.copy, self._token = step, token
-        self._original: Callable[[], Step | None] = lambda: None
-        if isinstance(step, types.FunctionType):
-            self.copy, self._original = copy_of(step, without=_STEPS), weakref.ref(step)
-        elif isinstance(step, functools.partial) and token is not None:
-            self.copy = functools.partial(step.func, *step.args, **step.keywords)
-            vars(self.copy).update({k: v for k, v in vars(step).items() if k != _STEPS})
-            self._original = weakref.ref(step)
-        step = self.copy
+    def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
+        self._original = weakref.ref(step) if _is_copied(step) else lambda: step
+        self.step = _copy_of_step(step)
         self.options = (carry, returned, policy)
-        self.carry = carry_of("guard_step", step, carry, returned)
-        self.policy = policy
-        self.warn_once = WarnOnce()
-        self.is_jitted = callable(getattr(step, "eval_shape", None))
-        self._repeat: Repeat | None = None  # the last call in which nothing was cast
-        functools.update_wrapper(self, step, updated=())
+        carry_of_step = carry_of("guard_step", self.step, carry, returned)
+        self._guard = StepGuard(self.step, carry_of_step, policy, WarnOnce())
+        self._stable_carry: StableCarry | None = None  # of the last call that had one
+        functools.update_wrapper(self, self.step, updated=())
         vars(self).pop("__wrapped__")  # see __getattr__
-        self.__name__ = self.carry.step
+        self.__name__ = carry_of_step.step
         self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
 
-    @property
-    def step(self) -> Step:
-        """The step inside: the function itself as long as there is one."""
-        return self._original() or self.copy
-
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # the very function, to `inspect.unwrap`
-            return self.step
+        if name == "__wrapped__":
+            # The very function as long as there is one: `inspect.unwrap` returns it, and
+            # `pickle` finds no copy by its name.
+            return self._original() or self.step
         raise AttributeError(
             f"A guarded step has no attribute {name!r}. Those of jax.jit(f) are of "
             "jax.jit(guard_step(f)), not of guard_step(jax.jit(f))."
         )
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        repeat = self._repeat
-        avals = None if repeat is None else repeat.carry_of(args, kwargs)
-        if repeat is None or avals is None:
-            call = GuardedCall(self, args, kwargs)
-            result = call.run()
-            if call.is_as_bare:
-                like = repeat_of(self.step, call.carry, args, kwargs, result)
-                self._repeat = like or repeat
-            return result
+        stable_carry = self._stable_carry
+        # Without jit, a step could change the caller's containers.
+        if stable_carry is None or jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+            return self._call_guarded(args, kwargs)
+        types_before = stable_carry.types_in_call(args, kwargs)
+        if types_before is None:
+            return self._call_guarded(args, kwargs)
         try:
-            result = self.copy(*args, **kwargs)
-        except OVER_TYPES as error:
-            call = GuardedCall(self, args, kwargs)
-            done, result = call.again(error)
-            if not done:
+            result = self.step(*args, **kwargs)
+        except OVER_TYPES:
+            if not x64_enabled():
                 raise
+            return self._call_guarded(args, kwargs)  # which may run it with x64 off
+        if stable_carry.is_kept(types_before, result):
             return result
-        if repeat.is_kept(avals, result):
-            return result
-        return GuardedCall(self, args, kwargs).settled(result)
+        return GuardedCall(self._guard, args, kwargs).settle(result).value
+
+    def _call_guarded(self, args: Args, kwargs: Kwargs) -> PyTree:
+        result = GuardedCall(self._guard, args, kwargs).run()
+        if result.stable_carry is not None:
+            self._stable_carry = result.stable_carry
+        return result.value
 
     def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)
@@ -270,20 +269,29 @@ class _GuardedStep:
         return types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GuardedStep) and self._parts == other._parts
+        if not isinstance(other, _GuardedStep):
+            return False
+        return self.step == other.step and self.options == other.options
 
     def __hash__(self) -> int:
         try:
-            return hash(self._parts)
+            return hash((self.step, self.options))
         except TypeError:  # a module with arrays
-            return id(self.copy)
-
-    @property
-    def _parts(self) -> tuple[Any, ...]:
-        return (self.copy if self._token is None else self._token), self.options
+            return id(self.step)
 
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
-        return _guarded, (self.step, *self.options)
+        return _guarded, (self.__wrapped__, *self.options)
 
     def __repr__(self) -> str:
-        return f"<guard_step of {self.step!r}>"
+        return f"<guard_step of {self.__wrapped__!r}>"
+
+
+def _copy_of_step(step: Step) -> Step:
+    """Returns a copy of a function or of a partial one, and any other step as it is.
+
+    A guarded step lives as long as its function. If it held the function, both would stay
+    for good, with all that the function closes over.
+    """
+    if not _is_copied(step):
+        return step
+    return copy_of(step) if isinstance(step, types.FunctionType) else copy.copy(step)

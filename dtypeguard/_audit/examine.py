@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Protocol
 
-from .._carry.split import changed_constants
+from .._carry.split import constant_changes
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_weak, is_wide
@@ -91,7 +91,7 @@ def _wide_operations(program: Program) -> Iterator[WideOperation]:
 def _constants_that_change(program: Program) -> Iterator[ChangedConstant]:
     """Yields the constants of the carry that change: a jitted step compiles anew."""
     for name, before, after in zip(program.names, program.carried, program.returned):
-        for path, old, new in changed_constants(before, after):
+        for path, old, new in constant_changes(before, after):
             yield ChangedConstant(name + path, shown(old), shown(new))
 
 

@@ -9,13 +9,13 @@ from jax import tree_util
 
 from .._leaves.types import Args, Jaxpr, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
-from .modules import gathered, objects, spread
+from .modules import gathered, objects_by_path, spread
 from .split import SplitTree
 from .tracing import make_jaxpr_with_aux
 
 # Outside the carry, such a number may decide what is traced. A constant promotes like an
 # argument.
-_NUMBERS = (bool, int, float, complex)
+_STATIC_TYPES = (bool, int, float, complex)
 
 
 class _Hole:
@@ -25,7 +25,7 @@ class _Hole:
         self.number = number
 
 
-class Returned(NamedTuple):
+class SplitResult(NamedTuple):
     """The result of a call, taken apart."""
 
     carried: list[SplitTree]  # for each carry that came in
@@ -64,7 +64,7 @@ class Call:
         args: Args,
         kwargs: Kwargs,
         *,
-        static: Collection[type] = _NUMBERS,
+        static: Collection[type] = _STATIC_TYPES,
         in_place: bool = True,
     ):
         self._step = step
@@ -75,7 +75,7 @@ class Call:
         trees = list(self._values)
         # Each object outside of the carries is a carry of its own.
         self._numbers: dict[int, int] = {}
-        inner_nodes = list(objects(self._values).values()) if in_place else []
+        inner_nodes = list(objects_by_path(self._values).values()) if in_place else []
         inner_ids = {id(node) for node in inner_nodes}
         held_trees = carry.held(args, kwargs) if in_place else []
         for held_tree in held_trees:
@@ -125,7 +125,7 @@ class Call:
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), trees
 
-    def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> Returned:
+    def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:
         """Takes a result apart.
 
         Args:
@@ -137,16 +137,16 @@ class Call:
         for number, value in zip(location.numbers, location.values):
             after[number] = value
         carried = [self._split(tree) for tree in after]
-        return Returned(carried, self._split(location.others))
+        return SplitResult(carried, self._split(location.others))
 
-    def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> Returned:
+    def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
         return self.split_result(call(), trees)
 
     def trace(
         self, carried: Sequence[Sequence[Leaf]], failure: Exception
-    ) -> tuple[Jaxpr, Returned]:
+    ) -> tuple[Jaxpr, SplitResult]:
         """Traces the call to a closed jaxpr, whose inputs and outputs are all arrays.
 
         Args:

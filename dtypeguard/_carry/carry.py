@@ -10,7 +10,7 @@ from jax import tree_util
 from .._leaves.arguments import shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, Step
 from .items import Items, ReturnedCarry, has_structure_of, is_alike
-from .modules import objects
+from .modules import objects_by_path
 from .places import Names, Place, is_unregistered
 from .split import HeldTree
 
@@ -94,7 +94,7 @@ class Carry:
         arguments.extend(kwargs.items())
         trees: dict[int, HeldTree] = {}
         for name, value in arguments:
-            for path, node in objects(value).items():
+            for path, node in objects_by_path(value).items():
                 if id(node) not in trees:
                     trees[id(node)] = HeldTree(name + path, node)
         return list(trees.values())
@@ -120,7 +120,7 @@ class Carry:
         if self.returned is not None:
             return self._find_named(self.returned, result, values)
         is_match = has_structure_of
-        if self.is_default and in_place and not objects(values[0]):
+        if self.is_default and in_place and not objects_by_path(values[0]):
             # The first argument may be a batch, and a loss of its structure is no carry.
             is_match = is_alike
         if self.is_one and is_match(values[0], result):
@@ -151,7 +151,7 @@ class Carry:
         """Returns the numbers of the carries that a step has to return."""
         if self.is_default and in_place:
             return ()
-        return [i for i, value in enumerate(values) if not objects(value)]
+        return [i for i, value in enumerate(values) if not objects_by_path(value)]
 
     def _find_of_another_tree(
         self, items: Items, values: Sequence[PyTree], required: Sequence[int]

@@ -66,7 +66,7 @@ class Items:
             # In JAX 0.4.25 the paths of a defaultdict have other keys.
             return sorted(self.result)
         pairs, _ = tree_util.tree_flatten_with_path(self.result, is_leaf=self._is_inside)
-        return [_key(path[0], i) for i, (path, _) in enumerate(pairs)]
+        return [_key_of_entry(path[0], i) for i, (path, _) in enumerate(pairs)]
 
     @property
     def are_ordered(self) -> bool:
@@ -124,7 +124,7 @@ class Items:
         return f"a {type(self.result).__name__} with the items {keys}"
 
 
-def _key(entry: object, position: int) -> Key:
+def _key_of_entry(entry: object, position: int) -> Key:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)

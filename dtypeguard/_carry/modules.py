@@ -18,7 +18,7 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.types import Convert, Key, Leaf, NNXObject, PyTree
 
 
-def constants(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
+def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     """Returns the positions of the leaves that are Python numbers in an Equinox module.
 
     Equinox treats them as constants: `filter_jit` holds them static. Anywhere else, in a
@@ -60,7 +60,7 @@ def is_in_place(thing: object) -> bool:
     return isinstance(thing, nnx_types())
 
 
-def objects(tree: PyTree) -> dict[str, NNXObject]:
+def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
     """Returns the NNX objects of a tree, by path."""
     # Most trees have none, and paths are slow.
     if not _has_objects(tree, is_in_place):

@@ -42,7 +42,7 @@ class Names:
     """The parameters of a step."""
 
     def __init__(self, step: Step):
-        self.step = _name_of(step)
+        self.step = _step_name(step)
         try:
             self.signature = _signature(step)
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
@@ -125,12 +125,13 @@ class Names:
         return Place(name, position, keyword, parameter.default)
 
 
-def _name_of(step: Step) -> str:
+def _step_name(step: Step) -> str:
     """Returns the name of a step in messages: its own, or that of its type."""
     inner = getattr(step, "func", step)  # of a partial function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    name = getattr(inner, "__name__", type(inner).__name__)
+    class_name = type(inner).__name__
+    name = getattr(inner, "__name__", class_name)
     return "step" if name == "<lambda>" else name
 
 

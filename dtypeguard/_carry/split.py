@@ -15,13 +15,13 @@ from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.key_path import KeyPath, key_paths, path_text, path_texts
 from .._leaves.leaf_type import traced_type
 from .._leaves.types import Convert, Leaf, NNXObject, PyTree
-from .modules import Contents, constants, contents, put_contents
+from .modules import Contents, constant_positions, contents, put_contents
 from .tracing import eval_shape_with_aux
 
 _T = TypeVar("_T")
 
 
-def _is_array(leaf: Leaf) -> bool:
+def _is_data(leaf: Leaf) -> bool:
     is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     return is_extended or dtype_of(leaf) is not None
 
@@ -42,11 +42,11 @@ class SplitTree:
         self,
         tree: PyTree,
         static: Collection[type] = (),
-        is_array: Callable[[Leaf], bool] = _is_array,
+        is_array: Callable[[Leaf], bool] = _is_data,
     ):
         self.tree = tree
         self._leaves, self.treedef = tree_util.tree_flatten(tree)
-        fixed = constants(tree, self._leaves)
+        fixed = constant_positions(tree, self._leaves)
         self._is_array = []
         for i, leaf in enumerate(self._leaves):
             is_static = type(leaf) in static or i in fixed
@@ -95,18 +95,18 @@ class SplitTree:
         return tree_util.tree_unflatten(self.treedef, leaves)
 
 
-def changed_constants(
+def constant_changes(
     before: SplitTree, after: SplitTree
 ) -> Iterator[tuple[str, Leaf, Leaf]]:
     """Yields path, old and new value of each constant that comes back changed."""
     new_constants = after.constants()
     for path, old in before.constants().items():
         new = new_constants.get(path, old)
-        if not (old is new or _is_equal(old, new)):
+        if not (old is new or _is_equal_constant(old, new)):
             yield path, old, new
 
 
-def _is_equal(old: Leaf, new: Leaf) -> bool:
+def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
     """Returns whether `equinox.filter_jit` takes two constants for equal: 1 is 1.0."""
     try:
         return bool(old == new)
@@ -157,7 +157,7 @@ class Snapshot:
             return False
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
-        self.constants = constants(tree, self.leaves)
+        self.constants = constant_positions(tree, self.leaves)
         is_sorted = all(order == sorted(order) for order in orders)
         self._orders = [] if is_sorted else orders
 

@@ -22,14 +22,14 @@ from .step_call import GuardedCall, StepGuard
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Carry = int | str | tuple[int | str, ...]
+_CarryOption = int | str | tuple[int | str, ...]
 
 
 @overload
 def guard_step(
     step: None = None,
     *,
-    carry: _Carry = 0,
+    carry: _CarryOption = 0,
     returned: Any = None,
     policy: Policy | None = None,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
@@ -37,7 +37,7 @@ def guard_step(
 def guard_step(
     step: Callable[_P, _T],
     *,
-    carry: _Carry = 0,
+    carry: _CarryOption = 0,
     returned: Any = None,
     policy: Policy | None = None,
 ) -> Callable[_P, _T]: ...
@@ -45,7 +45,7 @@ def guard_step(
 def guard_step(
     step: Step | None = None,
     *,
-    carry: _Carry = 0,
+    carry: _CarryOption = 0,
     returned: Any = None,
     policy: Policy | None = None,
 ) -> Any:
@@ -109,12 +109,13 @@ def guard_step(
         >>> average.dtype
         dtype(bfloat16)
     """
-    policy = _checked(policy)
+    policy = _check_policy_of_step(policy)
     if step is None:
         options = {"carry": carry, "returned": returned, "policy": policy}
         return functools.partial(guard_step, **options)
     if isinstance(step, (classmethod, staticmethod)):
-        return type(step)(_guarded(step.__func__, carry, returned, policy))
+        function = step.__func__
+        return type(step)(_guarded(function, carry, returned, policy))
     return _guarded(step, carry, returned, policy)
 
 
@@ -131,7 +132,7 @@ _KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[_KnownStep]] = (
 )
 
 
-def _guarded(step: Step, carry: _Carry, returned: Any, policy: Policy) -> Step:
+def _guarded(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
     """Returns the guarded step of a function, which is made once.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
@@ -176,8 +177,8 @@ def _guarded_step_of(step: Step) -> "_GuardedStep | None":
 
 def _is_of_a_class(function: types.FunctionType) -> bool:
     """Whether a function was defined in the body of a class."""
-    around = function.__qualname__.rpartition(".")[0]
-    return bool(around) and not around.endswith("<locals>")
+    scope = function.__qualname__.rpartition(".")[0]
+    return bool(scope) and not scope.endswith("<locals>")
 
 
 def _as_method(guarded: "_GuardedStep") -> Step:
@@ -195,7 +196,7 @@ def _as_method(guarded: "_GuardedStep") -> Step:
     return method
 
 
-def _checked(policy: Policy | None) -> Policy:
+def _check_policy_of_step(policy: Policy | None) -> Policy:
     check_policy("guard_step", policy)
     policy = policy or Policy()
     allowed = Policy(casting=policy.casting, on_drift=policy.on_drift)
@@ -211,7 +212,7 @@ def _checked(policy: Policy | None) -> Policy:
 class _GuardedStep:
     """A step that keeps the types of its carry; equal to another with the same parts."""
 
-    def __init__(self, step: Step, carry: _Carry, returned: Any, policy: Policy):
+    def __init__(self, step: Step, carry: _CarryOption, returned: Any, policy: Policy):
         self._original = weakref.ref(step) if _is_copied(step) else lambda: step
         self.step = _copy_of_step(step)
         self.options = (carry, returned, policy)
@@ -287,7 +288,7 @@ class _GuardedStep:
 
 
 def _copy_of_step(step: Step) -> Step:
-    """Returns a copy of a function or of a partial one, and any other step as it is.
+    """Returns a copy of a function or a partial function; any other step as it is.
 
     A guarded step lives as long as its function. If it held the function, both would stay
     for good, with all that the function closes over.

@@ -24,7 +24,7 @@ def run_or_try_again(
     second_attempt: Callable[[], SecondAttempt[_T] | None],
     warn: Callable[[str], None],
 ) -> _T:
-    """Returns what a call returns or, if it raises over types, what a second attempt does.
+    """Runs a call and, if it raises over types, a second attempt.
 
     Args:
         run: the call.

@@ -12,7 +12,7 @@ from .._carry.items import ReturnedCarry
 from .._carry.places import Place
 from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree, PyTreeDef, Step
 
-_Types = list[Aval]
+_CarryTypes = list[Aval]
 
 # A comprehension would take twice as long. That counts: a jitted call of ten arrays takes
 # no more than ten microseconds.
@@ -41,9 +41,9 @@ class StableCarry:
     places: Sequence[Place]
     keys: Sequence[int | str] | None
     treedef: PyTreeDef
-    types: _Types
+    types: _CarryTypes
 
-    def types_in_call(self, args: Args, kwargs: Kwargs) -> _Types | None:
+    def types_in_call(self, args: Args, kwargs: Kwargs) -> _CarryTypes | None:
         """Returns the types of the carry in a call; None if the call needs a guard."""
         try:
             types = self._types([place.take(args, kwargs) for place in self.places])
@@ -54,7 +54,7 @@ class StableCarry:
             return None
         return types
 
-    def is_kept(self, types: _Types, result: PyTree) -> bool:
+    def is_kept(self, types: _CarryTypes, result: PyTree) -> bool:
         """Returns whether the carry in a result has these types."""
         try:
             if self.keys is None:
@@ -63,7 +63,7 @@ class StableCarry:
         except _NOT_ALIKE:
             return False
 
-    def _types(self, carries: list[PyTree]) -> _Types:
+    def _types(self, carries: list[PyTree]) -> _CarryTypes:
         return list(map(_type_of_array, self.treedef.flatten_up_to(carries)))
 
 
@@ -95,7 +95,7 @@ def stable_carry(
         if isinstance(returned.result, dict):
             keys = [returned.items.keys[i] for i in returned.indices]
     leaves, treedef = tree_util.tree_flatten(list(carries))
-    if len(returned.numbers) < len(places) or not all(map(_is_array, leaves)):
+    if len(returned.numbers) < len(places) or not all(map(_is_concrete_array, leaves)):
         return None
     types = [_type_of_array(leaf) for leaf in leaves]
     if has_weak_type(types):
@@ -103,5 +103,5 @@ def stable_carry(
     return StableCarry(places, keys, treedef, types)
 
 
-def _is_array(leaf: Leaf) -> bool:
+def _is_concrete_array(leaf: Leaf) -> bool:
     return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._carry.items import ReturnedCarry
-from .._carry.modules import closed, objects, opened, put_contents
+from .._carry.modules import closed, objects_by_path, opened, put_contents
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
@@ -105,7 +105,8 @@ class GuardedCall:
         arguments = list(self._args)
         if isinstance(step, types.MethodType):
             # It hands on the attributes of its function, which takes `self`.
-            arguments.insert(0, step.__self__)
+            owner = step.__self__
+            arguments.insert(0, owner)
         eval_shape = step.eval_shape  # noqa: B009: pyright knows no such attribute
         location = self._locate(eval_shape(*arguments, **self._kwargs))
         carried = list(self._carried)
@@ -203,10 +204,10 @@ class GuardedCall:
         return SettledResult(value, stable_carry(self._carry.places, carries, location))
 
     def _settle_returned_objects(self, tree: PyTree, label: str) -> list[Settled]:
-        """Settles the objects that are returned in place of those that came in."""
+        """Settles new objects that the step returns for its objects."""
         held_by_label = {held_tree.label: held_tree for held_tree in self._held_trees}
         settled = []
-        for path, node in objects(tree).items():
+        for path, node in objects_by_path(tree).items():
             held_tree = held_by_label.get(label + path)
             if held_tree is not None and held_tree.node is not node:
                 output = self._output(held_tree.label)

@@ -36,6 +36,10 @@ class _Container:
         self.keys = [path[0] for path, _ in pairs if path]
         self.names = [str(key_value(key)) for key in self.keys]
         self.has_names = not any(isinstance(key, _POSITIONS) for key in self.keys)
+        if len(set(self.names)) < len(self.names):
+            # Names that two children share tell neither: their positions do.
+            self.names = [str(i) for i in range(len(self.names))]
+            self.has_names = False
 
     def describe(self) -> str:
         """Returns the names of the children, or their number."""
@@ -79,59 +83,54 @@ class Matched:
         if not tree_util.tree_leaves(record):
             # None, an EmptyState or a MaskedNode: a loader may return any empty container.
             for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
-                raise _tree_error((*path, *below), _NOTHING, leaf, "leave it out")
+                raise _tree_error((*path, *below), _ABSENT_NODE, leaf, "leave it out")
             return
 
         container = _Container(record)
-        loaded_container = _Container(loaded)
-        fields = _fields(loaded, container)
-        how = ""
-        if container.structure == loaded_container.structure:
-            children = loaded_container.children
-        elif fields is not None:
-            how = "by key"
-            children = _children_by_name(container, fields, path)
-        elif _fits_by_position(record, container, loaded):
-            how = "by position"
-            children = list(loaded)
-            is_plain = isinstance(record, (list, tuple)) and not container.has_names
-            is_guess = is_guess or not is_plain
-        else:
+        fields = _fields(record, container, loaded)
+        if fields is None:
             remedy = _remedy_for_container(record, loaded, path)
             raise _tree_error(path, record, loaded, remedy)
-        if how and type(record) is not type(loaded):
+        if type(record) is not type(loaded):
+            is_by_position = type(loaded) in (list, tuple)
+            how = "by position" if is_by_position else "by key"
             names = (type(loaded).__name__, type(record).__name__)
             self.changes.append(LeafChange(path, *names, how))
-        for key, child, loaded_child in zip(container.keys, container.children, children):
-            self._match(child, loaded_child, (*path, key), is_guess)
+            # Between a list and a tuple, positions are all there is.
+            has_lost_names = container.has_names or not isinstance(record, (list, tuple))
+            is_guess = is_guess or (is_by_position and has_lost_names)
+        for key, name, child in zip(container.keys, container.names, container.children):
+            # An empty child, such as an EmptyState, may be missing.
+            if name not in fields and tree_util.tree_leaves(child):
+                raise _tree_error((*path, key), child, _ABSENT_NODE, "load it as well")
+            self._match(child, fields.get(name), (*path, key), is_guess)
+        for name, child in fields.items():
+            if name not in container.names and tree_util.tree_leaves(child):
+                key = tree_util.DictKey(name)
+                raise _tree_error((*path, key), _ABSENT_NODE, child, "leave it out")
 
 
-def _fields(loaded: PyTree, container: _Container) -> dict[str, PyTree] | None:
-    """Returns the children of a loaded container by name, if names tell them apart."""
+def _fields(
+    record: PyTree, container: _Container, loaded: PyTree
+) -> dict[str, PyTree] | None:
+    """Returns the children of a loaded container by the names that a record has for them.
+
+    None if neither names nor positions tell them apart.
+    """
+    loaded_container = _Container(loaded)
+    if container.structure == loaded_container.structure:
+        return dict(zip(container.names, loaded_container.children))
+    if _fits_by_position(record, container, loaded):
+        return dict(zip(container.names, loaded))
     if isinstance(loaded, Mapping):
         fields = {str(key): child for key, child in loaded.items()}
     elif hasattr(loaded, "_fields") and container.has_names:
         fields = loaded._asdict()
     else:
         return None
-    # The keys 1 and "1" are two, with one name.
-    are_unique = len(fields) == len(loaded)
-    are_unique = are_unique and len(set(container.names)) == len(container.names)
-    return fields if are_unique and not fields.keys().isdisjoint(container.names) else None
-
-
-def _children_by_name(
-    container: _Container, fields: Mapping[str, PyTree], path: KeyPath
-) -> list[PyTree]:
-    """Returns the field for each child of a container; an empty child may be missing."""
-    for key, name, child in zip(container.keys, container.names, container.children):
-        if name not in fields and tree_util.tree_leaves(child):
-            raise _tree_error((*path, key), child, _NOTHING, "load it as well")
-    for name, child in fields.items():
-        if name not in container.names and tree_util.tree_leaves(child):
-            key = tree_util.DictKey(name)
-            raise _tree_error((*path, key), _NOTHING, child, "leave it out")
-    return [fields.get(name) for name in container.names]
+    if len(fields) < len(loaded) or fields.keys().isdisjoint(container.names):
+        return None  # the keys 1 and "1" are two, with one name
+    return fields
 
 
 def _fits_by_position(record: PyTree, container: _Container, loaded: PyTree) -> bool:
@@ -181,7 +180,7 @@ def _can_match(record: PyTree, loaded: PyTree) -> bool:
         return False
 
 
-_NOTHING = object()  # None is a node
+_ABSENT_NODE = object()  # None is a node
 
 
 def _tree_error(
@@ -195,7 +194,7 @@ def _tree_error(
 
 def _describe_node(tree: PyTree) -> str | None:
     """Returns a leaf or a container as a message describes it; None if it is absent."""
-    if tree is _NOTHING:
+    if tree is _ABSENT_NODE:
         return None
     if tree is None:
         return "None"

@@ -34,6 +34,7 @@ def keep_dtypes(
     def update(updates, state, params=None, **extra_args):
         new_updates, new_state = inner.update(updates, state, params, **extra_args)
         recorded_state = Snapshot(state)
+        # Comparing two structures is quick; a walk over both trees is not.
         if tree_util.tree_structure(new_state) != recorded_state.treedef:
             new_state = _keep_where_none(new_state, state, updates)
         settled_state = settle_carried(_NEW_STATE, new_state, recorded_state, policy)
@@ -108,6 +109,7 @@ def _leaves_for_updates(
 
     Where that is no array, as a function among the params, the other record counts.
     """
+    # Params are optional in Optax: an update may be called without.
     main_record = record if record.leaves else other_record
     recorded = _leaves_at_paths_of(new_updates, main_record)
     if tree_util.tree_structure(new_updates) == main_record.treedef:
@@ -127,5 +129,6 @@ def _leaves_at_paths_of(tree: PyTree, record: Snapshot) -> list[Leaf]:
     """Returns for each leaf of a tree the one at its place in a record, or None."""
     if tree_util.tree_structure(tree) == record.treedef:
         return list(record.leaves)
+    # The trees may differ: `optax.masked` and Equinox leave None for leaves.
     recorded = by_path(record.copy())
     return [recorded.get(path) for path in key_paths(tree)]

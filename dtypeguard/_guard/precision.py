@@ -34,7 +34,6 @@ from .inputs import convert_extra_args
 from .policy import (
     Policy,
     Unavailable,
-    changes_precision,
     float_dtype,
     refuse_blanket,
 )
@@ -235,36 +234,6 @@ def _check_state_type(state: State, is_stochastic: bool) -> None:
         )
 
 
-def require_float64(
-    inner: optax.GradientTransformationExtraArgs, policy: Policy
-) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation that raises where a policy asks for float64 in vain.
-
-    JAX itself would compute in float32, with a warning about a cast of the guard's.
-    """
-
-    def init(params):
-        if changes_precision(policy):  # else it is about updates alone
-            _check_float64(policy)
-        return inner.init(params)
-
-    def update(updates, state, params=None, **extra_args):
-        _check_float64(policy)
-        return inner.update(updates, state, params, **extra_args)
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _check_float64(policy: Policy) -> None:
-    for name in ("compute_dtype", "updates_dtype"):
-        dtype = float_dtype(getattr(policy, name))
-        if not is_available(dtype):
-            raise Unavailable(
-                f"Policy({name}=float64) needs x64: write {name}=jnp.float32, or turn on "
-                "jax_enable_x64."
-            )
-
-
 def _stored_dtypes(
     state_dtype: DType, leaves: Mapping[KeyPath, Leaf], wanted: Dtypes
 ) -> Dtypes:
@@ -280,10 +249,12 @@ def _stored_dtypes(
         dtype = wanted.get(path)
         if dtype is None:
             dtype = dtype_of(leaf)
+        # A scalar in 16 bits saves nothing, and a step count or a rate needs its digits.
         if np.ndim(leaf) == 0 and dtype.itemsize < _NARROWEST_SCALAR.itemsize:
             dtype = _NARROWEST_SCALAR
+        # Of params in float16, `"params"` makes what a dtype alone would be refused for.
         if state_dtype == "params":
-            refuse_blanket(dtype, given=state_dtype)
+            refuse_blanket(dtype, option=state_dtype)
         if not is_available(dtype):
             raise Unavailable(
                 f"state_dtype={dtype} for {path_text(path)} needs x64: store at most "

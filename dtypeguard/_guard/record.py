@@ -90,6 +90,7 @@ def restore(state: State, record: _T) -> _T:
         >>> dtypeguard.restore(averaged, dtypeguard.record(opt, params)).count
         Array(7, dtype=int32)
     """
+    # The tree is that of the state, whose containers are as they were, where it can be.
     tree = state
     leaves = tree_util.tree_leaves(state)
     container_changes = []
@@ -103,6 +104,7 @@ def restore(state: State, record: _T) -> _T:
     restored = []
     remedies = []
     for leaf, recorded in zip(leaves, recorded_leaves):
+        # One error names all leaves: a loop of load and restore would find one at a time.
         remedy = ""
         try:
             leaf = _restore_leaf(leaf, recorded)
@@ -135,6 +137,7 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
     if dtype is None or isinstance(leaf, Ref):
         # A function or a key, or a reference, whose type nothing changes.
         return _check_same_type(leaf, recorded)
+    # A file may hold the other byte order, or long doubles, which JAX does not take.
     leaf = native(leaf)
     if dtype_of(leaf) is None:
         raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
@@ -145,6 +148,7 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
     if not is_available(dtype):
         # JAX would truncate: 2**40 to 0, 1e300 to infinity.
         raise CannotRestore(f"JAX has no {dtype} now: turn on jax_enable_x64")
+    # Under `jit`, or where other hosts hold a part, nobody here can look at the values.
     if isinstance(leaf, Tracer) or not getattr(leaf, "is_fully_addressable", True):
         if kind(dtype_of(leaf)) != kind(dtype):
             remedy = f"its values are not known here: convert it to {dtype} first"
@@ -169,7 +173,7 @@ def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
 
 
 def _remedy_for_other_leaf(leaf: Leaf, recorded: Leaf) -> str:
-    """Returns what to load in place of a leaf that is no array, or that should be none."""
+    """Returns what to load where an array stands for another leaf, or the reverse."""
     dtype = getattr(recorded, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"

@@ -127,7 +127,7 @@ def report_drift(
 
 
 def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
-    """Returns the text of a table, with what the casts back that it advises lose."""
+    """Returns the text of a table, and below it what casts to the old dtypes lose."""
     types = [change.before for change in casts]
     loss = rounding(type_.dtype for type_ in types if isinstance(type_, LeafType))
     return f"{table}\n{loss}" if loss else str(table)
@@ -202,6 +202,7 @@ def settle_leaves(
                 drifted.append(make_change(i, _remedy_for_cast(dtype, new_dtype)))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
+    # What needs no cast is handed on as it is: a guarded step tells by that.
     if any(new is not old for new, old in zip(new_leaves, leaves)):
         tree = Snapshot(tree).with_leaves(new_leaves)
     return Settled(tree, refused, drifted)

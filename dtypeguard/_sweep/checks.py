@@ -326,7 +326,7 @@ def _init(trial: Trial) -> None:
 
 def _one_compilation(trial: Trial | StepTrial) -> None:
     trial.trace(compilations)
-    raise_first([Fault(constant.change) for constant in trial.report.constant_changes])
+    raise_first([Fault(constant.change) for constant in trial.report.changed_constants])
 
 
 def _donation(trial: Trial | StepTrial) -> None:

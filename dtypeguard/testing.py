@@ -26,7 +26,8 @@ from ._leaves.arguments import (
 )
 from ._leaves.table import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
-from ._lock.check import compared, text_of
+from ._lock.check import compared
+from ._lock.lock_file import text_of
 from ._lock.step import lock_of
 from ._precision.audit import audit_precision
 from ._precision.curve import check_call

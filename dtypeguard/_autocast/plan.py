@@ -4,7 +4,6 @@ The text that a plan is read from may have been changed by an editor.
 """
 
 import dataclasses
-import json
 import math
 import os
 import sys
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.arguments import shown
+from .._leaves.toml import quoted, toml_line
 from .._leaves.types import public
 
 PRODUCTS, ALL = DEFAULTS = "products", "all"
@@ -70,7 +70,7 @@ class PlanEntry:
         pairs = zip(texts, (self.error, self.share))
         parts = [text.format(100 * x) for text, x in pairs if x is not None]
         above = [f"# {', '.join(parts)}"] if parts else []
-        return [*above, f"{_quoted(self.key)} = {_quoted(str(self.dtype))}"]
+        return [*above, f"{quoted(self.key)} = {quoted(str(self.dtype))}"]
 
 
 @public
@@ -131,13 +131,13 @@ class Plan:
             "of a file,",
             "# or one expression in it. Figures are those of the measurement.",
             f"version = {_VERSION}",
-            f"narrow = {_quoted(str(self.narrow))}",
-            f"default = {_quoted(self.default)}",
-            *([f"measured = {_quoted(self.measured)}"] if self.measured else []),
+            toml_line("narrow", str(self.narrow)),
+            toml_line("default", self.default),
+            *([toml_line("measured", self.measured)] if self.measured else []),
             *(f"{n} = {form(n, x)}" for n, x in figures.items() if x is not None),
         ]
         for scope, group in groupby(by_scope, key=lambda each: each.scope):
-            lines += ["", f"[scope.{_quoted(scope)}]" if scope else "[entries]"]
+            lines += ["", f"[scope.{quoted(scope)}]" if scope else "[entries]"]
             for entry in group:
                 lines += entry.lines()
         return "\n".join([*lines, ""])
@@ -166,10 +166,6 @@ class Plan:
         except (OSError, ValueError) as error:
             raise PlanError(f"{name} is no plan that can be read: {error}.") from None
         return cls(**_fields_of(name, data))
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -232,12 +228,12 @@ def entries_of(
         ValueError: if a name or a dtype is none.
     """
     for key, value in given.items():
-        dtype = jnp.dtype(_one_of(name, _quoted(key), value, _DTYPES))
+        dtype = jnp.dtype(_one_of(name, quoted(key), value, _DTYPES))
         file, _, rest = key.partition(":")
         function, _, expression = (x.strip() for x in rest.partition(":"))
         if not all(x.strip("<>").isidentifier() for x in function.split(".")):
             raise PlanError(
-                f"{name} has the entry {_quoted(key)}. Write a function of a file, "
+                f"{name} has the entry {quoted(key)}. Write a function of a file, "
                 '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
             )
         yield PlanEntry(f"{file}:{function}", expression or None, scope, dtype)

@@ -8,7 +8,8 @@ from typing import TextIO
 from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
-from .._lock.check import Locked, LockError, compared, data_of_cause, text_of
+from .._lock.check import Locked, compared, data_of_cause
+from .._lock.lock_file import LockError, text_of
 from .._lock.step import TracedStep, lock_of
 from .._program.trace import TraceFailed
 from .forms import CommandResult, as_json, check_files, deliver

@@ -9,15 +9,13 @@ it stands.
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .._source.origin import Origin
 from .._source.syntax import expression, renamed_before
 from .computations import CAST, KINDS, MIRRORED, Computation, Function, LockEntry, line_in
 from .step import INPUTS, TABLES, Lock, TracedStep, TypedLeaf, covering, fold, grouped
-
-_Pair = tuple[list[LockEntry], list[LockEntry]]
 
 
 class FunctionChange(NamedTuple):
@@ -30,7 +28,7 @@ class FunctionChange(NamedTuple):
     moved_from: Function | None = None  # what it was, under another name or in another file
 
 
-class LeafChange(NamedTuple):
+class TypesChange(NamedTuple):
     """Leaves that changed their type; "" where there is no such leaf."""
 
     what: str  # `inputs params['w']`
@@ -41,25 +39,32 @@ class LeafChange(NamedTuple):
 
 def differences(
     locked: Lock, now: TracedStep
-) -> tuple[list[FunctionChange], list[LeafChange]]:
+) -> tuple[list[FunctionChange], list[TypesChange]]:
     """Compares a lock with a step as it is now: nothing differs if the lock holds.
 
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    gone = {x: was for x, was in locked.functions.items() if x not in now.lock.functions}
+    gone = dict(locked.functions)
+    for function in now.lock.functions:
+        gone.pop(function, None)
     changes: list[FunctionChange] = []
     for function, entries in now.lock.functions.items():
-        is_new = function not in locked.functions
-        moved = _moved_from(function, entries, gone) if is_new else None
-        was = gone.pop(moved) if moved else locked.functions.get(function, [])
-        if any(pair := _compared(was, entries)) or moved:
-            changes.append(FunctionChange(function, *pair, was, moved))
-    changes += [FunctionChange(x, *_compared(was, ()), was) for x, was in gone.items()]
+        moved_from = None
+        before = locked.functions.get(function)
+        if before is None:
+            moved_from = _moved_from(function, entries, gone)
+            before = gone.pop(moved_from) if moved_from else []
+        added, removed = _compared(before, entries)
+        if added or removed or moved_from:
+            changes.append(FunctionChange(function, added, removed, before, moved_from))
+    for function, before in gone.items():
+        added, removed = _compared(before, ())
+        changes.append(FunctionChange(function, added, removed, before))
     leaves = [
-        LeafChange(f"{table} {change[0]}", *change[1:])
+        change
         for table in TABLES
-        for change in _leaves(getattr(locked, table), now.leaves[table])
+        for change in _changes_of_table(table, getattr(locked, table), now.leaves[table])
     ]
     return changes, leaves
 
@@ -67,55 +72,78 @@ def differences(
 def _moved_from(
     function: Function, entries: Sequence[LockEntry], gone: dict[Function, list[LockEntry]]
 ) -> Function | None:
-    """The function of those that are gone that has the same name, or computes the same."""
-    is_named = lambda x: x[1] == function[1]
-    alike = [x for x in gone if is_named(x) or not any(_compared(gone[x], entries))]
-    return max(alike, key=is_named, default=None)
+    """Returns the function that is gone and has the same name, or computes the same."""
+    for candidate in gone:
+        if candidate[1] == function[1]:
+            return candidate
+    for candidate, before in gone.items():
+        if _compared(before, entries) == ([], []):
+            return candidate
+    return None
 
 
-def _compared(before: Iterable[LockEntry], after: Iterable[LockEntry]) -> _Pair:
-    """What is computed more often, and what less, as far as that is a difference."""
-    old, new = Counter(before), Counter(after)
-    forward = {entry.text for entry in (*old, *new) if entry.kind != MIRRORED}
-    # A backward pass in a type of the forward one is nothing new.
-    is_new = lambda x: x.kind != MIRRORED or x.text not in forward
+def _compared(
+    before: Iterable[LockEntry], after: Iterable[LockEntry]
+) -> tuple[list[LockEntry], list[LockEntry]]:
+    """Returns what is computed more often, and what less, if that is a difference."""
+    old = Counter(before)
+    new = Counter(after)
+    forward = {entry.text for entry in old + new if entry.kind != MIRRORED}
     added: list[LockEntry] = []
     removed: list[LockEntry] = []
     for kind in KINDS:
-        more = [x for x in new - old if x.kind == kind]
-        less = [x for x in old - new if x.kind == kind]
+        more = [entry for entry in new - old if entry.kind == kind]
+        less = [entry for entry in old - new if entry.kind == kind]
         if not (more and less):
-            more = [x for x in more if x not in old]
-            less = [x for x in less if x not in new]
-        if (more and less) or any(map(is_new, more + less)):
+            more = [entry for entry in more if entry not in old]
+            less = [entry for entry in less if entry not in new]
+        # A backward pass in a type of the forward one is nothing new.
+        is_new = kind != MIRRORED or any(x.text not in forward for x in more + less)
+        if (more and less) or is_new:
             added += more
             removed += less
     return added, removed
 
 
-def _leaves(
-    types: dict[str, str], leaves: Iterable[TypedLeaf]
-) -> Iterator[tuple[str, str, str, list[TypedLeaf]]]:
-    """The leaves of a table that changed their type, by what is told of them."""
+def _changes_of_table(
+    table: str, types: dict[str, str], leaves: Sequence[TypedLeaf]
+) -> list[TypesChange]:
+    """Returns the leaves of a table that changed their type, by path in the lock."""
+    # With the rest of the path below that in the lock.
     groups: dict[str, dict[TypedLeaf, str]] = {path: {} for path in types}
+    new: list[TypedLeaf] = []
     for leaf in leaves:
         path, rest = covering(types, leaf.path)
-        groups.setdefault(path, {})[leaf] = rest
-    new = groups.pop("", {})
+        if path:
+            groups[path][leaf] = rest
+        else:
+            new.append(leaf)
+    changes: list[TypesChange] = []
     for path, group in groups.items():
-        known = types[path].split(", ")
-        if {leaf.name for leaf in group} == {*known}:
-            continue
-        others = [leaf for leaf in group if leaf.name not in known] or [*group]
-        below: dict[str, list[TypedLeaf]] = {}
-        for leaf in others:
-            # The path in the lock stands for all below it.
-            rest = fold(group[leaf]) * (len(others) < len(group))
-            below.setdefault(rest, []).append(leaf)
-        for rest, same in (below or {"": []}).items():
-            yield path + rest, types[path], ", ".join(sorted({x.name for x in same})), same
+        for rest, changed in _changed_below(types[path], group).items():
+            names = sorted({leaf.name for leaf in changed})
+            what = f"{table} {path}{rest}"
+            changes.append(TypesChange(what, types[path], ", ".join(names), changed))
     for path, name in grouped(new).items():
-        yield path, "", name, [x for x in new if covering([path], x.path)[0]]
+        below = [leaf for leaf in new if covering([path], leaf.path)[0]]
+        changes.append(TypesChange(f"{table} {path}", "", name, below))
+    return changes
+
+
+def _changed_below(
+    locked_types: str, group: dict[TypedLeaf, str]
+) -> dict[str, list[TypedLeaf]]:
+    """Returns the leaves below a path with other types, by the rest of their paths."""
+    names = set(locked_types.split(", "))
+    if {leaf.name for leaf in group} == names:
+        return {}
+    changed = [leaf for leaf in group if leaf.name not in names] or list(group)
+    if len(changed) == len(group):  # the path in the lock stands for all below it
+        return {"": changed}
+    below: dict[str, list[TypedLeaf]] = {}
+    for leaf in changed:
+        below.setdefault(fold(group[leaf]), []).append(leaf)
+    return below
 
 
 class LockCause(NamedTuple):
@@ -123,24 +151,24 @@ class LockCause(NamedTuple):
 
     lines: Sequence[Origin]  # several that the lock does not tell apart
     change: FunctionChange | None = None  # None of an input
-    leaves: Sequence[LeafChange] = ()
+    leaves: Sequence[TypesChange] = ()
 
 
 # The causes of differences, and what changed only because of them.
-Causes = tuple[list[LockCause], list[Function], list[LeafChange]]
+Causes = tuple[list[LockCause], list[Function], list[TypesChange]]
 _Changes = dict[Function, FunctionChange]
 _Makers = dict[int, Computation]
 
 
 def causes(
-    functions: Iterable[FunctionChange], leaves: Iterable[LeafChange], now: TracedStep
+    functions: Iterable[FunctionChange], leaves: Iterable[TypesChange], now: TracedStep
 ) -> Causes:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {x.function: x for x in functions if x.added or x.removed}
     makers = {value: call for call in now.computations for value in call.gives}
     # An input stands at the first line that takes it.
-    inputs: dict[Origin, list[LeafChange]] = {}
-    rest: list[LeafChange] = []
+    inputs: dict[Origin, list[TypesChange]] = {}
+    rest: list[TypesChange] = []
     for change in leaves:
         is_input = change.what.startswith(INPUTS) and change.before
         given = {leaf.value for leaf in change.leaves if is_input}

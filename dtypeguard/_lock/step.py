@@ -12,14 +12,16 @@ from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
-from .._leaves.types import Step
+from .._leaves.types import Aval, Step
 from .._lines.path_text import parts
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
 from .computations import Computation, Function, LockEntry, code_of, computations
 
 Types = dict[str, str]
-INPUTS, OUTPUTS = TABLES = "inputs", "outputs"
+INPUTS = "inputs"
+OUTPUTS = "outputs"
+TABLES = (INPUTS, OUTPUTS)
 _INDEX = re.compile(r"\[\d+\]")
 # A path, or a part of one, with `*` for numbers.
 fold = functools.partial(re.compile(r"\d+").sub, "*")
@@ -66,17 +68,20 @@ def lock_of(
         program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))
     name_of = functools.partial(name_of_file, folder=folder)
-    name, code = carry.step, code_of(step)
+    code = code_of(step)
+    name = carry.step
     if code is not None:
-        name = f"{name_of(code.co_filename)}:{code.co_qualname.replace('<locals>.', '')}"
-    found = computations(program.step, code, name_of)
+        function = code.co_qualname.replace("<locals>.", "")
+        name = f"{name_of(code.co_filename)}:{function}"
+    calls = computations(program.step, code, name_of)
     functions: dict[Function, list[LockEntry]] = {}
-    for each in found:
-        if each.entries:
-            functions.setdefault(each.function, []).extend(dict.fromkeys(each.entries))
+    for call in calls:
+        if call.entries:
+            entries = functions.setdefault(call.function, [])
+            entries += sorted(set(call.entries), key=call.entries.index)
     leaves = _leaves(program, step)
-    types = {table: grouped(each) for table, each in leaves.items()}
-    return TracedStep(Lock(name, functions, **types), found, leaves)
+    lock = Lock(name, functions, grouped(leaves[INPUTS]), grouped(leaves[OUTPUTS]))
+    return TracedStep(lock, calls, leaves)
 
 
 def name_of_file(file: str, folder: str) -> str:
@@ -90,74 +95,101 @@ def name_of_file(file: str, folder: str) -> str:
 
 
 def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
-    """Inputs and outputs; objects that are changed in place are both."""
+    """Returns inputs and outputs; objects that are changed in place are both."""
     graph = program.step
-    of_objects = lambda trees: [
-        name + path for name, x in zip(program.names, trees) for path in x.paths
-    ]
-    typed = lambda paths, values: [
-        TypedLeaf(path, f"{'weak ' * is_weak(x := graph.avals[n])}{x.dtype}", n)
-        for path, n in zip(paths, values)
-    ]
-    given = input_names(step, program.rest.paths)
-    made = [f"result{path}" for path in program.others.paths]
+    arguments = input_names(step, program.rest.paths)
+    results = [f"result{path}" for path in program.others.paths]
+    paths = {
+        INPUTS: [*_paths_of_objects(program, program.carried), *arguments],
+        OUTPUTS: [*_paths_of_objects(program, program.returned), *results],
+    }
+    values = {INPUTS: graph.inputs, OUTPUTS: graph.outputs}
     return {
-        INPUTS: typed([*of_objects(program.carried), *given], graph.inputs),
-        OUTPUTS: typed([*of_objects(program.returned), *made], graph.outputs),
+        table: [
+            TypedLeaf(path, _type_name(graph.avals[value]), value)
+            for path, value in zip(paths[table], values[table])
+        ]
+        for table in TABLES
     }
 
 
-_Rest = tuple[str, ...]  # of a path
+def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
+    named = zip(program.names, trees)
+    return [name + path for name, tree in named for path in tree.paths]
+
+
+def _type_name(aval: Aval) -> str:
+    return f"weak {aval.dtype}" if is_weak(aval) else str(aval.dtype)
+
+
+# The parts of a path, and the type at its end.
+_Below = list[tuple[tuple[str, ...], str]]
 
 
 def grouped(leaves: Iterable[TypedLeaf]) -> Types:
-    """Types by path: one line for all below a node that are alike.
+    """Returns types by path: one line for all below a node that are alike.
 
     Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where
     no two of them hold the same, as in `(params, opt_state)`.
     """
-    found: Types = {}
-
-    def visit(prefix: str, below: list[tuple[_Rest, str]]) -> None:
-        names = {name for _, name in below}
-        ending = {name for rest, name in below if not rest}
-        if ending or (prefix and len(names) == 1):
-            found[prefix] = ", ".join(sorted(ending or names))
-        if prefix and len(names) == 1:
-            return
-        inside: dict[str, list[tuple[_Rest, str]]] = {}
-        for rest, name in below:
-            if rest:
-                inside.setdefault(rest[0], []).append((rest[1:], name))
-        shapes = [
-            frozenset((*map(fold, rest), name) for rest, name in x) for x in inside.values()
-        ]
-        is_kept = len(inside) > 1 and len({*shapes}) == len(shapes)
-        merged: dict[str, list[tuple[_Rest, str]]] = {}
-        for part, children in inside.items():
-            is_same = not prefix or (is_kept and _INDEX.fullmatch(part))
-            merged.setdefault(part if is_same else fold(part), []).extend(children)
-        for part, children in merged.items():
-            visit(prefix + part, children)
-
-    visit("", [(_split(leaf.path), leaf.name) for leaf in leaves])
-    return found
+    types: Types = {}
+    _add_below("", [(_split(leaf.path), leaf.name) for leaf in leaves], types)
+    return types
 
 
-def _split(path: str) -> _Rest:
-    first, *rest = parts(path) or [path]
-    if first == "result" and rest and _INDEX.fullmatch(rest[0]):  # items that differ
-        first, *rest = first + rest[0], *rest[1:]
-    return (first, *rest)
+def _add_below(prefix: str, below: _Below, types: Types) -> None:
+    """Adds the lines of what is below a node."""
+    names = {name for _, name in below}
+    ending = {name for rest, name in below if not rest}
+    are_alike = prefix != "" and len(names) == 1
+    if ending or are_alike:
+        types[prefix] = ", ".join(sorted(ending or names))
+    if are_alike:
+        return
+    children: dict[str, _Below] = {}
+    for rest, name in below:
+        if rest:
+            children.setdefault(rest[0], []).append((rest[1:], name))
+    keeps_indices = _differ(children)
+    merged: dict[str, _Below] = {}
+    for part, leaves in children.items():
+        is_index = _INDEX.fullmatch(part) is not None
+        stays = not prefix or (keeps_indices and is_index)
+        merged.setdefault(part if stays else fold(part), []).extend(leaves)
+    for part, leaves in merged.items():
+        _add_below(prefix + part, leaves, types)
+
+
+def _differ(children: Mapping[str, _Below]) -> bool:
+    """Returns whether no two of several children hold the same."""
+    contents = [
+        frozenset((tuple(map(fold, rest)), name) for rest, name in leaves)
+        for leaves in children.values()
+    ]
+    return 1 < len(contents) == len(set(contents))
+
+
+def _split(path: str) -> tuple[str, ...]:
+    """Returns the parts of a path."""
+    names = tuple(parts(path) or [path])
+    if len(names) > 1 and names[0] == "result" and _INDEX.fullmatch(names[1]):
+        # Items of a result are no more alike than results are.
+        return (names[0] + names[1], *names[2:])
+    return names
 
 
 def covering(types: Iterable[str], path: str) -> tuple[str, str]:
-    """The path in a lock that covers a leaf, and the rest of the leaf's; "" for none."""
-    raw = _split(path)
-    for size in range(len(raw), 0, -1):
-        head = "".join(raw[:size])
-        if fit := [each for each in types if _pattern(each).fullmatch(head)]:
-            return min(fit, key=lambda each: each.count("*")), "".join(raw[size:])
+    """Returns the path in a lock that covers a leaf, and the rest of the leaf's.
+
+    The first is "" if there is none.
+    """
+    names = _split(path)
+    for size in range(len(names), 0, -1):
+        head = "".join(names[:size])
+        matching = [pattern for pattern in types if _pattern(pattern).fullmatch(head)]
+        if matching:
+            exact = min(matching, key=lambda pattern: pattern.count("*"))
+            return exact, "".join(names[size:])
     return "", path
 
 

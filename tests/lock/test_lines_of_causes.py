@@ -5,7 +5,8 @@ import textwrap
 import pytest
 from locks import traced
 
-from dtypeguard._lock.check import compared, text_of
+from dtypeguard._lock.check import compared
+from dtypeguard._lock.lock_file import text_of
 
 pytestmark = pytest.mark.third_party
 HEAD = """

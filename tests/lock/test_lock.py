@@ -13,7 +13,8 @@ from helpers import set_x64
 from locked_step import BF16, F32
 from locks import traced, updated
 
-from dtypeguard._lock.check import LockError, compared, text_of
+from dtypeguard._lock.check import compared
+from dtypeguard._lock.lock_file import LockError, text_of
 from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 

@@ -1,0 +1,106 @@
+"""A lock as a TOML file: written and read."""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from .._leaves.toml import quoted, toml_key, toml_line, toml_list
+from .computations import KINDS, LockEntry
+from .step import TABLES, Lock
+
+_FORMAT = 2
+# Without it, a merge or a full disk has cut the file.
+_END = "# End of the lock."
+# A line of a lock that stands for several calls, with their number.
+_REPEATED = re.compile(r"(.*) \((\d+)\)")
+
+
+class LockError(ValueError):
+    """A lock that cannot be used; the message says what to do."""
+
+
+def text_of(lock: Lock) -> str:
+    """Returns a lock as TOML."""
+    lines = [
+        f"# What {lock.step} computes in, by function. Written by `dtypeguard lock`.",
+        "# `bfloat16 @ bfloat16 -> float32 (2)`: what two calls take, and what they give; "
+        "one type: both.",
+        f"format = {_FORMAT}",
+        toml_line("step", lock.step),
+    ]
+    for (file, function), entries in lock.functions.items():
+        lines += ["", f"[{quoted(file)}.{toml_key(function)}]"]
+        lines += _lines_of_function(entries)
+    for table in TABLES:
+        types = getattr(lock, table)
+        if types:
+            lines += ["", f"[{table}]"]
+            lines += [toml_line(path, name) for path, name in types.items()]
+    return "\n".join([*lines, "", _END, ""])
+
+
+def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
+    """Returns a line for each kind of entry that a function has."""
+    lines = []
+    for kind in KINDS:
+        counts = Counter(sorted(entry.text for entry in entries if entry.kind == kind))
+        items = [f"{text} ({n})" if n > 1 else text for text, n in counts.items()]
+        if items:
+            lines.append(toml_list(kind, items))
+    return lines
+
+
+def read_lock(path: str) -> Lock:
+    """Reads the lock in a file.
+
+    Raises:
+        LockError: if there is none, or it is damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        data = tomllib.loads(text)
+        if data.get("format") != _FORMAT:
+            version = data.get("format")
+            raise ValueError(f"it has format {version}; this dtypeguard reads {_FORMAT}")
+        if not text.rstrip().endswith(_END):
+            raise ValueError("its last line is missing")
+        return _lock_of_data(data)
+    except OSError as error:
+        reason = f"{path} cannot be read: {error.strerror}."
+        raise LockError(f"{reason} Write it with --out {path}.") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of TOML
+        raise LockError(
+            f"{path} cannot be used: {type(error).__name__}: {error}. Restore it, or "
+            "remove it and write anew; in a merge conflict take either side and update."
+        ) from None
+
+
+def _lock_of_data(data: dict[str, Any]) -> Lock:
+    functions = {}
+    for file, tables in data.items():
+        if file in (*TABLES, "format", "step"):
+            continue
+        for function, lines in tables.items():
+            functions[file, function] = _entries(lines)
+    types = {name: dict(data.get(name, {})) for name in TABLES}
+    return Lock(str(data["step"]), functions, **types)
+
+
+def _entries(lines: dict[str, list[str]]) -> list[LockEntry]:
+    """Returns the entries of a function. Other keys are for what later versions say."""
+    entries = []
+    for kind in KINDS:
+        for item in lines.get(kind, ()):
+            entries += [LockEntry(kind, text) for text in _texts_of_item(item)]
+    return entries
+
+
+def _texts_of_item(item: str) -> list[str]:
+    """Returns the text of a line once for each call that it stands for."""
+    repeated = _REPEATED.fullmatch(item)
+    if repeated is None:
+        return [item]
+    return [repeated[1] for _ in range(int(repeated[2]))]

@@ -15,7 +15,7 @@ from .._lines.equations import Written
 from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
-from .._source.syntax import expression
+from .._source.syntax import expression, parse_quietly
 from .plan import Plan, PlanEntry, PlanError
 
 
@@ -152,7 +152,7 @@ def _is_in_scope(written: str, scope: str) -> bool:
 def _loose(text: str) -> str:
     """The text of an expression with `?`, which is any number, for each of its floats."""
     try:
-        tree = ast.parse(text.strip().replace("?", _ANY))
+        tree = parse_quietly(text.strip().replace("?", _ANY))
     except SyntaxError:
         return text.strip()
     return ast.unparse(_WithoutFloats().visit(tree))

@@ -27,18 +27,20 @@ from jax import lax, tree_util
 from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
-from .._leaves.key_path import KeyPath, key_paths
+from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import leaf_changes, tree_changes
 from .._leaves.table import Table
-from .._leaves.types import DType, Function, Leaf, Updates, public
+from .._leaves.types import DType, Function, Leaf, PyTree, PyTreeDef, Updates, public
 
 Word = int | jax.Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
-    """Whether `stochastic_round` supports a dtype: 16 bits, or 8 with sign and zero."""
-    narrow = kind(dtype) == "float" and 8 <= jnp.finfo(dtype).bits < 32
-    return narrow and has_zero(dtype)
+    """Returns whether `stochastic_round` supports a dtype: 16 bits, or 8 with a zero."""
+    if kind(dtype) != "float":
+        return False
+    is_narrow = 8 <= jnp.finfo(dtype).bits < 32
+    return is_narrow and has_zero(dtype)
 
 
 def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
@@ -46,85 +48,121 @@ def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
 
     From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
     """
-    if dtype_of(x).itemsize < dtype.itemsize or dtype_of(x) == dtype or not rounds(dtype):
+    source = dtype_of(x)
+    is_narrower = dtype.itemsize <= source.itemsize and dtype != source
+    if not (is_narrower and rounds(dtype)):
         return cast(x, dtype)
-    return _round(cast(x, jnp.float32), dtype, bits)
+    return _round_float32(cast(x, jnp.float32), dtype, bits)
 
 
-def _with_own_name(function: Function) -> Function:
-    """A function with a name that no other has: `jit` keeps nothing else of it."""
+def _named_for_traces(function: Function) -> Function:
+    """Gives a function a name that no user's has: a trace holds nothing else of it."""
     function.__name__ = f"<dtypeguard.{function.__name__}>"
     return function
 
 
 @functools.partial(jax.jit, static_argnums=1)
-@_with_own_name
+@_named_for_traces
 def round_with(
-    x: jax.Array, dtype: DType, words: Sequence[Word], after: jax.Array | None = None
+    x: jax.Array,
+    dtype: DType,
+    words: Sequence[Word],
+    after: jax.Array | None = None,
 ) -> jax.Array:
-    """`stochastic_round` with the bits of `words`, traced once per shape and dtype.
+    """Rounds stochastically with the bits of `words`, traced once per shape and dtype.
 
     A model has hundreds of leaves. Without `jit`, the dozens of bit operations of each
     rounding would be traced and lowered for every leaf.
+
+    Args:
+        x: a floating array.
+        dtype: the dtype to round to.
+        words: what the random bits are a function of.
+        after: an array that XLA computes before it rounds.
     """
     bits = random_bits(words, x.shape)
-    return stochastic_round(x, dtype, bits if after is None else bits | _nothing_of(after))
+    if after is not None:
+        bits |= _zeros_that_depend_on(after)
+    return stochastic_round(x, dtype, bits)
 
 
-def _nothing_of(x: jax.Array) -> jax.Array:
-    """uint32 zeros that XLA takes to depend on an array; LLVM sees the two shifts."""
+def _zeros_that_depend_on(x: jax.Array) -> jax.Array:
+    """Returns uint32 zeros that XLA takes to depend on an array."""
     bits = jnp.finfo(x.dtype).bits
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
-    return (word >> bits // 2 >> bits // 2).astype(jnp.uint32)
+    # XLA does not know that two shifts by half of the bits leave 0; LLVM does, later.
+    half = bits // 2
+    return (word >> half >> half).astype(jnp.uint32)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _round(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    return (_to_bfloat16 if dtype == jnp.bfloat16 else _to_small)(x, dtype, bits)
+def _round_float32(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+    if dtype == jnp.bfloat16:
+        return _round_to_bfloat16(x, dtype, bits)
+    return _round_to_small(x, dtype, bits)
 
 
-@_round.defjvp
-def _round_jvp(dtype, primals, tangents):
-    return _round(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
+@_round_float32.defjvp
+def _round_float32_jvp(dtype, primals, tangents):
+    x, bits = primals
+    x_tangent, _ = tangents
+    return _round_float32(x, dtype, bits), x_tangent.astype(dtype)
 
 
-def _to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """Adds noise to the lower half of a float32, then keeps the upper half: a bfloat16."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
-    noise = jnp.where(magnitude >= 0x7F7F0000, jnp.uint32(0x8000), bits >> 16)
-    is_nan = magnitude > 0x7F800000  # keeps its sign, becomes quiet, and takes no carry
+    # From the largest finite bfloat16 on, half a spacing: to nearest.
+    is_largest = magnitude >= 0x7F7F0000
+    noise = jnp.where(is_largest, jnp.uint32(0x8000), bits >> 16)
+    # A NaN keeps its sign, becomes quiet, and takes no carry.
+    is_nan = magnitude > 0x7F800000
     word = jnp.where(is_nan, word | 0x00400000, word + noise)
-    return lax.bitcast_convert_type((word >> 16).astype(jnp.uint16), dtype)
+    upper_half = (word >> 16).astype(jnp.uint16)
+    return lax.bitcast_convert_type(upper_half, dtype)
 
 
-def _to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    """Rounds to any format within float32's range; the exponent decides what to drop."""
+def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+    """Rounds to any format within float32's range.
+
+    It counts the spacings of the format in the significand, an integer, rounds the count,
+    and multiplies it by the spacing, a power of two. Both are exact.
+    """
     info = jnp.finfo(dtype)
-    mantissa, lowest_exponent = int(info.nmant), int(info.minexp) + 127
+    mantissa_bits = int(info.nmant)
+    lowest_exponent = int(info.minexp) + 127
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
+    # A subnormal float32 has the lowest exponent, and no hidden bit.
     exponent = jnp.maximum(magnitude >> 23, jnp.uint32(1))
-    hidden = jnp.where(magnitude >> 23 > 0, jnp.uint32(1 << 23), jnp.uint32(0))
-    significand = magnitude & 0x7FFFFF | hidden
+    is_normal = magnitude >> 23 > 0
+    hidden_bit = jnp.where(is_normal, jnp.uint32(1 << 23), jnp.uint32(0))
+    significand = magnitude & 0x7FFFFF | hidden_bit
+    # Below its lowest exponent, the format drops more bits.
     binade = jnp.maximum(exponent, jnp.uint32(lowest_exponent))
-    dropped = binade - exponent + (23 - mantissa)
-    near = jnp.minimum(dropped, jnp.uint32(31))
-    far = jnp.clip(dropped, jnp.uint32(32), jnp.uint32(56)) - 32
-    count = jnp.where(  # of spacings
-        dropped < 32,
+    dropped_bits = binade - exponent + (23 - mantissa_bits)
+
+    # A shift by 32 bits or more is undefined. Then at most one spacing is left, with the
+    # probability that the significand has as a fraction of it.
+    near = jnp.minimum(dropped_bits, jnp.uint32(31))
+    far = jnp.clip(dropped_bits, jnp.uint32(32), jnp.uint32(56)) - 32
+    count = jnp.where(
+        dropped_bits < 32,
         significand + (bits >> (32 - near)) >> near,
         (bits < significand >> far).astype(jnp.uint32),
     )
-    spacing = lax.bitcast_convert_type(binade - mantissa << 23, jnp.float32)
+    spacing = lax.bitcast_convert_type(binade - mantissa_bits << 23, jnp.float32)
     rounded = count.astype(jnp.int32).astype(jnp.float32) * spacing
-    rounded = jnp.where(word >> 31 > 0, -rounded, rounded)
+    is_negative = word >> 31 > 0
+    rounded = jnp.where(is_negative, -rounded, rounded)
+    # The conversion of larger numbers rounds to nearest.
     largest = np.float32(info.max).view(np.uint32)
     return jnp.where(magnitude < largest, rounded, x).astype(dtype)
 
 
 def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
-    """Uniform uint32 bits, a pure function of `words` and the index of each element.
+    """Returns uniform uint32 bits, a function of `words` and the index of each element.
 
     A keyed 32-bit mixer hashes the index, in a handful of integer operations that XLA fuses
     with the rounding. The index is global: a sharded array gets the same bits as on one
@@ -137,15 +175,18 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
         Random Numbers: As Easy as 1, 2, 3", 2011 (bits from a counter),
         https://doi.org/10.1145/2063384.2063405.
     """
-    first, second = jnp.uint32(0x243F6A88), jnp.uint32(0x85A308D3)  # pi's first digits
+    first = jnp.uint32(0x243F6A88)  # pi's first digits
+    second = jnp.uint32(0x85A308D3)
     for word in words:
         word = jnp.asarray(word, jnp.uint32)
-        first, second = _mix(first ^ word, second), _mix(second + word, first)
+        old_first = first
+        first = _mix(old_first ^ word, second)
+        second = _mix(second + word, old_first)
     return _mix(_index(shape) + first, second)
 
 
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
-    """`triple32`, keyed before the last of its three multiplications.
+    """Returns `triple32`, keyed before the last of its three multiplications.
 
     Without the key, two streams would be one sequence, shifted. With an earlier key, some
     pairs of streams share more words than chance allows.
@@ -157,8 +198,10 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def _index(shape: tuple[int, ...]) -> jax.Array:
-    """The index of each element, modulo 2**32."""
-    index, stride = jnp.zeros(shape, jnp.uint32), 1
+    """Returns the index of each element, modulo 2**32."""
+    index = jnp.zeros(shape, jnp.uint32)
+    stride = 1
+    # Axis by axis: the size may not fit into 32 bits.
     for axis in reversed(range(len(shape))):
         iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
         index = index + iota * jnp.uint32(stride % 2**32)
@@ -205,78 +248,106 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
         1.000
         1.001
     """
-    words = () if key is None else tuple(jax.random.bits(_checked(key), (2,), jnp.uint32))
-    leaves, treedef = tree_util.tree_flatten(updates, is_leaf=lambda u: u is None)
-    try:
-        own = treedef.flatten_up_to(params)
-    except ValueError:
-        own = None
-    if own is None or any(is_subtree(p) and u is not None for p, u in zip(own, leaves)):
-        changes = tree_changes(
-            "updates", params, updates, "give one for each param, or None"
-        )
+    words = ()
+    if key is not None:
+        _check_key(key)
+        words = tuple(jax.random.bits(key, (2,), jnp.uint32))
+    update_leaves, treedef = tree_util.tree_flatten(updates, is_leaf=_is_none)
+    param_leaves = _param_leaves(params, update_leaves, treedef)
+    if param_leaves is None:
+        remedy = "give one for each param, or None"
+        changes = tree_changes("updates", params, updates, remedy)
         headline = "apply_updates got updates in another tree than the params:"
         raise ValueError(str(Table(headline, changes)))
-    _refuse(updates, own, leaves)
-    added, casts = [], Casts("apply_updates", lambda: _paths("params", updates))
-    for number, (param, update) in enumerate(zip(own, leaves)):
-        with casts.of(number, param, update):
-            added.append(_add(param, update, words and (*words, number)))
-    return tree_util.tree_unflatten(treedef, added)
+    _check_updates(updates, param_leaves, update_leaves)
+    casts = Casts("apply_updates", lambda: key_paths(updates, "params", _is_none))
+    new_params = []
+    for i, (param, update) in enumerate(zip(param_leaves, update_leaves)):
+        # Each leaf has noise of its own.
+        leaf_words = (*words, i) if words else ()
+        with casts.of(i, param, update):
+            new_params.append(_add(param, update, leaf_words))
+    return tree_util.tree_unflatten(treedef, new_params)
 
 
-def _refuse(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
-    """Raises `TypeError` if an update does not fit its param; names every such update."""
-    remedies = ["" if p is None else _remedy(p, u) for p, u in zip(params, leaves)]
-    if any(remedies):
-        changes = leaf_changes(_paths("updates", updates), params, leaves, remedies)
-        headline = "apply_updates cannot add the update on the right to its param:"
-        raise TypeError(str(Table(headline, changes)))
+def _is_none(update: Leaf) -> bool:
+    return update is None
 
 
-def _paths(name: str, updates: Updates) -> list[KeyPath]:
-    """Returns the paths of updates, of which some may be None, in a tree of that name."""
-    return key_paths(updates, name, is_leaf=lambda update: update is None)
-
-
-def _remedy(param: Leaf, update: Leaf) -> str:
-    """What to write in place of an update that does not fit its param; "" if it fits."""
-    if update is None or dtype_of(update) is None:
-        leaves_it = update is None or hasattr(update, "dtype")  # a float0 array
-        return "" if leaves_it else "give an array or None"
-    if dtype_of(param) is None:
-        return "give None"
-    if not broadcasts(np.shape(update), np.shape(param)):
-        return f"give it in shape {np.shape(param)}"
-    if kind(dtype_of(update)) == "complex" and kind(dtype_of(param)) != "complex":
-        return "give jnp.real(x)"
-    dtypes = {dtype_of(param), dtype_of(update)}
-    if len(dtypes) > 1 and any(kind(x) == "int" and jnp.iinfo(x).bits < 8 for x in dtypes):
-        return f"give it in {dtype_of(param)}: JAX does not promote 4-bit integers"
-    return ""
-
-
-def _checked(key: jax.Array) -> jax.Array:
+def _check_key(key: jax.Array) -> None:
     dtype = getattr(key, "dtype", None)
-    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if np.shape(key) != () if is_typed else dtype != np.uint32 or np.ndim(key) != 1:
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        is_single = np.shape(key) == ()
+    else:
+        # A raw key, as `jax.random.PRNGKey` makes it.
+        is_single = dtype == np.uint32 and np.ndim(key) == 1
+    if not is_single:
         raise TypeError(
             f"apply_updates got key={shown(key)}. Write one new key for every step, "
             "such as key=jax.random.fold_in(jax.random.key(0), step)."
         )
-    return key
 
 
-def _add(param: Leaf, update: Leaf, words: tuple[Word, ...]) -> Leaf:
-    """The sum in the dtype of the param, rounded stochastically if there are words."""
+def _param_leaves(
+    params: PyTree, update_leaves: list[Leaf], treedef: PyTreeDef
+) -> list[PyTree] | None:
+    """Returns the param of each update, or the subtree of a None; None if trees differ."""
+    try:
+        param_leaves = treedef.flatten_up_to(params)
+    except ValueError:
+        return None
+    for param, update in zip(param_leaves, update_leaves):
+        if is_subtree(param) and update is not None:
+            return None
+    return param_leaves
+
+
+def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
+    """Raises `TypeError` if an update does not fit its param; names every such update."""
+    remedies = [_remedy(param, update) for param, update in zip(params, leaves)]
+    if any(remedies):
+        paths = key_paths(updates, "updates", _is_none)
+        changes = leaf_changes(paths, params, leaves, remedies)
+        headline = "apply_updates cannot add the update on the right to its param:"
+        raise TypeError(str(Table(headline, changes)))
+
+
+def _remedy(param: Leaf, update: Leaf) -> str:
+    """Returns how to write an update that fits its param; empty if it does fit."""
+    if param is None or update is None:
+        return ""
+    param_dtype = dtype_of(param)
+    update_dtype = dtype_of(update)
+    if update_dtype is None:
+        is_float0 = hasattr(update, "dtype")
+        return "" if is_float0 else "give an array or None"
+    if param_dtype is None:
+        return "give None"
+    if not broadcasts(np.shape(update), np.shape(param)):
+        return f"give it in shape {np.shape(param)}"
+    if kind(update_dtype) == "complex" and kind(param_dtype) != "complex":
+        return "give jnp.real(x)"
+    dtypes = {param_dtype, update_dtype}
+    if len(dtypes) > 1 and any(_is_below_8_bits(dtype) for dtype in dtypes):
+        return f"give it in {param_dtype}: JAX does not promote 4-bit integers"
+    return ""
+
+
+def _is_below_8_bits(dtype: DType) -> bool:
+    return kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8
+
+
+def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
+    """Returns the sum in the dtype of the param, rounded stochastically if with words."""
     if param is None or update is None or dtype_of(update) is None:
         return param
     param = jnp.asarray(param)
-    stochastic = bool(words) and rounds(param.dtype)
+    # A float32 update of a bfloat16 param is not rounded before the sum.
     wide = promoted(param.dtype, dtype_of(update))
-    if stochastic:
+    is_stochastic = bool(words) and rounds(param.dtype)
+    if is_stochastic:
         wide = promoted(wide, jnp.dtype("float32"))
     total = cast(param, wide) + cast(update, wide)
-    if stochastic:
+    if is_stochastic:
         return round_with(total, param.dtype, words)
     return cast(total, param.dtype)

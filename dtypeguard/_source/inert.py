@@ -19,47 +19,54 @@ from types import (
 )
 from typing import Any
 
+# The descriptors of `type`: an attribute of a class may be computed by its metaclass.
 _mro = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 _module = type.__dict__["__module__"].__get__
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
-    """Whether a value is of a type, by what it is and not by what it says."""
+    """Returns whether a value is of a type, without asking the value."""
     return issubclass(type(value), kinds)
 
 
 def static(kind: type, name: str) -> Any:
-    """What a class has under a name, as it is written there; None if nothing."""
-    spaces = map(_namespace, _mro(kind))
-    return next((space[name] for space in spaces if name in space), None)
+    """Returns the entry of a class under a name, as it is written there, or None."""
+    for base in _mro(kind):
+        namespace = _namespace(base)
+        if name in namespace:
+            return namespace[name]
+    return None
 
 
 def package_of(kind: type) -> str:
-    """The package of a class, by its module."""
+    """Returns the package of a class, by its module."""
     module = _module(kind)
     return module.partition(".")[0] if type(module) is str else ""
 
 
 def fields_of(value: object) -> dict[str, Any]:
-    """The variables of an object: its `__dict__`, and what its slots hold."""
-    found: dict[str, Any] = {}
-    for space in map(_namespace, _mro(type(value))):
-        variables = space.get("__dict__")
-        if type(variables) in (GetSetDescriptorType, MemberDescriptorType):
-            known = variables.__get__(value)
-            found = (dict(known) if type(known) in (dict, MappingProxyType) else {}) | found
-        for name, slot in space.items():
-            if type(slot) is MemberDescriptorType and name not in ("__dict__", *found):
+    """Returns the variables of an object: those of its `__dict__` and of its slots."""
+    fields: dict[str, Any] = {}
+    for base in _mro(type(value)):
+        namespace = _namespace(base)
+        descriptor = namespace.get("__dict__")
+        if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):
+            variables = descriptor.__get__(value)
+            if type(variables) in (dict, MappingProxyType):
+                fields = dict(variables) | fields
+        for name, slot in namespace.items():
+            is_slot = type(slot) is MemberDescriptorType and name != "__dict__"
+            if is_slot and name not in fields:
                 try:
-                    found[name] = slot.__get__(value)
+                    fields[name] = slot.__get__(value)
                 except AttributeError:  # not assigned yet
                     continue
-    return found
+    return fields
 
 
 def items_of(value: Any) -> Iterator[tuple[object, Any]]:
-    """The items of a dict, a list or a tuple, or of a subclass; none of others.
+    """Yields the items of a dict, a list or a tuple, or of a subclass of these.
 
     Those of a NamedTuple come by their names.
     """
@@ -68,61 +75,75 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
     elif is_a(value, list):
         yield from enumerate(list.__iter__(value))
     elif is_a(value, tuple):
-        names = static(type(value), "_fields")
-        is_named = type(names) is tuple and len(names) == tuple.__len__(value)
         items = tuple.__iter__(value)
-        yield from zip(names, items) if is_named else enumerate(items)
+        names = static(type(value), "_fields")
+        if type(names) is tuple and len(names) == tuple.__len__(value):
+            yield from zip(names, items)
+        else:
+            yield from enumerate(items)
 
 
 def code_of(function: Any, is_written: bool = False) -> CodeType | None:
-    """The code that runs when a function or an object is called; None if it is in C.
+    """Returns the code that runs when an object is called; None if it is in C.
 
     Args:
         function: any object.
-        is_written: whether to look into wrappers that say what they wrap.
+        is_written: whether to look into wrappers, for the code that a user wrote.
     """
     for _ in range(20):  # wrappers of one function
-        inner = fields_of(function).get("__wrapped__") if is_written else None
+        wrapped = fields_of(function).get("__wrapped__") if is_written else None
         if type(function) is MethodType:
             function = function.__func__
         elif type(function) is functools.partial:
             function = function.func
-        elif inner is not None:
-            function = inner
-        elif type(function) is FunctionType:
-            return function.__code__
+        elif wrapped is not None:
+            function = wrapped
         else:
-            call = static(type(function), "__call__")
-            return call.__code__ if type(call) is FunctionType else None
-    return None
+            break
+    if type(function) is not FunctionType:
+        function = static(type(function), "__call__")
+    return function.__code__ if type(function) is FunctionType else None
 
 
 written_code = functools.partial(code_of, is_written=True)
 
 
 def variables_of(frame: FrameType) -> Any:
-    """The local variables of a running function; none of a namespace of unknown type."""
+    """Returns the local variables of a running function; none of an unknown namespace."""
     variables: Any = frame.f_locals
     if type(variables) is dict:
         return variables
     if type(variables) is not _LOCALS:
         return {}
-    unsafe = _swapped(frame.f_code)
-    return {x: variables[x] for x in variables if x not in unsafe} if unsafe else variables
+    unsafe = _swapped_variables(frame.f_code)
+    if not unsafe:
+        return variables
+    return {name: variables[name] for name in variables if name not in unsafe}
+
+
+def _type_of_locals() -> type:
+    frame: Any = inspect.currentframe()
+    return type(frame.f_locals)
 
 
 # In functions a proxy, from Python 3.13 on.
-_LOCALS = (lambda: type(inspect.currentframe().f_locals))()  # pyright: ignore[reportOptionalMemberAccess]: CPython has frames
-_known: dict[int, tuple[CodeType, frozenset[str]]] = {}
+_LOCALS = _type_of_locals()
+# By the id of their code, which takes long to hash.
+_swapped_by_code: dict[int, tuple[CodeType, frozenset[str]]] = {}
 
 
-def _swapped(code: CodeType) -> frozenset[str]:
-    """The variables in cells that a comprehension in a function uses for its own.
+def _swapped_variables(code: CodeType) -> frozenset[str]:
+    """Returns the variables in cells that a comprehension in a function reuses.
 
-    While it runs, Python 3.13.0 crashes where one of them is read from outside.
+    While it runs, Python 3.13.0 crashes where such a variable is read from outside.
     """
-    if id(code) not in _known:  # to hash code takes long
-        every = dis.get_instructions(code) if code.co_cellvars else ()
-        names = {x.argval for x in every if x.opname == "LOAD_FAST_AND_CLEAR"}
-        _known[id(code)] = code, frozenset(names & {*code.co_cellvars})
-    return _known[id(code)][1]
+    if id(code) not in _swapped_by_code:
+        names = set()
+        if code.co_cellvars:
+            for instruction in dis.get_instructions(code):
+                if instruction.opname == "LOAD_FAST_AND_CLEAR":
+                    names.add(instruction.argval)
+        swapped = frozenset(names.intersection(code.co_cellvars))
+        # The code is stored to keep its id from being used again.
+        _swapped_by_code[id(code)] = code, swapped
+    return _swapped_by_code[id(code)][1]

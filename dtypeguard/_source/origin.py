@@ -1,17 +1,31 @@
 """A line of source as reports print it, and the frames that lead to it."""
 
 import dataclasses
-import dis
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES
 from .files import is_installed, is_recorded, is_users, line_text, package
-from .syntax import line_at
+from .syntax import line_at, return_line
+
+
+class Frame(NamedTuple):
+    """A running function, at one of its lines."""
+
+    file: str
+    line: int
+    function: str
+
+    def is_in(self, code: CodeType) -> bool:
+        """Returns whether the line is one of a function, or of a function inside of it."""
+        if self.file != code.co_filename:
+            return False
+        lines = [line for _, _, line in code.co_lines() if line]
+        return min(lines) <= self.line <= max(lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +47,14 @@ class Origin:
     code: str
     called_from: "Origin | None" = None
     # The frames that led to it, inside out. Reports leave them out.
-    _through: "tuple[Frame, ...]" = dataclasses.field(default=(), repr=False, compare=False)
+    _through: tuple[Frame, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
         return line_text(self.file, self.line)
 
     @property
     def users(self) -> "Origin":
-        """The line that the user can edit: this one, or the one that called the package."""
+        """The line that the user can edit: where a package was called, not inside of it."""
         return self.called_from or self
 
     @property
@@ -51,13 +65,16 @@ class Origin:
     @property
     def is_of_apply_updates(self) -> bool:
         """Whether Optax or Equinox adds updates to params there."""
-        return any(f.is_in(code) for f in self._through for code in ADDING.codes())
+        codes = list(ADDING.codes())
+        return any(frame.is_in(code) for frame in self._through for code in codes)
 
     @property
-    def outermost(self) -> "Frame | None":
+    def outermost(self) -> Frame | None:
         """The outermost of the user's own functions that led to it."""
-        own = [f for f in self._through if is_users(f.file) and not is_installed(f.file)]
-        return own[-1] if own else None
+        for frame in reversed(self._through):
+            if is_users(frame.file) and not is_installed(frame.file):
+                return frame
+        return None
 
     @property
     def place(self) -> str:
@@ -88,102 +105,107 @@ class Why(NamedTuple):
         return self.cause or self.origin
 
     def places(self) -> tuple[str, str, str]:
-        """The lines as they are printed."""
-        told = ("", self.origin), ("forced by ", self.cause), ("begins at ", self.begun)
-        made, forced, first = (word + x.place if x else "" for word, x in told)
-        return made, forced, first
+        """Returns the lines as they are printed; empty where there is none."""
+        return (
+            _place_after("", self.origin),
+            _place_after("forced by ", self.cause),
+            _place_after("begins at ", self.begun),
+        )
+
+
+def _place_after(words: str, origin: Origin | None) -> str:
+    return "" if origin is None else words + origin.place
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
-    """The current line of a running function, or another line of it."""
-    outer = [each for each in callers(frame) if is_users(each.f_code.co_filename)]
-    found = origin_of_frames([frame_of(frame, line), *map(frame_of, outer)])
-    assert found is not None
-    return found
+    """Returns the current line of a running function, or another line of it."""
+    frames = [frame_of(frame, line)]
+    for caller in callers(frame):
+        if is_users(caller.f_code.co_filename):
+            frames.append(frame_of(caller))
+    return _origin_inside_of(frames)
 
 
 def origin_of_error(error: BaseException) -> Origin | None:
-    """The innermost line outside JAX and dtypeguard that an error passed through."""
-    frames = [frame_of(*pair) for pair in traceback.walk_tb(error.__traceback__)]
-    return origin_of_frames(each for each in reversed(frames) if is_users(each.file))
+    """Returns the innermost line outside JAX and dtypeguard that an error came through."""
+    frames = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_users(frame.f_code.co_filename):
+            frames.append(frame_of(frame, line))
+    return origin_of_frames(reversed(frames))
 
 
-def origin_of_frames(frames: Iterable["Frame"]) -> Origin | None:
-    """The line of the innermost of some frames, given inside out."""
+def origin_of_frames(frames: Iterable[Frame]) -> Origin | None:
+    """Returns the line of the innermost frame; the frames come inside out."""
     through = tuple(frames)
-    if not through:
-        return None
-    first, *outer = through
-    own = [frame for frame in outer if not is_installed(frame.file)]
-    users = origin_of_frames(own[:1]) if is_installed(first.file) else None
-    return Origin(*first, line_at(first.file, first.line), users, through)
+    return _origin_inside_of(through) if through else None
+
+
+def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
+    innermost = frames[0]
+    called_from = None
+    if is_installed(innermost.file):
+        for frame in frames[1:]:
+            if not is_installed(frame.file):
+                called_from = _origin_inside_of([frame])
+                break
+    code = line_at(innermost.file, innermost.line)
+    return Origin(*innermost, code, called_from, tuple(frames))
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:
-    """A line of which nothing but its function is known."""
+    """Returns a line of which nothing but its function is known."""
     return Origin(file, line, function, line_at(file, line))
 
 
 def origin_of_return(code: CodeType) -> Origin | None:
-    """The one line on which a user's function returns, or its first; else None."""
-    if not is_recorded(code.co_filename):
+    """Returns the line on which a user's function returns, as `return_line` gives it."""
+    file = code.co_filename
+    if not is_recorded(file):
         return None
-    ends = (x for x in dis.get_instructions(code) if x.opname.startswith("RETURN_"))
-    lines = {x.positions.lineno for x in ends if x.positions}
-    line = lines.pop() if len(lines) == 1 else None
-    return origin_at(code.co_filename, line or code.co_firstlineno, code.co_qualname)
+    return origin_at(file, return_line(file, code.co_firstlineno), code.co_qualname)
 
 
-def is_update(frames: Iterable["Frame"]) -> bool:
-    """Whether a call passes through the `update` of an Optax optimizer."""
-    return any(
-        package(frame.file) == "optax" and frame.function.rpartition(".")[2] in UPDATES
-        for frame in frames
-    )
+def is_update(frames: Iterable[Frame]) -> bool:
+    """Returns whether a call passes through the `update` of an Optax optimizer."""
+    for frame in frames:
+        _, _, name = frame.function.rpartition(".")
+        if package(frame.file) == "optax" and name in UPDATES:
+            return True
+    return False
 
 
 def callers(frame: FrameType) -> Iterator[FrameType]:
-    """The callers of a frame, inside out."""
+    """Yields the callers of a frame, inside out."""
     while (caller := frame.f_back) is not None:
         frame = caller
         yield frame
 
 
 def release(frames: Iterable[FrameType]) -> None:
-    """Lets go of what reading the variables of running functions keeps alive.
+    """Frees the variables of running functions that reading them keeps alive.
 
     Before Python 3.13 a function keeps the dict of its variables that was read last.
     """
+    if sys.version_info >= (3, 13):
+        return
     for frame in frames:
-        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        if is_function and sys.version_info < (3, 13):
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             variables = frame.f_locals
             if sys.getrefcount(variables) <= 3:  # nobody else holds it: `locals()`
                 variables.clear()
 
 
-def frame_of(frame: FrameType, line: int | None = None) -> "Frame":
-    """A running function at its current line, or another."""
+def frame_of(frame: FrameType, line: int | None = None) -> Frame:
+    """Returns a running function at its current line, or another."""
     code = frame.f_code
-    line = frame.f_lineno if line is None else line
+    if line is None:
+        line = frame.f_lineno
     return Frame(code.co_filename, line or 0, code.co_qualname)
 
 
-class Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-    def is_in(self, code: CodeType) -> bool:
-        """Whether it runs a function, or one that is written in it."""
-        if self.file != code.co_filename:
-            return False
-        lines = [line for *_, line in code.co_lines() if line]
-        return min(lines) <= self.line <= max(lines)
-
-
 def place_of(origin: Origin | str) -> str:
-    """A line or an input as reports print it."""
+    """Returns a line or an input as reports print it."""
     if isinstance(origin, str):
         return origin
     return origin.place if origin.file else "inside JAX"

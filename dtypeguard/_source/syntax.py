@@ -8,41 +8,112 @@ import copy
 import functools
 import itertools
 import linecache
+import re
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
+Expression = ast.expr | ast.AugAssign
+_Place = tuple[int | None, int | None, int | None, int | None]  # as `co_positions` has it
+
+# How functions that cast are written.
+CASTING = "astype", "asarray", "convert_element_type"
+_BODIES = "body", "orelse", "handlers", "finalbody", "cases"
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+# An escape that a string may hold, or else a backslash of which Python warns. The next
+# character is a part of either: backslashes come in pairs in code, strings and comments.
+_ESCAPE = re.compile(
+    r"""\\(?:(?![4-7][0-7]{2})[\\\n'"abfnrtvx0-7]|N(?={)|u(?=[\da-fA-F]{4})|U(?=000|0010))|\\"""
+)
+
 
 def line_at(file: str, line: int) -> str:
-    """A line of a file, without indentation; empty if the file cannot be read."""
+    """Returns a line of a file without indentation; empty if it cannot be read."""
     linecache.checkcache(file)  # it may have been edited, and the module reloaded
     return linecache.getline(file, line).strip()
 
 
-def expression(code: CodeType, instruction: int) -> ast.expr | ast.AugAssign | None:
-    """The expression that an instruction evaluates; the outermost of several."""
-    positions = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
-    return _expressions(source_text(code.co_filename)).get(positions or ())
+def source_text(file: str) -> str:
+    """Returns the text of a file; empty if it cannot be read."""
+    linecache.checkcache(file)
+    lines = linecache.getlines(file)
+    if file not in _text_by_file or _text_by_file[file][0] is not lines:
+        _text_by_file[file] = lines, "".join(lines)
+    return _text_by_file[file][1]
+
+
+# The lines of a file, which `linecache` keeps until they change, and its text: a string
+# keeps its hash.
+_text_by_file: dict[str, tuple[list[str], str]] = {}
+
+
+def parse_quietly(text: str) -> ast.Module:
+    """Parses source without a warning of Python's: the import has given it.
+
+    A string with an invalid escape, such as a backslash before an `m`, has `_` in its place
+    here. Any other way to be quiet changes filters that all threads share.
+    """
+    return ast.parse(_ESCAPE.sub(_without_invalid_escape, text))
+
+
+def _without_invalid_escape(match: re.Match[str]) -> str:
+    # One byte for another: the columns of all that follows stay.
+    return "_" if match[0] == "\\" else match[0]
+
+
+@functools.lru_cache(8)
+def _nodes(text: str) -> Sequence[ast.AST]:
+    """Returns all nodes of a source, outer ones first; none if it cannot be parsed."""
+    try:
+        return list(ast.walk(parse_quietly(text)))
+    except SyntaxError:  # a notebook's magic command
+        return []
+
+
+@functools.lru_cache(8)
+def _expressions(text: str) -> dict[_Place, Expression]:
+    """Returns the expressions of a source by their place, the outermost of several."""
+    expressions: dict[_Place, Expression] = {}
+    for node in _nodes(text):
+        if isinstance(node, Expression):
+            place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+            expressions.setdefault(place, node)
+    return expressions
+
+
+def expression(code: CodeType, instruction: int) -> Expression | None:
+    """Returns the expression that an instruction evaluates; the outermost of several."""
+    number = instruction // 2
+    for place in itertools.islice(code.co_positions(), number, number + 1):
+        return _expressions(source_text(code.co_filename)).get(place)
+    return None
 
 
 def statement(file: str, line: int) -> ast.stmt | None:
-    """The innermost statement on a line, without the statements inside of it."""
-    every = [x for x in _nodes(source_text(file)) if isinstance(x, ast.stmt)]
-    found = [node for node in every if contains(node, line)]
-    if not found:
+    """Returns the innermost statement on a line, without the statements inside of it."""
+    innermost = None
+    for node in _nodes(source_text(file)):
+        # The nodes come outer ones first.
+        if isinstance(node, ast.stmt) and contains(node, line):
+            innermost = node
+    if innermost is None:
         return None
-    node = copy.copy(max(found, key=lambda node: (node.lineno, node.col_offset)))
-    vars(node).update(dict.fromkeys(_INSIDE & vars(node).keys(), ()))
-    return node
+    innermost = copy.copy(innermost)
+    for field in _BODIES:
+        if hasattr(innermost, field):
+            setattr(innermost, field, ())
+    return innermost
 
 
-_INSIDE = {"body", "orelse", "handlers", "finalbody", "cases"}
+def contains(node: ast.stmt, line: int) -> bool:
+    """Returns whether a line is one of a statement's."""
+    return node.lineno <= line <= (node.end_lineno or 0)
 
 
 def return_line(file: str, first: int) -> int:
-    """The one line on which a function returns that begins on a line, else that line."""
+    """Returns the line of a function's one `return`, or its first line if it has more."""
     lines = [first]
     for node in _nodes(source_text(file)):
         if isinstance(node, ast.Lambda) and node.lineno == first:
@@ -50,49 +121,55 @@ def return_line(file: str, first: int) -> int:
         elif isinstance(node, ast.FunctionDef):
             decorators = [decorator.lineno for decorator in node.decorator_list]
             if first == min([node.lineno, *decorators]):
-                lines = [x.lineno for x in ast.walk(node) if isinstance(x, ast.Return)]
+                lines = list(_return_lines(node))
     return lines[0] if len(lines) == 1 else first
 
 
-def contains(node: ast.stmt, line: int) -> bool:
-    """Whether a line is one of a statement's."""
-    return node.lineno <= line <= (node.end_lineno or 0)
+def _return_lines(node: ast.AST) -> Iterator[int]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            yield child.lineno
+        elif not isinstance(child, _FUNCTIONS):
+            yield from _return_lines(child)
 
 
 def renamed_before(file: str, name: str, line: int) -> int | None:
-    """The last line before another in its function from which a cast may be missing.
+    """Returns the last line before another in its function that may lack a cast.
 
     That is `h = x`, or a line that casts, in a branch that did not run.
     """
-    bound = [pair for x in _scopes(file, line)[:1] for pair in _bound(x, name)]
-    is_name = lambda value: isinstance(value, (ast.Name, ast.Subscript))
-    renamed = [n for n, x in bound if n < line and (is_name(x) or _casts(x))]
-    return max(renamed, default=None)
+    lines = []
+    for number, value in _bindings(_scopes(file, line)[0], name):
+        is_renamed = isinstance(value, (ast.Name, ast.Subscript)) or _casts(value)
+        if number < line and is_renamed:
+            lines.append(number)
+    return max(lines, default=None)
 
 
 def _casts(node: ast.AST | None) -> bool:
-    is_call = isinstance(node, ast.Call)
-    return is_call and ast.unparse(node.func).rpartition(".")[2] in CASTING
-
-
-# How functions that cast are written.
-CASTING = "astype", "asarray", "convert_element_type"
+    if not isinstance(node, ast.Call):
+        return False
+    _, _, name = ast.unparse(node.func).rpartition(".")
+    return name in CASTING
 
 
 def _scopes(file: str, line: int) -> Sequence[ast.AST]:
-    """The functions around a line, inside out, and their module."""
+    """Returns the functions around a line, inside out, and their module."""
     nodes = _nodes(source_text(file))
-    functions = ast.FunctionDef, ast.AsyncFunctionDef
-    around = [x for x in nodes if isinstance(x, functions) and contains(x, line)]
-    return [*reversed(around), *nodes[:1]]
+    scopes = list(nodes[:1])
+    for node in nodes:
+        if isinstance(node, _FUNCTIONS) and contains(node, line):
+            scopes.insert(0, node)
+    return scopes
 
 
-def _bound(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:
-    """The lines that bind a name, each with what is assigned; None where another way."""
+def _bindings(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:
+    """Yields the lines that bind a name, each with the value if it is an assignment."""
     values: dict[ast.expr, ast.expr | None] = {}
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign):
-            values.update(dict.fromkeys(node.targets, node.value))
+            for target in node.targets:
+                values[target] = node.value
         elif isinstance(node, ast.AnnAssign):
             values[node.target] = node.value
         elif isinstance(node, ast.Name) and node.id == name:
@@ -103,7 +180,7 @@ def _bound(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
-    """The value of an expression that only looks something up; else None.
+    """Returns the value of an expression that only looks something up; else None.
 
     Nothing of the user's runs: no call, and no attribute but a field.
     """
@@ -111,8 +188,8 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
         return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         owner = evaluated(node.value, frame)
-        known = fields_of(owner) if not is_a(owner, tuple) else dict(items_of(owner))
-        return known.get(node.attr)
+        fields = dict(items_of(owner)) if is_a(owner, tuple) else fields_of(owner)
+        return fields.get(node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = evaluated(node.value, frame)
         if type(owner) in (list, tuple, dict):
@@ -121,37 +198,3 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
             except (LookupError, TypeError):
                 return None
     return None
-
-
-def source_text(file: str) -> str:
-    """The text of a file; empty if it cannot be read."""
-    linecache.checkcache(file)
-    lines = linecache.getlines(file)
-    if file not in _texts or _texts[file][0] is not lines:
-        _texts[file] = lines, "".join(lines)
-    return _texts[file][1]
-
-
-# The lines of a file, which `linecache` keeps until they change, and its text: a string
-# keeps its hash.
-_texts: dict[str, tuple[list[str], str]] = {}
-
-
-@functools.lru_cache(8)
-def _nodes(text: str) -> Sequence[ast.AST]:
-    """All nodes of a source, outer ones first; none of what cannot be parsed."""
-    try:
-        return [*ast.walk(ast.parse(text))]
-    except SyntaxError:  # a notebook's magic command
-        return []
-
-
-@functools.lru_cache(8)
-def _expressions(text: str) -> dict[tuple[int | None, ...], ast.expr | ast.AugAssign]:
-    """The expressions of a file by their place, as `co_positions` gives it."""
-    found: dict[tuple[int | None, ...], ast.expr | ast.AugAssign] = {}
-    for node in _nodes(text):
-        if isinstance(node, (ast.expr, ast.AugAssign)):
-            place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-            found.setdefault(place, node)
-    return found

@@ -488,7 +488,7 @@ def parametrize_with_checks(
     return pytest.mark.parametrize(("optimizer", "check"), params)
 
 
-def _name(opt_or_factory: Optimizer) -> str:
+def _name(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
     """Returns how a message names an optimizer or the function that makes one."""
     if is_transformation(opt_or_factory):
         return name_of(opt_or_factory)
@@ -496,7 +496,7 @@ def _name(opt_or_factory: Optimizer) -> str:
     return f"{name}()" if name.isidentifier() else "opt"
 
 
-def _maker(opt_or_factory: Optimizer) -> Callable[[], Optimizer]:
+def _maker(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> Callable[[], Optimizer]:
     """Returns a function that makes the optimizer, or raises what is wrong with it."""
     if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
         return lambda: opt_or_factory

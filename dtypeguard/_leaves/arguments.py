@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
+from typing import TypeGuard
 
 import numpy as np
 from jax import tree_util
@@ -11,7 +12,7 @@ from jax import tree_util
 from .dtypes import dtype_of, kind
 from .key_path import by_path, path_text
 from .leaf_type import describe
-from .types import Function, Leaf, PyTree
+from .types import Function, Leaf, Optimizer, PyTree
 
 
 def check_number(
@@ -75,7 +76,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def is_transformation(thing: object) -> bool:
+def is_transformation(thing: object) -> TypeGuard[Optimizer]:
     """Returns whether a thing has the two functions of a gradient transformation."""
     return all(callable(getattr(thing, name, None)) for name in ("init", "update"))
 

@@ -8,6 +8,7 @@ names of primitives stand where it is said what they do, in `graph.py` and `prim
 import sys
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 
 class ForeignNames(frozenset[str]):
@@ -32,7 +33,7 @@ class ForeignNames(frozenset[str]):
         """Yields the code of functions, `module:name`, whose modules are imported."""
         for word in self:
             module, _, name = word.partition(":")
-            function = getattr(sys.modules.get(module), name, None)
+            function: Any = getattr(sys.modules.get(module), name, None)
             if hasattr(function, "__code__"):
                 yield function.__code__
 

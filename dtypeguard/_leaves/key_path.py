@@ -6,9 +6,9 @@ from typing import Any
 
 from jax import tree_util
 
-from .types import Key, Leaf, PyTree
+from .types import Leaf, PyTree
 
-KeyPath = tuple[Key, ...]
+KeyPath = tuple[Any, ...]  # of keys that JAX does not type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def tree_name(path: KeyPath) -> str:
     return path[0].name if path and isinstance(path[0], TreeName) else ""
 
 
-def key_value(key: Key) -> Any:
+def key_value(key: Any) -> Any:
     """Returns the name, the key or the index that a key of JAX holds."""
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
@@ -63,7 +63,7 @@ def path_pattern(path: KeyPath) -> str:
     return "".join(_key_pattern(key) for key in path)
 
 
-def _key_pattern(key: Key) -> str:
+def _key_pattern(key: Any) -> str:
     if isinstance(key, tree_util.SequenceKey):
         return "[*]"
     if isinstance(key, tree_util.DictKey):

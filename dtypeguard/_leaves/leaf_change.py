@@ -53,8 +53,8 @@ def leaf_changes(
     changes = []
     for path, old, new, remedy in zip(paths, before, after, remedies):
         if remedy:
-            types = type_or_class(old), type_or_class(new)
-            changes.append(LeafChange(path, *types, remedy))
+            change = LeafChange(path, type_or_class(old), type_or_class(new), remedy)
+            changes.append(change)
     return changes
 
 
@@ -73,5 +73,6 @@ def tree_changes(
             changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
     if changes:
         return changes
-    structures = [str(tree_util.tree_structure(tree)) for tree in (before, after)]
-    return [LeafChange((TreeName(name),), *structures, remedy)]
+    old_structure = str(tree_util.tree_structure(before))
+    new_structure = str(tree_util.tree_structure(after))
+    return [LeafChange((TreeName(name),), old_structure, new_structure, remedy)]

@@ -1,31 +1,92 @@
-"""Names for what JAX and Optax hand around, for signatures; the mark of public names.
+"""Names for what JAX and Optax hand around, for signatures; the mark of public names."""
 
-Most stand for `Any`: JAX does not type pytrees, and any object may be one.
-"""
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
+# JAX types neither trees nor their leaves: any object may be one, and an unknown node is a
+# leaf. The other names of trees say what a tree is for.
 PyTree = Any
-Leaf = Any  # of a tree: an array, a tracer, a `ShapeDtypeStruct`, a number, a function
-DType = Any  # a NumPy dtype, or an extended one of JAX
-Key = Any  # of a node: an int, a string, or any key of a dict
-PyTreeDef = Any  # `jax.tree_util.PyTreeDef`, the structure of a tree
-Params = Any
-Updates = Any
-State = Any
-Optimizer = Any  # anything with `init` and `update`
-NNXObject = Any  # a module, an optimizer, a metric or a Variable of Flax NNX
-Aval = Any  # an abstract value: a dtype, a shape and whether its type is weak
-Equation = Any  # of a jaxpr
+Leaf = Any  # an array, a tracer, a `ShapeDtypeStruct`, a number, a function
+Params = PyTree
+Updates = PyTree
+State = PyTree
+PyTreeDef = Any  # the structure of a tree: a class of jaxlib, which has no types
+# A NumPy dtype, or an extended one of JAX, which has no public class; None for no array.
+DType = Any
+# JAX types what is in a jaxpr as abstract values, which have no dtype there.
 Jaxpr = Any
+# Flax need not be there: a module, an optimizer, a metric or a Variable of Flax NNX.
+NNXObject = Any
+Key = Hashable  # of an item: an int, a string, or any key of a dict
 
 Function = Callable[..., Any]
 Step = Function  # takes its carry and returns it
 Convert = Callable[[Leaf], Leaf]
-Args = tuple[Any, ...]  # by position
-Kwargs = Mapping[str, Any]  # by name
-ExtraArgs = dict[str, Any]  # of an optimizer's update
+Args = tuple[PyTree, ...]  # by position
+Kwargs = Mapping[str, PyTree]  # by name
+ExtraArgs = dict[str, PyTree]  # of an optimizer's update
+
+
+class Optimizer(Protocol):
+    """A gradient transformation of Optax, or any object with these two functions."""
+
+    @property
+    def init(self) -> Callable[..., State]:
+        """Makes a first state of params."""
+        ...
+
+    @property
+    def update(self) -> Callable[..., tuple[Updates, State]]:
+        """Makes of gradients, state and params the updates and the next state."""
+        ...
+
+
+class Aval(Protocol):
+    """An abstract value: the type of a traced array."""
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def weak_type(self) -> bool: ...
+
+    def update(self, **fields: Any) -> Any:
+        """Returns the type with other fields."""
+        ...
+
+
+class Equation(Protocol):
+    """An equation of a jaxpr."""
+
+    @property
+    def primitive(self) -> Any: ...
+
+    @property
+    def params(self) -> dict[str, Any]: ...
+
+    @property
+    def invars(self) -> Sequence[Any]: ...
+
+    @property
+    def outvars(self) -> Sequence[Any]: ...
+
+    @property
+    def effects(self) -> Collection[object]: ...
+
+    # The line of source, and the flags under which it was traced.
+    @property
+    def source_info(self) -> Any: ...
+
+    @property
+    def ctx(self) -> Any: ...
+
+    def replace(self, **fields: Any) -> Any:
+        """Returns the equation with other fields."""
+        ...
+
 
 _T = TypeVar("_T")
 

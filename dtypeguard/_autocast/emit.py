@@ -100,8 +100,8 @@ class Emitter:
         """
         program = NumericProgram(jaxpr, _OWN, others, is_measured=False)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
-        others = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
-        made = rules.block(program.block, [*known, *others])
+        operands = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
+        made = rules.block(program.block, [*known, *operands])
         self.products += len(rules.products)
         return Emission(rules, self).block(program.block, arrays), made
 

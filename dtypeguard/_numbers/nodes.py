@@ -201,7 +201,7 @@ def scalars_of(
             if var in numbers:
                 found[place] = numbers[var]
         elif kind(getattr(var.aval, "dtype", None)) == "float" and not np.ndim(var.val):
-            found[place] = float(meant.get(place, var.val))
+            found[place] = float(np.asarray(meant.get(place, var.val)))
     return found
 
 

@@ -187,9 +187,8 @@ def prodigy(
         version)".
     """
     beta1, beta2 = _checked_betas(betas)
-    if beta3 is None:
-        beta3 = beta2**0.5
-    _check_decay_rate("beta3", beta3)
+    numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
+    _check_decay_rate("beta3", numerator_decay)
     _check_sizes(eps, estim_lr0, estim_lr_coef, weight_decay, growth_rate)
     check_rate("prodigy", learning_rate, _is_non_negative)
     if not callable(mask):
@@ -229,13 +228,14 @@ def prodigy(
             wide = at_least_float32(params[i])
             grad = cast(updates[i], wide)
             change = cast(d, wide) * grad
-            units = units_for(params[i], d, d0, beta3)
+            units = units_for(params[i], d, d0, numerator_decay)
             old = read_moments(moments[i], units, wide)
             # 1 - beta is exact only before it is rounded.
             new_moments[i] = Moments(
                 m=cast(beta1, wide) * old.m + cast(1 - beta1, wide) * change,
                 v=cast(beta2, wide) * old.v + cast(1 - beta2, wide) * change**2,
-                s=cast(beta3, wide) * old.s + cast(weight, wide) * _every(stride, grad),
+                s=cast(numerator_decay, wide) * old.s
+                + cast(weight, wide) * _every(stride, grad),
             )
             g, p, p0 = only_summed(updates[i], params[i], first_params[i])
             moved = cast(p0, wide) - cast(_every(stride, p), wide)
@@ -245,7 +245,7 @@ def prodigy(
 
         # As long as every gradient has been zero, |s|_1 is zero too.
         is_moving = is_active & (norm != 0)
-        r = cast(beta3, dtype) * cast(state.numerator_weighted, dtype)
+        r = cast(numerator_decay, dtype) * cast(state.numerator_weighted, dtype)
         r += d_squared * lr * inner_product
         estimate = cast(estim_lr_coef, dtype) * r / jnp.where(norm == 0, 1, norm)
         largest_d = jnp.maximum(cast(state.estim_lr_max, dtype), estimate)
@@ -273,7 +273,7 @@ def prodigy(
             noise = (*seeds, state.count, i)
             change = jnp.where(is_moving, -change, 0)
             updates[i] = rounded_step(params[i], change, noise)
-            units = units_for(params[i], new_d, d0, beta3)
+            units = units_for(params[i], new_d, d0, numerator_decay)
             new = write_moments(new_moments[i], moments[i], units, updates[i], noise)
             moments[i] = tree_util.tree_map(choose, new, moments[i])
 

@@ -278,7 +278,7 @@ def expanded(eqn: JaxEquation) -> Jaxpr | None:
 
     On JAX 0.12 such an equation holds no jaxpr, but an object that makes one.
     """
-    made = eqn.params.get("_prim")
+    made: Any = eqn.params.get("_prim")
     if not hasattr(made, "expand"):
         return None
     if id(made) not in _EXPANDED:

@@ -109,7 +109,12 @@ class _Run(Interpreter):
         """The operands of a loop, of branches or shards; what is carried has its dtype."""
         entries: list[int | None] = [None] * len(values)
         entries[first : first + count] = self._carried(node)[:count]
-        return self.crossed(values, node.eqn.invars, entries)
+        entered = self.crossed(values, node.eqn.invars, entries)
+        # Each line inside has a constant of all turns as it was meant, if it is wide.
+        for place, value in enumerate(values[:first]):
+            if isinstance(value, Either) and value.meant is not None:
+                entered[place] = value
+        return entered
 
     def _inside(
         self, node: Node, block: Block, given: Sequence[Value], probes: Probes

@@ -76,6 +76,18 @@ def test_an_array_that_a_loop_is_given_is_known_as_it_was_meant():
     assert audit_precision(f, X).error == pytest.approx(1 / 0.999**2 - 1, rel=1e-3)
 
 
+def test_a_number_of_all_turns_of_a_loop_is_wide_where_its_line_is():
+    def f(x):
+        decay = jnp.asarray(0.99, x.dtype)
+        turn = lambda mean, _: (decay * mean + (1 - decay) * x, None)
+        return lax.scan(turn, x * 0, None, 20)[0]
+
+    report = audit_precision(f, X)
+    assert report.error > 0.1
+    assert [loss.origin.code.partition(" ")[0] for loss in report.fix] == ["turn"]
+    assert report.left < 1e-6
+
+
 def test_a_threshold_of_a_dtype_is_that_of_float32():
     def quantized(x):
         scale = jnp.max(abs(x)) / 127

@@ -9,7 +9,8 @@ it stands.
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
@@ -165,102 +166,162 @@ def causes(
 ) -> Causes:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {x.function: x for x in functions if x.added or x.removed}
-    makers = {value: call for call in now.computations for value in call.gives}
+    calls = now.computations
+    makers = {value: call for call in calls for value in call.gives}
     # An input stands at the first line that takes it.
     inputs: dict[Origin, list[TypesChange]] = {}
     rest: list[TypesChange] = []
     for change in leaves:
-        is_input = change.what.startswith(INPUTS) and change.before
-        given = {leaf.value for leaf in change.leaves if is_input}
-        first = next((x.line for x in now.computations if given & x.takes.keys()), None)
-        (inputs.setdefault(first, []) if first else rest).append(change)
-    given = [leaf.value for x in itertools.chain(*inputs.values()) for leaf in x.leaves]
-    blamed = _blamed(changes, now.computations, makers, given)
-    lines = [LockCause([*dict.fromkeys(each)], changes[x]) for x, each in blamed.items()]
-    lines += [LockCause([line], None, each) for line, each in inputs.items()]
-    if rest and not lines:
-        first = [makers[y.value] for x in rest for y in x.leaves[:1] if y.value in makers]
-        lines, rest = [LockCause([x.line for x in first], None, rest)], []
-    return lines, [x for x in changes if x not in blamed], rest
+        line = _first_line(change, calls)
+        if line is None:
+            rest.append(change)
+        else:
+            inputs.setdefault(line, []).append(change)
+    changed_inputs = [
+        leaf.value
+        for group in inputs.values()
+        for change in group
+        for leaf in change.leaves
+    ]
+    blamed = _blamed(changes, calls, makers, changed_inputs)
+    if not blamed and not inputs:  # they only compute less: no call tells more
+        for function in changes:
+            lines = [call.line for call in calls if call.function == function]
+            blamed[function] = lines[-1:]
+    found = [LockCause(lines, changes[function]) for function, lines in blamed.items()]
+    found += [LockCause([line], None, group) for line, group in inputs.items()]
+    if rest and not found:
+        values = [change.leaves[0].value for change in rest if change.leaves]
+        lines = [makers[value].line for value in values if value in makers]
+        return [LockCause(lines, None, rest)], [], []
+    return found, [function for function in changes if function not in blamed], rest
+
+
+def _first_line(change: TypesChange, calls: Iterable[Computation]) -> Origin | None:
+    """Returns the first line that takes one of several inputs; None for outputs."""
+    if not change.what.startswith(INPUTS) or not change.before:
+        return None
+    values = {leaf.value for leaf in change.leaves}
+    for call in calls:
+        if values & call.takes.keys():
+            return call.line
+    return None
+
+
+class _Reached:
+    """The calls to which values of some calls go, whatever they compute with them."""
+
+    def __init__(self, calls: Iterable[Computation]):
+        self.calls: set[Computation] = set()
+        self._takers: dict[int, list[Computation]] = {}
+        for call in calls:
+            for value in call.takes:
+                self._takers.setdefault(value, []).append(call)
+
+    def add(self, values: Iterable[int]) -> None:
+        """Adds all calls that values go to."""
+        waiting = list(values)
+        while waiting:
+            for call in self._takers.get(waiting.pop(), ()):
+                if call not in self.calls:
+                    self.calls.add(call)
+                    waiting += call.gives
 
 
 def _blamed(
     changes: _Changes, calls: Sequence[Computation], makers: _Makers, inputs: Sequence[int]
 ) -> dict[Function, list[Origin]]:
-    """The lines that changed, by the function whose types they changed."""
+    """Returns the lines that changed, by the function whose types they changed."""
     blamed: dict[Function, list[Origin]] = {}
-    takers: dict[int, list[Computation]] = {}
-    for call in calls:
-        for value in call.takes:
-            takers.setdefault(value, []).append(call)
-    reached: set[Computation] = set()
-
-    def reach(values: Iterable[int]) -> None:
-        """Marks all calls that values go to."""
-        left = [*values]
-        while left:
-            new = [x for x in takers.get(left.pop(), ()) if x not in reached]
-            reached.update(new)
-            left += [value for x in new for value in x.gives]
-
-    reach(inputs)
+    reached = _Reached(calls)
+    reached.add(inputs)
     added = {
-        call: {*changes[call.function].added}.intersection(call.entries)
+        call: set(changes[call.function].added).intersection(call.entries)
         for call in calls
         if call.function in changes
     }
-    # Those that no call of their function was like before, and what these take.
-    new = {x for x in added if not added[x].issubset(changes[x.function].before)}
-    given = {value for x in new for value in x.takes}
-    is_sure = lambda x: x in new or not given.isdisjoint(x.gives)
-    order = lambda x: (x.is_backward, not is_sure(x), min(x.gives, default=0))
-    for call in sorted(added, key=order):
-        function, line = call.function, call.line
+    # No call of their function was like them before.
+    new = {
+        call
+        for call, entries in added.items()
+        if not entries.issubset(changes[call.function].before)
+    }
+    taken_by_new = {value for call in new for value in call.takes}
+    sure = {call for call in added if not taken_by_new.isdisjoint(call.gives)} | new
+
+    def importance(call: Computation) -> tuple[bool, bool, int]:
+        return call.is_backward, call not in sure, min(call.gives, default=0)
+
+    for call in sorted(added, key=importance):
         if call.is_backward and blamed:  # it follows from the forward pass
             break
+        function, line = call.function, call.line
+        is_reached = call in reached.calls
         if _is_own(added[call], changes[function]):
-            is_cause = is_sure(call) or (call not in reached and function not in blamed)
-        elif is_cause := call in new and call not in reached:
-            function, line = _behind(call, added[call], changes, makers)
+            is_cause = call in sure or not (is_reached or function in blamed)
+        else:
+            is_cause = call in new and not is_reached
+            if is_cause:
+                function, line = _behind(call, added[call], changes, makers)
         if is_cause:
-            blamed.setdefault(function, []).append(line)
-            reached.add(call)
-            reach(call.gives)
-    if not (blamed or inputs):  # they only compute less: no call tells more
-        blamed = {x: [y.line for y in calls if y.function == x][-1:] for x in changes}
-    return {x: [*dict.fromkeys(each)] for x, each in blamed.items()}
+            lines = blamed.setdefault(function, [])
+            if line not in lines:
+                lines.append(line)
+            reached.calls.add(call)
+            reached.add(call.gives)
+    return blamed
 
 
 def _is_own(added: Iterable[LockEntry], change: FunctionChange) -> bool:
-    """Whether a call takes what calls of its function took, and computes otherwise."""
-    taken = {(x.kind, x.operands) for x in change.removed}
+    """Returns whether a call takes what calls of its function took, and differs."""
+    taken = {(entry.kind, entry.operands) for entry in change.removed}
     # A cast is new where nothing else of its function took such values.
-    taken |= {(CAST, x.operands) for x in change.before if x.kind != CAST}
-    return any((x.kind, x.operands) in taken for x in added)
+    taken |= {(CAST, entry.operands) for entry in change.before if entry.kind != CAST}
+    return any((entry.kind, entry.operands) in taken for entry in added)
 
 
 def _behind(
     call: Computation, added: Iterable[LockEntry], changes: _Changes, makers: _Makers
 ) -> tuple[Function, Origin]:
-    """The line without the cast of an operand: `h = x`, a call, or what made it."""
-    types = set[str]()
-    for entry in added:
-        removed = changes[call.function].removed
-        before = [x.operands for x in removed if x.kind == entry.kind]
-        types |= entry.operands - frozenset.intersection(*before or [frozenset()])
-    function_of = {x.chain[0][0]: x.function for x in (call, *makers.values())}
-    made = [makers[x].chain for x in call.takes if x in makers]
-    for code, instruction in itertools.chain(call.chain, *made):
+    """Returns the line without the cast of an operand: `h = x`, a call, or its maker."""
+    types = _new_operands(added, changes[call.function])
+    made_of = [makers[value] for value in call.takes if value in makers]
+    function_of = {maker.chain[0][0]: maker.function for maker in makers.values()}
+    function_of[call.chain[0][0]] = call.function
+    chains = [call.chain, *(maker.chain for maker in made_of)]
+    for code, instruction in itertools.chain.from_iterable(chains):
         change = changes.get(function_of.get(code, call.function))
         node = expression(code, instruction)
-        casts = [x for x in change.removed if x.kind == CAST] if change else []
-        if not (change and node and any(x.operands <= types for x in casts)):
+        if change is None or node is None or not _casts_one_of(change, types):
             continue
         # What made an operand stands where the cast was.
-        parts = ast.walk(node) if (code, instruction) in call.chain else ()
-        names = [x.id for x in parts if isinstance(x, ast.Name)]
-        before = (renamed_before(code.co_filename, x, node.lineno) for x in names)
-        line = next(filter(None, before), None)
+        is_in_call = (code, instruction) in call.chain
+        line = _line_of_renaming(code, node) if is_in_call else None
         if line or code.co_name != "<lambda>":  # which is given its operands
             return change.function, line_in(code, line or node.lineno)
     return call.function, call.line
+
+
+def _new_operands(added: Iterable[LockEntry], change: FunctionChange) -> set[str]:
+    """Returns the types that entries take, and no entry of their kind took before."""
+    types = set[str]()
+    for entry in added:
+        before = [x.operands for x in change.removed if x.kind == entry.kind]
+        known = before[0].intersection(*before) if before else frozenset[str]()
+        types |= entry.operands - known
+    return types
+
+
+def _casts_one_of(change: FunctionChange, types: Collection[str]) -> bool:
+    """Returns whether a cast of nothing but these types is gone from a function."""
+    return any(x.kind == CAST and x.operands <= set(types) for x in change.removed)
+
+
+def _line_of_renaming(code: CodeType, node: ast.expr) -> int | None:
+    """Returns the line on which a name of an expression got another's value, if any."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            line = renamed_before(code.co_filename, part.id, node.lineno)
+            if line:
+                return line
+    return None

@@ -240,6 +240,22 @@ def test_rescue_leaves_alone_what_does_not_follow_the_params():
         assert types(new_state) == types(state)
 
 
+def test_rescue_widens_a_state_that_came_in_narrower_than_the_params():
+    """It is of a checkpoint in bfloat16, say."""
+    state = {"w": jnp.ones(3, BF16)}
+
+    def update(updates, state, params=None):
+        if state["w"].dtype != F64:
+            raise TypeError("a narrow state")
+        return updates, state
+
+    opt = guard(transformation(update, init=dict))
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="was run in float64"):
+        params = {"w": jnp.ones(3, F64)}
+        updates, new_state = opt.update(params, state, params)
+    assert types((updates, new_state)) == types((params, state))
+
+
 @pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn], ids=str)
 def test_rescue_where_jax_does_not_promote(dtype):
     """Under strict promotion, and of 8-bit floats ever: an error that is no TypeError."""
@@ -297,7 +313,7 @@ def test_no_second_attempt(error, grads, params, x64):
     assert len(calls) == 1 + (x64 and grads is not NARROW)  # the attempt with x64 on
 
 
-@pytest.mark.parametrize("second", [TypeError, ValueError])
+@pytest.mark.parametrize("second", [TypeError, ValueError, DtypeDriftError])
 def test_a_failed_rescue_raises_the_first_error(second):
     calls = []
 

@@ -43,7 +43,13 @@ from ._sweep.checks import (
     broken_by_step,
     one_line,
 )
-from ._sweep.inputs import CONFIGURATIONS, Configuration, Entry, Recipe
+from ._sweep.inputs import (
+    CONFIGURATION_NAMES as _CONFIGURATION_NAMES,
+    CONFIGURATIONS,
+    Configuration,
+    Entry,
+    Recipe,
+)
 
 __all__ = [
     "check_contract",
@@ -114,14 +120,14 @@ def check_contract(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     rules = _chosen_names("rule", rules, _RULES)
-    configuration_names = [configuration.name for configuration in CONFIGURATIONS]
-    configurations = _chosen_names("configuration", configurations, configuration_names)
+    configurations = _chosen_names("configuration", configurations, _CONFIGURATION_NAMES)
     check_arrays("check_contract", "params", params)
     check_arrays("check_contract", "updates", updates)
     if extra_args is not None:
         check_names("check_contract", "extra_args", extra_args)
     check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
+    # An optimizer may hold arrays of its own: each configuration makes it under its flags.
     entry = Entry("optimizer", make, _recipe(params, updates))
 
     def inputs(configuration):
@@ -133,9 +139,11 @@ def check_contract(
         failures = broken(make, inputs, rules, steps)
     if not failures:
         return
-    rows, first_errors = [], []
+    rows = []
+    first_errors = []
     first_places = {}
     for rule, places in failures.items():
+        # One place shows the rule; a table of all would hide the cause.
         configuration, error = places[0]
         elsewhere = f" (and in {len(places) - 1} more)" if len(places) > 1 else ""
         rows.append((rule, configuration.where + elsewhere, one_line(error)))
@@ -144,6 +152,7 @@ def check_contract(
     name = _name(opt_or_factory)
     code, remaining = _best_guard(name, make, inputs, first_places)
     advice = _advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
+    # Of errors of JAX nothing is known but their text.
     faults = [error for error in first_errors if isinstance(error, Fault)]
     if any(fault.is_of_weak_type for fault in faults):
         advice += " Weak leaves come from Python numbers: begin them as arrays."
@@ -175,6 +184,7 @@ def _best_guard(
 
     Returns the code of the guard that leaves the fewest rules broken, and these rules.
     """
+    # A guard alone comes first: with a policy the state takes more memory.
     best = None
     for policy in policies_to_try(make()):
         make_guarded = functools.partial(_make_guarded, make, policy)
@@ -245,10 +255,12 @@ def check_step(
     rows = [(rule, one_line(error)) for rule, error in failures.items()]
     guarded_step = guard_step(step, carry=carry, returned=returned)
     guarded_call = dataclasses.replace(call, step=guarded_step)
+    # A guarded step leaves a weak first carry to the caller.
     remaining = broken_by_step(StepTrial(guarded_call).with_strong_carry(), rules)
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
     begin = f"egin with dtypeguard.strong({names})."
+    # The least that helps is said: no guard, if the first carry alone is at fault.
     if not broken_by_step(trial.with_strong_carry(), rules):
         advice = f"B{begin}"
     elif "traces" in remaining:
@@ -262,7 +274,7 @@ def check_step(
 
 
 def _advice(write: str, guard: str, count: int, remaining: Sequence[str]) -> str:
-    """Returns what to write, and what a guard does not fix of some broken rules."""
+    """Returns the advice after a trial of a guard, which left some rules broken."""
     if len(remaining) == count:
         return f"{guard} does not fix this."
     if not remaining:
@@ -328,6 +340,7 @@ def check_precision(
             "check_precision got max_error and jax.ShapeDtypeStructs, which have no "
             "values. Give it arrays, or max_wide_work alone."
         )
+    # The first fault that matters: numbers of another computation need no bound.
     wrong = [x.name for x in report.differences if x.verdict == "differs"]
     wide_share = report.work.wide if report.work else 0.0
     fault = ""
@@ -463,7 +476,7 @@ def parametrize_with_checks(
         ... def test_contract(optimizer, check):
         ...     check(optimizer)
     """
-    import pytest
+    import pytest  # a user of the checks alone need not have it
 
     if is_transformation(optimizers) or not isinstance(optimizers, Iterable):
         raise TypeError(
@@ -497,7 +510,7 @@ def _name(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
 
 
 def _maker(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> Callable[[], Optimizer]:
-    """Returns a function that makes the optimizer, or raises what is wrong with it."""
+    """Returns a function that makes an optimizer, or raises a `TypeError`."""
     if is_transformation(opt_or_factory) and not inspect.isclass(opt_or_factory):
         return lambda: opt_or_factory
     if not callable(opt_or_factory):
@@ -525,9 +538,9 @@ def _chosen_names(
     noun: str, names: str | Iterable[str] | None, available: Iterable[str]
 ) -> tuple[str, ...]:
     """Returns the names that the caller chose; all by default."""
-    available = list(dict.fromkeys(available))
+    available = tuple(available)
     if names is None:
-        return tuple(available)
+        return available
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         if name not in available:

@@ -91,6 +91,7 @@ def audit(
         'mean'
     """
     check_release("audit")
+    # A class of optimizers has the functions, but is none.
     if is_transformation(target) and not inspect.isclass(target):
         return audit_optimizer(target, *args, x64=x64, **options)
     if not callable(target) or inspect.isclass(target) or _makes_optimizer(target):
@@ -142,6 +143,7 @@ _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 
 def name_of(opt: Optimizer) -> str:
     """Returns the function that made an optimizer, as `adam(...)`, or `opt`."""
+    # Python's name of a nested function begins with that of the function around it.
     init = bare(opt).init
     factory, _, rest = getattr(init, "__qualname__", "").partition(".<locals>")
     if not rest or not factory.isidentifier() or factory in _COMBINING:

@@ -40,6 +40,7 @@ def examine(subject: Subject, x64: bool | None, has_advice: bool = True) -> Audi
         x64: whether `jax_enable_x64` is on; None for the caller's setting.
         has_advice: whether to try what fixes the subject. That takes a few traces more.
     """
+    # The record names lines of constants, of which an equation knows nothing.
     with set_x64(x64), RECORD, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
         report = findings(subject)

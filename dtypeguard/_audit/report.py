@@ -171,10 +171,12 @@ class AuditReport:
         call = "step" if self.subject == "step" else "update"
         if not self.drifts:
             return f"no leaf changed its type in one {call}."
+        # In the order of the first leaf of each kind.
         counts = collections.Counter((drift.where, drift.kind) for drift in self.drifts)
         parts = []
         for (where, kind), count in counts.items():
             change = f"changed {kind.replace('_', ' ')}"
+            # `optax.apply_updates` casts the sum, Equinox's does not.
             if where == "updates" and kind == "dtype":
                 change = "would promote a param"
             singular, plural = _LEAVES[where]
@@ -190,10 +192,12 @@ class AuditReport:
         guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
         if self.refusal is None:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
+        # The call is at fault, before any type.
         if self.error and self.error.lacks_argument:
             option = "kwargs" if is_step else "extra_args"
             audit = f"dtypeguard.audit(..., {option}={{...}})"
             return f"Pass the arguments that it requires: {audit}."
+        # An error that the report shows anyway is not said twice.
         if self.error is None or not self.is_same_error:
             return f"{guard} does not fix this: {self.refusal}"
         if is_step and self.error.is_of_dtypes:
@@ -250,6 +254,7 @@ class AuditReport:
                 rows += [row_of[drift] for drift in drifts]
                 continue
             _, change, *places = row_of[drifts[0]]
+            # Shapes may differ where one line changes many.
             types = {(drift.before, drift.after) for drift in drifts}
             name = leaves_of_holders([drift.keys for drift in drifts])
             rows.append((name, change if len(types) == 1 else "", *places))
@@ -262,6 +267,7 @@ class AuditReport:
 
 
 def _cause(drift: Drift) -> Hashable:
-    """Returns what is equal for the leaves that drift for one reason."""
+    """Returns the key of a cause, which leaves of one line share."""
+    # Shapes of one cause differ from leaf to leaf.
     types = (drift.before, drift.after) if drift.kind == "dtype" else ()
     return drift.where, drift.kind, types, str(drift.origin), str(drift.cause)

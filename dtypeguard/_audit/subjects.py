@@ -70,6 +70,7 @@ class OptimizerUpdate:
                 state = self.opt.init(params)
             except Exception as error:
                 raise TraceFailed("init") from error
+            # Paths of a state begin with no name.
             carry = carry_of("audit", step, 0, 0).with_label("")
             args = (state, updates, params)
             kwargs = extra.merged(extra_arrays)
@@ -85,6 +86,7 @@ class OptimizerUpdate:
 
     def advise(self, report: AuditReport) -> AuditReport:
         """Tries a guard, and a guard that computes in float32."""
+        # The refusal is that of the guard alone, which users try first.
         guarded_reports = []
         for policy in policies_to_try(self.opt):
             guarded_opt = guard(self.opt, policy=policy)
@@ -122,6 +124,7 @@ def guard_code(name: str, policy: Policy | None) -> str:
     """Returns how to write a guard with a policy of `policies_to_try`."""
     if policy is None:
         return f"dtypeguard.guard({name})"
+    # A policy of the caller's own may have no short text.
     code = "dtypeguard.Policy(compute_dtype=jnp.float32)"
     if policy != Policy(compute_dtype=jnp.float32):
         code = "dataclasses.replace(policy, compute_dtype=jnp.float32)"
@@ -164,11 +167,13 @@ class StepCall:
         def fixed_by(remedy):
             return dataclasses.replace(report, remedy=remedy)
 
+        # The least change comes first: a first carry that is at fault needs no guard.
         if self._holds_from_other_types(report.drifts):
             return fixed_by(_begin_otherwise(report.drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded_call = dataclasses.replace(self, step=step)
         wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
+        # A guard cannot keep such a leaf: its step runs under the caller's flag.
         if self._has_wide_leaf() and not has_float64():
             with set_x64(True):
                 if findings(self).ok:

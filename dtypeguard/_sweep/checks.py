@@ -28,9 +28,9 @@ from .._guard.record import record, restore
 from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.errors import DtypeDriftError
-from .._leaves.key_path import by_path, path_text
-from .._leaves.leaf_change import LeafChange, tree_changes
+from .._leaves.errors import DtypeDriftError, first_line
+from .._leaves.key_path import KeyPath, by_path, path_text
+from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
 from .._lines.drift import Drift
@@ -50,7 +50,11 @@ class Fault(Exception):
     """
 
     def __init__(
-        self, message: str, *, is_of_weak_type: bool = False, is_of_update: bool = False
+        self,
+        message: str,
+        *,
+        is_of_weak_type: bool = False,
+        is_of_update: bool = False,
     ):
         super().__init__(message)
         self.is_of_weak_type = is_of_weak_type
@@ -67,7 +71,9 @@ class Training(NamedTuple):
 def some_zeros(params: Params) -> Params:
     """Returns params whose every other leaf is zero: `init` may look at values."""
     leaves, treedef = tree_util.tree_flatten(params)
-    leaves[::2] = [jnp.asarray(np.zeros_like(leaf), leaf.dtype) for leaf in leaves[::2]]
+    for i in range(0, len(leaves), 2):
+        # NumPy makes the zeros: nothing compiles.
+        leaves[i] = jnp.asarray(np.zeros_like(leaves[i]), leaves[i].dtype)
     return tree_util.tree_unflatten(treedef, leaves)
 
 
@@ -106,28 +112,27 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
         row = tree_changes(name, before, after)[0].row()
         path = row.path.lstrip(".")
         raise Fault(f"another tree, {path}: {row.before} -> {row.after}{where}")
-    old_leaves = by_path(before, name)
     faults = []
-    for (path, old), new in zip(old_leaves.items(), tree_util.tree_leaves(after)):
-        change = LeafChange(path, _type_or_class(old), _type_or_class(new))
-        if change.before != change.after:
-            faults.append(_fault(change, where))
+    new_leaves = tree_util.tree_leaves(after)
+    for (path, old_leaf), new_leaf in zip(by_path(before, name).items(), new_leaves):
+        old = traced_type(old_leaf) or type(old_leaf).__name__
+        new = traced_type(new_leaf) or type(new_leaf).__name__
+        if old != new:
+            faults.append(_changed_type(path, old, new, where))
     raise_first(faults)
 
 
-def _type_or_class(leaf: Leaf) -> LeafType | str:
-    return traced_type(leaf) or type(leaf).__name__
-
-
-def _fault(change: LeafChange, where: str) -> Fault:
-    row = change.row()
-    old, new = change.before, change.after
-    texts = [row.before, row.after]
+def _changed_type(
+    path: KeyPath, old: LeafType | str, new: LeafType | str, where: str
+) -> Fault:
+    """Returns the fault of a leaf that changed its type."""
+    texts = [str(old), str(new)]
     is_of_weak_type = False
     if isinstance(old, LeafType) and isinstance(new, LeafType) and old.shape == new.shape:
+        # The shape says nothing where it stays.
         texts = [old.without_shape, new.without_shape]
         is_of_weak_type = old.weak and old.dtype == new.dtype
-    message = f"{row.path.lstrip('.')}: {' -> '.join(texts)}{where}"
+    message = f"{path_text(path).lstrip('.')}: {' -> '.join(texts)}{where}"
     return Fault(message, is_of_weak_type=is_of_weak_type)
 
 
@@ -144,31 +149,17 @@ def one_line(error: Exception) -> str:
     """Returns the first line of an error and the first leaf that it names."""
     if isinstance(error, Fault):
         return str(error)
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
-    leaf = ""
     if isinstance(error, DtypeDriftError) and error.rows:
         row = error.rows[0]
         leaf = f"{row.path}  {row.before} -> {row.after}  {row.remedy}"
-    else:
+        return f"{type(error).__name__}: {first_line(error)} {leaf}".strip()
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    for line in lines[1:]:
         # How JAX names a leaf of a carry or of a branch.
-        leaves = [line for line in lines[1:] if " has type " in line]
-        leaf = leaves[0].removeprefix("* ") if leaves else ""
-    return f"{type(error).__name__}: {lines[0]} {leaf}".strip()
-
-
-@dataclasses.dataclass(frozen=True)
-class Buffers:
-    """The buffers of a step that donates its carry.
-
-    Attributes:
-        donated: the leaves of the carry, by path.
-        others: leaves that must not be donated.
-        other_name: what the others are.
-    """
-
-    donated: Mapping[str, Leaf]
-    others: Sequence[Leaf]
-    other_name: str
+        if " has type " in line:
+            return f"{text} {line.removeprefix('* ')}"
+    return text.strip()
 
 
 class Trial:
@@ -189,17 +180,20 @@ class Trial:
             has_advice=False,
         )
 
-    @property
-    def buffers(self) -> Buffers:
-        """Params and the first state; an array of the optimizer is in each first state."""
+    def buffers(self) -> list[tuple[str, Leaf]]:
+        """Returns params and the first state, and what each first state has in common."""
         first_carries = []
         for _ in range(2):
+            # A state may hold the params themselves.
             params = tree_util.tree_map(jnp.copy, self.inputs.params)
             first_carries.append(by_path(Training(params, self.opt.init(params))))
-        donated, again = first_carries
-        shared = [leaf for path, leaf in donated.items() if leaf is again.get(path)]
-        leaves = {path_text(path): leaf for path, leaf in donated.items()}
-        return Buffers(leaves, shared, "another first state")
+        carry, next_carry = first_carries
+        buffers = [(path_text(path), leaf) for path, leaf in carry.items()]
+        for path, leaf in carry.items():
+            # The optimizer holds it, and it would be gone once the state is donated.
+            if leaf is next_carry.get(path):
+                buffers.append(("another first state", leaf))
+        return buffers
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""
@@ -226,6 +220,7 @@ class StepTrial:
         self._call = call.call()
         self.names = self._call.names
         self.carried = self._by_path(self._call.carried)
+        # As for the audit, which begins with these types.
         if call.types is not None:
             self.carried = strong(tree_util.tree_map(ones_like, self.carried))
 
@@ -234,10 +229,12 @@ class StepTrial:
         """The audit of the step."""
         return examine(self._step_call, x64=None, has_advice=False)
 
-    @property
-    def buffers(self) -> Buffers:
-        """The carry, and the arguments that the step only reads."""
-        return Buffers(self.carried.values, self._call.rest.arrays, "another argument")
+    def buffers(self) -> list[tuple[str, Leaf]]:
+        """Returns the carry, and the arguments that the step only reads."""
+        buffers = list(self.carried.values.items())
+        for leaf in self._call.rest.arrays:
+            buffers.append(("another argument", leaf))
+        return buffers
 
     def with_strong_carry(self) -> "StepTrial":
         """Returns the trial with a strongly typed first carry that shares no buffer."""
@@ -255,6 +252,7 @@ class StepTrial:
 
     def _run(self, carry: Contents, other_arrays: Sequence[Leaf]) -> Contents:
         remaining = iter(carry.values.values())
+        # The order of `_by_path`: JAX keeps that of `Contents`.
         arrays = []
         for parts in self._call.carried:
             arrays.append([next(remaining) for _ in parts.arrays])
@@ -263,18 +261,19 @@ class StepTrial:
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
         leaves = {}
         for name, parts in zip(self._call.names, trees):
+            # The dot sets the name apart where JAX prints the path of a carry.
             for path, leaf in zip(parts.paths, parts.arrays):
                 leaves[f".{name}{path}"] = leaf
         return Contents(None, leaves)
 
 
+AnyTrial = Trial | StepTrial
 OptimizerRule = Callable[[Trial], None]
 StepRule = Callable[[StepTrial], None]
+CommonRule = Callable[[AnyTrial], None]
 
 
-def _drift_faults(
-    trial: Trial | StepTrial, is_meant: Callable[[Drift], bool]
-) -> list[Fault]:
+def _drift_faults(trial: AnyTrial, is_meant: Callable[[Drift], bool]) -> list[Fault]:
     """Returns a fault for each leaf of an audit's drift that a rule means."""
     report = trial.report
     faults = []
@@ -287,20 +286,17 @@ def _drift_faults(
             message = f"{tree}{drift.name}: {drift.before} -> {drift.after}"
         else:
             message = "  ".join(text for text in row if text)
-        faults.append(
-            Fault(
-                message,
-                is_of_weak_type=drift.kind == "weak_type" and drift.was_weak,
-                is_of_update=drift.where == "updates",
-            )
-        )
+        is_of_weak_type = drift.kind == "weak_type" and drift.was_weak
+        is_of_update = drift.where == "updates"
+        fault = Fault(message, is_of_weak_type=is_of_weak_type, is_of_update=is_of_update)
+        faults.append(fault)
     return faults
 
 
-def _keeps_types(is_meant: Callable[[Drift], bool]) -> Callable[[Trial | StepTrial], None]:
+def _keeps_types(is_meant: Callable[[Drift], bool]) -> CommonRule:
     """Returns a rule against what an audit finds."""
 
-    def check(trial: Trial | StepTrial) -> None:
+    def check(trial: AnyTrial) -> None:
         error = trial.report.error
         if error is not None:
             raise Fault(": ".join(line.strip(" :") for line in error.lines()))
@@ -309,33 +305,35 @@ def _keeps_types(is_meant: Callable[[Drift], bool]) -> Callable[[Trial | StepTri
     return check
 
 
-def _traces(check: Check) -> Callable[[Trial | StepTrial], None]:
+def _traces(check: Check) -> CommonRule:
     return lambda trial: trial.trace(check)
 
 
 def _init(trial: Trial) -> None:
-    """Checks that `init` gives the same first state if it runs and if it is traced.
+    """Checks that `init` gives the same first state in a run and in a trace.
 
     It is traced under `jit`, in `cond`, and for the target of a checkpoint.
     """
+    # Zeros, where an `init` decides by values: a traced one cannot.
     state = trial.opt.init(some_zeros(trial.inputs.params))
-    trial.trace(
-        lambda _, carry: same_types("state", state, carry.state, " where init is traced")
-    )
+
+    def check(step, carry):
+        del step
+        same_types("state", state, carry.state, " where init is traced")
+
+    trial.trace(check)
 
 
-def _one_compilation(trial: Trial | StepTrial) -> None:
+def _one_compilation(trial: AnyTrial) -> None:
     trial.trace(compilations)
+    # `equinox.filter_jit` compiles for each value of a leaf that is no array.
     raise_first([Fault(constant.change) for constant in trial.report.changed_constants])
 
 
-def _donation(trial: Trial | StepTrial) -> None:
-    """Checks that no buffer is donated twice, nor with one that is used again."""
-    buffers = trial.buffers
+def _donation(trial: AnyTrial) -> None:
+    """Checks that no buffer is donated twice, nor used after it was donated."""
     names = {}
-    leaves = list(buffers.donated.items())
-    leaves += [(buffers.other_name, leaf) for leaf in buffers.others]
-    for path, leaf in leaves:
+    for path, leaf in trial.buffers():
         pointer = _pointer(leaf)
         name = path.lstrip(".")
         if pointer is not None and names.setdefault(pointer, name) != name:
@@ -346,13 +344,14 @@ def _pointer(leaf: Leaf) -> int | None:
     """Returns the address of an array's buffer; None for a leaf without one to donate."""
     if not isinstance(leaf, jax.Array) or not leaf.size or not leaf.is_fully_addressable:
         return None
+    # A key has no buffer of its own; its bits are a leaf like others.
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     data = jax.random.key_data(leaf) if is_key else leaf
     return data.addressable_data(0).unsafe_buffer_pointer()
 
 
 def _checkpoint(trial: Trial) -> None:
-    """Checks that a saved state loads, and that an update takes it."""
+    """Checks that a saved state loads, and an update accepts the loaded state."""
     params, updates, extra_args = trial.inputs
     state = trial.opt.init(params)
     leaves, treedef = tree_util.tree_flatten(state)
@@ -361,7 +360,9 @@ def _checkpoint(trial: Trial) -> None:
         if not is_array(leaf):
             raise Fault(f"the state holds {leaf!r}, which is not an array")
     if without_dtype:
-        return  # random keys are saved in ways of their own
+        # Random keys are saved in ways of their own.
+        return
+    # As most savers give it back, in arrays of NumPy.
     loaded = tree_util.tree_unflatten(treedef, [np.asarray(leaf) for leaf in leaves])
     restored = restore(loaded, record(trial.opt, params))
     same_types("state", state, restored)
@@ -376,7 +377,7 @@ def _blind_to_x64(trial: Trial) -> None:
 
 
 # An optimizer is a step that carries params and a state.
-_RULES_OF_ANY_STEP: dict[str, Callable[[Trial | StepTrial], None]] = {
+_RULES_OF_ANY_STEP: dict[str, CommonRule] = {
     "scan": _traces(scan),
     "cond": _traces(cond),
     "while_loop": _traces(while_loop),
@@ -411,7 +412,7 @@ def failures_of(
     return failures
 
 
-def _error_of_trace(trial: Trial | StepTrial) -> Exception | None:
+def _error_of_trace(trial: AnyTrial) -> Exception | None:
     """Returns the error of a step that does not trace at all."""
     error = failures_of({"": _traces(run_once)}, trial).get("")
     # Another tree breaks the rules for loops.
@@ -426,7 +427,8 @@ def broken(
 ) -> dict[str, list[tuple[Configuration, Exception]]]:
     """Returns the rules that an optimizer breaks, each with where and how."""
     checks = {rule: RULES[rule] for rule in rules}
-    failures, refusals = {}, {}
+    failures = {}
+    refusals = {}
     was_accepted = False
     for configuration in configurations:
         with configuration.flags(), warnings.catch_warnings(action="ignore"):
@@ -434,9 +436,9 @@ def broken(
             is_refused = _is_refused(trial)
             errors = failures_of(checks, trial)
         was_accepted = was_accepted or not is_refused
+        places_of_rule = refusals if is_refused else failures
         for rule, error in errors.items():
-            places = (refusals if is_refused else failures).setdefault(rule, [])
-            places.append((configuration, error))
+            places_of_rule.setdefault(rule, []).append((configuration, error))
     # A policy that goes with no configuration breaks the rules.
     return failures if was_accepted else refusals
 

@@ -18,7 +18,8 @@ from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 
-DTypes = DType | tuple[DType, ...]
+# One dtype for all floating leaves, or several that they take in turn.
+LeafDTypes = DType | tuple[DType, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Configuration:
     """Dtypes and the x64 flag."""
 
     name: str
-    params: DTypes
-    grads: DTypes
+    params: LeafDTypes
+    grads: LeafDTypes
     x64: bool
     explicit: str = "warn"
 
@@ -47,8 +48,9 @@ class Configuration:
             yield
 
 
+# Params, and gradients that are wider or narrower: averaged in float32, or sent in 16 bits.
 _MIXED = (jnp.bfloat16, jnp.float32)
-_NARROW = (
+_DTYPES_WITHOUT_X64 = (
     ("bf16", jnp.bfloat16, jnp.bfloat16),
     ("f16", jnp.float16, jnp.float16),
     ("f32", jnp.float32, jnp.float32),
@@ -56,7 +58,7 @@ _NARROW = (
     ("bf16/f32", jnp.bfloat16, jnp.float32),
     ("f32/bf16", jnp.float32, jnp.bfloat16),
 )
-_WIDE = (
+_DTYPES_WITH_X64 = (
     ("f64", jnp.float64, jnp.float64),
     ("f64/f32", jnp.float64, jnp.float32),
     ("f32/f64", jnp.float32, jnp.float64),
@@ -69,10 +71,15 @@ _EXPLICIT = (
     Configuration("bf16/f32 error", jnp.bfloat16, jnp.float32, False, "error"),
 )
 CONFIGURATIONS = (
-    *(Configuration(*dtypes, x64=False) for dtypes in _NARROW),
+    *(Configuration(*dtypes, x64=False) for dtypes in _DTYPES_WITHOUT_X64),
     *(_EXPLICIT if HAS_EXPLICIT_X64 else ()),
-    *(Configuration(*dtypes, x64=True) for dtypes in (*_NARROW, *_WIDE)),
+    *(
+        Configuration(*dtypes, x64=True)
+        for dtypes in (*_DTYPES_WITHOUT_X64, *_DTYPES_WITH_X64)
+    ),
 )
+# With x64 on and off a configuration has one name.
+CONFIGURATION_NAMES = tuple({x.name: x for x in CONFIGURATIONS})
 
 
 class UpdateInputs(NamedTuple):
@@ -84,18 +91,21 @@ class UpdateInputs(NamedTuple):
 
 
 def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Params of these shapes, with values between -1 and 1."""
-    counts = {name: np.arange(1.0, 1 + np.prod(shape)) for name, shape in shapes.items()}
-    return {name: np.sin(counts[name]).reshape(shape) for name, shape in shapes.items()}
+    """Returns params of these shapes, with values between -1 and 1."""
+    params = {}
+    for name, shape in shapes.items():
+        # No two elements are equal, and none is 0.
+        params[name] = np.sin(np.arange(1.0, 1 + np.prod(shape))).reshape(shape)
+    return params
 
 
 def slopes(params: Params) -> Updates:
-    """The gradients of `loss`."""
+    """Returns the gradients of `loss`."""
     return tree_util.tree_map(lambda param: param - 1, params)
 
 
 def loss(params: Params) -> jax.Array:
-    """The loss whose gradients are `slopes`, in the promoted dtype of the params."""
+    """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
     leaves = tree_util.tree_leaves(params)
     leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
@@ -104,7 +114,7 @@ def loss(params: Params) -> jax.Array:
 
 
 class Recipe(NamedTuple):
-    """What one optimizer is fed."""
+    """The params and the gradients of one optimizer."""
 
     params: Params = sample({"w": (4, 3), "b": (3,)})
     grads: Callable[[Params], Updates] = slopes
@@ -112,7 +122,7 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """One way to make an optimizer, and what to feed it."""
+    """An optimizer to be made, with its inputs."""
 
     id: str
     make: Callable[[], Optimizer]
@@ -125,13 +135,22 @@ class Entry:
             return self.make()
 
     def inputs(
-        self, params: DTypes, grads: DTypes, extra_args: dict[str, Any] | None = None
+        self,
+        params: LeafDTypes,
+        grads: LeafDTypes,
+        extra_args: dict[str, Any] | None = None,
     ) -> UpdateInputs:
-        """Small arrays for one update, with the caller's extra args or those it needs."""
+        """Returns small arrays for one update.
+
+        Args:
+            params: the dtypes of the params.
+            grads: those of the gradients.
+            extra_args: of the caller; by default those of Optax that the optimizer needs.
+        """
         if extra_args is not None:
             return self._inputs(params, grads, ())._replace(extra_args=extra_args)
-        names: tuple[str, ...] = ()
-        with contextlib.suppress(Exception):  # as the checks will tell
+        names = ()
+        with contextlib.suppress(Exception):  # the checks will raise it
             names = self.extra_names
         return self._inputs(params, grads, names)
 
@@ -142,30 +161,31 @@ class Entry:
         The signature of a chain does not show what it needs. Only a run does: in the
         plainest dtypes, without extra args, with each of them, with all that it takes.
         """
-        first: Exception | None = None
-        # Optax relies on standard promotion, whatever the caller chose.
-        standard = jax.numpy_dtype_promotion("standard")
-        with set_x64(False), standard, warnings.catch_warnings(action="ignore"):
+        first_error = None
+        with (
+            set_x64(False),
+            # Optax relies on standard promotion, whatever the caller chose.
+            jax.numpy_dtype_promotion("standard"),
+            warnings.catch_warnings(action="ignore"),
+        ):
             opt = self.make()
-            run = lambda params, updates, extra_args: opt.update(
-                updates, opt.init(params), params, **extra_args
-            )
-            takes = inspect.signature(opt.update).parameters
-            takes_all = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-            known = [name for name in _EXTRA_ARGS if takes_all or name in takes]
-            each = [(name,) for name in known]
-            for names in ((), *each, *_TOGETHER, tuple(known)):
+
+            def run(params, updates, extra_args):
+                return opt.update(updates, opt.init(params), params, **extra_args)
+
+            for names in _names_to_try(opt):
                 try:
-                    eqx.filter_eval_shape(
-                        run, *self._inputs(jnp.float32, jnp.float32, names)
-                    )
-                    return names
+                    inputs = self._inputs(jnp.float32, jnp.float32, names)
+                    eqx.filter_eval_shape(run, *inputs)
                 except Exception as error:
-                    first = first or error
-        raise first or TypeError(self.id)
+                    first_error = first_error or error
+                else:
+                    return names
+        # That of the run without extra args says most.
+        raise first_error or TypeError(self.id)
 
     def _inputs(
-        self, params: DTypes, grads: DTypes, names: tuple[str, ...]
+        self, params: LeafDTypes, grads: LeafDTypes, names: tuple[str, ...]
     ) -> UpdateInputs:
         arrays = in_turn(self.recipe.params, params)
         updates = in_turn(self.recipe.grads(self.recipe.params), grads)
@@ -173,28 +193,33 @@ class Entry:
         return UpdateInputs(arrays, updates, extra_args)
 
 
-def in_turn(tree: PyTree, dtypes: DTypes) -> PyTree:
-    """A tree of JAX arrays whose floating leaves take the dtypes in turn.
+def _names_to_try(opt: Optimizer) -> list[tuple[str, ...]]:
+    """Returns the extra args to run an update with, the fewest first."""
+    parameters = inspect.signature(opt.update).parameters
+    is_variadic = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = [name for name in _EXTRA_ARGS if is_variadic or name in parameters]
+    return [(), *((name,) for name in names), *_TOGETHER, tuple(names)]
+
+
+def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
+    """Returns a tree of JAX arrays whose floating leaves take the dtypes in turn.
 
     A `jax.ShapeDtypeStruct` becomes an array of ones.
     """
     choices = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    leaves, structure = tree_util.tree_flatten(tree)
-
-    def array(number: int, leaf: Leaf) -> Leaf:
-        leaf = ones_like(leaf)
-        if kind(dtype_of(leaf)) != "float":
-            return leaf
-        dtype = choices[number % len(choices)]
-        # NumPy casts its own arrays: nothing compiles.
-        cast = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf).astype(dtype)
-        return jnp.asarray(cast, dtype)
-
-    return tree_util.tree_unflatten(structure, map(array, range(len(leaves)), leaves))
+    leaves, treedef = tree_util.tree_flatten(tree)
+    for i, leaf in enumerate(map(ones_like, leaves)):
+        leaves[i] = leaf
+        if kind(dtype_of(leaf)) == "float":
+            dtype = choices[i % len(choices)]
+            # NumPy casts its own arrays: nothing compiles.
+            cast = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf).astype(dtype)
+            leaves[i] = jnp.asarray(cast, dtype)
+    return tree_util.tree_unflatten(treedef, leaves)
 
 
 def ones_like(leaf: Leaf) -> Leaf:
-    """An array for a `jax.ShapeDtypeStruct`; any other leaf as it is."""
+    """Returns an array for a `jax.ShapeDtypeStruct`; any other leaf as it is."""
     is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
     return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
 
@@ -204,9 +229,12 @@ def _value(params: Params, _: Updates) -> jax.Array:
 
 
 def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
-    return lambda params, step: tree_util.tree_map(
-        lambda g, like: g.astype(like.dtype), jax.grad(loss)(params), updates
-    )
+    def gradients(params, step):
+        grads = jax.grad(loss)(params)
+        # In the dtypes of a configuration, which need not be those of the params.
+        return tree_util.tree_map(lambda g, like: g.astype(like.dtype), grads, updates)
+
+    return gradients
 
 
 # Those of Optax's own optimizers, each made of the params and the gradients.
@@ -220,5 +248,5 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": lambda params, updates: updates,
     "sample_size": lambda params, updates: jnp.asarray(8, jnp.int32),
 }
-# Those that optimizers need together.
+# Names that optimizers need together: L-BFGS, and adaptive batch sizes.
 _TOGETHER = ("value", "grad", "value_fn"), ("sum_sq_diff_grads", "sample_size")

@@ -27,8 +27,8 @@ from dtypeguard._sweep.checks import Training, one_line
 from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
-    DTypes,
     Entry,
+    LeafDTypes,
     UpdateInputs,
     in_turn,
 )
@@ -183,7 +183,7 @@ def _made(entry: Entry, guarded: bool) -> Optimizer:
 
 @functools.cache
 def _first_state(
-    entry: Entry, guarded: bool, params: DTypes, x64: bool, explicit: str
+    entry: Entry, guarded: bool, params: LeafDTypes, x64: bool, explicit: str
 ) -> tuple[State, str]:
     """What `init` returns, or no state and its error in one line.
 

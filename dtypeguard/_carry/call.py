@@ -72,7 +72,7 @@ class Call:
         self._in_place = in_place
         self._values = carry.take(args, kwargs)
         self.names = list(carry.labels)
-        trees = list(self._values)
+        trees = list(self._values)  # then the objects
         # Each object outside of the carries is a carry of its own.
         self._numbers: dict[int, int] = {}
         inner_nodes = list(objects_by_path(self._values).values()) if in_place else []
@@ -120,6 +120,7 @@ class Call:
 
         args, kwargs = tree_util.tree_map(fill, arguments)
         step = self._step
+        # A bound method of the caller's object would change that, and leak tracers into it.
         if self._is_carried(self._carry.bound):
             owner = trees[self._numbers[id(self._carry.bound)]]
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
@@ -156,6 +157,7 @@ class Call:
 
         def run(carried, rest):
             call, trees = self.with_arrays(carried, rest)
+            # The errors of what follows are about the carry, and ours.
             try:
                 result = call()
             except Exception as error:

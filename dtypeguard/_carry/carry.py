@@ -50,6 +50,7 @@ class Carry:
         """Returns the carries of a call, or their defaults."""
         values = []
         missing = []
+        # `Parameter.empty` and not None, which is a carry like any other.
         for place in self.places:
             value = place.take(args, kwargs)
             if value is inspect.Parameter.empty:
@@ -87,6 +88,7 @@ class Carry:
         A step changes them in place, so that they come back in any case.
         """
         arguments = []
+        # A bound method hides its object from the arguments.
         if self.bound is not None:
             arguments.append(("self", self.bound))
         for position, value in enumerate(args):
@@ -127,6 +129,7 @@ class Carry:
             return ReturnedCarry(result)
         items = Items(result)
         required = self._required(values, in_place)
+        # Whoever returns objects that were changed in place returns all carries.
         for numbers in (range(len(values)), required):
             trees = [values[number] for number in numbers]
             if items.begin_with(trees, is_match):
@@ -157,12 +160,13 @@ class Carry:
         self, items: Items, values: Sequence[PyTree], required: Sequence[int]
     ) -> ReturnedCarry:
         """Returns where carries are whose trees have changed, for a message about that."""
-        if self.is_one and type(items.result) is type(values[0]):
-            is_tuple_of_carry = items.are_ordered and type(items.values[0]) is type(
-                values[0]
-            )
-            if not is_tuple_of_carry:
-                return ReturnedCarry(items.result)
+        # Of a carry that is a tuple, a changed result is a tuple as well: it is the carry,
+        # unless its first item is of the carry's type.
+        first_items = items.values[:1] if items.are_ordered else []
+        is_first = any(type(item) is type(values[0]) for item in first_items)
+        is_whole = type(items.result) is type(values[0]) and not is_first
+        if self.is_one and is_whole:
+            return ReturnedCarry(items.result)
         if items.are_ordered and len(items.values) >= len(required):
             return ReturnedCarry(items.result, required, items, range(len(required)))
         raise self._no_such_items(items, values)
@@ -189,6 +193,7 @@ class Carry:
         items = returned.items
         if items is None or not returned.indices or not self.is_one or self.returned:
             return ""
+        # Where the user said which item it is, or returned nothing else, no one asks.
         like_carry = []
         for key, item in zip(items.keys[1:], items.values[1:]):
             # A step for `scan` may return its carry twice.

@@ -31,6 +31,7 @@ def is_alike(before: PyTree, after: PyTree) -> bool:
     old_leaves = tree_util.tree_leaves(closed(before))
     new_leaves = tree_util.tree_leaves(closed(after))
     pairs = zip(old_leaves, new_leaves)
+    # Two empty trees prove nothing: None is also what a step without results returns.
     return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
 
 
@@ -51,6 +52,7 @@ class Items:
         if is_in_place(result):
             return  # the parts of an NNX object are no items
         values, self._treedef = tree_util.tree_flatten(result, is_leaf=self._is_inside)
+        # A leaf is its own only leaf, and has no items.
         if not tree_util.treedef_is_leaf(self._treedef):
             self.values = values
 
@@ -86,6 +88,7 @@ class Items:
     def index(self, key: Key) -> int | None:
         """Returns the index of the item at an int, a key or the name of a field."""
         size = len(self.values)
+        # A dict may have ints for keys: there they are no positions.
         if type(key) is int and self.are_ordered and -size <= key < size:
             return key % size
         return self.keys.index(key) if key in self.keys else None
@@ -106,6 +109,7 @@ class Items:
 
     def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
         """Returns the result in its own type, with other items at some indices, if any."""
+        # Users compare with `is`, and a loop of eager steps need not build it anew.
         if all(self.values[i] is value for i, value in new_items.items()):
             return self.result
         if type(self.result) in DICTS:
@@ -125,6 +129,7 @@ class Items:
 
 
 def _key_of_entry(entry: object, position: int) -> Key:
+    # Of a DictKey, a GetAttrKey or a SequenceKey. Others have no name that a user writes.
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return getattr(entry, attribute)

@@ -5,10 +5,9 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import dataclasses
 import functools
-import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,6 +37,7 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     start = 0
     for node in tree_util.tree_leaves(tree, is_leaf=is_module):
         size = tree_util.tree_structure(node).num_leaves
+        # Not those inside: a module may hold a dict, and that is part of the module.
         if is_module(node):
             positions.update(range(start, start + size))
         start += size
@@ -48,6 +48,7 @@ def nnx_types() -> tuple[type, ...]:
     """Returns the types of NNX objects; none if Flax NNX was not imported."""
     nnx = sys.modules.get("flax.nnx")
     types = []
+    # Flax renamed the base class of its modules from `Object` to `Pytree`.
     for name in ("Pytree", "Object", "Module", "Variable"):
         nnx_type = getattr(nnx, name, None)
         if isinstance(nnx_type, type):
@@ -108,6 +109,7 @@ class Closed:
         del leaves
         return closed_node
 
+    # JAX compares the nodes of two trees. A step may return another object of the type.
     def __eq__(self, node: object) -> bool:
         return isinstance(node, Closed) and type(self.node) is type(node.node)
 
@@ -135,6 +137,7 @@ class _Name(str):
     __slots__ = ()
 
 
+# Compared by identity: values that are arrays have no truth value.
 @tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(eq=False)
 class Contents:
@@ -165,6 +168,7 @@ def contents(node: NNXObject) -> Contents:
 def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
     """Puts values into the Variables of a Flax NNX object, by name."""
     for slot in _slots(node):
+        # A Variable that the step has added stays as it is.
         new_value = values.get(slot.name, slot.value)
         if new_value is not slot.value:
             slot.put_value(new_value)
@@ -220,13 +224,17 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
                 put_value = functools.partial(_put_raw_value, thing)
                 yield _Slot(name, _raw_value(thing), put_value)
         elif not isinstance(thing, (jax.Array, np.ndarray)):
-            continue
+            continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
-            put_value = functools.partial(operator.setitem, owner, path[-1])
+            put_value = functools.partial(_put_item, owner, path[-1])
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
             put_value = functools.partial(setattr, owner, str(path[-1]))
             yield _Slot(name, thing, put_value)
+
+
+def _put_item(owner: Any, key: Key, value: PyTree) -> None:
+    owner[key] = value
 
 
 def _raw_value(variable: NNXObject) -> PyTree:

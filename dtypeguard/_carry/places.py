@@ -26,6 +26,7 @@ class Place(NamedTuple):
         """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
+        # It was not given by position, and cannot be given by name.
         if self.name is None:
             return self.default
         return kwargs.get(self.name, self.default)
@@ -60,6 +61,7 @@ class Names:
                 self.named[name] = parameter
                 if parameter.kind is not _Parameter.KEYWORD_ONLY:
                     self.by_position.append(name)
+        # A decorator sees a method before it is bound.
         is_method = self.by_position[:1] in (["self"], ["cls"])
         self._first = 1 if is_method else 0
 
@@ -101,6 +103,7 @@ class Names:
         """Returns the argument with a name or at a position; None if there is none."""
         if isinstance(key, str):
             return self._place_by_name(key)
+        # True is an int, and never a position.
         if type(key) is not int or key < 0:
             return None
         num_named = len(self.by_position)
@@ -110,7 +113,7 @@ class Names:
         if position < num_named:
             return self._place_by_name(self.by_position[position])
         if self._variadic_name:
-            return Place(self.at(position), position, None)
+            return Place(self.at(position), position, None)  # one of `*args`
         return None
 
     def _place_by_name(self, name: str) -> Place | None:
@@ -146,6 +149,7 @@ def _signature(step: Step) -> inspect.Signature:
     if inner is None or inspect.ismethod(step):
         return inspect.signature(step)
     call = step if inspect.isfunction(step) else step.__call__  # also of what `jit` returns
+    # The wrapper's own one, which `functools.wraps` hides.
     signature = inspect.signature(call, follow_wrapped=False)
     inner_signature = _signature(inner)
     is_variadic = False
@@ -163,5 +167,6 @@ def _signature(step: Step) -> inspect.Signature:
 
 def is_unregistered(value: object) -> bool:
     """Returns whether a value is a dataclass that JAX treats as a leaf."""
+    # JAX would trace it as one leaf, and fail on that with no word of the remedy.
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return is_dataclass and tree_util.all_leaves([value])

@@ -47,6 +47,7 @@ class SplitTree:
         self.tree = tree
         self._leaves, self.treedef = tree_util.tree_flatten(tree)
         fixed = constant_positions(tree, self._leaves)
+        # A mask and no tree of None: a node may refuse None for a field.
         self._is_array = []
         for i, leaf in enumerate(self._leaves):
             is_static = type(leaf) in static or i in fixed
@@ -125,6 +126,7 @@ def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
         returned = SplitTree(result, is_array=_is_traced)
         return returned.arrays, returned.emptied()
 
+    # NumPy arrays stay values: an `init` may branch on them.
     split = SplitTree(tree, is_array=_is_traced)
     shapes, returned = eval_shape_with_aux(of_arrays, split.arrays)
     return returned.merged(shapes)
@@ -158,6 +160,7 @@ class Snapshot:
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
         self.constants = constant_positions(tree, self.leaves)
+        # Most are sorted, and need no second walk in each copy.
         is_sorted = all(order == sorted(order) for order in orders)
         self._orders = [] if is_sorted else orders
 
@@ -227,6 +230,7 @@ class HeldTree:
         values = contents(node).values
         before = {}
         after = {}
+        # The types of both are compared, so that both have to have the same paths.
         for name, old in self.before.items():
             # A step may add Variables, and take some away.
             if name in values and _has_treedef_of(old, values[name]):

@@ -37,6 +37,7 @@ class _Auxiliary(Generic[_T]):
 
 
 def _wrap_auxiliary(function: _WithAuxiliary[_T]) -> Callable[..., PyTree]:
+    # JAX returns what is in the structure of the outputs; no list outside is written to.
     def traced(*args):
         arrays, value = function(*args)
         return arrays, _Auxiliary(value)

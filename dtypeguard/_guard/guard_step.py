@@ -168,7 +168,7 @@ def _guarded_step_of(step: Step) -> "_GuardedStep | None":
     """Returns the guarded step that a callable is or stands for, if any."""
     if isinstance(step, _GuardedStep):
         return step
-    guarded = getattr(step, _STEP, None)
+    guarded: _GuardedStep | None = getattr(step, _STEP, None)
     # functools.wraps copies the attribute to functions that stand for something else.
     if guarded is not None and getattr(step, "__wrapped__", None) is guarded.step:
         return guarded

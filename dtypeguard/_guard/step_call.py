@@ -26,6 +26,8 @@ from .second_attempt import OVER_TYPES, SecondAttempt, run_or_try_again
 from .settle import Output, Settled, report_drift, settle_carried, settle_held
 from .stable_carry import StableCarry, copies_containers, stable_carry
 
+_EVAL_SHAPE = "eval_shape"  # a method of what `jit` returns
+
 
 @dataclasses.dataclass(frozen=True)
 class StepGuard:
@@ -39,7 +41,7 @@ class StepGuard:
     @property
     def is_jitted(self) -> bool:
         """Whether the step is what `jit` returns, of JAX or another library."""
-        return callable(getattr(self.step, "eval_shape", None))
+        return callable(getattr(self.step, _EVAL_SHAPE, None))
 
 
 class SettledResult(NamedTuple):
@@ -107,7 +109,7 @@ class GuardedCall:
             # It hands on the attributes of its function, which takes `self`.
             owner = step.__self__
             arguments.insert(0, owner)
-        eval_shape = step.eval_shape  # noqa: B009: pyright knows no such attribute
+        eval_shape = getattr(step, _EVAL_SHAPE)
         location = self._locate(eval_shape(*arguments, **self._kwargs))
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):

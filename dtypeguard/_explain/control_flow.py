@@ -1,5 +1,6 @@
 """The leaves that come back otherwise: from a loop's body, or from one of two branches."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -61,7 +62,8 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[Refuse
         begun = begun or (call.line if is_written else None)
         why = Why(origin, drift.cause, begun)
         leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
-        found.append(leaf._replace(is_of_first=is_shared or _is_of_first(leaf, call)))
+        is_rarer = is_shared or _begins_as_rarer(leaf, call)
+        found.append(dataclasses.replace(leaf, begins_as_rarer=is_rarer))
     some = f"{count(found)} of the carry of {call.kind.name} come{'s' * (len(found) == 1)}"
     return f"{some} back in another type.", found
 
@@ -81,21 +83,22 @@ def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
     )
 
 
-def _is_of_first(leaf: RefusedLeaf, call: ControlFlow) -> bool:
-    """Whether the first value of a leaf is rather to be changed than what a body does.
+def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
+    """Whether the leaf begins in the dtype that fewer inputs of the body have.
 
-    It is where a number gives way to what holds it, and where the dtype in which it begins
-    is the rarer one of what the loop was given.
+    The odd dtype is most often the mistake: on 36 programs by others it told the line to
+    change more often than whatever loses nothing.
     """
-    (old, new), why = leaf.dtypes, leaf.why
-    if why.begun is None or is_installed(why.begun.users.file):
+    old, new = leaf.dtypes
+    begun = leaf.why.begun
+    if begun is None or is_installed(begun.users.file):
         return False
-    if is_weak(leaf.values[0]) or why.origin is None:
+    if is_weak(leaf.values[0]) or leaf.why.origin is None:
         return True
-    if why.origin.is_of_optimizer or why.cause is None:  # the user's own cast
+    if leaf.is_of_optimizer or leaf.why.cause is None:  # the user's own cast
         return False
-    have = [sum(dtype_of(x) == dtype for x in call.first) for dtype in (old, new)]
-    return (rank(old), have[0]) <= (rank(new), have[1])
+    dtypes = [dtype_of(value) for value in call.first]
+    return (rank(old), dtypes.count(old)) <= (rank(new), dtypes.count(new))
 
 
 def _begun(first: Leaf, path: KeyPath) -> Origin | None:
@@ -128,6 +131,6 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[Re
         for name, results, what in items:
             why, kept = results.lines(number, what)
             about = len(found), call.path(f"result{path}"), (results.aval(number),), why
-            found.append(RefusedLeaf(*about, branch=name, kept=kept))
+            found.append(RefusedLeaf(*about, branch=name, passed_on=kept))
     some = f"{count(differing)} of their result in different types."
     return f"the branches of {call.kind.name} give {some}", found

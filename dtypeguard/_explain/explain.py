@@ -1,6 +1,7 @@
 """A context in which JAX's type errors name the lines of source they come from."""
 
 import contextlib
+import dataclasses
 import itertools
 from types import TracebackType
 from typing import TypeVar, overload
@@ -11,9 +12,9 @@ from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
 from .._lines.provenance import TRACED
 from .arguments import checked, complaint, find_arguments, find_checked
+from .choose import choose
 from .control_flow import find_in_control_flow
 from .finding import Failure, Finding
-from .remedies import choose
 from .text import noted, text_of
 from .unfiltered import UNFILTERED, hide_jax, printed
 
@@ -112,13 +113,13 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def explain_error(error: BaseException, is_whole: bool = False, advice: str = "") -> None:
+def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") -> None:
     """Adds notes to an error and to those that Python prints with it.
 
     Args:
         error: any.
         is_whole: whether a note lists every leaf.
-        advice: a sentence for notes in which the line of a value is missing.
+        hint: a sentence for notes in which the line of a value is missing.
     """
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
@@ -126,7 +127,7 @@ def explain_error(error: BaseException, is_whole: bool = False, advice: str = ""
         if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 if (finding := _finding(part)) is not None:
-                    part.add_note(text_of(finding, is_whole, advice))
+                    part.add_note(text_of(finding, choose(finding), is_whole, hint))
                     part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
     TRACED.clear()
 
@@ -142,4 +143,6 @@ def _finding(error: BaseException) -> Finding | None:
         about = None if finding else checked(failure.message)
         if about and not failure.is_of_jax:
             finding = find_checked(failure, about)
-    return choose(finding._replace(sites=failure.sites)) if finding else None
+    if finding is None:
+        return None
+    return dataclasses.replace(finding, sites=failure.sites)

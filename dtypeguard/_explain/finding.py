@@ -1,16 +1,17 @@
 """An error as it is read, and what is found of it: the leaves that JAX refuses."""
 
+import dataclasses
 import functools
 import traceback
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from .._leaves.dtypes import dtype_of, fits, kind
+from .._leaves.dtypes import dtype_of, fits, is_weak, kind, rank
 from .._leaves.types import Aval, DType, Leaf
 from .._lines.sites import Argument, Site, sites
-from .._source.origin import Why
+from .._source.files import is_installed
+from .._source.origin import Origin, Why
 from .frames import ControlFlow
 
 
@@ -32,18 +33,32 @@ class Failure:
         return bool(self.sites and self.sites[-1].inside)
 
 
-class RefusedLeaf(NamedTuple):
-    """A leaf of a type that JAX refuses."""
+@dataclasses.dataclass(frozen=True)
+class RefusedLeaf:
+    """A leaf of a type that JAX refuses.
 
-    number: int  # its place among the leaves of the error
-    path: str  # in the user's objects
-    values: tuple[Aval | Leaf, ...]  # a carry's before and after, another's own
-    why: Why = Why()
-    place: int | None = None  # among all that the carry has
-    is_of_first: bool = False  # whether the line of its first value is rather to be changed
-    branch: str = ""  # that returns it, by the name of its parameter
-    kept: str = ""  # what a branch returns as it was, as a note tells it
-    argument: Argument | None = None  # that has the type
+    Attributes:
+        number: its place among the leaves of the error.
+        path: in the user's objects.
+        values: a carry's before and after, another leaf's own.
+        why: the lines behind its type.
+        place: its place in the whole carry.
+        begins_as_rarer: whether it begins in the rarer one of its dtypes, among all inputs
+            of a body. Then the odd one is made where it begins, and else in the body.
+        branch: the branch that returns it, by the name of its parameter.
+        passed_on: how a branch returns what was there before, as a note says it.
+        argument: the argument that has the type.
+    """
+
+    number: int
+    path: str
+    values: tuple[Aval | Leaf, ...]
+    why: Why = dataclasses.field(default_factory=Why)
+    place: int | None = None
+    begins_as_rarer: bool = False
+    branch: str = ""
+    passed_on: str = ""
+    argument: Argument | None = None
 
     @property
     def dtypes(self) -> list[DType]:
@@ -51,10 +66,17 @@ class RefusedLeaf(NamedTuple):
         return [getattr(x, "dtype", None) or dtype_of(x) for x in self.values]
 
     @property
+    def dtype(self) -> DType:
+        """The dtype that is refused: that in which the leaf of a carry comes back."""
+        return self.dtypes[-1]
+
+    @property
     def is_castable(self) -> bool:
         """Whether a guard casts the leaf of a carry back."""
-        old, new = self.dtypes[0], self.dtypes[-1]
-        return old != new and kind(old) is not None and fits(old, new)
+        first = self.dtypes[0]
+        if self.is_reshaped or is_weak(self.values[0]) or kind(first) is None:
+            return False
+        return fits(first, self.dtype)
 
     @property
     def lacks_line(self) -> bool:
@@ -72,20 +94,56 @@ class RefusedLeaf(NamedTuple):
         """Whether the values differ in their shapes."""
         return len({np.shape(value) for value in self.values}) > 1
 
+    @property
+    def widens(self) -> bool:
+        """Whether the leaf of a carry loses nothing if it begins as it comes back."""
+        if self.is_reshaped or is_weak(self.values[0]):
+            return True
+        return width(self.dtype) > width(self.dtypes[0])
 
-class RefusedCall(NamedTuple):
-    """A call whose arguments are refused."""
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether an optimizer, or what adds its updates, gave the leaf its type."""
+        origin = self.why.origin
+        if origin is None:
+            return False
+        return origin.is_of_optimizer or origin.is_of_apply_updates
 
-    wanted: DType | None  # that is taken; None if the arguments are to be alike
+
+@dataclasses.dataclass(frozen=True)
+class RefusedCall:
+    """A call whose arguments are refused.
+
+    Attributes:
+        wanted: the dtype that is taken; None if the arguments are to be alike.
+        site: the line of the call.
+        is_only_for_ints: whether JAX wants ints of what is no index and no size.
+        has_floats_beside: whether what is differentiated has floats beside the ints.
+    """
+
+    wanted: DType | None
     site: Site
-    keeps: bool = False  # whether JAX wants ints of what is no index and no size
+    is_only_for_ints: bool = False
+    has_floats_beside: bool = False
 
 
-class Finding(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Finding:
     """What an error is about: leaves, what has them, and the lines outside of JAX."""
 
     headline: str
     leaves: Sequence[RefusedLeaf]
-    of: ControlFlow | RefusedCall
+    cause: ControlFlow | RefusedCall
     sites: Sequence[Site] = ()
-    remedies: Sequence[str] = ()  # what to write
+
+
+def width(dtype: DType) -> tuple[int, int]:
+    """What is greater for a dtype that holds more."""
+    return rank(dtype), dtype.itemsize
+
+
+def users_line(line: Origin | None) -> str:
+    """The user's own line; empty if it is not known, or a package's."""
+    if line is None or is_installed(line.users.file):
+        return ""
+    return str(line.users)

@@ -28,4 +28,4 @@ def explain(error: BaseException | None, advice: str = "") -> None:
         with contextlib.suppress(Exception):  # better no note than another error
             from .._explain.explain import explain_error
 
-            explain_error(error, advice=advice)
+            explain_error(error, hint=advice)

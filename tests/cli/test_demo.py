@@ -17,7 +17,10 @@ RECORDED = sys.version_info >= (3, 12)  # where lines of values are
 BARE = {
     "prodigy": ("2 leaves of the carry of scan", "optax/contrib/_prodigy.py"),
     "zero_nans": ("1 leaf of the carry of scan", "zero_nans.py"),
-    "failing_scan": ("1 leaf of the carry of scan", "failing_scan.py:13"),
+    "failing_scan": (
+        "1 leaf of the carry of scan",
+        f"failing_scan.py:{12 if RECORDED else 13}",
+    ),
     "compiles_again": ("compiled 2 times in 3 calls", "compiles_again.py"),
     "stalled_loss": ("loss from 1 to 1 in 2000 steps", "stalled_loss.py"),
     "as_on_a_tpu": ("% off", "as_on_a_tpu.py:13"),

@@ -102,11 +102,11 @@ def an_average_with_a_computed_decay():
 
 @noted("begin", ("(params, params)", "(params, jax.tree.map(jnp.float32, params))"))
 def an_average_that_begins_as_the_params():
-    params, rate = {"w": jnp.ones(3, BF16)}, jnp.float32(0.99)
+    params, rate = {"w": jnp.ones(3, BF16)}, jnp.float32(0.99)  # first
 
     def step(carry, x):
         params, average = carry
-        mix = lambda a, p: rate * a + (1 - rate) * p  # first
+        mix = lambda a, p: rate * a + (1 - rate) * p  # named
         return (params, jax.tree.map(mix, average, params)), None
 
     return lax.scan(step, (params, params), jnp.ones(2, BF16))
@@ -125,13 +125,7 @@ def one_argument_of_a_call_over_several_lines():
     return lax.scan(body, first, XS)
 
 
-@noted(
-    "guard",
-    (
-        "return eqxi.while_loop(lambda x: x < 3, body,",
-        "return eqxi.while_loop(lambda x: x < 3, dtypeguard.guard_step(body),",
-    ),
-)
+@noted("begin", ("jnp.ones((), BF16)", "jnp.ones((), F32)"))
 def a_loop_of_equinox():
     eqxi = need("equinox.internal")
 
@@ -219,12 +213,12 @@ def an_optimizer_in_a_branch():
 # Branches ---------------------------------------------------------------------------------
 
 
-@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3, F32)"), checked=False)
+@noted("return", ("lambda x: x,", 'lambda x: x.astype("float32"),'))
 def a_branch_that_widens_what_was_there():
-    x = jnp.ones(3, BF16)  # named
+    x = jnp.ones(3, BF16)  # first
     return lax.cond(
         True,
-        lambda x: x * SCALE,  # first
+        lambda x: x * SCALE,  # named
         lambda x: x,
         x,
     )
@@ -262,7 +256,7 @@ def a_global_that_a_branch_returns():
 COUNTS = np.array([1, 2, 3], np.int32)
 
 
-@noted("guard", ("scan(step", "scan(dtypeguard.guard_step(step)"))
+@noted("begin", ("HALF[0]", "WIDE[0]"))
 def a_carry_that_takes_a_number_of_a_branch():
     def step(carry, x):
         def reset(carry):

@@ -1,0 +1,328 @@
+"""Chooses what to write: candidates in their order, of which the first that fits is said.
+
+What loses nothing comes first: a leaf begins wider, and nothing is narrowed that may be
+widened. A float is made an int for an index or a size alone. Whether the leaves of a loop
+agree afterwards is tried, and not reasoned about.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._leaves.cast_text import lost
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
+from .._leaves.internals import STATEFUL
+from .._leaves.table import grouped
+from .._leaves.types import DType, Leaf
+from .._lines.sites import Site
+from .._source.files import is_installed, line_text, package, short_path
+from .._source.origin import Frame, frame_of, is_update
+from .finding import Finding, RefusedCall, RefusedLeaf, users_line, width
+from .frames import ControlFlow
+from .remedies import (
+    BeginAs,
+    CastArgument,
+    CastBack,
+    GiveArray,
+    GuardBody,
+    GuardOptimizer,
+    LeaveOutOfGrad,
+    MakeNumber,
+    Remedy,
+    ReturnFromBranch,
+)
+from .trial import LoopTrial
+
+Candidate = list[Remedy]  # all that is to be written, for all leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What to write.
+
+    Attributes:
+        first: the best; empty if nothing is known that helps.
+        second: what to write in its place; empty if there is nothing else.
+        is_checked: whether the types agreed when it was tried.
+    """
+
+    first: Candidate
+    second: Candidate
+    is_checked: bool = False
+
+
+def choose(finding: Finding) -> Advice:
+    """Returns what to write for the leaves of an error."""
+    if _is_of_optimizer(finding):
+        return Advice([GuardOptimizer(tuple(finding.leaves), line="")], [])
+    if isinstance(finding.cause, RefusedCall):
+        return _first_two(_for_call(finding.cause, finding.leaves))
+    if finding.cause.is_loop:
+        return _for_loop(finding.cause, finding.leaves)
+    return _for_branches(finding.leaves)
+
+
+def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Advice:
+    possible = [candidate for candidate in candidates if candidate]
+    if not possible:
+        return Advice([], [])
+    second = possible[1] if len(possible) > 1 else []
+    return Advice(possible[0], second, is_checked)
+
+
+def _is_of_optimizer(finding: Finding) -> bool:
+    """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
+    innermost_first = reversed(finding.sites)
+    packages = itertools.takewhile(lambda site: is_installed(site.file), innermost_first)
+    if is_update([frame_of(site.frame) for site in packages]):
+        return True
+    if isinstance(finding.cause, RefusedCall):
+        return False
+    changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
+    return bool(changed) and all(leaf.is_of_optimizer for leaf in changed)
+
+
+# Loops
+
+
+def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
+    possible: list[Candidate] = []
+    is_checked = False
+    for candidate in _candidates_for_loop(loop, leaves):
+        if is_checked and _has(CastBack, candidate):
+            continue  # it would lose something, and what loses nothing is known to work
+        agrees = _agrees(candidate, loop)
+        if agrees is not False:
+            possible.append(candidate)
+        # That what is cast back agrees is no news.
+        if agrees and _has(BeginAs, candidate):
+            is_checked = True
+    return _first_two(possible, is_checked)
+
+
+def _agrees(candidate: Candidate, loop: ControlFlow) -> bool | None:
+    trial = LoopTrial(loop.bodies["body"])
+    for remedy in candidate:
+        remedy.try_in(trial)
+    return trial.agrees()
+
+
+def _has(type_: type[Remedy], candidate: Candidate) -> bool:
+    return any(isinstance(remedy, type_) for remedy in candidate)
+
+
+def _candidates_for_loop(
+    loop: ControlFlow, leaves: Sequence[RefusedLeaf]
+) -> list[Candidate]:
+    is_of_package = is_installed(loop.file) and not _users_function(leaves)
+    if loop.is_of_jax or is_of_package:
+        # Nobody edits its body: a leaf can only begin otherwise, where it begins.
+        has_lines = all(users_line(leaf.why.begun) for leaf in leaves)
+        return [[_begin(leaf, loop) for leaf in leaves]] if has_lines else []
+    guard = _guard(loop, leaves)
+    lossless: Candidate = []
+    for leaf in leaves:
+        if leaf.is_of_optimizer:
+            continue  # no line of the user is wrong
+        lossless.append(_begin(leaf, loop) if leaf.widens else _cast_back(leaf))
+    cast_back = [_cast_back(leaf) for leaf in leaves if not leaf.is_reshaped]
+    if guard is None:
+        return [lossless, cast_back]
+    if not all(leaf.is_castable for leaf in leaves):
+        return [lossless, cast_back]
+    if any(leaf.is_of_optimizer for leaf in leaves):
+        lossless.append(guard)
+    return [lossless, [guard] if lossless != [guard] else []]
+
+
+def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
+    # Where the line of the first value is not known, the call of the loop has it.
+    line = users_line(leaf.why.begun) or users_line(loop.line)
+    return BeginAs((leaf,), line, leaf.dtype)
+
+
+def _cast_back(leaf: RefusedLeaf) -> Remedy:
+    return CastBack((leaf,), users_line(leaf.why.origin))
+
+
+def _guard(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> GuardBody | None:
+    """To guard the body; None where no guard sees what a package keeps."""
+    if is_installed(loop.file):
+        return _guard_what_a_package_is_given(loop, leaves)
+    code = loop.bodies["body"].code
+    name = code.co_name if code else "body"
+    return GuardBody(
+        leaves=tuple(leaves),
+        line=users_line(loop.line),
+        what="the body",
+        function=_as_written(name),
+        carry=loop.kind.carry,
+    )
+
+
+def _guard_what_a_package_is_given(
+    loop: ControlFlow, leaves: Sequence[RefusedLeaf]
+) -> GuardBody | None:
+    function = _users_function(leaves)
+    if function is None or package(loop.file) in STATEFUL:
+        return None
+    name = function.function.rpartition("<locals>.")[2]
+    carry = loop.carry
+    if short_path(loop.file).startswith(os.path.join("flax", "core")):
+        # Linen gives a function its module before the carry, and a method as `self`.
+        is_method = "." in name
+        carry = 0 if is_method else 1
+    return GuardBody(
+        leaves=tuple(leaves),
+        line="",
+        what=f"what you give to {package(loop.file)}",
+        function=_as_written(name),
+        carry=carry,
+    )
+
+
+def _users_function(leaves: Sequence[RefusedLeaf]) -> Frame | None:
+    """The outermost of the user's functions that gave a leaf its type."""
+    for leaf in leaves:
+        if leaf.why.origin and leaf.why.origin.outermost:
+            return leaf.why.origin.outermost
+    return None
+
+
+def _as_written(name: str) -> str:
+    return name if name.replace(".", "").isidentifier() else "lambda ..."
+
+
+# Branches
+
+
+def _for_branches(leaves: Sequence[RefusedLeaf]) -> Advice:
+    if not any(users_line(leaf.why.origin) for leaf in leaves):
+        return Advice([], [])  # the branches of a package
+    first: Candidate = []
+    second: Candidate = []
+    for results in grouped(leaves, lambda leaf: leaf.path):
+        advice = _first_two(_candidates_for_result(results))
+        first += advice.first
+        second += advice.second
+    return Advice(first, second)
+
+
+def _candidates_for_result(results: Sequence[RefusedLeaf]) -> list[Candidate]:
+    """What to write for a result that branches return in different dtypes."""
+    # A number of Python's gives way to an array.
+    arrays = [x for x in results if not is_weak(x.values[-1])]
+    dtypes = {x.dtype for x in arrays or results}
+    highest_rank = max(rank(x.dtype) for x in results)
+    return [
+        _return_as(dtype, results)
+        for dtype in sorted(dtypes, key=width, reverse=True)
+        if rank(dtype) == highest_rank
+    ]
+
+
+def _return_as(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
+    changed = [x for x in results if x.dtype != dtype]
+    if not changed:
+        return []
+    branches = tuple(x.branch for x in changed)
+    # What a branch passes on was made elsewhere, which is no line to cast it on.
+    is_on_one_line = len(branches) == 1 and not changed[0].passed_on
+    line = users_line(changed[0].why.origin) if is_on_one_line else ""
+    is_number = is_weak(changed[0].values[-1])
+    return [ReturnFromBranch((changed[0],), line, branches, dtype, is_number)]
+
+
+# Arguments
+
+
+def _for_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidate]:
+    if call.is_only_for_ints:
+        return []
+    if call.has_floats_beside:
+        line = line_text(call.site.file, call.site.line)
+        return [[LeaveOutOfGrad(tuple(leaves), line)]]
+    targets = _meeting(leaves) if call.wanted is None else [call.wanted]
+    return [_as_arguments(leaves, dtype, call.site) for dtype in targets]
+
+
+def _as_arguments(leaves: Sequence[RefusedLeaf], dtype: DType, site: Site) -> Candidate:
+    changed = [x for x in leaves if x.dtype != dtype]
+    if is_installed(site.file):  # only what the user made can be changed
+        changed = [x for x in changed if users_line(x.why.origin)]
+    return [_as_argument(leaf, dtype, site) for leaf in changed]
+
+
+def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
+    """What to write for one argument: where it is made, else in the call."""
+    begun = users_line(leaf.why.origin)
+    is_changed_where_made = is_installed(site.file) or _is_made_for_it(leaf, dtype)
+    line = begun if begun and is_changed_where_made else _line_in_call(leaf, site)
+    leaf = dataclasses.replace(leaf, path=_name(leaf))
+    if is_python_number(leaf.values[-1]):
+        return _number_as(leaf, dtype, line)
+    if begun and _is_made_for_it(leaf, dtype):
+        return BeginAs((leaf,), line, dtype)
+    return CastArgument((leaf,), line, dtype)
+
+
+def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
+    """Whether the line that made an argument is to be changed rather than the call."""
+    if leaf.why.cause is not None or leaf.why.is_promoted:
+        return False  # it was computed of others
+    is_inside = leaf.argument is not None and not leaf.argument.is_whole
+    return _is_of_host(leaf.values[-1]) or is_inside or kind(dtype) != kind(leaf.dtype)
+
+
+def _is_of_host(value: Leaf) -> bool:
+    return is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
+
+
+def _name(leaf: RefusedLeaf) -> str:
+    """An argument as the call writes it."""
+    argument = leaf.argument
+    if argument is not None and argument.is_whole and argument.text:
+        return argument.text
+    return leaf.path
+
+
+def _line_in_call(leaf: RefusedLeaf, site: Site) -> str:
+    """The line of an argument, in a call over several lines."""
+    source = leaf.argument.source if leaf.argument else None
+    return line_text(site.file, site.line if source is None else source.lineno)
+
+
+_PYTHON_TYPES = {"int": int, "float": float, "complex": complex, "bool": bool}
+
+
+def _number_as(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
+    number = leaf.values[-1]
+    converted = _PYTHON_TYPES[str(kind(dtype))](number)
+    has_its_dtype = kind(dtype) != "float" or dtype_of(converted) == dtype
+    if type(converted) is type(number) or not has_its_dtype:
+        return GiveArray((leaf,), line, dtype)
+    loss = lost(leaf.dtype, dtype) if converted != number else ""
+    return MakeNumber((leaf,), line, converted, loss)
+
+
+# The arguments that others are written into: a function returns in their dtype.
+_WRITTEN_INTO = ("operand", "array", "primals")
+
+
+def _meeting(leaves: Sequence[RefusedLeaf]) -> list[DType]:
+    """The dtypes in which arguments meet, the best first; none if they cannot."""
+    dtypes = sorted({leaf.dtype for leaf in leaves}, key=width, reverse=True)
+    if not all(kind(dtype) for dtype in dtypes):
+        return []
+    by_name = {x.argument.base: x.dtype for x in leaves if x.argument}
+    if by_name.keys() <= {"lower", "upper"}:
+        return [jnp.dtype("int32")]  # the bounds of a loop
+    is_clip = "min" in by_name or "max" in by_name
+    for name in (*_WRITTEN_INTO, "x") if is_clip else _WRITTEN_INTO:
+        if name in by_name:
+            return [by_name[name]]
+    return [dtype for dtype in dtypes if rank(dtype) == rank(dtypes[0])]

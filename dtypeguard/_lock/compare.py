@@ -56,11 +56,11 @@ def differences(
         if before is None:
             moved_from = _moved_from(function, entries, gone)
             before = gone.pop(moved_from) if moved_from else []
-        added, removed = _compared(before, entries)
+        added, removed = _difference(before, entries)
         if added or removed or moved_from:
             changes.append(FunctionChange(function, added, removed, before, moved_from))
     for function, before in gone.items():
-        added, removed = _compared(before, ())
+        added, removed = _difference(before, ())
         changes.append(FunctionChange(function, added, removed, before))
     leaves = [
         change
@@ -78,12 +78,12 @@ def _moved_from(
         if candidate[1] == function[1]:
             return candidate
     for candidate, before in gone.items():
-        if _compared(before, entries) == ([], []):
+        if _difference(before, entries) == ([], []):
             return candidate
     return None
 
 
-def _compared(
+def _difference(
     before: Iterable[LockEntry], after: Iterable[LockEntry]
 ) -> tuple[list[LockEntry], list[LockEntry]]:
     """Returns what is computed more often, and what less, if that is a difference."""
@@ -177,12 +177,8 @@ def causes(
             rest.append(change)
         else:
             inputs.setdefault(line, []).append(change)
-    changed_inputs = [
-        leaf.value
-        for group in inputs.values()
-        for change in group
-        for leaf in change.leaves
-    ]
+    changed = itertools.chain.from_iterable(inputs.values())
+    changed_inputs = [leaf.value for change in changed for leaf in change.leaves]
     blamed = _blamed(changes, calls, makers, changed_inputs)
     if not blamed and not inputs:  # they only compute less: no call tells more
         for function in changes:
@@ -255,7 +251,8 @@ def _blamed(
     for call in sorted(added, key=importance):
         if call.is_backward and blamed:  # it follows from the forward pass
             break
-        function, line = call.function, call.line
+        function = call.function
+        line = call.line
         is_reached = call in reached.calls
         if _is_own(added[call], changes[function]):
             is_cause = call in sure or not (is_reached or function in blamed)

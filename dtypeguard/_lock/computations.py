@@ -8,7 +8,6 @@ does it matter how a user's line is split.
 
 import functools
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType
@@ -27,7 +26,10 @@ from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
 from .._source.origin import Origin, origin_at
 
-PRODUCT, SUM, CAST, OTHER = "products", "sums", "casts", "arithmetic"
+PRODUCT = "products"
+SUM = "sums"
+CAST = "casts"
+OTHER = "arithmetic"
 BACKWARD = "backward_"
 # What else a backward pass computes mirrors the forward one: one kind is enough.
 MIRRORED = "backward"
@@ -60,129 +62,179 @@ class LockEntry(NamedTuple):
 
 
 class Computation:
-    """What one call of the user's computes, in the forward or in the backward pass."""
+    """What one call of the user's computes, in the forward or in the backward pass.
+
+    Attributes:
+        function: the function that it stands in.
+        chain: the call, and the calls that lead to it, inside out.
+        is_backward: whether it belongs to a backward pass.
+        takes: the values that it takes from other calls.
+        gives: the values that others use.
+    """
 
     def __init__(self, function: Function, chain: Chain, is_backward: bool):
-        self.function, self.is_backward = function, is_backward
-        self.chain = chain  # the call, and the calls that lead to it, inside out
-        self.takes: dict[int, Aval] = {}  # from other calls, by value
-        self.gives: dict[int, Aval] = {}  # what others use
+        self.function = function
+        self.chain = chain
+        self.is_backward = is_backward
+        self.takes: dict[int, Aval] = {}
+        self.gives: dict[int, Aval] = {}
+        # What a product takes and gives, by its text.
         self._products: dict[str, tuple[set[str], set[str]]] = {}
         self._sums: set[str] = set()
-        self._casts = self._computes = False
+        self._casts = False
+        self._computes = False
 
     def add(self, eqn: JaxEquation, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
-        made = [v.aval for v in eqn.outvars]
+        results = [var.aval for var in eqn.outvars]
+        counted = [aval for aval in results if _counts(aval)]
         if name in PRODUCTS and not is_of_optimizer:
             self._add_product(eqn)
-        elif name in _SUMS and not is_of_optimizer and any(map(_counts, made)):
-            self._sums.update(filter(None, map(_name, filter(_counts, made))))
+        elif name in _SUMS and not is_of_optimizer and counted:
+            self._sums.update(map(_name, counted))
         elif name == "convert_element_type":
             self._casts = True
-        elif any(map(_counts, made)):
-            operands = [v.aval for v in eqn.invars]
-            self._computes = self._computes or not moves(eqn, operands, made)
+        elif counted:
+            operands = [var.aval for var in eqn.invars]
+            self._computes = self._computes or not moves(eqn, operands, results)
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        left, right, out = (_name(v.aval) for v in (*eqn.invars[:2], eqn.outvars[0]))
+        left = _name(eqn.invars[0].aval)
+        right = _name(eqn.invars[1].aval)
+        result = _name(eqn.outvars[0].aval)
         asked = _precision(eqn.params.get("precision"))
-        self._products[f"{left} @ {right} -> {out}{asked}"] = {left, right}, {out}
+        self._products[f"{left} @ {right} -> {result}{asked}"] = {left, right}, {result}
 
     @property
     def line(self) -> Origin:
         """Its line of source."""
         code, instruction = self.chain[0]
-        places = itertools.islice(code.co_positions(), instruction // 2, None)
-        return line_in(code, next(places, (None,))[0] or code.co_firstlineno)
+        lines = [place[0] for place in code.co_positions()]
+        place = instruction // 2
+        line = lines[place] if place < len(lines) else None
+        return line_in(code, line or code.co_firstlineno)
 
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
         """The lines of a lock; none if it only counts."""
-        prefix = BACKWARD * self.is_backward
-        found = [LockEntry(prefix + PRODUCT, text) for text in sorted(self._products)]
-        takes, gives = (_names(x.values()) for x in (self.takes, self.gives))
-        counted = [any(map(_counts, x.values())) for x in (self.takes, self.gives)]
-        if not any(counted) or not gives or (self.is_backward and not takes):
-            return found
-        flow = ", ".join(sorted(gives))
+        prefix = BACKWARD if self.is_backward else ""
+        entries = [LockEntry(prefix + PRODUCT, text) for text in sorted(self._products)]
+        flow = self._flow()
+        if flow is not None:
+            entries.append(flow)
+        return entries
+
+    def _flow(self) -> LockEntry | None:
+        """Returns what it takes and gives, unless its products say that."""
+        takes = _names(self.takes.values())
+        gives = _names(self.gives.values())
+        values = [*self.takes.values(), *self.gives.values()]
+        if not any(map(_counts, values)) or not gives:
+            return None
+        if self.is_backward and not takes:
+            return None
+        text = ", ".join(sorted(gives))
         if takes != gives:
-            flow = f"{', '.join(sorted(takes))} -> {flow}".strip()
-        kind = MIRRORED if self.is_backward else OTHER
+            text = f"{', '.join(sorted(takes))} -> {text}".strip()
+        other = MIRRORED if self.is_backward else OTHER
         if self._sums:
-            kind, inside = prefix + SUM, ", ".join(sorted(self._sums))
-            flow = flow if {inside} == takes == gives else f"{flow} in {inside}"
-        elif self._products:
-            known = [set().union(*each) for each in zip(*self._products.values())]
-            if takes <= known[0] and gives <= known[1]:
-                return found
-        elif self._casts and not self._computes and len(takes) < 2:
+            if not self._sums == takes == gives or len(gives) > 1:
+                text += f" in {', '.join(sorted(self._sums))}"
+            return LockEntry(BACKWARD + SUM if self.is_backward else SUM, text)
+        if self._products:
+            operands = set[str]().union(*(x for x, _ in self._products.values()))
+            results = set[str]().union(*(x for _, x in self._products.values()))
+            is_told = takes <= operands and gives <= results
+            return None if is_told else LockEntry(other, text)
+        if self._casts and not self._computes and len(takes) < 2:
             if not takes or takes == gives:
-                return found
-            kind = MIRRORED if self.is_backward else CAST
-        return [*found, LockEntry(kind, flow)]
+                return None
+            return LockEntry(MIRRORED if self.is_backward else CAST, text)
+        return LockEntry(other, text)
 
 
 def computations(
     graph: Graph, step: CodeType | None, name_of: Callable[[str], str]
 ) -> list[Computation]:
-    """What the calls of the user's compute, in the order of the program."""
-    is_own, name_of = functools.cache(_is_own_of(step)), functools.cache(name_of)
-    found: dict[tuple[Chain, bool], Computation] = {}
-    of: dict[int, Computation] = {}  # by the identity of an equation of the graph
+    """Returns what the calls of the user's compute, in the order of the program."""
+    is_own = functools.cache(_is_own_of(step))
+    name_of = functools.cache(name_of)
+    calls: dict[tuple[Chain, bool], Computation] = {}
+    # By the identity of an equation of the graph.
+    call_of: dict[int, Computation] = {}
     order = [equation for equation, _ in equations(graph)]
     for equation in order:
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, is_own)
-        if chain and equation.primitive not in _ADDED_BY_JAX:
-            key = chain, Written(stack).is_backward
-            if key not in found:
-                code = chain[0][0]
-                function = name_of(code.co_filename), _function_name(code)
-                found[key] = Computation(function, *key)
-            found[key].add(stack[0], is_of_optimizer)
-            of[id(equation)] = found[key]
-    _connect(graph, order, of)
-    return [*found.values()]
+        if not chain or equation.primitive in _ADDED_BY_JAX:
+            continue
+        is_backward = Written(stack).is_backward
+        call = calls.get((chain, is_backward))
+        if call is None:
+            code = chain[0][0]
+            function = name_of(code.co_filename), _function_name(code)
+            call = Computation(function, chain, is_backward)
+            calls[chain, is_backward] = call
+        call.add(stack[0], is_of_optimizer)
+        call_of[id(equation)] = call
+    _connect(graph, order, call_of)
+    return list(calls.values())
 
 
 def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool]:
-    """The calls of the user's behind an equation, and whether an optimizer made it."""
+    """Returns the user's calls behind an equation, and whether an optimizer made it."""
     is_of_optimizer = False
     # As far as the innermost jaxpr with one: JAX moves equations out of loops.
     for calls in calls_by_jaxpr(stack):
-        for number, (code, _) in enumerate(calls):
+        own_calls = [call for call in calls if is_own(call[0].co_filename)]
+        for code, _ in calls:
             if is_own(code.co_filename):
-                own = (call for call in calls[number:] if is_own(call[0].co_filename))
-                return tuple(own), is_of_optimizer
-            is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
+                return tuple(own_calls), is_of_optimizer
+            is_of_optimizer = is_of_optimizer or package(code.co_filename) in _OPTIMIZERS
     return (), is_of_optimizer
 
 
-def _connect(graph: Graph, order: Iterable[Equation], of: dict[int, Computation]) -> None:
-    """Fills in what each computation takes from others and gives to others."""
-    uses = [(value, of.get(id(each))) for each in order for value in each.inputs]
-    for value, user in [*uses, *((value, None) for value in graph.outputs)]:
-        for source in _sources(graph, value):
-            maker = of.get(id(graph.made_by.get(source)))
-            if user is not None and maker is not None and user.chain == maker.chain:
-                continue  # its own, or what it keeps for its derivative
-            is_number = source in graph.constants and not graph.avals[value].shape
-            if user is not None and not is_number:
-                user.takes[source] = graph.avals[value]
-            if maker is not None:
-                maker.gives[source] = graph.avals[source]
+def _connect(
+    graph: Graph, order: Iterable[Equation], call_of: dict[int, Computation]
+) -> None:
+    """Fills in what each call takes from others and gives to others."""
+    for equation in order:
+        user = call_of.get(id(equation))
+        for value in equation.inputs:
+            _connect_value(graph, value, user, call_of)
+    for value in graph.outputs:
+        _connect_value(graph, value, None, call_of)
+
+
+def _connect_value(
+    graph: Graph, value: int, user: Computation | None, call_of: dict[int, Computation]
+) -> None:
+    """Fills in who gives a value that a call takes, or that is an output."""
+    for source in _sources(graph, value):
+        maker = call_of.get(id(graph.made_by.get(source)))
+        if user is not None and maker is not None and user.chain == maker.chain:
+            continue  # its own, or what it keeps for its derivative
+        is_number = source in graph.constants and not graph.avals[value].shape
+        if user is not None and not is_number:
+            user.takes[source] = graph.avals[value]
+        if maker is not None:
+            maker.gives[source] = graph.avals[source]
 
 
 def _sources(graph: Graph, value: int) -> Iterable[int]:
-    """Where a value comes from, past the boundaries of calls, loops and branches."""
-    found, seen = [value], {value}
-    for each in found:
-        new = [x for x in graph.same.get(each, ()) if x not in seen]
-        found += new
-        seen.update(new)
-    return [x for x in found if x not in graph.same]
+    """Returns where a value comes from, past calls, loops and branches."""
+    sources = list[int]()
+    seen = {value}
+    waiting = [value]
+    for entered in waiting:
+        if entered not in graph.same:
+            sources.append(entered)
+        for source in graph.same.get(entered, ()):
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return sources
 
 
 def line_in(code: CodeType, line: int) -> Origin:
@@ -197,22 +249,27 @@ def _function_name(code: CodeType) -> str:
 
 
 def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
-    """Tells whether a file is the user's own, or of the package that the step is in."""
-    home = package(code.co_filename) if code is not None else ""
-    return lambda file: not is_installed(file) or (home != "" and package(file) == home)
+    """Returns what tells whether a file is the user's, or of the package of the step."""
+    home = "" if code is None else package(code.co_filename)
+
+    def is_own(file: str) -> bool:
+        return not is_installed(file) or (home != "" and package(file) == home)
+
+    return is_own
 
 
 def code_of(step: Step) -> CodeType | None:
-    """The code of a step, inside of partials and wrappers; None if it has none."""
+    """Returns the code of a step, inside of partials and wrappers; None if it has none."""
     inner = inspect.unwrap(step)
-    while (inside := getattr(inner, "func", None)) is not None:  # of a partial
-        inner = inspect.unwrap(inside)
+    while getattr(inner, "func", None) is not None:  # of a partial
+        inner = inspect.unwrap(inner.func)
     return getattr(inner, "__code__", None)
 
 
 def _counts(aval: Aval) -> bool:
-    """Whether the type of a value matters: floating, or an integer that stands for one."""
-    family = kind(dtype := getattr(aval, "dtype", None))
+    """Returns whether the type of a value matters: a float, or an integer for one."""
+    dtype = getattr(aval, "dtype", None)
+    family = kind(dtype)
     is_short = family == "int" and jnp.iinfo(dtype).bits < 32
     return is_short or family in ("float", "complex")
 
@@ -233,13 +290,19 @@ def _name(aval: Aval) -> str:
 
 
 def _names(avals: Collection[Aval]) -> set[str]:
-    """The types of values: those that count, if any does."""
-    counted = list(filter(_counts, avals))
-    return set(filter(None, map(_name, counted or avals)))
+    """Returns the types of values: those that count, if any does."""
+    counted = [aval for aval in avals if _counts(aval)]
+    return {_name(aval) for aval in counted or avals} - {""}
 
 
 def _precision(asked: object) -> str:
-    """What a product asks for, such as "highest", "high/default" or an algorithm."""
-    each = asked if isinstance(asked, tuple) else (asked,)
-    names = dict.fromkeys(str(getattr(x, "name", x)).lower() for x in each if x is not None)
-    return "" if {*names} <= {"default"} else f", precision {'/'.join(names)}"
+    """Returns what a product asks for: "highest", "high/default" or an algorithm."""
+    names = list[str]()
+    precisions = asked if isinstance(asked, tuple) else (asked,)
+    for precision in precisions:
+        name = str(getattr(precision, "name", precision)).lower()
+        if precision is not None and name not in names:
+            names.append(name)
+    if not names or names == ["default"]:
+        return ""
+    return f", precision {'/'.join(names)}"

@@ -335,6 +335,7 @@ def check_precision(
             "wide, reference=, what the outputs should be, or plan=, the file of a plan."
         )
     report = audit_precision(f, *args, reference=reference, **options)
+    # Shapes alone have no error, which no bound would find.
     if max_error is not None and math.isnan(report.error):
         raise TypeError(
             "check_precision got max_error and jax.ShapeDtypeStructs, which have no "
@@ -419,9 +420,12 @@ def check_lock(
     try:
         lock_now = lock_of(step, args, kwargs, file, x64, "check_lock")
     except TraceFailed as failed:
+        # The step's own error says what is wrong with it.
         raise failed.__cause__ or failed from None
+    # A damaged file is refused also where it is to be written again.
     locked = compared(lock_now, file) if os.path.exists(file) else None
     if is_update:
+        # The same bytes on every system.
         pathlib.Path(file).write_text(text_of(lock_now.lock), "utf-8", newline="\n")
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
@@ -486,7 +490,7 @@ def parametrize_with_checks(
     if isinstance(optimizers, Mapping):
         opt_of_name = list(optimizers.items())
     else:
-        # Not a dict: two optimizers may have one name.
+        # Without brackets, which pytest's -k does not take. Not a dict: two optimizers may have one name.
         opt_of_name = [(_name(opt).partition("(")[0], opt) for opt in optimizers]
     for _, opt in opt_of_name:
         _maker(opt)
@@ -505,6 +509,7 @@ def _name(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
     """Returns how a message names an optimizer or the function that makes one."""
     if is_transformation(opt_or_factory):
         return name_of(opt_or_factory)
+    # The name of a lambda is no identifier.
     name = getattr(opt_or_factory, "__name__", "")
     return f"{name}()" if name.isidentifier() else "opt"
 
@@ -541,6 +546,7 @@ def _chosen_names(
     available = tuple(available)
     if names is None:
         return available
+    # A single name is a string, of which the letters are no names.
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         if name not in available:

@@ -7,7 +7,7 @@ import pkgutil
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optax
 
@@ -70,7 +70,7 @@ def _promises_transformation(factory: Callable[..., object]) -> bool:
     """
     if inspect.isclass(factory):
         # Stateful schedules also have an init and an update, but without params.
-        init = getattr(factory, "init", None)
+        init: Any = getattr(factory, "init", None)
         return is_transformation(factory) and "params" in parameters(init)
     if (annotation := _annotation(factory)) is not None:
         return any(word in annotation for word in ("Transformation", "Aggregator"))
@@ -96,7 +96,7 @@ def _call_by_names(factory: Factory) -> Optimizer:
             raise LookupError(f"no value known for its parameter {name!r}")
         if name in needed or name in ALWAYS:
             arguments[name] = ARGUMENTS[name]()
-    made = factory(**arguments)
+    made: Any = factory(**arguments)
     if callable(made) and not is_transformation(made):
         made = made(learning_rate=1e-3)  # inject_hyperparams(adam) is a factory again
     return made

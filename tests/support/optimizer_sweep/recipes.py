@@ -16,7 +16,7 @@ from jax import tree_util
 from dtypeguard._leaves.types import Optimizer, Params, PyTree, Updates
 from dtypeguard._sweep.inputs import Recipe, sample, slopes
 
-Factory = Callable[..., Optimizer]
+Factory = Callable[..., Any]  # of an optimizer, or of a function that makes one
 
 
 def is_matrix(tree: PyTree) -> PyTree:

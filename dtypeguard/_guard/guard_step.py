@@ -6,7 +6,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
@@ -119,15 +119,9 @@ def guard_step(
     return _guarded(step, carry, returned, policy)
 
 
-class _KnownStep(NamedTuple):
-    """A guarded step that was made of a function, and what `guard_step` returned."""
-
-    guarded: "_GuardedStep"
-    returned: Step
-
-
-# By function. No guarded step holds its function, so that an entry goes with it.
-_KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[_KnownStep]] = (
+# By function: the guarded steps that were made of it, each with what `guard_step` returned.
+# None of them holds the function, so that an entry goes with it.
+_KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[tuple["_GuardedStep", Step]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -146,13 +140,13 @@ def _guarded(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> 
     if not _is_copied(step):
         return guarded
     known_steps = _KNOWN_STEPS.setdefault(step, [])
-    for known_step in known_steps:
-        if known_step.guarded.options == options:
-            return known_step.returned
+    for known_guarded, known_result in known_steps:
+        if known_guarded.options == options:
+            return known_result
     is_method = isinstance(step, types.FunctionType) and _is_of_a_class(step)
-    known_step = _KnownStep(guarded, _as_method(guarded) if is_method else guarded)
-    known_steps.append(known_step)
-    return known_step.returned
+    result = _as_method(guarded) if is_method else guarded
+    known_steps.append((guarded, result))
+    return result
 
 
 def _is_copied(step: Step) -> bool:

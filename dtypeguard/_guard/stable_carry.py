@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from .._carry.items import ReturnedCarry
 from .._carry.places import Place
-from .._leaves.types import Args, Aval, Kwargs, Leaf, PyTree, PyTreeDef, Step
+from .._leaves.types import Args, Aval, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
 
 _CarryTypes = list[Aval]
 
@@ -39,7 +39,7 @@ class StableCarry:
     """
 
     places: Sequence[Place]
-    keys: Sequence[int | str] | None
+    keys: Sequence[Key] | None
     treedef: PyTreeDef
     types: _CarryTypes
 
@@ -87,7 +87,7 @@ def stable_carry(
 
     None if a call like it may need a guard: of a weak type, of a NumPy array, in a trace.
     """
-    keys = None
+    keys: list[Key] | None = None
     if returned.items is not None:
         if not isinstance(returned.result, (tuple, list, dict)):
             return None  # of which no item can be taken quickly

@@ -108,8 +108,8 @@ def required(function: Function) -> list[str]:
     return [name for name, parameter in items if parameter.default is empty]
 
 
-def copy_of(function: FunctionType, without: str = "") -> FunctionType:
-    """Returns a function with the code and the attributes of another, but for one."""
+def copy_of(function: FunctionType) -> FunctionType:
+    """Returns a function with the code and the attributes of another."""
     copied = FunctionType(
         function.__code__,
         function.__globals__,
@@ -121,5 +121,4 @@ def copy_of(function: FunctionType, without: str = "") -> FunctionType:
     functools.update_wrapper(copied, function)
     # Replaces the attributes as well: `update_wrapper` sets `__wrapped__`.
     copied.__dict__ = {**vars(function)}
-    copied.__dict__.pop(without, None)
     return copied

@@ -27,7 +27,7 @@ from ._leaves.arguments import (
 from ._leaves.table import columns
 from ._leaves.types import Function, Optimizer, Params, PyTree, Step, Updates
 from ._lock.check import compared
-from ._lock.lock_file import text_of
+from ._lock.lock_file import lock_text
 from ._lock.step import lock_of
 from ._precision.audit import audit_precision
 from ._precision.curve import check_call
@@ -151,7 +151,7 @@ def check_contract(
         first_places[rule] = configuration
     name = _name(opt_or_factory)
     code, remaining = _best_guard(name, make, inputs, first_places)
-    advice = _advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
+    advice = _contract_advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
     # Of errors of JAX nothing is known but their text.
     faults = [error for error in first_errors if isinstance(error, Fault)]
     if any(fault.is_of_weak_type for fault in faults):
@@ -160,7 +160,7 @@ def check_contract(
     without_lines = [x for x in faults if x.is_of_weak_type or x.is_of_update]
     if len(without_lines) < len(rows):
         advice += f" {_LINES}"
-    raise AssertionError(_report(name, "the contract", rows, advice))
+    raise AssertionError(_contract_report(name, "the contract", rows, advice))
 
 
 def _recipe(params: Params, updates: Updates) -> Recipe:
@@ -268,12 +268,14 @@ def check_step(
         advice = f"dtypeguard.guard_step does not fix this: {reason}."
     else:
         write = f"Guard it, {guarding(call.name, carry, returned)}, and b{begin}"
-        advice = _advice(write, "dtypeguard.guard_step", len(rows), sorted(remaining))
-    report = _report(call.name, "a step's contract", rows, advice)
+        advice = _contract_advice(
+            write, "dtypeguard.guard_step", len(rows), sorted(remaining)
+        )
+    report = _contract_report(call.name, "a step's contract", rows, advice)
     raise AssertionError(f"{report} {_LINES}")
 
 
-def _advice(write: str, guard: str, count: int, remaining: Sequence[str]) -> str:
+def _contract_advice(write: str, guard: str, count: int, remaining: Sequence[str]) -> str:
     """Returns the advice after a trial of a guard, which left some rules broken."""
     if len(remaining) == count:
         return f"{guard} does not fix this."
@@ -426,7 +428,7 @@ def check_lock(
     locked = compared(lock_now, file) if os.path.exists(file) else None
     if is_update:
         # The same bytes on every system.
-        pathlib.Path(file).write_text(text_of(lock_now.lock), "utf-8", newline="\n")
+        pathlib.Path(file).write_text(lock_text(lock_now.lock), "utf-8", newline="\n")
     elif locked and not locked.holds:
         raise AssertionError(locked.report(how))
 
@@ -449,7 +451,9 @@ def _check_plan(
         raise AssertionError(str(checked))
 
 
-def _report(name: str, contract: str, rows: Sequence[Sequence[str]], advice: str) -> str:
+def _contract_report(
+    name: str, contract: str, rows: Sequence[Sequence[str]], advice: str
+) -> str:
     """Returns the message about the rules that an optimizer or a step breaks."""
     rules = "1 rule" if len(rows) == 1 else f"{len(rows)} rules"
     lines = "\n".join(f"  {line}" for line in columns(rows))
@@ -490,7 +494,8 @@ def parametrize_with_checks(
     if isinstance(optimizers, Mapping):
         opt_of_name = list(optimizers.items())
     else:
-        # Without brackets, which pytest's -k does not take. Not a dict: two optimizers may have one name.
+        # Without brackets, which pytest's -k does not take. Not a dict: two optimizers may
+        # have one name.
         opt_of_name = [(_name(opt).partition("(")[0], opt) for opt in optimizers]
     for _, opt in opt_of_name:
         _maker(opt)

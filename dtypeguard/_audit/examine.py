@@ -14,25 +14,27 @@ from .._lines import drift
 from .._lines.monitored import RECORD
 from .._lines.why import line_of
 from .._program.trace import Program, TraceFailed
-from .report import AuditReport, ChangedConstant, Kind, WideOperation
+from .report import AuditReport, ChangedConstant, SubjectKind, WideOperation
 from .trace_error import trace_error
 
 
-class Subject(Protocol):
+class AuditSubject(Protocol):
     """An optimizer or a step, with its arguments."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> SubjectKind: ...
 
     def trace(self) -> Program: ...
 
     def advise(self, report: AuditReport) -> AuditReport: ...
 
 
-def examine(subject: Subject, x64: bool | None, has_advice: bool = True) -> AuditReport:
+def examine(
+    subject: AuditSubject, x64: bool | None, has_advice: bool = True
+) -> AuditReport:
     """Audits a subject.
 
     Args:
@@ -47,7 +49,7 @@ def examine(subject: Subject, x64: bool | None, has_advice: bool = True) -> Audi
         return subject.advise(report) if has_advice and not report.ok else report
 
 
-def findings(subject: Subject) -> AuditReport:
+def findings(subject: AuditSubject) -> AuditReport:
     """Traces a subject, and returns a report without advice."""
     empty = AuditReport(name=subject.name, subject=subject.kind)
     try:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
-from .._leaves.cast_text import rounding
+from .._leaves.cast_text import rounding_sentence
 from .._leaves.key_path import leaves_of_holders
 from .._leaves.table import FEW, arrows, columns, group_by_cause, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
 
-Kind = Literal["optimizer", "step"]
+SubjectKind = Literal["optimizer", "step"]
 Cells = tuple[str, ...]
 
 # How a headline names one leaf and several.
@@ -23,7 +23,7 @@ _LEAVES = {
     "carry": ("leaf of the carry", "leaves of the carry"),
 }
 # Lines that a summary lists.
-_MOST_LINES = 3
+_MOST_LINES_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +102,8 @@ def wide_summary(operations: Sequence[WideOperation]) -> str:
     for operation in operations:
         if operation.origin and str(operation.origin) not in lines:
             lines.append(str(operation.origin))
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], "..."]
+    if len(lines) > _MOST_LINES_NAMED:
+        lines = [*lines[:_MOST_LINES_NAMED], "..."]
     count = "1 operation" if len(operations) == 1 else f"{len(operations)} operations"
     return (
         f"{count} in 64 bits though no input is ({array_count} on arrays): "
@@ -147,7 +147,7 @@ class AuditReport:
     error: TraceError | None = None
     refusal: str | None = None
     name: str = "opt"
-    subject: Kind = "optimizer"
+    subject: SubjectKind = "optimizer"
     remedy: str = ""
     note: str = dataclasses.field(default="", repr=False)  # the types that were tried
     # Whether the guarded program raises the error that the report shows anyway.
@@ -228,7 +228,7 @@ class AuditReport:
 
     def __str__(self) -> str:
         lines = [] if self.error is None else self.error.lines()
-        groups = group_by_cause(self.drifts, _cause)
+        groups = group_by_cause(self.drifts, _cause_of_drift)
         lines += columns(self._rows_of_causes(groups.listed))
         lines += groups.rest()
         text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]
@@ -243,7 +243,7 @@ class AuditReport:
         if self.refusal is not None:
             return ""
         drifts = [drift for drift in self.drifts if drift.kind == "dtype"]
-        return rounding(drift.dtype_to_cast_to for drift in drifts)
+        return rounding_sentence(drift.dtype_to_cast_to for drift in drifts)
 
     def _rows_of_causes(self, groups: Sequence[Sequence[Drift]]) -> list[Cells]:
         """Returns a row for each drift, or one for all of a cause with many."""
@@ -266,7 +266,7 @@ class AuditReport:
         return json.dumps(fields, indent=1, default=shown_fields)
 
 
-def _cause(drift: Drift) -> Hashable:
+def _cause_of_drift(drift: Drift) -> Hashable:
     """Returns the key of a cause, which leaves of one line share."""
     # Shapes of one cause differ from leaf to leaf.
     types = (drift.before, drift.after) if drift.kind == "dtype" else ()

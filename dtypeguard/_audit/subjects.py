@@ -34,7 +34,7 @@ from .._leaves.types import (
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import findings
-from .report import AuditReport, Kind
+from .report import AuditReport, SubjectKind
 
 CarriedArguments = int | str | tuple[int | str, ...]
 ReturnedItems = Key | tuple[Key, ...] | None
@@ -54,7 +54,7 @@ class OptimizerUpdate:
     updates: Updates
     extra_args: ExtraArgs
     name: str
-    kind: Kind = "optimizer"
+    kind: SubjectKind = "optimizer"
 
     def trace(self) -> Program:
         """Traces `init`, and `update` on its state: weak types stay weak."""
@@ -98,7 +98,7 @@ class OptimizerUpdate:
                 remedy = f"Wrap the optimizer: {code}. It then computes in float32, and "
                 return dataclasses.replace(report, remedy=f"{remedy}keeps its state so.")
             guarded_reports.append(guarded)
-        return _refused(report, guarded_reports[0])
+        return _refused_report(report, guarded_reports[0])
 
 
 def _stores_wide(policy: Policy, program: Program) -> bool:
@@ -143,7 +143,7 @@ class StepCall:
     owner: str = "audit"  # the public function that asks
     # The dtypes of leaves of a strongly typed carry, by path; None for the carry as it is.
     types: Mapping[str, DType] | None = None
-    kind: Kind = "step"
+    kind: SubjectKind = "step"
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ class StepCall:
         # A guard leaves a weak leaf that keeps its dtype as it is.
         if guarded_call._holds_from_other_types(guarded.drifts):
             return fixed_by(f"{wrap} {_begin_otherwise(guarded.drifts)}")
-        return _refused(report, guarded)
+        return _refused_report(report, guarded)
 
     def _holds_from_other_types(self, drifts: Sequence[Drift]) -> bool:
         """Returns whether the step keeps its types once weak leaves begin strongly."""
@@ -218,7 +218,7 @@ def _begin_otherwise(drifts: Sequence[Drift]) -> str:
     return " ".join(sentences)
 
 
-def _refused(report: AuditReport, guarded: AuditReport) -> AuditReport:
+def _refused_report(report: AuditReport, guarded: AuditReport) -> AuditReport:
     """Returns a report that says why a guard does not fix its subject."""
     error = guarded.error
     return dataclasses.replace(

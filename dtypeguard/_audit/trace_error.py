@@ -8,10 +8,12 @@ from .._source.origin import origin_of_error
 from .report import TraceError
 
 # How JAX names two types: for loops and branches, and for operations.
-_TYPE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
+_TYPE_IN_MESSAGE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
 _TWO_TYPES = (
-    re.compile(rf"has type {_TYPE}.{{1,80}}? has type {_TYPE}", re.DOTALL),
-    re.compile(rf"(?:got|broadcasting:) {_TYPE}, {_TYPE}", re.DOTALL),
+    re.compile(
+        rf"has type {_TYPE_IN_MESSAGE}.{{1,80}}? has type {_TYPE_IN_MESSAGE}", re.DOTALL
+    ),
+    re.compile(rf"(?:got|broadcasting:) {_TYPE_IN_MESSAGE}, {_TYPE_IN_MESSAGE}", re.DOTALL),
 )
 # How Python refuses a call. It has no type of error for that.
 _LACKS_ARGUMENT = re.compile(r"missing \d+ required keyword-only argument")

@@ -21,19 +21,21 @@ from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Plan = Plan | Mapping[str, str] | str | os.PathLike[str] | DType
+_AnyPlan = Plan | Mapping[str, str] | str | os.PathLike[str] | DType
 
 
 @overload
 def autocast(
-    f: None = None, plan: _Plan = None, *, dtype: DType = None
+    f: None = None, plan: _AnyPlan = None, *, dtype: DType = None
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
 @overload
 def autocast(
-    f: Callable[_P, _T], plan: _Plan = None, *, dtype: DType = None
+    f: Callable[_P, _T], plan: _AnyPlan = None, *, dtype: DType = None
 ) -> Callable[_P, _T]: ...
 @public
-def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = None) -> Any:
+def autocast(
+    f: Function | None = None, plan: _AnyPlan = None, *, dtype: DType = None
+) -> Any:
     """Computes a function in the dtypes of a plan.
 
     A plan says which work is narrow, and which functions and expressions of the source
@@ -80,7 +82,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
         >>> "bf16[4,2]" in str(jax.make_jaxpr(fast)(w, x)), fast(w, x).dtype
         (True, dtype('float32'))
     """
-    checked = _checked(plan, dtype)
+    checked = _checked_plan(plan, dtype)
     if f is None:
         return functools.partial(autocast, plan=checked)
     if isinstance(f, (classmethod, staticmethod)):
@@ -101,7 +103,7 @@ def autocast(f: Function | None = None, plan: _Plan = None, *, dtype: DType = No
     return function
 
 
-def _checked(plan: _Plan, dtype: DType) -> Plan:
+def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     if (plan is None) == (dtype is None):
         given = "neither a plan nor a dtype" if plan is None else "a plan and a dtype"
         raise TypeError(

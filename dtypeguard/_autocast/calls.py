@@ -21,9 +21,9 @@ from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTr
 from .._program.aligned import Alignment, beside_trace, sibling_dtypes
 
 # A Python number may decide what is traced.
-_NUMBERS = (bool, int, float, complex)
+_STATIC_NUMBERS = (bool, int, float, complex)
 # What a function returns of NumPy is none of what is traced, and stays of NumPy.
-_CONSTANTS = (*_NUMBERS, np.ndarray, *{*np.sctypeDict.values()})
+_CONSTANTS = (*_STATIC_NUMBERS, np.ndarray, *{*np.sctypeDict.values()})
 
 
 class WholeCall:
@@ -38,9 +38,9 @@ class WholeCall:
     """
 
     def __init__(self, function: Function, args: Args, kwargs: Kwargs):
-        self.function, owner = _split(function)
+        self.function, owner = _split_method(function)
         given = (*owner, *args), dict(kwargs)
-        self._given = SplitTree(spread(given), _NUMBERS)
+        self._given = SplitTree(spread(given), _STATIC_NUMBERS)
         self._objects = _objects(given)
         self.arrays = self._given.arrays
 
@@ -99,7 +99,7 @@ class Returned(NamedTuple):
     copies: list[NNXObject]
 
 
-def _split(function: Function) -> tuple[Function, tuple[PyTree, ...]]:
+def _split_method(function: Function) -> tuple[Function, tuple[PyTree, ...]]:
     """A function, and the object of NNX that it is a method of."""
     if inspect.ismethod(function) and is_in_place(function.__self__):
         return function.__func__, (function.__self__,)

@@ -26,7 +26,7 @@ from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
-_CONSTANT = "by a constant that {} does not hold"
+_BY_A_CONSTANT = "by a constant that {} does not hold"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
@@ -35,11 +35,11 @@ SUMS = ForeignNames(
 )
 # A number that is lost is so in what these make of it: a mask, until a softmax has it.
 _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
-_MOVED = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
+_CHECKPOINT_NAMES = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
 # The calls that are emitted, by the parameter that holds their jaxpr.
-CALLS: dict[str, str] = {
+BODY_PARAMETERS: dict[str, str] = {
     **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
     **dict.fromkeys(
         ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
@@ -90,7 +90,7 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
     """
     matcher = Matcher(plan)
     rules = ByPlan(program, plan, matcher, {})
-    rules.block(program.block, [ValueType(dtype_of(x)) for x in program.jaxpr.in_avals])
+    rules.block(program.block, [ValueType(own_dtype(x)) for x in program.jaxpr.in_avals])
     matcher.check()
     return rules.made
 
@@ -126,7 +126,7 @@ class ByPlan(Propagation[ValueType]):
     # What holds other equations
 
     def constant(self, array: Leaf, aval: Aval) -> ValueType:
-        dtype = dtype_of(aval)
+        dtype = own_dtype(aval)
         is_known = not isinstance(array, Tracer)
         is_known = is_known and getattr(array, "is_fully_addressable", True)
         if kind(dtype) != "float" or not is_known:
@@ -144,7 +144,7 @@ class ByPlan(Propagation[ValueType]):
         return super().node(node, values)
 
     def called(self, node: Node, values: Types) -> Sequence[ValueType]:
-        if node.name not in CALLS and node.name not in OWN_RULES:
+        if node.name not in BODY_PARAMETERS and node.name not in OWN_RULES:
             return self._written(node, values)
         self.given[node.number] = values
         made = self.leaving(node.inner[0], self.block(node.inner[0], values))
@@ -179,7 +179,7 @@ class ByPlan(Propagation[ValueType]):
         return ValueType(dtype, _is_kept(values), _is_lost(values))
 
     def entry_of(self, value: ValueType, aval: Aval) -> int:
-        is_own = value.dtype == dtype_of(aval) or not is_float(aval)
+        is_own = value.dtype == own_dtype(aval) or not is_float(aval)
         return WRITTEN if is_own else self._named(value.dtype)
 
     # Equations
@@ -192,10 +192,10 @@ class ByPlan(Propagation[ValueType]):
         return (self._moved if moves else self._written)(node, values)
 
     def computed(self, node: Node, values: Types) -> Types:
-        made = _rule_of(node.eqn)(self, node, values)
+        made = _rule_of_equation(node.eqn)(self, node, values)
         counted = values[: 1 if node.name == "div" else None]
         is_passed = node.name in _PASS_LOSSES and _is_lost(counted)
-        return _marked(made, is_lost=True) if is_passed else made
+        return _with_flags(made, is_lost=True) if is_passed else made
 
     def _named(self, dtype: DType, result: DType = None) -> int:
         computes = Computes(dtype, dtype if result is None else result)
@@ -212,8 +212,8 @@ class ByPlan(Propagation[ValueType]):
     def _written(self, node: Node, values: Types) -> Types:
         """As it stands."""
         self.entries[node.number] = WRITTEN
-        made = [ValueType(dtype_of(var.aval)) for var in node.eqn.outvars]
-        return _marked(made, is_kept=_is_kept(values))
+        made = [ValueType(own_dtype(var.aval)) for var in node.eqn.outvars]
+        return _with_flags(made, is_kept=_is_kept(values))
 
     def _in(self, dtype: DType, node: Node, values: Types, result: DType = None) -> Types:
         """In a dtype."""
@@ -224,7 +224,7 @@ class ByPlan(Propagation[ValueType]):
         self.entries[node.number] = self._named(dtype, result)
         made = dtype if result is None else result
         avals = [var.aval for var in node.eqn.outvars]
-        return [ValueType(made if is_float(x) else dtype_of(x)) for x in avals]
+        return [ValueType(made if is_float(x) else own_dtype(x)) for x in avals]
 
     def _dtype_for(self, node: Node, values: Types) -> DType | None:
         """What an equation computes in by the plan; None if as written."""
@@ -248,7 +248,7 @@ class ByPlan(Propagation[ValueType]):
         if _is_kept(values):
             return self._keep(node, "by its own cast")
         if _is_lost(values):
-            return self._keep(node, _CONSTANT.format(dtype))
+            return self._keep(node, _BY_A_CONSTANT.format(dtype))
         return dtype
 
     def _plain(self, node: Node, values: Types) -> Types:
@@ -267,11 +267,11 @@ class ByPlan(Propagation[ValueType]):
         if len(dtypes) == 1:
             made = self._in(dtypes.pop(), node, values)
         elif _is_lost(floats):
-            self._keep(node, _CONSTANT.format(self._plan.narrow))
+            self._keep(node, _BY_A_CONSTANT.format(self._plan.narrow))
             made = self._written(node, values)
         else:
             return self._plain(node, values)
-        return _marked(made, is_kept=_is_kept(floats), is_lost=_is_lost(floats))
+        return _with_flags(made, is_kept=_is_kept(floats), is_lost=_is_lost(floats))
 
     def _spread(self, node: Node, values: Types) -> Types:
         """As written, but that what is wider stays so: its derivative is a sum."""
@@ -297,7 +297,7 @@ class ByPlan(Propagation[ValueType]):
             self._keep(node, "by a cast that may be asked for")
         is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
         value = value._replace(dtype=made.dtype, is_kept=False)
-        return _marked([value], is_kept=is_kept)
+        return _with_flags([value], is_kept=is_kept)
 
     def _multiplied(self, node: Node, values: Types) -> Types:
         """A product or a convolution."""
@@ -308,7 +308,7 @@ class ByPlan(Propagation[ValueType]):
         result = node.eqn.outvars[0].aval.dtype
         # A product of narrow operands has a wide result where it asks for that.
         is_asked = node.asks_for_result or any(
-            is_narrower(dtype_of(var.aval), result) for var in node.eqn.invars[:2]
+            is_narrower(own_dtype(var.aval), result) for var in node.eqn.invars[:2]
         )
         # A gradient may be added up over devices.
         is_wide = node.is_backward or is_asked
@@ -317,15 +317,17 @@ class ByPlan(Propagation[ValueType]):
         return self._in(dtype, node, values, result)
 
 
-def _rule_of(eqn: Equation) -> Callable[..., Types]:
+def _rule_of_equation(eqn: Equation) -> Callable[..., Types]:
     """The rule of an equation without others inside."""
     name = eqn.primitive.name
-    if name in _RULES:
-        return _RULES[name]
+    if name in _RULE_OF_PRIMITIVE:
+        return _RULE_OF_PRIMITIVE[name]
     made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
     if has_no_wide_form(eqn) or not _are_floats(made, operands):
         return ByPlan._written
-    if not operands or not (name in _MOVED or primitives.moves(eqn, operands, made)):
+    if not operands or not (
+        name in _CHECKPOINT_NAMES or primitives.moves(eqn, operands, made)
+    ):
         return ByPlan._plain
     # `jax.export` has symbolic sizes, which can be equal, but have no order.
     is_repeated = name == "broadcast_in_dim" and made[0].size != operands[0].size
@@ -339,7 +341,7 @@ def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
     return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
 
 
-_RULES: dict[str, Callable[..., Types]] = {
+_RULE_OF_PRIMITIVE: dict[str, Callable[..., Types]] = {
     **dict.fromkeys(OF_PRODUCTS, ByPlan._multiplied),
     **dict.fromkeys(SUMS, ByPlan._summed),
     **dict.fromkeys((*primitives.OF_BITS, "iota"), ByPlan._written),
@@ -356,7 +358,7 @@ def _asks_for_precision(eqn: Equation) -> bool:
 
 def widest(value: ValueType, aval: Aval) -> ValueType:
     """A value that is no narrower than the program has it."""
-    dtype = dtype_of(aval)
+    dtype = own_dtype(aval)
     return value._replace(dtype=dtype) if is_narrower(value.dtype, dtype) else value
 
 
@@ -368,17 +370,17 @@ def _is_kept(values: Sequence[ValueType]) -> bool:
     return any(value.is_kept for value in values)
 
 
-def _marked(values: Types, **flags: bool) -> Types:
+def _with_flags(values: Types, **flags: bool) -> Types:
     return [x._replace(**flags) if kind(x.dtype) == "float" else x for x in values]
 
 
-def dtype_of(value: Any) -> DType:
+def own_dtype(value: Any) -> DType:
     return getattr(value, "dtype", None)
 
 
 def is_float(value: Any) -> bool:
     """Whether an array or an abstract value is a floating one."""
-    return kind(dtype_of(value)) == "float"
+    return kind(own_dtype(value)) == "float"
 
 
 def is_narrower(dtype: DType, other: DType) -> bool:

@@ -16,7 +16,7 @@ from .._leaves.compat import as_function
 from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype
 from .._numbers.primitives import is_inexact
-from .decide import Types, dtype_of
+from .decide import Types, own_dtype
 
 # Emits a jaxpr, of its arguments and what is known of the first ones.
 Emit = Callable[[Jaxpr, Sequence[Leaf], Types], tuple[list[Leaf], Types]]
@@ -56,7 +56,7 @@ class OwnRule:
         else:
             function = jax.custom_vjp(primal)
             known: Types = []  # of what the backward pass is given
-            dtypes = [dtype_of(values[n]) for n in self._moving]
+            dtypes = [own_dtype(values[n]) for n in self._moving]
             forward = functools.partial(self._forward, known)
             function.defvjp(forward, functools.partial(self._backward, known, dtypes))
         return function(*values)

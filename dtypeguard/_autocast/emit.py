@@ -37,25 +37,25 @@ from .._numbers.program import NumericProgram
 from .._program.aligned import OtherTraces
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .decide import (
-    CALLS,
+    BODY_PARAMETERS,
     FLOAT32,
     OWN_RULES,
     ByPlan,
     Types,
     ValueType,
-    dtype_of,
     is_float,
     is_narrower,
+    own_dtype,
 )
 from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
 from .plan import Plan, PlanEntry
-from .products import BILINEAR, Product, product
+from .products import BILINEAR, Product, differentiable_product
 
 # Of these XLA may leave out the rounding on one side.
 _CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # So many jaxprs are kept, so that what was emitted once compiles once.
-_MOST = 2000
+_MOST_EMITTED = 2000
 _OWN = Formats(FLOAT32)
 _ALONE = OtherTraces()
 
@@ -100,7 +100,7 @@ class Emitter:
         """
         program = NumericProgram(jaxpr, _OWN, others, is_measured=False)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
-        operands = [ValueType(dtype_of(x)) for x in arrays[len(known) :]]
+        operands = [ValueType(own_dtype(x)) for x in arrays[len(known) :]]
         made = rules.block(program.block, [*known, *operands])
         self.products += len(rules.products)
         return Emission(rules, self).block(program.block, arrays), made
@@ -148,7 +148,7 @@ class Emission(Interpreter):
             return self.written(node, values)
         dtype, result = computes
         if node.name in BILINEAR and is_narrower(dtype, FLOAT32):
-            return [product(Product.made(node.eqn, dtype, result))(*values)]
+            return [differentiable_product(Product.made(node.eqn, dtype, result))(*values)]
         try:
             return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype
@@ -177,13 +177,13 @@ class Emission(Interpreter):
                 goes_on = self.inner(None, node.inner[1], [*values[:before], *carry])
                 params["cond_jaxpr"] = _like(params["cond_jaxpr"], goes_on)
         else:
-            name = CALLS[node.name]
+            name = BODY_PARAMETERS[node.name]
             inner = self.inner(node, node.inner[0], values)
             params[name] = _like(params[name], inner)
         return bind(node.eqn, values, params)
 
     def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in CALLS:
+        if node.name in BODY_PARAMETERS:
             return self.held(node, values)
         may_differ = node.name == "custom_vjp_call" or self.is_changed(node, values)
         if node.name not in OWN_RULES or not may_differ:
@@ -218,7 +218,7 @@ class Emission(Interpreter):
         """Whether something inside of an equation, or what it is given, is narrow."""
         first = min(block.first for block in node.inner)
         inside = range(first, node.number + 1)
-        is_other = lambda x, v: is_float(v.aval) and dtype_of(x) != v.aval.dtype
+        is_other = lambda x, v: is_float(v.aval) and own_dtype(x) != v.aval.dtype
         return (
             bool(self.plan.entries[first : node.number + 1].any())
             or any(any(self.plan.carried.get(n, ())) for n in inside)
@@ -228,18 +228,18 @@ class Emission(Interpreter):
     def inner(self, node: Node | None, block: Block, values: Sequence[Leaf]) -> Jaxpr:
         """A block as a closed jaxpr, for operands of the types of these."""
         variables = block.inputs[len(block.consts) :]
-        avals = [_retyped(v.aval, dtype_of(x)) for v, x in zip(variables, values)]
+        avals = [_retyped_aval(v.aval, own_dtype(x)) for v, x in zip(variables, values)]
         leaves = () if node is None else self.plan.carried.get(node.number, ())
         stack = block.nodes[0].stack[1:] if block.nodes else ()
         around = key_of_line(stack) if self.emitter.plan.entries and stack else None
         part = self.plan.part(block.first, block.number)
-        dtypes = (*map(dtype_of, avals),)
+        dtypes = (*map(own_dtype, avals),)
         key = id(open_jaxpr(block.jaxpr)), dtypes, part, leaves, around
         known = self.emitter.inner
         if key not in known:
             made = jax.make_jaxpr(lambda arrays: self._results(node, block, arrays))(avals)
             known[key] = made, block.jaxpr
-            if len(known) > _MOST:
+            if len(known) > _MOST_EMITTED:
                 known.popitem(last=False)
         return known[key][0]
 
@@ -303,7 +303,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, others: OtherTraces) -> Jaxpr:
 
 def cast(array: Leaf, dtype: DType) -> Leaf:
     """An array, or a number of a jaxpr, in another dtype."""
-    if dtype_of(array) == dtype:
+    if own_dtype(array) == dtype:
         return array
     if isinstance(array, jax.Array):
         return as_dtype(array, dtype)
@@ -316,7 +316,7 @@ def _widened(array: Leaf, aval: Aval) -> Leaf:
     It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum asks
     for.
     """
-    dtype = dtype_of(array)
+    dtype = own_dtype(array)
     if not is_float(aval) or not is_narrower(dtype, aval.dtype):
         return array
     return lax.reduce_precision(cast(array, aval.dtype), **bits_of(dtype) or {})
@@ -327,7 +327,7 @@ def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
     return open_jaxpr(made) if open_jaxpr(own) is own else made
 
 
-def _retyped(aval: Aval, dtype: DType) -> Aval:
+def _retyped_aval(aval: Aval, dtype: DType) -> Aval:
     """An abstract value with another dtype."""
-    is_own = dtype in (None, dtype_of(aval))
+    is_own = dtype in (None, own_dtype(aval))
     return aval if is_own else aval.update(dtype=dtype, weak_type=False)

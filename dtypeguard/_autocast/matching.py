@@ -51,12 +51,12 @@ def key_of_line(stack: Stack) -> MatchedLine:
     for calls in calls_by_jaxpr(stack):
         for call in calls:
             if not is_installed(call[0].co_filename):
-                return MatchedLine(*_read(*call), scope)
+                return MatchedLine(*_place_and_text(*call), scope)
     return MatchedLine("", None, scope)
 
 
 @functools.lru_cache(10_000)
-def _read(code, instruction: int) -> tuple[str, str | None]:
+def _place_and_text(code, instruction: int) -> tuple[str, str | None]:
     names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
     place = f"{file_name(code.co_filename)}:{'.'.join(names) or '<module>'}"
     node = expression(code, instruction)

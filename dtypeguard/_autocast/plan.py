@@ -22,11 +22,11 @@ from .._leaves.types import public
 PRODUCTS, ALL = DEFAULTS = "products", "all"
 _VERSION = 1
 _MEASURED = "error", "held_out"  # which may be infinite
-_NUMBERS = "tolerance", *_MEASURED, "share", "loss_scale"
+_NUMBER_KEYS = "tolerance", *_MEASURED, "share", "loss_scale"
 NARROW = "bfloat16", "float16"
-_DTYPES = "float32", *NARROW
-_KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBERS}
-_FLOAT32 = np.dtype("float32")
+_PLAN_DTYPES = "float32", *NARROW
+_KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS}
+_WIDE_DTYPE = np.dtype("float32")
 
 
 class PlanError(ValueError):
@@ -52,7 +52,7 @@ class PlanEntry:
     place: str
     expression: str | None = None
     scope: str | None = None
-    dtype: np.dtype = _FLOAT32
+    dtype: np.dtype = _WIDE_DTYPE
     error: float | None = dataclasses.field(default=None, compare=False)
     share: float | None = dataclasses.field(default=None, compare=False)
 
@@ -122,7 +122,7 @@ class Plan:
 
     def text(self) -> str:
         """The plan as TOML."""
-        figures = {name: getattr(self, name) for name in _NUMBERS}
+        figures = {name: getattr(self, name) for name in _NUMBER_KEYS}
         # A loss is multiplied by the scale as it stands.
         form = lambda name, x: float(x) if name == "loss_scale" else f"{x:.4g}"
         by_scope = sorted(self.entries, key=lambda each: each.scope or "")
@@ -165,10 +165,10 @@ class Plan:
             ) from None
         except (OSError, ValueError) as error:
             raise PlanError(f"{name} is no plan that can be read: {error}.") from None
-        return cls(**_fields_of(name, data))
+        return cls(**_plan_fields(name, data))
 
 
-def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
+def _plan_fields(name: str, data: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan.
 
     Raises:
@@ -187,9 +187,9 @@ def _fields_of(name: str, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "narrow": _one_of(name, "narrow", data.get("narrow"), NARROW),
         "default": _one_of(name, "default", data.get("default", PRODUCTS), DEFAULTS),
-        "entries": (*_entries(name, data),),
+        "entries": (*_all_entries(name, data),),
         "measured": str(data.get("measured", "")),
-        **{key: _figure(name, key, data[key]) for key in _NUMBERS if key in data},
+        **{key: _figure(name, key, data[key]) for key in _NUMBER_KEYS if key in data},
     }
 
 
@@ -204,7 +204,7 @@ def _figure(name: str, key: str, value: Any) -> float:
     return float(value)
 
 
-def _entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
+def _all_entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
     """The entries of all tables."""
     scopes = data.get("scope", {})
     pairs = scopes.items() if isinstance(scopes, Mapping) else [(" ", scopes)]
@@ -228,7 +228,7 @@ def entries_of(
         ValueError: if a name or a dtype is none.
     """
     for key, value in given.items():
-        dtype = jnp.dtype(_one_of(name, quoted(key), value, _DTYPES))
+        dtype = jnp.dtype(_one_of(name, quoted(key), value, _PLAN_DTYPES))
         file, _, rest = key.partition(":")
         function, _, expression = (x.strip() for x in rest.partition(":"))
         if not all(x.strip("<>").isidentifier() for x in function.split(".")):

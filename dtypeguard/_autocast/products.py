@@ -82,7 +82,7 @@ class Product(NamedTuple):
 
 
 @functools.lru_cache(_MOST)
-def product(of: Product) -> Function:
+def differentiable_product(of: Product) -> Function:
     """A product as a function whose derivatives have the dtypes of its operands."""
     function = jax.custom_jvp(of.of)
     function.defjvp(functools.partial(_with_tangent, of), symbolic_zeros=True)
@@ -136,7 +136,7 @@ def _transpose(
 
 
 @_kept
-def _made(of: Product, *pair: Aval) -> Aval:
+def _made_product(of: Product, *pair: Aval) -> Aval:
     return jax.make_jaxpr(of.of)(*pair).out_avals[0]
 
 
@@ -146,7 +146,7 @@ def _mapped(pair: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
 
 _tangent = lambda *pair, of: of.of(*pair)
 TANGENT.def_impl(_tangent)
-TANGENT.def_abstract_eval(lambda *pair, of: _made(of, *pair))
+TANGENT.def_abstract_eval(lambda *pair, of: _made_product(of, *pair))
 mlir.register_lowering(TANGENT, mlir.lower_fun(_tangent, multiple_results=False))
 batching.primitive_batchers[TANGENT] = _mapped
 ad.defbilinear(TANGENT, *(functools.partial(_transposed, place=n) for n in (0, 1)))

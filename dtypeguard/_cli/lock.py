@@ -9,7 +9,7 @@ from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._lines.monitored import RECORD
 from .._lock.check import Locked, compared, data_of_cause
-from .._lock.lock_file import LockError, text_of
+from .._lock.lock_file import LockError, lock_text
 from .._lock.step import TracedStep, lock_of
 from .._program.trace import TraceFailed
 from .forms import CommandResult, as_json, check_files, deliver
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         assert locked is not None
         result = _check_result(locked, _command_to_update(options, path))
         return deliver(result, options, stdout)
-    text = text_of(step.lock)
+    text = lock_text(step.lock)
     if not path:  # a lock is TOML, and so are its data
         result = CommandResult(text, None, as_json(tomllib.loads(text)), is_ok=True)
         return deliver(result, options, stdout)

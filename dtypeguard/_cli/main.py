@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
         if command == "run":
             return run(options)
         with report_stream(owns_process) as stdout:
-            return _status(run, options, stdout)
+            return _run_command(run, options, stdout)
     except UsageError as error:
         title = f"dtypeguard {command}".strip()
         print(f"{title}:", *error.args, sep="\n  ", file=sys.stderr)
@@ -75,7 +75,7 @@ def _check_jax() -> None:
         raise UsageError(f"needs JAX 0.8 or later, and this is {version}: {advice}.")
 
 
-def _status(run: _RunCommand, options: argparse.Namespace, stdout: TextIO) -> int:
+def _run_command(run: _RunCommand, options: argparse.Namespace, stdout: TextIO) -> int:
     """Runs a command other than `run`, whatever a target does to end the process."""
     exit_at_once = os._exit
     # Nothing catches it, and a check that was not made would end with 0.

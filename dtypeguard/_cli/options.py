@@ -35,7 +35,7 @@ class UsageError(Exception):
 # The types of options --------------------------------------------------------------------
 
 
-def _setting(text: str) -> tuple[str, object]:
+def _parse_setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
@@ -81,7 +81,7 @@ def _relative_error(text: str) -> float:
     )
 
 
-def _places(text: str) -> int | str | tuple[int | str, ...]:
+def _parse_places(text: str) -> int | str | tuple[int | str, ...]:
     places = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
     return places[0] if len(places) == 1 else tuple(places)
 
@@ -121,7 +121,7 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
         "--set",
         action="append",
         default=[],
-        type=_setting,
+        type=_parse_setting,
         help="name=value for the function that makes the optimizer; may be repeated",
     )
     parser.add_argument(
@@ -135,14 +135,14 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--carry",
-        type=_places,
+        type=_parse_places,
         default=0,
         help="the argument of a step that comes back, by position or name, or several: "
         "0,1 or params,opt_state (default: 0)",
     )
     parser.add_argument(
         "--returned",
-        type=_places,
+        type=_parse_places,
         help="the item of the result that it comes back as, or as many (default: the "
         "result itself if it has the same tree, else the first items)",
     )

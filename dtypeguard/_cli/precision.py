@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
         held_out = [reader.call(name) for name in options.held_out]
         inputs = PlannedInputs(held_out=[(x.args, x.kwargs) for x in held_out])
         if options.check:
-            result = _check_plan(options, call, inputs, show)
+            result = _measure_plan(options, call, inputs, show)
         elif options.out:
             result = _search_plan(options, call, inputs, show)
         else:
@@ -116,7 +116,7 @@ def _search_plan(
     return _result_of(search, text, search.is_of_use)
 
 
-def _check_plan(
+def _measure_plan(
     options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
 ) -> CommandResult:
     """Returns what a function loses by the plan of a file."""

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     except (UsageError, SystemExit):  # the script's own status
         raise
     except BaseException as error:
-        _explain(error, options.all)
+        _add_notes(error, options.all)
         errors.append(error)
         with colored_notes(error):
             _show(error)
@@ -168,7 +168,7 @@ def _print_findings(
         print(*commands, sep="\n", file=sys.stderr)
 
 
-def _explain(error: BaseException, is_whole: bool) -> None:
+def _add_notes(error: BaseException, is_whole: bool) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):

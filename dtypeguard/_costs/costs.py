@@ -18,7 +18,7 @@ from .._lines.why import line_of
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, manual_axes
 from .._source.origin import Origin, place_of
 
-_LEAST_SHARE = 0.01
+_LEAST_SHARE_OF_WORK = 0.01
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)
 
 
@@ -77,7 +77,7 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
 
 # A program is expected to compute in 16 bits if at least this part of its inputs has them:
 # of bfloat16 params with the float32 moments of Adam beside them, a third.
-_PART = 0.25
+_NOTABLE_PART = 0.25
 
 
 def _expected(graph: Graph, flops: dict[str, float]) -> DType:
@@ -91,7 +91,7 @@ def _expected(graph: Graph, flops: dict[str, float]) -> DType:
         if bits(getattr(aval, "dtype", None)) >= 16:
             given[aval.dtype] += math.prod(aval.shape)
     half = {dtype: size for dtype, size in given.items() if bits(dtype) == 16}
-    if half and sum(half.values()) >= _PART * sum(given.values()):
+    if half and sum(half.values()) >= _NOTABLE_PART * sum(given.values()):
         return max(half, key=half.__getitem__)
     computed = {jnp.dtype(dtype): count for dtype, count in flops.items()}
     computed = {dtype: count for dtype, count in computed.items() if bits(dtype) == 16}
@@ -151,7 +151,7 @@ def _line_costs(
     A product has the causes of its operands. One of a backward pass has those of the
     forward products of its call: a gradient has the dtype of its value.
     """
-    search = _Causes(graph, narrow, inputs)
+    search = _WideCauses(graph, narrow, inputs)
     products = [x for x, _ in equations(graph) if x.primitive in PRODUCTS]
     forward = defaultdict[object, set[LineCost]](set)
     for product in products:
@@ -176,11 +176,11 @@ def _line_costs(
             cost = found.get(place, each)
             found[place] = cost._replace(share=cost.share + count)
     costs = [each._replace(share=each.share / total) for each in found.values()]
-    costs = [each for each in costs if each.share >= _LEAST_SHARE]
+    costs = [each for each in costs if each.share >= _LEAST_SHARE_OF_WORK]
     return tuple(sorted(costs, key=lambda each: (-each.share, place_of(each.cause))))
 
 
-class _Causes:
+class _WideCauses:
     """What makes the operands of products wide."""
 
     def __init__(self, graph: Graph, narrow: np.dtype, inputs: dict[str, str]):

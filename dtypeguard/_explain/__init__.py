@@ -3,8 +3,8 @@
 May import `_lines` and below. Read `explain.py` first: a note is made in three stages, each
 with the whole result of the one before.
 
-1. `finding.py` is an error and what is found of it: by `arguments.py`, whose table has JAX's
-   messages, or by `control_flow.py`, which has loops and branches from `frames.py`.
+1. `finding.py` is an error and what is found of it: by `arguments.py`, whose table has
+   JAX's messages, or by `control_flow.py`, which has loops and branches from `frames.py`.
 2. `choose.py` has candidates for what to write, in their order. A candidate is a list of
    records of `remedies.py`; those for a loop are tried on its body by `trial.py`.
 3. `text.py` makes sentences of both, which nothing reads back.

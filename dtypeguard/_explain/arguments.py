@@ -155,7 +155,7 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     if not failure.is_of_jax or any(x.startswith("backward_pass") for x in names):
         return None  # or the rule of a derivative has returned what cannot be added
     site = failure.sites[-1]
-    find = _different if about.wanted is None else _refused
+    find = _different if about.wanted is None else _refused_arguments
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     keeps = not {x.base for x in refused} <= _WHOLE | about.names
     call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
@@ -212,9 +212,13 @@ def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[
     return named if len({dtype_of(x.value) for x in named}) > 1 else []
 
 
-def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
+def _refused_arguments(
+    given: Sequence[Argument], about: Complaint, site: Site
+) -> list[Argument]:
     """The arguments of a type that JAX refuses."""
-    named = [x for x in given if type(x.value) is not bool and _is_refused(x, about)]
+    named = [
+        x for x in given if type(x.value) is not bool and _is_refused_argument(x, about)
+    ]
     bases = {parameter(x) for x in about.names}
     paths = tuple(x[len(parameter(x)) :] for x in about.names if x not in bases)
     if paths:  # in what was compiled, which has no names
@@ -232,7 +236,7 @@ def _refused(given: Sequence[Argument], about: Complaint, site: Site) -> list[Ar
     return named
 
 
-def _is_refused(argument: Argument, about: Complaint) -> bool:
+def _is_refused_argument(argument: Argument, about: Complaint) -> bool:
     dtype = dtype_of(argument.value)
     is_number = not about.types or is_python_number(argument.value)
     if kind(about.wanted) in ("int", "bool") and is_number:  # a number in 64 bits

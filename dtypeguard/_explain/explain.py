@@ -10,7 +10,7 @@ from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._lines.monitored import RECORD
-from .._lines.provenance import TRACED
+from .._lines.provenance import TRACES_SO_FAR
 from .arguments import checked, complaint, find_arguments, find_checked
 from .choose import choose
 from .control_flow import find_in_control_flow
@@ -129,7 +129,7 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
                 if (finding := _finding(part)) is not None:
                     part.add_note(text_of(finding, choose(finding), is_whole, hint))
                     part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
-    TRACED.clear()
+    TRACES_SO_FAR.clear()
 
 
 def _finding(error: BaseException) -> Finding | None:

@@ -29,7 +29,7 @@ from .._source.origin import Origin, origin_of_frame
 from .unfiltered import JAX
 
 
-class Kind(NamedTuple):
+class ControlFlowKind(NamedTuple):
     """A function of control flow."""
 
     name: str
@@ -49,19 +49,23 @@ def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
-_SCAN = Kind(
+_SCAN = ControlFlowKind(
     "scan",
     "f",
     lambda x: (x["init"], tree_util.tree_map(_slice, x.get("xs"))),
     is_pair=True,
 )
-_WHILE = Kind("while_loop", "body_fun", lambda x: (x["init_val"],))
-_KINDS = (
+_WHILE = ControlFlowKind("while_loop", "body_fun", lambda x: (x["init_val"],))
+_CONTROL_FLOW_KINDS = (
     _SCAN,
     _WHILE,
-    Kind("fori_loop", "body_fun", lambda x: (x["lower"], x["init_val"]), carry=1),
-    Kind("cond", branches=lambda x: {n: x.get(n) for n in ("true_fun", "false_fun")}),
-    Kind(
+    ControlFlowKind(
+        "fori_loop", "body_fun", lambda x: (x["lower"], x["init_val"]), carry=1
+    ),
+    ControlFlowKind(
+        "cond", branches=lambda x: {n: x.get(n) for n in ("true_fun", "false_fun")}
+    ),
+    ControlFlowKind(
         "switch",
         branches=lambda x: {
             f"branches[{n}]": branch for n, branch in enumerate(x.get("branches", ()))
@@ -79,7 +83,7 @@ _KINDS = (
 class ControlFlow(NamedTuple):
     """One call of control flow."""
 
-    kind: Kind
+    kind: ControlFlowKind
     line: Origin | None  # of the innermost frame outside JAX and Equinox that led to it
     carry: int  # the position of the carry in what the user gives to a package
     bodies: Mapping[str, Body] = {}  # that of a loop; branches, by their parameters
@@ -120,10 +124,12 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
     first = len(frames)
     while first and not _is_others(frames[first - 1]):
         first -= 1
-    known = [(x, getattr(sys.modules.get(x.module), x.name, None)) for x in _KINDS]
+    known = [
+        (x, getattr(sys.modules.get(x.module), x.name, None)) for x in _CONTROL_FLOW_KINDS
+    ]
     line = origin_of_frame(frames[first - 1]) if first else None
     for number, (kind, called) in itertools.product(range(first, len(frames)), known):
-        if (arguments := _arguments(called, frames[number])) is not None:
+        if (arguments := _arguments_in_frame(called, frames[number])) is not None:
             # Flax NNX lets the user choose it for a scan.
             chosen = getattr(arguments.get("f"), "input_carry_argnum", 0)
             carry = chosen if chosen and type(chosen) is int else kind.carry
@@ -169,7 +175,7 @@ def _with_branches(
     return call._replace(bodies=bodies)
 
 
-def _arguments(function: Function | None, frame: FrameType) -> Kwargs | None:
+def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs | None:
     """The arguments of a function, if a frame is one of its frames; else None."""
     code = frame.f_code
     if function is None or code is not getattr(function, "__code__", None):

@@ -73,7 +73,7 @@ class CastBack(Remedy):
 
     def sentence(self, names: str) -> str:
         target, source = self.leaves[0].dtypes
-        return f"cast {names} back to {target}: {_cast(source, target)}"
+        return f"cast {names} back to {target}: {_cast_advice(source, target)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class CastArgument(Remedy):
         return {self.dtype}
 
     def sentence(self, names: str) -> str:
-        cast = _cast(self.leaves[0].dtype, self.dtype)
+        cast = _cast_advice(self.leaves[0].dtype, self.dtype)
         return f"cast {names} to {self.dtype}: {cast}"
 
 
@@ -169,14 +169,14 @@ class ReturnFromBranch(Remedy):
         return {self.dtype}
 
     def sentence(self, names: str) -> str:
-        cast = _cast(self.leaves[0].dtype, self.dtype)
+        cast = _cast_advice(self.leaves[0].dtype, self.dtype)
         if self.is_number:
             cast = f'jnp.asarray(..., "{self.dtype}")'
         branches = " and ".join(self.branches)
         return f"let {branches} return {names} as {self.dtype}: {cast}"
 
 
-def _cast(source: DType, target: DType) -> str:
+def _cast_advice(source: DType, target: DType) -> str:
     """A cast as it is written, which needs no name of the file, with what it loses."""
     is_real_part = kind(source) == "complex" and kind(target) != "complex"
     real = ".real" if is_real_part else ""

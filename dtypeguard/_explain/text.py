@@ -4,7 +4,7 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from .._leaves.cast_text import rounding
+from .._leaves.cast_text import rounding_sentence
 from .._leaves.dtypes import is_python_number
 from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
@@ -49,7 +49,7 @@ def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
         NotedLeaf(
             path=leaf.path,
             branch=leaf.branch,
-            types=tuple(_type(value) for value in leaf.values),
+            types=tuple(_type_of_value(value) for value in leaf.values),
             origin=leaf.why.origin,
             cause=leaf.why.cause,
             begun=leaf.why.begun,
@@ -122,7 +122,7 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
 def _change(leaf: RefusedLeaf) -> str:
     if leaf.branch:
         return ""  # each branch has a line of its own
-    return " -> ".join(_type(value) for value in leaf.values)
+    return " -> ".join(_type_of_value(value) for value in leaf.values)
 
 
 def _facts(unit: _Unit, is_one_of_many: bool = False) -> list[_Fact]:
@@ -156,7 +156,7 @@ def _facts_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_Fact]:
 
 def _of_branch(leaf: RefusedLeaf, is_one_of_many: bool) -> _Fact:
     """What a branch returns, also where its line is not known."""
-    type_ = str(leaf.dtype) if is_one_of_many else _type(leaf.values[-1])
+    type_ = str(leaf.dtype) if is_one_of_many else _type_of_value(leaf.values[-1])
     text = f"{leaf.branch} gives {type_}"
     if leaf.passed_on:
         text += f" ({leaf.passed_on})"
@@ -181,7 +181,7 @@ def _named_types(leaf: RefusedLeaf) -> tuple[str, str]:
     return str(leaf.dtypes[0]), str(leaf.dtype)
 
 
-def _type(value: Leaf) -> str:
+def _type_of_value(value: Leaf) -> str:
     return type(value).__name__ if is_python_number(value) else type_text(value)
 
 
@@ -194,7 +194,7 @@ def _advice(advice: Advice) -> list[str]:
         lines.append(_CHECKED)
     remedies = advice.first + advice.second
     casts = {dtype for remedy in remedies for dtype in remedy.casts_to}
-    rounds = rounding(sorted(casts, key=str))
+    rounds = rounding_sentence(sorted(casts, key=str))
     return [*lines, rounds] if rounds else lines
 
 

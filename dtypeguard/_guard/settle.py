@@ -11,7 +11,7 @@ from jax import tree_util
 
 from .._carry.modules import put_contents
 from .._carry.split import HeldTree, Snapshot
-from .._leaves.cast_text import lost, return_as, rounding
+from .._leaves.cast_text import lost, return_as, rounding_sentence
 from .._leaves.casts import Casts
 from .._leaves.dtypes import (
     cast,
@@ -129,7 +129,7 @@ def report_drift(
 def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
     """Returns the text of a table, and below it what casts to the old dtypes lose."""
     types = [change.before for change in casts]
-    loss = rounding(type_.dtype for type_ in types if isinstance(type_, LeafType))
+    loss = rounding_sentence(type_.dtype for type_ in types if isinstance(type_, LeafType))
     return f"{table}\n{loss}" if loss else str(table)
 
 

@@ -17,7 +17,7 @@ def recording() -> contextlib.AbstractContextManager[object]:
     return RECORD
 
 
-def explain(error: BaseException | None, advice: str = "") -> None:
+def add_notes_if_jax(error: BaseException | None, advice: str = "") -> None:
     """Adds the notes to an error, if JAX is imported; says nothing if that fails.
 
     Args:

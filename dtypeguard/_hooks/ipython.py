@@ -19,9 +19,9 @@ def load_ipython_extension(shell: Any) -> None:
     """
     if not hasattr(shell, _BEFORE):
         setattr(shell, _BEFORE, (shell.custom_exceptions, shell.CustomTB))
-        shell.set_custom_exc((Exception,), _show)
-        shell.events.register("pre_run_cell", _record)
-        _record()
+        shell.set_custom_exc((Exception,), _show_error)
+        shell.events.register("pre_run_cell", _begin_recording)
+        _begin_recording()
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -33,19 +33,19 @@ def unload_ipython_extension(shell: Any) -> None:
     if hasattr(shell, _BEFORE):
         shell.custom_exceptions, shell.CustomTB = getattr(shell, _BEFORE)
         delattr(shell, _BEFORE)
-        shell.events.unregister("pre_run_cell", _record)
+        shell.events.unregister("pre_run_cell", _begin_recording)
         if _recordings:
             _recordings.pop().__exit__(None, None, None)
 
 
-def _record(*_: object) -> None:
+def _begin_recording(*_: object) -> None:
     """Begins to record the lines that make arrays, once JAX is imported."""
     if "jax" in sys.modules and not _recordings:
         _recordings.append(recording())
         _recordings[0].__enter__()
 
 
-def _show(
+def _show_error(
     shell: Any,
     kind: type[BaseException],
     error: BaseException,

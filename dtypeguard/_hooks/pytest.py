@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(patch.undo)
 
 
-def _is_recorded(config: pytest.Config) -> bool:
+def _records_lines(config: pytest.Config) -> bool:
     return config.getoption(_RECORD_OPTION) or config.getini(_RECORD_SETTING)
 
 
@@ -61,7 +61,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     `sys.monitoring` slows what runs, and most projects that have dtypeguard beside them
     never fail over types.
     """
-    with recording() if _is_recorded(item.config) else contextlib.nullcontext():
+    with recording() if _records_lines(item.config) else contextlib.nullcontext():
         return (yield)
 
 
@@ -90,4 +90,4 @@ pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Adds the note to the error that ends a test or a fixture."""
     if call.excinfo is not None:
-        explain(call.excinfo.value, "" if _is_recorded(item.config) else _ADVICE)
+        explain(call.excinfo.value, "" if _records_lines(item.config) else _ADVICE)

@@ -31,11 +31,11 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
 
 def lost(source: DType, target: DType) -> str:
     """Returns the loss of a cast, in brackets; empty if it only rounds a float."""
-    loss = _loss(kind(source), kind(target), source, target)
+    loss = _loss_of_cast(kind(source), kind(target), source, target)
     return f" ({loss})" if loss else ""
 
 
-def _loss(
+def _loss_of_cast(
     source_kind: str | None, target_kind: str | None, source: DType, target: DType
 ) -> str:
     if source_kind == "complex" and target_kind == "int":
@@ -56,7 +56,7 @@ def _loss(
     return ""
 
 
-def rounding(dtypes: Iterable[DType]) -> str:
+def rounding_sentence(dtypes: Iterable[DType]) -> str:
     """Returns a line about casts to dtypes, of which some may round; empty if none does."""
     names: list[str] = []
     for dtype in dtypes:

@@ -10,11 +10,11 @@ from jax import lax
 
 from .types import Function, Jaxpr, PyTree
 
-_JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
+_JAX_VERSION = tuple(int(part) for part in jax.__version__.split(".")[:2])
 
 # Up to JAX 0.6 a computation traced with x64 off cannot be lowered inside one traced
 # with x64 on: inner jaxprs are lowered under the flag of the outermost call.
-HAS_X64_SCOPE = _JAX >= (0, 7)
+HAS_X64_SCOPE = _JAX_VERSION >= (0, 7)
 
 
 def _promotion_error() -> type[Exception]:
@@ -59,7 +59,7 @@ def add_x64(is_needed: bool) -> contextlib.AbstractContextManager[None]:
 # What all but guards, optimizers, restore, accumulation and `check_contract` need:
 # equations with lines and a context of their own, a public `jax.shard_map`, barriers that
 # keep roundings from being left out.
-HAS_NUMBERS = _JAX >= (0, 8)
+HAS_NUMBERS = _JAX_VERSION >= (0, 8)
 
 
 def check_release(owner: str) -> None:
@@ -102,7 +102,7 @@ def _explicit_x64() -> str:
 
 
 # Whether `jax.device_put` has `may_alias=False`, which copies an array.
-CAN_COPY = _JAX >= (0, 5)
+CAN_COPY = _JAX_VERSION >= (0, 5)
 
 
 def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
@@ -112,7 +112,7 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     leaf would vary over the shard_map axes of all others.
     """
     first_release = (0, 6) if derivative else (0, 5)
-    if first_release > _JAX:
+    if first_release > _JAX_VERSION:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 

@@ -91,7 +91,7 @@ class Region:
             others = self.forcing(equation) if equation else []
             others = [x for x in others if x not in mine and not self.is_implicit_cast(x)]
             if others:
-                return _strong(graph, others)
+                return _strong_operands(graph, others)
             if equation is None or equation.primitive in SHAPES:
                 mine.add(value)
         return []
@@ -120,7 +120,7 @@ class Region:
                 if Written(begun.cause.stack).is_of_users:
                     found, is_sure = begun, True
                     break
-            behind = dict.fromkeys(_strong(graph, self.behind(value)))
+            behind = dict.fromkeys(_strong_operands(graph, self.behind(value)))
             queue += [source for source in behind if source not in seen]
             seen.update(behind)
         # A loop may start from a constant and add only values that fit it.
@@ -136,7 +136,7 @@ class Region:
     def _begun(self, value: int, queue: Sequence[int], number: int) -> Blame | None:
         """The equation of a value as a cause, if the property begins there."""
         constants, equation = self.graph.constants, self.graph.made_by.get(value)
-        behind = _strong(self.graph, self.behind(value))
+        behind = _strong_operands(self.graph, self.behind(value))
         if equation and not behind:
             is_cast = self.is_implicit_cast(value)
             is_forced = is_cast and self.partners(value, queue[: number + 1])
@@ -157,7 +157,7 @@ class Region:
         return not self.forcing(equation) and not Written(equation.stack).is_explicit
 
 
-def _strong(graph: Graph, values: Sequence[int]) -> Sequence[int]:
+def _strong_operands(graph: Graph, values: Sequence[int]) -> Sequence[int]:
     """Those that decide a type: weak ones give way."""
     return [value for value in values if not is_weak(graph.avals[value])] or values
 

@@ -109,7 +109,7 @@ def call_of(frames: Iterable[FrameType]) -> CompilingCall | None:
     return CompilingCall(key, *found, jaxpr, wrapper, callers)
 
 
-class Part(NamedTuple):
+class ArgumentPart(NamedTuple):
     """A leaf of the arguments, or what is a constant of the program.
 
     Attributes:
@@ -127,7 +127,7 @@ class Part(NamedTuple):
     type: LeafType | None = None
     is_object: bool = False
 
-    def is_retyped(self, other: "Part") -> bool:
+    def is_retyped(self, other: "ArgumentPart") -> bool:
         """Whether another call had a leaf of another type, and the same shape."""
         if self.type is None or other.type is None:
             return False
@@ -139,8 +139,8 @@ class Compiled(NamedTuple):
 
     code: CodeType
     name: str  # with the line of its definition
-    parts: dict[str, Part]
-    returned: "dict[str, Returned]"  # in another type
+    parts: dict[str, ArgumentPart]
+    returned: "dict[str, ReturnedLeaf]"  # in another type
     caller: Origin | None
 
     @property
@@ -162,7 +162,7 @@ class Compiled(NamedTuple):
         return Why() if is_called else why
 
 
-class Returned(NamedTuple):
+class ReturnedLeaf(NamedTuple):
     """What a leaf comes back as: its type, the lines behind that, the item of a tuple."""
 
     type: LeafType
@@ -203,10 +203,10 @@ def compiled(call: CompilingCall) -> Compiled | None:
 _NUMBERS = bool, int, float, complex
 
 
-def _leaf(path: str, leaf: Leaf) -> Part:
-    leaf_type = _type(leaf)
+def _leaf(path: str, leaf: Leaf) -> ArgumentPart:
+    leaf_type = _traced_type(leaf)
     shown = leaf_type.without_weak + (" (weak)" if leaf_type.weak else "")
-    return Part(shown, (leaf_type,), _made(path, leaf), leaf_type)
+    return ArgumentPart(shown, (leaf_type,), _made(path, leaf), leaf_type)
 
 
 def _made(path: str, value: Any) -> Made | None:
@@ -215,13 +215,13 @@ def _made(path: str, value: Any) -> Made | None:
     return number or made_of(value)
 
 
-def _type(leaf: Leaf) -> LeafType:
+def _traced_type(leaf: Leaf) -> LeafType:
     return traced_type(leaf) or LeafType(leaf.dtype)
 
 
 def _returned(
     call: CompilingCall, leaves: dict[str, Leaf]
-) -> Iterator[tuple[str, Returned]]:
+) -> Iterator[tuple[str, ReturnedLeaf]]:
     """The leaves that a program gives back in another type.
 
     An argument comes back where as many results in a row have the shapes of its leaves,
@@ -247,7 +247,7 @@ def _returned(
         start = next(starts, len(shapes))
         taken |= {*range(start, start + len(own))}
         for path, number in zip(paths, range(start, len(shapes))):
-            before, after = _type(leaves[path]), _type(results[number].aval)
+            before, after = _traced_type(leaves[path]), _traced_type(results[number].aval)
             if after != before:
                 output = graph.outputs[number]
                 name = "weak_type" if before.dtype == after.dtype else "dtype"
@@ -255,7 +255,7 @@ def _returned(
                 item = "".join(words[number][: len(words[number]) - len(keys(path)) + 1])
                 is_item = item.isdigit() and not is_sorted
                 lines = why(graph, output, matches)
-                yield path, Returned(after, lines, int(item) if is_item else None)
+                yield path, ReturnedLeaf(after, lines, int(item) if is_item else None)
 
 
 def _in_order(path: str) -> list[int | str]:
@@ -267,8 +267,8 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 
 def _constants(
-    path: str, value: Any, around: tuple[Any, ...], leaves: dict[str, Part]
-) -> Iterator[tuple[str, Part]]:
+    path: str, value: Any, around: tuple[Any, ...], leaves: dict[str, ArgumentPart]
+) -> Iterator[tuple[str, ArgumentPart]]:
     """The constants in an argument, by path."""
     if path in leaves or is_array(value) or len(around) >= _DEPTH:
         return
@@ -277,7 +277,7 @@ def _constants(
     if type(value) in _PLAIN or is_a(value, np.dtype):
         shown = f"{value:.6g}" if type(value) is float else str(value)
         known = type(value), str(value)
-        yield path, Part(shown[:20], known, _made(path, value))
+        yield path, ArgumentPart(shown[:20], known, _made(path, value))
     elif not parts and type(value) not in _FUNCTIONS and _is_compared_by_parts(value):
         fields = fields_of(value).items()
         parts = [(f".{key}", part) for key, part in fields if key[:1] != "_"]
@@ -285,7 +285,7 @@ def _constants(
         made = next(filter(None, map(RECORD.recorder.made, around)), None)
         is_bound = type(value) is MethodType  # which is another object each time
         known = (id(value.__self__), id(value.__func__)) if is_bound else id(value)
-        yield path, Part(type(value).__name__, known, made, is_object=True)
+        yield path, ArgumentPart(type(value).__name__, known, made, is_object=True)
     for key, part in parts:
         yield from _constants(path + key, part, around, leaves)
 

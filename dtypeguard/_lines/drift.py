@@ -79,7 +79,7 @@ class Drift:
         return after.dtype if self.was_weak else before.dtype
 
 
-_UPDATES = TreeName("updates")
+_UPDATES_NAME = TreeName("updates")
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
@@ -142,7 +142,7 @@ def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
         for path in before.key_paths:
             if path in new:  # else its structure has changed
                 place = (TreeName(name), *path)
-                yield from _of_leaf(program, begun, number, *new[path], place)
+                yield from _drifts_of_leaf(program, begun, number, *new[path], place)
             number += 1
     if program.is_optimizer:
         yield from _of_updates(program, begun)
@@ -162,7 +162,7 @@ def _changes_of_data(
             yield LeafChange((TreeName(name), *path), *types)
 
 
-def _of_leaf(
+def _drifts_of_leaf(
     program: Program, begun: Begun, number: int, new: int, returned: Leaf, path: KeyPath
 ) -> Iterator[Drift]:
     where: Where = "state" if program.is_optimizer else "carry"
@@ -194,7 +194,7 @@ def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
     start = sum(len(parts.arrays) for parts in program.returned)
     for other_path, output in zip(program.others.key_paths, graph.outputs[start:]):
         path = other_path[1:]  # of the updates: they are the first other result
-        place = (_UPDATES, *path)
+        place = (_UPDATES_NAME, *path)
         update = graph.avals[output]
         if path not in params:
             if path not in gradients:
@@ -233,7 +233,7 @@ def _of_other_tree(program: Program, wanted: Collection[KeyPath]) -> Iterator[Dr
     for path, leaf in by_path(params).items():
         is_missing = path in wanted and path not in new_paths
         if is_missing and all(path[: len(none)] != none for none in nones):
-            change = LeafChange((_UPDATES, *path), type_or_class(leaf), None)
+            change = LeafChange((_UPDATES_NAME, *path), type_or_class(leaf), None)
             yield _drift_of_structure(change, "updates")
     if wanted == new_paths:
         yield _drift_of_structure(tree_changes("updates", params, updates)[0], "updates")

@@ -52,14 +52,14 @@ def of_value(value: Leaf) -> Why:
 # The equations of a trace so far, and by its identity what each variable is there: the
 # leaves of a carry are asked about one by one. It is cleared with each note: the rule of a
 # derivative among the equations holds its trace.
-TRACED: dict[Any, tuple[Graph, dict[int, int]]] = {}
+TRACES_SO_FAR: dict[Any, tuple[Graph, dict[int, int]]] = {}
 
 
 def _traced(tracer: Leaf) -> tuple[Graph, int] | None:
     """The equations behind a value, and it among them; None if they cannot be read."""
     try:
         trace, variable = tracer._trace, tracer.val
-        graph, places = TRACED.get(trace, (None, {}))
+        graph, places = TRACES_SO_FAR.get(trace, (None, {}))
         if graph is None or id(variable) not in places:
             frame = trace.frame
             constants, equations = dict(frame.constvar_to_val), frame.get_eqns()
@@ -71,7 +71,7 @@ def _traced(tracer: Leaf) -> tuple[Graph, int] | None:
             )
             graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
             places = dict(zip(map(id, known), graph.outputs))
-            TRACED[trace] = graph, places
+            TRACES_SO_FAR[trace] = graph, places
         return graph, places[id(variable)]
     except Exception:  # no tracer, or this release keeps them elsewhere
         return None

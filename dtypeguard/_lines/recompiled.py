@@ -33,7 +33,7 @@ _WEAK = (
 _NEW = "it is a function that is new each time. Write jax.jit once, outside of the loop."
 
 
-class Difference(NamedTuple):
+class CallDifference(NamedTuple):
     """What differs between two calls of a function."""
 
     path: str
@@ -51,7 +51,7 @@ class Recompiled:
     def __init__(self, now: Compiled):
         self.name, self.times = now.name, 1
         self.line, self.caller = now.line, now.caller
-        self.differences: dict[str, Difference] = {}
+        self.differences: dict[str, CallDifference] = {}
         # Of what it returns, by the names of the parameters that come back there.
         self.items: dict[str, int | None] = {}
 
@@ -79,7 +79,7 @@ class Recompiled:
         self.times += 1
         self.items |= {parameter(x): each.item for x, each in before.returned.items()}
         if before.tree != now.tree:
-            there = Difference("arguments", "of another tree", _called(now), "")
+            there = CallDifference("arguments", "of another tree", _called(now), "")
             self.differences.setdefault("", there)
             return
         changed = [x for x, y in now.parts.items() if y.known != before.parts[x].known]
@@ -97,7 +97,7 @@ class Recompiled:
                 self.differences[path] = found
 
 
-def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
+def _of_type(before: Compiled, now: Compiled, path: str) -> CallDifference:
     """The change of a leaf's type, with its lines."""
     old, new = before.parts[path].known[0], now.parts[path].known[0]
     begun, back = before.why(path).root, before.returned.get(path)
@@ -112,16 +112,16 @@ def _of_type(before: Compiled, now: Compiled, path: str) -> Difference:
     order = (begins, *rest) if old.weak else (*rest, begins)
     lines = {x.place: (text, x.place, x.users.code) for text, x in reversed(order) if x}
     facts = [*reversed(lines.values())] or _called(now)
-    advice = _advice(path, old, new, why, is_returned)
+    advice = _advice_for_leaf(path, old, new, why, is_returned)
     text = f"{old.without_shape} -> {name}"
-    return Difference(path, text, facts, advice, why, is_returned, True)
+    return CallDifference(path, text, facts, advice, why, is_returned, True)
 
 
 def _called(now: Compiled) -> list[tuple[str, str, str]]:
     return [("called", str(now.caller or ""), "")]
 
 
-def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
+def _of_other(before: Compiled, now: Compiled, path: str) -> CallDifference:
     """Another shape or constant, and the line that made it or called."""
     old, new = before.parts[path], now.parts[path]
     text, advice = f"{old.shown} -> {new.shown}", ""
@@ -136,10 +136,12 @@ def _of_other(before: Compiled, now: Compiled, path: str) -> Difference:
             f"{path} is a constant, of which each compiles anew: trace it, as "
             f"jnp.asarray({old.shown})."
         )
-    return Difference(path, text, facts, advice, Why(line))
+    return CallDifference(path, text, facts, advice, Why(line))
 
 
-def _advice(path: str, old: LeafType, new: LeafType, why: Why, is_returned: bool) -> str:
+def _advice_for_leaf(
+    path: str, old: LeafType, new: LeafType, why: Why, is_returned: bool
+) -> str:
     """What to write for a leaf that changed its type."""
     before, after = old.dtype, new.dtype
     if kind(before) is None or kind(after) is None:  # random keys

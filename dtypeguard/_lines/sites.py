@@ -19,7 +19,7 @@ from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement
 from .path_text import parameter
 
-_LONG = 40  # an expression with more characters is not shown
+_LONGEST_EXPRESSION = 40  # an expression with more characters is not shown
 
 
 class Site(NamedTuple):
@@ -40,7 +40,7 @@ class Site(NamedTuple):
         """The call as it is written, without its arguments."""
         node = self.node.func if isinstance(self.node, ast.Call) else self.node
         text = ast.unparse(node) if node is not None else ""
-        return text if len(text) <= _LONG else ""
+        return text if len(text) <= _LONGEST_EXPRESSION else ""
 
     def writes(self, number: object) -> bool:
         """Whether a number stands in the call itself."""
@@ -92,10 +92,10 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     written = {id(x.value): x for x in reversed([*_looked_up(site)])}
     is_others = lambda frame: not is_users(frame.f_code.co_filename)
     for frame in itertools.takewhile(is_others, site.inside):
-        named = _named(frame)
+        named = _named_arguments(frame)
         found = list[Argument]()
         for position, (name, value) in enumerate(named.items()):
-            for path, leaf in _leaves(value):
+            for path, leaf in _leaves_of_argument(value):
                 known = written.get(id(leaf)) or Argument("", leaf)
                 about = known.source, known.is_whole, position
                 found.append(Argument(name + path, leaf, *about))
@@ -132,7 +132,7 @@ def _looked_up(site: Site) -> Iterator[Argument]:
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue += [source.value]
         elif isinstance(source, ast.expr):
-            for path, leaf in _leaves(evaluated(source, frame)):
+            for path, leaf in _leaves_of_argument(evaluated(source, frame)):
                 known = Argument(path, leaf, source, not path)
                 if path:
                     inside.append(known)
@@ -145,7 +145,7 @@ def _looked_up(site: Site) -> Iterator[Argument]:
 _WRITTEN_OUT = ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred
 
 
-def _named(frame: FrameType) -> dict[str, PyTree]:
+def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
     """The arguments of a running function by name."""
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
@@ -172,7 +172,7 @@ def _bound(
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _leaves(value: PyTree) -> Iterator[tuple[str, Leaf]]:
+def _leaves_of_argument(value: PyTree) -> Iterator[tuple[str, Leaf]]:
     """The leaves of an argument by their paths, the ends of a slice among them."""
     if type(value) is slice:
         value = {end: getattr(value, end) for end in ("start", "stop", "step")}

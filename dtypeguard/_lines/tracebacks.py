@@ -38,7 +38,7 @@ def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
 def _behind(stack: Sequence[Equation]) -> Iterator[tuple[Sequence[Frame], Chain]]:
     for number, equation in enumerate(stack):
         try:
-            frames, calls, is_rule = _read(equation.source_info.traceback)
+            frames, calls, is_rule = _read_traceback(equation.source_info.traceback)
         except (AttributeError, TypeError):  # there is none, or it is kept elsewhere
             continue
         # What JAX kept of a function of its own may be from another user's rule.
@@ -49,7 +49,7 @@ def _behind(stack: Sequence[Equation]) -> Iterator[tuple[Sequence[Frame], Chain]
 # As many as a program has calls: each is asked for once an equation. Equations on a line
 # that runs in a loop have equal tracebacks.
 @functools.lru_cache(10_000)
-def _read(called: Any) -> tuple[Sequence[Frame], Chain, bool]:
+def _read_traceback(called: Any) -> tuple[Sequence[Frame], Chain, bool]:
     """The frames of a traceback, the calls in it, and whether a rule of a derivative is."""
     every = (Frame(x.file_name, x.line_num, x.function_name) for x in called.frames)
     # Frames further out belong to the first caller of what is traced: JAX caches traces, so
@@ -67,7 +67,7 @@ def line_of_tracer(tracer: Leaf) -> Origin | None:
     `jnp.asarray(0)` in a trace is a literal, of which no equation tells a line.
     """
     try:
-        frames, *_ = _read(tracer._line_info.traceback)
+        frames, *_ = _read_traceback(tracer._line_info.traceback)
     except (AttributeError, TypeError):  # no tracer, or it is kept elsewhere
         return None
     return origin_of_frames(frame for frame in frames if is_users(frame.file))

@@ -19,10 +19,19 @@ from .._source.origin import Frame, Why, origin_of_frames
 Path = tuple[str, ...]
 
 _DEPTH, _MOST = 8, 2000  # of containers in one another, and of what they hold
-_NONE = (str, bytes, bool, type(None), type, property, types.CodeType, types.ModuleType)
-_NONE += (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_LIBRARIES = {"jax", "jaxlib", "numpy"}
-_OPAQUE = {*_LIBRARIES, "builtins", "typing", "logging", "threading"}
+_WITHOUT_ARRAYS = (
+    str,
+    bytes,
+    bool,
+    type(None),
+    type,
+    property,
+    types.CodeType,
+    types.ModuleType,
+)
+_WITHOUT_ARRAYS += (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_NUMERIC_LIBRARIES = {"jax", "jaxlib", "numpy"}
+_OPAQUE = {*_NUMERIC_LIBRARIES, "builtins", "typing", "logging", "threading"}
 
 
 @functools.cache
@@ -34,7 +43,7 @@ def _has_parts_of_array(kind: type) -> bool:
 def is_array(value: object) -> bool:
     """Whether a value is an array or a tracer, and no abstract value: JAX shares those."""
     kind = type(value)
-    return package_of(kind) in _LIBRARIES and _has_parts_of_array(kind)
+    return package_of(kind) in _NUMERIC_LIBRARIES and _has_parts_of_array(kind)
 
 
 def is_tracer(value: object) -> bool:
@@ -63,13 +72,20 @@ def held(value: PyTree) -> Iterator[tuple[Path, Leaf]]:
         path, each, around = stack.pop()
         if is_array(each) or is_number(each):
             yield path, each
-        elif not is_a(each, _NONE) and len(path) < _DEPTH and id(each) not in around:
+        elif (
+            not is_a(each, _WITHOUT_ARRAYS)
+            and len(path) < _DEPTH
+            and id(each) not in around
+        ):
             inside = around | {id(each)}
-            parts = [((*path, name), part, inside) for name, part in _parts(each)[:_MOST]]
+            parts = [
+                ((*path, name), part, inside)
+                for name, part in _parts_of_value(each)[:_MOST]
+            ]
             stack += reversed(parts)
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
+def _parts_of_value(value: Any) -> list[tuple[str, Any]]:
     if is_a(value, (dict, list, tuple)):
         items = [*items_of(value)]
         if type(value) in (dict, defaultdict):  # others come in an order of their own
@@ -161,12 +177,12 @@ class Made(NamedTuple):
         return Why(origin, cause, is_promoted=promotion.is_promoted)
 
 
-_KINDS = {int: "iu", float: "f", complex: "c"}  # of NumPy
+_NUMPY_KINDS = {int: "iu", float: "f", complex: "c"}  # of NumPy
 
 
 def as_array(made: Made, type_: tuple[Any, bool]) -> Made | None:
     """How the number came to be that an array of a type may be made of."""
-    kinds = _KINDS.get(made.type[0])
+    kinds = _NUMPY_KINDS.get(made.type[0])
     if kinds is None:
         return made
     return made._replace(type=type_) if type_[0].kind in kinds else None
@@ -176,7 +192,7 @@ _DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
 _KEYWORDS = "KW_NAMES", "LOAD_CONST"  # before a call
 _CHANGING = "STORE_ATTR", "STORE_SUBSCR"
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
-_LONG = 50  # lines of a statement
+_LONGEST_STATEMENT = 50  # lines of a statement
 
 
 class Words(NamedTuple):
@@ -223,7 +239,7 @@ def words_of(code: types.CodeType) -> dict[int, Words]:
             words.others.update(x for x in value if isinstance(x, str))
         changing = words.is_changing or name.startswith(_CHANGING)
         making = words.is_making or changing or name.startswith("CALL")
-        end = max(words.end, min(end, line + _LONG))
+        end = max(words.end, min(end, line + _LONGEST_STATEMENT))
         found[line] = words._replace(is_making=making, is_changing=changing, end=end)
     for line, words in found.items():
         for inner in filter(None, map(found.get, range(line + 1, words.end + 1))):

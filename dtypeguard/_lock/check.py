@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.table import columns
-from .compare import Causes, FunctionChange, LockCause, TypesChange, causes, differences
+from .compare import FunctionChange, LockCause, LockCauses, TypesChange, causes, differences
 from .lock_file import LockError, read_lock
 from .step import TracedStep
 
 # Functions that follow, or leaves of a line, that are shown.
-_MOST = 8
+_MOST_LISTED = 8
 
 
 class Locked(NamedTuple):
@@ -25,7 +25,7 @@ class Locked(NamedTuple):
         """Whether nothing differs."""
         return not (self.functions or self.leaves)
 
-    def causes(self) -> Causes:
+    def causes(self) -> LockCauses:
         """Returns what changed, line by line."""
         return causes(self.functions, self.leaves, self.now)
 
@@ -44,13 +44,13 @@ class Locked(NamedTuple):
                 moved_from = ":".join(change.moved_from)
                 text.append(f"  {moved_from} moved to {':'.join(change.function)}")
         if functions:
-            names = [name for _, name in functions[:_MOST]]
-            left = len(functions) - _MOST
+            names = [name for _, name in functions[:_MOST_LISTED]]
+            left = len(functions) - _MOST_LISTED
             more = f" and {left} more" if left > 0 else ""
             text.append(f"  and so: {', '.join(names)}{more}")
         if leaves:
             text.append("  and so:")
-            text += _indented(_columns(list(map(_row_of_leaves, leaves))), "    ")
+            text += _indented(_lock_columns(list(map(_row_of_leaves, leaves))), "    ")
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
@@ -73,7 +73,7 @@ def compared(now: TracedStep, path: str) -> Locked:
     return Locked(now, path, functions, leaves)
 
 
-class _Row(NamedTuple):
+class _ChangedRow(NamedTuple):
     """What changed, as it is locked and as it is now; "" where there is none."""
 
     what: str
@@ -92,7 +92,7 @@ def text_of_cause(cause: LockCause) -> list[str]:
         head = f"{places}:" if places else ""
     text = [f"  {head}"] if head else []
     text += _indented([line.code for line in cause.lines if line.code], "      ")
-    return text + _indented(_columns(_rows(cause)), "    ")
+    return text + _indented(_lock_columns(_rows_of_cause(cause)), "    ")
 
 
 def data_of_cause(cause: LockCause) -> dict[str, Any]:
@@ -100,11 +100,11 @@ def data_of_cause(cause: LockCause) -> dict[str, Any]:
     return {
         "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
         "function": ":".join(cause.change.function) if cause.change else "",
-        "changes": [row._asdict() for row in _rows(cause)],
+        "changes": [row._asdict() for row in _rows_of_cause(cause)],
     }
 
 
-def _rows(cause: LockCause) -> list[_Row]:
+def _rows_of_cause(cause: LockCause) -> list[_ChangedRow]:
     """Returns what a function computes otherwise, by kind, and leaves of other types."""
     rows = []
     if cause.change:
@@ -114,7 +114,7 @@ def _rows(cause: LockCause) -> list[_Row]:
         # What changes in a backward pass follows from the forward one, if that changes.
         forward = [kind for kind in kinds if not kind.startswith("backward")]
         for kind in forward or kinds:
-            rows.append(_Row(kind, removed.get(kind, ""), added.get(kind, "")))
+            rows.append(_ChangedRow(kind, removed.get(kind, ""), added.get(kind, "")))
     return rows + [_row_of_leaves(change) for change in cause.leaves]
 
 
@@ -125,19 +125,19 @@ def _texts_by_kind(entries: Sequence[Any]) -> dict[str, str]:
     return {kind: "; ".join(alike) for kind, alike in texts.items()}
 
 
-def _row_of_leaves(change: TypesChange) -> _Row:
-    return _Row(change.what, change.before, change.after)
+def _row_of_leaves(change: TypesChange) -> _ChangedRow:
+    return _ChangedRow(change.what, change.before, change.after)
 
 
-def _columns(rows: Sequence[_Row]) -> list[str]:
+def _lock_columns(rows: Sequence[_ChangedRow]) -> list[str]:
     shown = []
-    for row in rows[:_MOST]:
+    for row in rows[:_MOST_LISTED]:
         before = row.locked or "none such"
         after = row.now or "no longer"
         shown.append((row.what, f"locked: {before}   now: {after}"))
     text = columns(shown)
-    if len(rows) > _MOST:
-        text.append(f"and {len(rows) - _MOST} more of these")
+    if len(rows) > _MOST_LISTED:
+        text.append(f"and {len(rows) - _MOST_LISTED} more of these")
     return text
 
 

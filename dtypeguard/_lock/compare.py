@@ -15,18 +15,28 @@ from typing import NamedTuple
 
 from .._source.origin import Origin
 from .._source.syntax import expression, renamed_before
-from .computations import CAST, KINDS, MIRRORED, Computation, Function, LockEntry, line_in
+from .computations import (
+    CAST,
+    ENTRY_KINDS,
+    MIRRORED,
+    Computation,
+    LockedFunction,
+    LockEntry,
+    line_in,
+)
 from .step import INPUTS, TABLES, Lock, TracedStep, TypedLeaf, covering, fold, grouped
 
 
 class FunctionChange(NamedTuple):
     """A function that computes otherwise: what is new or in more calls, and the reverse."""
 
-    function: Function
+    function: LockedFunction
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
     before: Sequence[LockEntry]  # all that it computed
-    moved_from: Function | None = None  # what it was, under another name or in another file
+    moved_from: LockedFunction | None = (
+        None  # what it was, under another name or in another file
+    )
 
 
 class TypesChange(NamedTuple):
@@ -71,8 +81,10 @@ def differences(
 
 
 def _moved_from(
-    function: Function, entries: Sequence[LockEntry], gone: dict[Function, list[LockEntry]]
-) -> Function | None:
+    function: LockedFunction,
+    entries: Sequence[LockEntry],
+    gone: dict[LockedFunction, list[LockEntry]],
+) -> LockedFunction | None:
     """Returns the function that is gone and has the same name, or computes the same."""
     for candidate in gone:
         if candidate[1] == function[1]:
@@ -92,7 +104,7 @@ def _difference(
     forward = {entry.text for entry in old + new if entry.kind != MIRRORED}
     added: list[LockEntry] = []
     removed: list[LockEntry] = []
-    for kind in KINDS:
+    for kind in ENTRY_KINDS:
         more = [entry for entry in new - old if entry.kind == kind]
         less = [entry for entry in old - new if entry.kind == kind]
         if not (more and less):
@@ -156,14 +168,14 @@ class LockCause(NamedTuple):
 
 
 # The causes of differences, and what changed only because of them.
-Causes = tuple[list[LockCause], list[Function], list[TypesChange]]
-_Changes = dict[Function, FunctionChange]
+LockCauses = tuple[list[LockCause], list[LockedFunction], list[TypesChange]]
+_Changes = dict[LockedFunction, FunctionChange]
 _Makers = dict[int, Computation]
 
 
 def causes(
     functions: Iterable[FunctionChange], leaves: Iterable[TypesChange], now: TracedStep
-) -> Causes:
+) -> LockCauses:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {x.function: x for x in functions if x.added or x.removed}
     calls = now.computations
@@ -226,9 +238,9 @@ class _Reached:
 
 def _blamed(
     changes: _Changes, calls: Sequence[Computation], makers: _Makers, inputs: Sequence[int]
-) -> dict[Function, list[Origin]]:
+) -> dict[LockedFunction, list[Origin]]:
     """Returns the lines that changed, by the function whose types they changed."""
-    blamed: dict[Function, list[Origin]] = {}
+    blamed: dict[LockedFunction, list[Origin]] = {}
     reached = _Reached(calls)
     reached.add(inputs)
     added = {
@@ -254,12 +266,12 @@ def _blamed(
         function = call.function
         line = call.line
         is_reached = call in reached.calls
-        if _is_own(added[call], changes[function]):
+        if _is_changed_call(added[call], changes[function]):
             is_cause = call in sure or not (is_reached or function in blamed)
         else:
             is_cause = call in new and not is_reached
             if is_cause:
-                function, line = _behind(call, added[call], changes, makers)
+                function, line = _without_cast(call, added[call], changes, makers)
         if is_cause:
             lines = blamed.setdefault(function, [])
             if line not in lines:
@@ -269,7 +281,7 @@ def _blamed(
     return blamed
 
 
-def _is_own(added: Iterable[LockEntry], change: FunctionChange) -> bool:
+def _is_changed_call(added: Iterable[LockEntry], change: FunctionChange) -> bool:
     """Returns whether a call takes what calls of its function took, and differs."""
     taken = {(entry.kind, entry.operands) for entry in change.removed}
     # A cast is new where nothing else of its function took such values.
@@ -277,9 +289,9 @@ def _is_own(added: Iterable[LockEntry], change: FunctionChange) -> bool:
     return any((entry.kind, entry.operands) in taken for entry in added)
 
 
-def _behind(
+def _without_cast(
     call: Computation, added: Iterable[LockEntry], changes: _Changes, makers: _Makers
-) -> tuple[Function, Origin]:
+) -> tuple[LockedFunction, Origin]:
     """Returns the line without the cast of an operand: `h = x`, a call, or its maker."""
     types = _new_operands(added, changes[call.function])
     made_of = [makers[value] for value in call.takes if value in makers]

@@ -33,9 +33,9 @@ OTHER = "arithmetic"
 BACKWARD = "backward_"
 # What else a backward pass computes mirrors the forward one: one kind is enough.
 MIRRORED = "backward"
-KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED)
+ENTRY_KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED)
 
-_SUMS = ForeignNames(
+_LOCKED_SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add psum psum_invariant@jax>=0.7 reduce_scatter"
 )
@@ -45,7 +45,7 @@ _ADDED_BY_JAX = ForeignNames("add_any")
 _OPTIMIZERS = {"optax", "dtypeguard"}
 _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
-Function = tuple[str, str]  # its file and its name
+LockedFunction = tuple[str, str]  # its file and its name
 
 
 class LockEntry(NamedTuple):
@@ -72,7 +72,7 @@ class Computation:
         gives: the values that others use.
     """
 
-    def __init__(self, function: Function, chain: Chain, is_backward: bool):
+    def __init__(self, function: LockedFunction, chain: Chain, is_backward: bool):
         self.function = function
         self.chain = chain
         self.is_backward = is_backward
@@ -88,11 +88,11 @@ class Computation:
         """Adds an equation."""
         name = eqn.primitive.name
         results = [var.aval for var in eqn.outvars]
-        counted = [aval for aval in results if _counts(aval)]
+        counted = [aval for aval in results if _type_matters(aval)]
         if name in PRODUCTS and not is_of_optimizer:
             self._add_product(eqn)
-        elif name in _SUMS and not is_of_optimizer and counted:
-            self._sums.update(map(_name, counted))
+        elif name in _LOCKED_SUMS and not is_of_optimizer and counted:
+            self._sums.update(map(_type_name, counted))
         elif name == "convert_element_type":
             self._casts = True
         elif counted:
@@ -100,9 +100,9 @@ class Computation:
             self._computes = self._computes or not moves(eqn, operands, results)
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        left = _name(eqn.invars[0].aval)
-        right = _name(eqn.invars[1].aval)
-        result = _name(eqn.outvars[0].aval)
+        left = _type_name(eqn.invars[0].aval)
+        right = _type_name(eqn.invars[1].aval)
+        result = _type_name(eqn.outvars[0].aval)
         asked = _precision(eqn.params.get("precision"))
         self._products[f"{left} @ {right} -> {result}{asked}"] = {left, right}, {result}
 
@@ -127,10 +127,10 @@ class Computation:
 
     def _flow(self) -> LockEntry | None:
         """Returns what it takes and gives, unless its products say that."""
-        takes = _names(self.takes.values())
-        gives = _names(self.gives.values())
+        takes = _type_names(self.takes.values())
+        gives = _type_names(self.gives.values())
         values = [*self.takes.values(), *self.gives.values()]
-        if not any(map(_counts, values)) or not gives:
+        if not any(map(_type_matters, values)) or not gives:
             return None
         if self.is_backward and not takes:
             return None
@@ -258,7 +258,7 @@ def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
     return is_own
 
 
-def code_of(step: Step) -> CodeType | None:
+def code_of_step(step: Step) -> CodeType | None:
     """Returns the code of a step, inside of partials and wrappers; None if it has none."""
     inner = inspect.unwrap(step)
     while getattr(inner, "func", None) is not None:  # of a partial
@@ -266,7 +266,7 @@ def code_of(step: Step) -> CodeType | None:
     return getattr(inner, "__code__", None)
 
 
-def _counts(aval: Aval) -> bool:
+def _type_matters(aval: Aval) -> bool:
     """Returns whether the type of a value matters: a float, or an integer for one."""
     dtype = getattr(aval, "dtype", None)
     family = kind(dtype)
@@ -277,11 +277,11 @@ def _counts(aval: Aval) -> bool:
 _OF_FLAG = {"float64": "float32", "complex128": "complex64"}
 
 
-def _name(aval: Aval) -> str:
+def _type_name(aval: Aval) -> str:
     """The type of a value. What the x64 flag alone changes looks the same."""
     if is_key(aval):
         return "key"
-    if not _counts(aval):
+    if not _type_matters(aval):
         return kind(getattr(aval, "dtype", None)) or ""
     name = str(aval.dtype)
     if not getattr(aval, "weak_type", False):
@@ -289,10 +289,10 @@ def _name(aval: Aval) -> str:
     return f"weak {_OF_FLAG.get(name, name)}"
 
 
-def _names(avals: Collection[Aval]) -> set[str]:
+def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
-    counted = [aval for aval in avals if _counts(aval)]
-    return {_name(aval) for aval in counted or avals} - {""}
+    counted = [aval for aval in avals if _type_matters(aval)]
+    return {_type_name(aval) for aval in counted or avals} - {""}
 
 
 def _precision(asked: object) -> str:

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._leaves.toml import quoted, toml_key, toml_line, toml_list
-from .computations import KINDS, LockEntry
+from .computations import ENTRY_KINDS, LockEntry
 from .step import TABLES, Lock
 
 _FORMAT = 2
 # Without it, a merge or a full disk has cut the file.
 _END = "# End of the lock."
 # A line of a lock that stands for several calls, with their number.
-_REPEATED = re.compile(r"(.*) \((\d+)\)")
+_REPEATED_ENTRY = re.compile(r"(.*) \((\d+)\)")
 
 
 class LockError(ValueError):
     """A lock that cannot be used; the message says what to do."""
 
 
-def text_of(lock: Lock) -> str:
+def lock_text(lock: Lock) -> str:
     """Returns a lock as TOML."""
     lines = [
         f"# What {lock.step} computes in, by function. Written by `dtypeguard lock`.",
@@ -44,7 +44,7 @@ def text_of(lock: Lock) -> str:
 def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
     lines = []
-    for kind in KINDS:
+    for kind in ENTRY_KINDS:
         counts = Counter(sorted(entry.text for entry in entries if entry.kind == kind))
         items = [f"{text} ({n})" if n > 1 else text for text, n in counts.items()]
         if items:
@@ -92,7 +92,7 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
 def _entries(lines: dict[str, list[str]]) -> list[LockEntry]:
     """Returns the entries of a function. Other keys are for what later versions say."""
     entries = []
-    for kind in KINDS:
+    for kind in ENTRY_KINDS:
         for item in lines.get(kind, ()):
             entries += [LockEntry(kind, text) for text in _texts_of_item(item)]
     return entries
@@ -100,7 +100,7 @@ def _entries(lines: dict[str, list[str]]) -> list[LockEntry]:
 
 def _texts_of_item(item: str) -> list[str]:
     """Returns the text of a line once for each call that it stands for."""
-    repeated = _REPEATED.fullmatch(item)
+    repeated = _REPEATED_ENTRY.fullmatch(item)
     if repeated is None:
         return [item]
     return [repeated[1] for _ in range(int(repeated[2]))]

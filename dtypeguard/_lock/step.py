@@ -16,9 +16,9 @@ from .._leaves.types import Aval, Step
 from .._lines.path_text import parts
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
-from .computations import Computation, Function, LockEntry, code_of, computations
+from .computations import Computation, LockedFunction, LockEntry, code_of_step, computations
 
-Types = dict[str, str]
+TypeOfPath = dict[str, str]
 INPUTS = "inputs"
 OUTPUTS = "outputs"
 TABLES = (INPUTS, OUTPUTS)
@@ -39,9 +39,9 @@ class Lock(NamedTuple):
     """What a step computes in: its calls by function, and types by path."""
 
     step: str  # its file and its name
-    functions: dict[Function, list[LockEntry]]
-    inputs: Types
-    outputs: Types
+    functions: dict[LockedFunction, list[LockEntry]]
+    inputs: TypeOfPath
+    outputs: TypeOfPath
 
 
 class TracedStep(NamedTuple):
@@ -68,18 +68,18 @@ def lock_of(
         program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))
     name_of = functools.partial(name_of_file, folder=folder)
-    code = code_of(step)
+    code = code_of_step(step)
     name = carry.step
     if code is not None:
         function = code.co_qualname.replace("<locals>.", "")
         name = f"{name_of(code.co_filename)}:{function}"
     calls = computations(program.step, code, name_of)
-    functions: dict[Function, list[LockEntry]] = {}
+    functions: dict[LockedFunction, list[LockEntry]] = {}
     for call in calls:
         if call.entries:
             entries = functions.setdefault(call.function, [])
             entries += sorted(set(call.entries), key=call.entries.index)
-    leaves = _leaves(program, step)
+    leaves = _locked_leaves(program, step)
     lock = Lock(name, functions, grouped(leaves[INPUTS]), grouped(leaves[OUTPUTS]))
     return TracedStep(lock, calls, leaves)
 
@@ -94,7 +94,7 @@ def name_of_file(file: str, folder: str) -> str:
         return file.replace(os.sep, "/")
 
 
-def _leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
+def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     """Returns inputs and outputs; objects that are changed in place are both."""
     graph = program.step
     arguments = input_names(step, program.rest.paths)
@@ -126,18 +126,18 @@ def _type_name(aval: Aval) -> str:
 _Below = list[tuple[tuple[str, ...], str]]
 
 
-def grouped(leaves: Iterable[TypedLeaf]) -> Types:
+def grouped(leaves: Iterable[TypedLeaf]) -> TypeOfPath:
     """Returns types by path: one line for all below a node that are alike.
 
     Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where
     no two of them hold the same, as in `(params, opt_state)`.
     """
-    types: Types = {}
-    _add_below("", [(_split(leaf.path), leaf.name) for leaf in leaves], types)
+    types: TypeOfPath = {}
+    _add_below("", [(_path_parts(leaf.path), leaf.name) for leaf in leaves], types)
     return types
 
 
-def _add_below(prefix: str, below: _Below, types: Types) -> None:
+def _add_below(prefix: str, below: _Below, types: TypeOfPath) -> None:
     """Adds the lines of what is below a node."""
     names = {name for _, name in below}
     ending = {name for rest, name in below if not rest}
@@ -169,7 +169,7 @@ def _differ(children: Mapping[str, _Below]) -> bool:
     return 1 < len(contents) == len(set(contents))
 
 
-def _split(path: str) -> tuple[str, ...]:
+def _path_parts(path: str) -> tuple[str, ...]:
     """Returns the parts of a path."""
     names = tuple(parts(path) or [path])
     if len(names) > 1 and names[0] == "result" and _INDEX.fullmatch(names[1]):
@@ -183,7 +183,7 @@ def covering(types: Iterable[str], path: str) -> tuple[str, str]:
 
     The first is "" if there is none.
     """
-    names = _split(path)
+    names = _path_parts(path)
     for size in range(len(names), 0, -1):
         head = "".join(names[:size])
         matching = [pattern for pattern in types if _pattern(pattern).fullmatch(head)]

@@ -52,11 +52,11 @@ def wide_form(value: Value) -> Leaf:
     return value.wide if isinstance(value, Either) else value
 
 
-_Function = Callable[..., list[Leaf]]
-_COMPILED, _MOST_COMPILED = dict[object, _Function](), 4096
+_Evaluator = Callable[..., list[Leaf]]
+_COMPILED, _MOST_COMPILED = dict[object, _Evaluator](), 4096
 
 
-def _compiled(same: object, run: _Function) -> _Function:
+def _compiled_equation(same: object, run: _Evaluator) -> _Evaluator:
     """What evaluates an equation, compiled once for all programs that compute the same."""
     if len(_COMPILED) > _MOST_COMPILED:
         _COMPILED.clear()
@@ -196,7 +196,7 @@ class Arithmetic:
             return evaluate(node.eqn, operands, dtype_of)
         key = node.number, entry, formats
         if key not in self.program.functions:
-            self.program.functions[key] = _compiled(*binding(node.eqn, dtype_of))
+            self.program.functions[key] = _compiled_equation(*binding(node.eqn, dtype_of))
         return self.program.functions[key](*operands)
 
     def _rounded(

@@ -40,7 +40,7 @@ def meant_constants(
         if not formats.rounds(getattr(var.aval, "dtype", None)):
             continue
         value = None if aligned is None else aligned.meant(eqn, place, rounds)
-        if value is None and _is_single(var):
+        if value is None and _is_single_number(var):
             value = np.asarray(var.val)
         if value is None:
             continue
@@ -93,7 +93,7 @@ def shortest_decimal(number: Any) -> float:
     return float(str(np.float32(number)))
 
 
-def held(number: float, dtype: DType) -> float:
+def number_in_dtype(number: float, dtype: DType) -> float:
     """Returns the number that a dtype has for another one."""
     with np.errstate(over="ignore"):  # NumPy warns of -1e9 in float16
         return float(np.asarray(number).astype(dtype))
@@ -108,7 +108,7 @@ def most_changed(meant: np.ndarray, dtype: DType) -> float:
     return float(numbers[np.argmax(changes)])
 
 
-def _is_single(var: Any) -> bool:
+def _is_single_number(var: Any) -> bool:
     """Returns whether an operand is a number of float32 that stands in its equation."""
     if not hasattr(var, "val") or np.ndim(var.val):
         return False

@@ -99,11 +99,13 @@ def _param(name: str, value: Leaf, dtype_of: DtypeOf) -> object:
         return value
     variables = [*inside.invars, *(v for eqn in inside.eqns for v in eqn.outvars)]
     dtypes = (*((v.aval.dtype, dtype_of(v.aval.dtype)) for v in variables),)
-    return _retyped(value, dtypes, current_mesh(), x64_enabled())
+    return _retyped_program(value, dtypes, current_mesh(), x64_enabled())
 
 
 @functools.lru_cache(256)  # JAX compiles an equation anew for each program inside of it
-def _retyped(jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object) -> Jaxpr:
+def _retyped_program(
+    jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object
+) -> Jaxpr:
     """A program without constants, such as what combines two numbers, in other dtypes."""
     inside, others = open_jaxpr(jaxpr), dict(dtypes)
     dtype_of = lambda dtype: others.get(dtype, dtype)

@@ -17,8 +17,8 @@ from .probes import Probes
 # What makes a value that is not finite: the number of the equation with those around it; of
 # an input its place, counted from the last one, and no equation.
 Birth = tuple[int, Stack]
-_Key = tuple[int | None, int]
-_NONE = np.zeros(2, int)
+_ValueKey = tuple[int | None, int]
+_NO_COUNTS = np.zeros(2, int)
 
 
 def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | None]:
@@ -33,8 +33,8 @@ def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | 
     """
     program = measures.program
     numbers = {(*map(id, x.stack),): x.number for x in program.block.all_nodes()}
-    written = _counts(measures, plans.written(program))
-    wide = _counts(measures, plans.rounding(program, ()))
+    written = _counts_of_not_finite(measures, plans.written(program))
+    wide = _counts_of_not_finite(measures, plans.rounding(program, ()))
     arrays = zip(graph.inputs, measures.arrays)
     without = [value for value, x in arrays if is_inexact(x) and np.isnan(x).any()]
     places = dict[int, int]()  # of the first results of equations
@@ -42,8 +42,8 @@ def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | 
         places.setdefault(id(graph.made_by[value]), value)
 
     def first(
-        is_bad: Callable[[_Key], bool],
-        is_born: Callable[[_Key], bool],
+        is_bad: Callable[[_ValueKey], bool],
+        is_born: Callable[[_ValueKey], bool],
         inputs: Collection[int] = (),
     ) -> Birth | None:
         """The first birth from which bad values alone lead to an output."""
@@ -68,11 +68,11 @@ def not_finite(measures: Measures, graph: Graph) -> tuple[Birth | None, Birth | 
                 waiting += equation.inputs
         return min(births.items(), default=None)
 
-    is_lost = lambda key: written.get(key, _NONE)[0] > wide.get(key, _NONE)[0]
+    is_lost = lambda key: written.get(key, _NO_COUNTS)[0] > wide.get(key, _NO_COUNTS)[0]
     born_as_written = lambda key: is_lost(key) and written[key][1] > 0
     # What an infinite input, rounded or not, leads to is born of nothing.
     lost = first(is_lost, born_as_written) or first(is_lost, is_lost)
-    is_bad, is_born = (lambda key, n=n: wide.get(key, _NONE)[n] > 0 for n in range(2))
+    is_bad, is_born = (lambda key, n=n: wide.get(key, _NO_COUNTS)[n] > 0 for n in range(2))
     return lost, first(is_bad, is_born, without)
 
 
@@ -84,7 +84,9 @@ def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     return sum(int(np.sum(each)) for each in births)
 
 
-def _counts(measures: Measures, plan: plans.WidthPlan) -> dict[_Key, np.ndarray]:
+def _counts_of_not_finite(
+    measures: Measures, plan: plans.WidthPlan
+) -> dict[_ValueKey, np.ndarray]:
     """How many elements of each value are not finite, and how often that is new."""
     counts: Noted = {}
     measures.run(plan, Probes(counts, _note, measures.given))

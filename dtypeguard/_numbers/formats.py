@@ -53,7 +53,7 @@ class Algorithm(NamedTuple):
         return round_to(x, jnp.dtype(self.dtype))
 
 
-FLOAT32 = Algorithm()
+IEEE_FLOAT32 = Algorithm()
 _BFLOAT16, _THREE_PASSES = Algorithm("bfloat16"), Algorithm("bfloat16", 2)
 _TENSORFLOAT32 = Algorithm("tensorfloat32")
 
@@ -111,17 +111,17 @@ class Products(NamedTuple):
         asked = eqn.params.get("precision")
         is_level = isinstance(asked, (tuple, type(None)))
         if not is_level or self.exempt.has(eqn):  # a preset is left alone on both sides
-            return FLOAT32
+            return IEEE_FLOAT32
         # XLA takes the highest of both operands.
         level = max((each.value for each in asked or ()), default=0)
-        written = (self.default, self.high, FLOAT32)[level]
-        if not is_wide or written == FLOAT32:
+        written = (self.default, self.high, IEEE_FLOAT32)[level]
+        if not is_wide or written == IEEE_FLOAT32:
             return written
-        return self.high if self.mended == "HIGH" else FLOAT32
+        return self.high if self.mended == "HIGH" else IEEE_FLOAT32
 
     def rounds(self, eqn: Equation) -> bool:
         """Whether the operands of an equation are rounded."""
-        return self.algorithm(eqn, is_wide=False) not in (None, FLOAT32)
+        return self.algorithm(eqn, is_wide=False) not in (None, IEEE_FLOAT32)
 
 
 class Formats(NamedTuple):
@@ -188,7 +188,7 @@ _SETTINGS = {
     **dict.fromkeys(("tpu", "bfloat16"), _BFLOAT16),
     **dict.fromkeys(("a100", "h100", "tensorfloat32"), _TENSORFLOAT32),
     "bfloat16_3x": _THREE_PASSES,
-    "float32": FLOAT32,
+    "float32": IEEE_FLOAT32,
 }
 
 

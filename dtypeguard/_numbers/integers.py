@@ -239,7 +239,7 @@ COUNT, SIZE, NANS, GREATEST, LEAST = range(5)
 def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, and which."""
     with set_x64(True):
-        exact, is_wrong = _compared(node, operands, result)
+        exact, is_wrong = _compared_exactly(node, operands, result)
         is_nan = jnp.isnan(exact)
         is_out_of_range = is_wrong & ~is_nan
         figures = [
@@ -256,14 +256,16 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
 def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns a result in which all numbers that do not fit are changed."""
     with set_x64(True):
-        _, is_wrong = _compared(node, operands, result)
+        _, is_wrong = _compared_exactly(node, operands, result)
         # Every other bit, up to the second highest one, changes a number of any size.
         unsigned = np.dtype(f"uint{8 * result.dtype.itemsize}")
         pattern = jnp.asarray(jnp.iinfo(unsigned).max // 3, result.dtype)
         return jnp.where(is_wrong, result ^ pattern, result)
 
 
-def _compared(node: Node, operands: Sequence[Leaf], result: Leaf) -> tuple[Leaf, Leaf]:
+def _compared_exactly(
+    node: Node, operands: Sequence[Leaf], result: Leaf
+) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
     numbers = _places_of_numbers(node)
     wide_operands = list[Leaf]()

@@ -71,10 +71,10 @@ class WidthPlan(NamedTuple):
         return entries, (*carried,), *named
 
 
-State = TypeVar("State")
+PlanState = TypeVar("PlanState")
 
 
-class Propagation(Generic[State]):
+class Propagation(Generic[PlanState]):
     """Pushes what a plan knows of values through a program.
 
     Attributes:
@@ -90,49 +90,49 @@ class Propagation(Generic[State]):
 
     # What a plan says
 
-    def constant(self, array: Leaf, aval: Aval) -> State:
+    def constant(self, array: Leaf, aval: Aval) -> PlanState:
         """What is known of an array that the program holds."""
         raise NotImplementedError
 
-    def computed(self, node: Node, values: list[State]) -> Sequence[State]:
+    def computed(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
         """What is known of the results of an equation without others inside."""
         raise NotImplementedError
 
-    def opaque(self, node: Node, values: list[State]) -> Sequence[State]:
+    def opaque(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
         """The same of an equation that runs as it stands."""
         raise NotImplementedError
 
-    def called(self, node: Node, values: list[State]) -> Sequence[State]:
+    def called(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
         """The same of a call."""
         return self.block(node.inner[0], values)
 
-    def entering(self, node: Node, values: list[State]) -> list[State]:
+    def entering(self, node: Node, values: list[PlanState]) -> list[PlanState]:
         """The operands of a loop, of branches or of shards inside of it."""
         return values
 
-    def leaving(self, block: Block, values: list[State]) -> list[State]:
+    def leaving(self, block: Block, values: list[PlanState]) -> list[PlanState]:
         """The results of a block outside of it."""
         return values
 
-    def crossing(self, value: State, aval: Aval) -> State:
+    def crossing(self, value: PlanState, aval: Aval) -> PlanState:
         """What a loop carries, of what it is given first."""
         return value
 
-    def ended(self, value: State) -> State:
+    def ended(self, value: PlanState) -> PlanState:
         """A value behind a cast to the dtype that it has."""
         return value
 
-    def joined(self, values: Sequence[State], attempt: int) -> State:
+    def joined(self, values: Sequence[PlanState], attempt: int) -> PlanState:
         """What is known of a value that is one of several."""
         raise NotImplementedError
 
-    def entry_of(self, value: State, aval: Aval) -> int:
+    def entry_of(self, value: PlanState, aval: Aval) -> int:
         """What a value leaves a loop, branches, shards or a call in."""
         raise NotImplementedError
 
     # The way through a program
 
-    def block(self, block: Block, given: Sequence[State]) -> list[State]:
+    def block(self, block: Block, given: Sequence[PlanState]) -> list[PlanState]:
         count = len(block.inputs) - len(given)
         consts = zip(block.consts[:count], block.inputs)
         held = [self.constant(x, var.aval) for x, var in consts]
@@ -145,7 +145,7 @@ class Propagation(Generic[State]):
         values = [*map(read, block.outputs)]
         return [self.ended(x) if n in block.ends else x for n, x in enumerate(values)]
 
-    def node(self, node: Node, values: list[State]) -> Sequence[State]:
+    def node(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
         if node.rule == CALL:
             return self.called(node, values)
         if node.rule == SOLVE:
@@ -159,23 +159,23 @@ class Propagation(Generic[State]):
         rule = self.computed if node.rule == COMPUTED else self.opaque
         return rule(node, values)
 
-    def leave(self, node: Node, values: Sequence[State]) -> None:
+    def leave(self, node: Node, values: Sequence[PlanState]) -> None:
         """Notes what results leave in."""
         pairs = zip(values, node.eqn.outvars)
         self.carried[node.number] = (*(self.entry_of(x, v.aval) for x, v in pairs),)
 
-    def solve(self, node: Node, values: list[State]) -> Sequence[State]:
+    def solve(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
         return self.block(node.inner[0], solved(node, values))
 
-    def inside(self, block: Block, given: Sequence[State]) -> list[State]:
+    def inside(self, block: Block, given: Sequence[PlanState]) -> list[PlanState]:
         return self.leaving(block, self.block(block, given))
 
-    def _branches(self, node: Node, values: list[State]) -> list[State]:
+    def _branches(self, node: Node, values: list[PlanState]) -> list[PlanState]:
         given = values[1:] if node.rule == "cond" else values  # what shards are given
         made = [self.inside(block, given) for block in node.inner]
         return [self.joined(each, 0) for each in zip(*made)]
 
-    def _loop(self, node: Node, values: list[State]) -> list[State]:
+    def _loop(self, node: Node, values: list[PlanState]) -> list[PlanState]:
         _, before, consts, count = loop_parts(node.eqn)
         first, last = before + consts, before + consts + count
         pairs = zip(values[first:last], node.eqn.outvars)

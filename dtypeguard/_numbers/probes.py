@@ -73,8 +73,8 @@ class Probes:
     def add(self, turns: Sequence["Notes"]) -> None:
         """Adds what was noted in each turn of a loop."""
         if self.noted is not None:
-            self.noted |= joined([noted or {} for noted, _ in turns])
-        self.watched_notes |= joined([notes for _, notes in turns])
+            self.noted |= joined_turns([noted or {} for noted, _ in turns])
+        self.watched_notes |= joined_turns([notes for _, notes in turns])
 
     def checked(
         self, node: Node, operands: Sequence[Leaf], made: Sequence[Leaf]
@@ -106,15 +106,17 @@ def decides(node: Node) -> bool:
     """Whether an equation decides by floating values, or a loop how often it turns."""
     if node.rule == "while":
         return True
-    if not any(_kind(var) == "float" for var in node.eqn.invars):
+    if not any(_kind_of_value(var) == "float" for var in node.eqn.invars):
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return False
     is_known = node.name in _VALUES or node.name in SELECTS or node.name == "sort"
-    return is_known or any(_kind(var) in ("int", "uint") for var in node.eqn.outvars)
+    return is_known or any(
+        _kind_of_value(var) in ("int", "uint") for var in node.eqn.outvars
+    )
 
 
-def _kind(var: Leaf) -> str | None:
+def _kind_of_value(var: Leaf) -> str | None:
     return kind(getattr(var.aval, "dtype", np.dtype(bool)))
 
 
@@ -161,7 +163,7 @@ def stacked(rows: Sequence[Leaf]) -> Leaf:
         return jnp.stack([*rows])
 
 
-def joined(turns: Sequence[Noted]) -> Noted:
+def joined_turns(turns: Sequence[Noted]) -> Noted:
     """What was noted in each turn of a loop, with an axis for the turns.
 
     A branch that was not taken in one of them, or a loop that took fewer turns, has noted

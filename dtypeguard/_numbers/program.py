@@ -14,9 +14,9 @@ from .._source.origin import Origin
 from . import primitives
 from .constants import (
     ends_of_width,
-    held,
     meant_constants,
     most_changed,
+    number_in_dtype,
     unknown_constants,
 )
 from .formats import Formats
@@ -174,7 +174,7 @@ class NumericProgram:
             node.asks_for_result = others.sibling.asks_for_result(eqn)
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
-            if kind(dtype) == "float" and held(scalars[0], dtype) != scalars[0]:
+            if kind(dtype) == "float" and number_in_dtype(scalars[0], dtype) != scalars[0]:
                 node.constant = scalars[0]
         return node
 
@@ -227,7 +227,7 @@ class NumericProgram:
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
         line.dtypes.add(str(dtype))
-        line.constants[meant] = held(meant, dtype)
+        line.constants[meant] = number_in_dtype(meant, dtype)
 
     def _rounds(self, eqn: Equation) -> bool:
         """Whether an equation rounds as written, where it has a wide form."""

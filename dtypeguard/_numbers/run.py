@@ -171,14 +171,16 @@ class _Run(Interpreter):
     def scan(self, node: Node, values: list[Value]) -> list[Value]:
         _, _, consts, count = loop_parts(node.eqn)
         values = self._entered(node, values, consts, count)
-        outside, carry, xs = split(values, consts, count)
+        outside, carry, xs = split_by_sizes(values, consts, count)
         turns = node.eqn.params["length"]
         if not turns:
             outs = node.eqn.outvars
             made = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in outs]
             return [*carry, *self.crossed(made, outs, self._carried(node))[count:]]
         given, order = self.probes.given_inside(node), [*range(turns)]
-        call = self._caller(node, _Run.scan_turn, turns * size_of(node) > _MOST_EAGER)
+        call = self._caller(
+            node, _Run.scan_turn, turns * equations_of_loop(node) > _MOST_EAGER
+        )
         rows, notes = ([None] * turns for _ in range(2))
         for place in reversed(order) if node.eqn.params["reverse"] else order:
             made, notes[place] = call(outside, carry, xs, given, np.int32(place))
@@ -195,7 +197,7 @@ class _Run(Interpreter):
         """A `while` loop, which notes its turns; under `vmap`, of each element."""
         _, before, consts, count = loop_parts(node.eqn)
         values = self._entered(node, values, before + consts, count)
-        constants, outside, carry = split(values, before, consts)
+        constants, outside, carry = split_by_sizes(values, before, consts)
         given = self.probes.given_inside(node)
         most = self.probes.given_for(node)
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
@@ -203,7 +205,7 @@ class _Run(Interpreter):
         state, notes = (turns, carry, is_on), []
         call = self._caller(node, _Run.loop_turn, False)
         while jnp.any(state[-1]):
-            if len(notes) == _MOST_EAGER // max(size_of(node), 1):
+            if len(notes) == _MOST_EAGER // max(equations_of_loop(node), 1):
                 call = self._caller(node, _Run.loop_turn, True)
             place = np.int32(len(notes))
             state, noted = call(constants, outside, state, given, most, place)
@@ -333,7 +335,7 @@ _Run.rules = {
 }
 
 
-def size_of(node: Node) -> int:
+def equations_of_loop(node: Node) -> int:
     """How many equations a loop has."""
     return node.number - node.inner[0].first
 
@@ -343,12 +345,15 @@ def _is_straight(blocks: Sequence[Block]) -> bool:
     nodes = itertools.chain.from_iterable(block.all_nodes() for block in blocks)
     return not any(
         x.rule in _NESTED
-        and (x.rule != "scan" or x.eqn.params["length"] * size_of(x) > _MOST_UNROLLED)
+        and (
+            x.rule != "scan"
+            or x.eqn.params["length"] * equations_of_loop(x) > _MOST_UNROLLED
+        )
         for x in nodes
     )
 
 
-def split(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:
+def split_by_sizes(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:
     """Lists of these sizes, and one of the rest."""
     ends = [0, *itertools.accumulate(sizes)]
     return [[*values[a:b]] for a, b in zip(ends, [*ends[1:], None])]

@@ -37,7 +37,7 @@ def sketches(
 ) -> tuple[list[SketchNode], list[int | None]]:
     """The values of a program in wide types in order, and the numbers of its outputs."""
     noted: Noted = {}
-    run(program, plans.wide(program), arrays, Probes(noted, _note))
+    run(program, plans.wide(program), arrays, Probes(noted, _note_sketch))
     values = _Values(program, noted)
     given = [*range(len(values.nodes))]
     return values.nodes, values.block(program.block, given)
@@ -74,7 +74,7 @@ class _Values(Propagation[int | None]):
         return len(self.nodes) - 1
 
 
-def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
+def _note_sketch(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     return None if kind(getattr(array, "dtype", None)) is None else _sketch(array)
 
 

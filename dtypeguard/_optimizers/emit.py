@@ -128,13 +128,13 @@ def _places(
     places = []
     for path, update in zip(update_paths, jaxpr.out_avals):
         place = index_of.get(path)
-        if place is not None and not _fits(update, jaxpr.in_avals[place]):
+        if place is not None and not _fits_buffer(update, jaxpr.in_avals[place]):
             place = None
         places.append(place)
     return places
 
 
-def _fits(update: Aval, buffer: Aval) -> bool:
+def _fits_buffer(update: Aval, buffer: Aval) -> bool:
     """Returns whether a buffer holds an update exactly, in its shape and layout."""
     if kind(update.dtype) != kind(buffer.dtype):
         return False

@@ -96,7 +96,9 @@ def multi_steps(
         -2.0 1
     """
     inner = guard(inner)
-    _check_options(inner, every_k_schedule, should_skip_update_fn, accumulator_dtype)
+    _check_multi_steps_options(
+        inner, every_k_schedule, should_skip_update_fn, accumulator_dtype
+    )
     callers_x64 = x64_enabled()  # init runs with x64 off, where JAX has no float64
     policy = policy_of(inner)
     warn = WarnOnce()
@@ -168,7 +170,7 @@ def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _check_options(
+def _check_multi_steps_options(
     inner: Optimizer,
     every_k: object,
     should_skip: object,

@@ -19,7 +19,7 @@ from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
-from .rounded import unknown_constants
+from .rounded import unknown_in_program
 from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
 
 
@@ -216,7 +216,7 @@ def audit_call(
         work=work,
         search=plan,
         rounded=prepared.rounded,
-        unknown=unknown_constants(measures.program),
+        unknown=unknown_in_program(measures.program),
         is_traced_wide=traced.others.wide is not None,
         integers=integers,
         narrowed=narrowed,

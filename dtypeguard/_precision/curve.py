@@ -61,7 +61,7 @@ class PlanSearch:
         share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
         count = len(plan.entries)
         wide = "1 line" if count == 1 else f"{count or 'no'} lines"
-        return f"plan: {share}, {wide} wide, {_off(plan)}."
+        return f"plan: {share}, {wide} wide, {_off_tolerance(plan)}."
 
     def rows(self) -> list[str]:
         """The curve as a table; the plan has a star."""
@@ -69,7 +69,7 @@ class PlanSearch:
         for plan in self.curve:
             out = "" if plan.held_out is None else percent(plan.held_out)
             figures = percent(plan.error or 0.0), out, percent(plan.share or 0.0)
-            rows.append(("*" if plan is self.plan else " ", *figures, _wide(plan)))
+            rows.append(("*" if plan is self.plan else " ", *figures, _wide_text(plan)))
         return columns(rows)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class PlanSearch:
         return f"PlanSearch({self.headline})"
 
 
-def _wide(plan: Plan) -> str:
+def _wide_text(plan: Plan) -> str:
     """What a plan has in float32, in few words."""
     if not plan.entries:
         return "all but products" if plan.default == PRODUCTS else "nothing"
@@ -94,7 +94,7 @@ def is_within(plan: Plan) -> bool:
     return bool(errors) and max(errors) <= bound
 
 
-def _off(plan: Plan) -> str:
+def _off_tolerance(plan: Plan) -> str:
     """How far off a plan is, and whether that is within its tolerance."""
     off = f"{percent(plan.error or 0.0)} off"
     off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
@@ -170,11 +170,11 @@ def searched(
         # Compiled, a program may leave out roundings, and have others.
         ratio = ranking.error(wide) / error if 0 < error < math.inf else 1.0
         wide = choose(tolerance * min(ratio, 1e18))
-    every: dict[_Key, Plan] = {**rows}
+    every: dict[_PlanKey, Plan] = {**rows}
     if bare.default != ALL:
         show_status(f"running it with all in {bare.narrow}")
         every[None] = trials.measured(dataclasses.replace(bare, default=ALL))
-    key = _marked(every, tolerance)
+    key = _chosen_row(every, tolerance)
     if key:
         run = {each: plan.error or 0.0 for each, plan in rows.items()}
         without = lambda wide: run.get(wide) or ranking.tried(wide)
@@ -184,7 +184,7 @@ def searched(
     return PlanSearch(
         plan=every[key],
         curve=(*sorted(every.values(), key=by_share),),
-        notes=(*_notes(trials, ranking, every[key]),),
+        notes=(*_search_notes(trials, ranking, every[key]),),
         lines=ranking.lines(key or ()),
     )
 
@@ -200,10 +200,10 @@ def _cheap(order: Sequence[int], ranking: Ranking) -> frozenset[int]:
     return frozenset(made)
 
 
-_Key = frozenset[int] | None
+_PlanKey = frozenset[int] | None
 
 
-def _marked(rows: Mapping[_Key, Plan], tolerance: float | None) -> _Key:
+def _chosen_row(rows: Mapping[_PlanKey, Plan], tolerance: float | None) -> _PlanKey:
     """The row with most narrow of those within a tolerance, or the best cheap one."""
     error, share = (lambda k: rows[k].error or 0.0), (lambda k: rows[k].share or 0.0)
     if tolerance is None:
@@ -214,7 +214,7 @@ def _marked(rows: Mapping[_Key, Plan], tolerance: float | None) -> _Key:
     return max(within, key=worth) if within else min(rows, key=error)
 
 
-def _notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
+def _search_notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
     """What a search says beside its curve."""
     if trials.apart is not None:
         yield f"In float32, the outputs for two inputs are {percent(trials.apart)} apart."

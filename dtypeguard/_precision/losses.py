@@ -15,9 +15,9 @@ from .._source.files import package
 from .rows import STOCHASTICALLY, LineLoss, Scaled
 from .runs import Runs, WideRun
 
-Remedy = Callable[[Line, bool], str]
+RemedyOfLine = Callable[[Line, bool], str]
 
-_LEAST_SHARE = 0.01
+_LEAST_SHARE_OF_ERROR = 0.01
 # From this share of the squared error on, it is decisions that matter.
 _MOSTLY = 0.5
 # The error that is small enough where that as written is infinite.
@@ -44,7 +44,7 @@ def line_losses(
     runs: Runs,
     tolerance: float | None,
     show_status: Callable[[str], None],
-    remedy: Remedy,
+    remedy: RemedyOfLine,
     planned: Collection[int] | None = None,
 ) -> Losses:
     """The lines with more than a hundredth of the error, the most important first."""
@@ -58,7 +58,7 @@ def line_losses(
     rank = lambda number: -float(f"{weight(number):.2g}")
     order = sorted(range(len(shares)), key=rank)
     show_status("looking for a small set of lines")
-    important = [number for number in order if abs(shares[number]) > _LEAST_SHARE]
+    important = [number for number in order if abs(shares[number]) > _LEAST_SHARE_OF_ERROR]
     scaling, bound = runs.scaled(), allowed(runs, tolerance)
     flipped = runs.flipped(measures.total)
     found, alone = runs.nothing, dict[int, WideRun]()
@@ -81,7 +81,9 @@ def line_losses(
                 alone=measures.alone(number),
                 left=math.nan if wide is None else wide.left,
                 dtypes=tuple(sorted(line.dtypes)),
-                constant=None if meant is None else _rounded(meant, line.constants[meant]),
+                constant=None
+                if meant is None
+                else _rounded_digits(meant, line.constants[meant]),
                 remedy=remedy(line, found.keeps) if number in found.lines else "",
                 cast=casts_text([*line.casts]) if line.casts else None,
             )
@@ -167,7 +169,7 @@ def allowed(runs: Runs, tolerance: float | None) -> float:
     return _LEFT**0.5 * runs.total if math.isfinite(runs.total) else _FINITE
 
 
-def _rounded(meant: float, number: float) -> str:
+def _rounded_digits(meant: float, number: float) -> str:
     """A number and what became of it, with digits in which they differ."""
     texts = [f"{meant:.{digits}g} -> {number:.{digits}g}" for digits in (6, 9, 17)]
     return next((t for t in texts if len({*t.split(" -> ")}) == 2), texts[0])

@@ -28,7 +28,7 @@ from .._program.graph import Graph
 from .prepared import Prepared, Show, prepare, running
 
 BUDGET = 300
-_NARROW = jnp.dtype("bfloat16"), jnp.dtype("float16")
+_NARROW_DTYPES = jnp.dtype("bfloat16"), jnp.dtype("float16")
 
 
 class PlannedInputs(NamedTuple):
@@ -70,7 +70,7 @@ def inputs_of(
 
 def has_plan(formats: Formats) -> bool:
     """Whether there are plans in these dtypes."""
-    return formats.narrow in _NARROW and formats.wide == np.float32
+    return formats.narrow in _NARROW_DTYPES and formats.wide == np.float32
 
 
 def plannable(

@@ -87,7 +87,9 @@ def prepare(
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.others), arrays)
     rounded = rounded_arguments(measures, subject.given.paths)
-    first_bad = _checked(subject.f, measures, graph, subject.given.paths, paths, rounded)
+    first_bad = _first_bad_line(
+        subject.f, measures, graph, subject.given.paths, paths, rounded
+    )
     show_status("running it plainly")
     runs = Runs(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
@@ -97,7 +99,7 @@ def prepare(
     return Prepared(subject, traced, measures, runs, vanishing, first_bad, rounded)
 
 
-def _checked(
+def _first_bad_line(
     f: Function,
     measures: Measures,
     graph: Graph,
@@ -128,8 +130,8 @@ def _checked(
             )
         raise ValueError(
             f"audit_precision: {lost} of {shown(f)} is not finite in {wide} either. First "
-            f"{_cause(*in_wide, given)} is not. Give it arguments for which all are "
-            f"finite, and floats in place of ints that overflow{_overflow(measures)}."
+            f"{_cause_of_non_finite(*in_wide, given)} is not. Give it arguments for which "
+            f"all are finite, and floats in place of ints that overflow{_overflow(measures)}."
         )
     return Written(written[1]).origin if written else None
 
@@ -142,7 +144,7 @@ def _overflow(measures: Measures) -> str:
     return f": those of {rows[0].origin.place} do not fit {rows[0].dtype}"
 
 
-def _cause(number: int, stack: Stack, paths: Sequence[str]) -> str:
+def _cause_of_non_finite(number: int, stack: Stack, paths: Sequence[str]) -> str:
     """The input or the line of source whose value is not finite."""
     if not stack:
         return f"the input {argument_path(paths[number])}"

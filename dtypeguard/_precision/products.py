@@ -26,7 +26,7 @@ def check_options(products: Products, wide: DType, narrow: DType) -> None:
             )
 
 
-def _remedy(level: str, line: Line, _: bool) -> str:
+def _remedy_of_line(level: str, line: Line, _: bool) -> str:
     """What to write for a line."""
     precision, origin = f"jax.lax.Precision.{level}", line.origin
     within = f'with jax.default_matmul_precision("{level.lower()}"):'
@@ -59,7 +59,7 @@ def product_losses(
     found = None
     for level in products.levels:
         if found is None or found.run.error > allowed(runs, tolerance):
-            runs.level, remedy = level, functools.partial(_remedy, level)
+            runs.level, remedy = level, functools.partial(_remedy_of_line, level)
             found = line_losses(measures, runs, tolerance, show_status, remedy)
     assert found is not None
     return found

@@ -29,7 +29,7 @@ from .rows import (
 )
 
 # Names that a report had before its release, and what has their values.
-_MOVED = {
+_MOVED_FIELDS = {
     **{name: f"run.{name}" for name in PlainRun._fields},
     **{"mended": "fixed.error", "price": "fixed.price", "flipped": "decisions.share"},
     **{"unmoved": "outputs[path].unmoved", "vanishing": "outputs[path].vanishes"},
@@ -122,7 +122,7 @@ class PrecisionReport:
 
         def __getattr__(self, name: str) -> Any:
             what = f"A PrecisionReport has no attribute {name!r}."
-            instead = f" Use report.{_MOVED[name]}." if name in _MOVED else ""
+            instead = f" Use report.{_MOVED_FIELDS[name]}." if name in _MOVED_FIELDS else ""
             raise AttributeError(what + instead, name=name, obj=self)
 
     def __str__(self) -> str:

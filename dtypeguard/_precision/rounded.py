@@ -8,14 +8,14 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
 from .._lines.equations import Written
-from .._numbers.constants import FEW_DIGITS, held
+from .._numbers.constants import FEW_DIGITS, number_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
 from .rows import RoundedArgument, UnknownConstant
 
 # So many arguments are tried, and so many decimal places of a number next to 0 or 1.
-_MOST_TRIED = 8
+_MOST_CONSTANTS_TRIED = 8
 _MOST_PLACES = 12
 
 
@@ -44,7 +44,7 @@ def rounded_arguments(
         return ()
     births = count_births(measures, measures.arrays)
     rows: list[RoundedArgument] = []
-    for place, value, meant in candidates[:_MOST_TRIED] if births else ():
+    for place, value, meant in candidates[:_MOST_CONSTANTS_TRIED] if births else ():
         array = measures.arrays[place]
         others: list[Leaf] = list(measures.arrays)
         others[place] = jnp.full(array.shape, meant, measures.program.formats.wide)
@@ -66,12 +66,12 @@ def _next_to(value: float, dtype: DType) -> float | None:
     for places in range(1, _MOST_PLACES):
         step = 10.0**-places
         decimal = round(1 - step, places) if value else step
-        if held(decimal, dtype) == value:
+        if number_in_dtype(decimal, dtype) == value:
             return decimal
     return None
 
 
-def unknown_constants(program: NumericProgram) -> tuple[UnknownConstant, ...]:
+def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
     """Returns the constants that may have been rounded before the program was traced."""
     rows: dict[object, UnknownConstant] = {}
     if program.formats.is_own:

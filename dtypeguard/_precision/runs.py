@@ -31,7 +31,7 @@ from .rows import LineDecision, Scaled, left
 _FAR = 0.05
 # It does if wide types differ by this part of the error, or of the output. Other outputs
 # differ by a thousandth of the error at most: float32 is so much finer than float16.
-_LEAST_PART = 0.1
+_LEAST_PART_OF_ERROR = 0.1
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
 # powers of two.
 _LEAST_LOST, _LEFT_AT_MOST = 0.001, 0.5
@@ -80,7 +80,7 @@ class Runs:
         exact = measures.run(self._wide, Probes(others))
         self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
-        self.decisions = _compared(self.program, measures.decisions, others)
+        self.decisions = _compared_decisions(self.program, measures.decisions, others)
         self._places = _all_updated(graph)
         self.updated = {number: places[0] for number, places in self._places.items()}
         inside = open_jaxpr(self.program.jaxpr)
@@ -146,7 +146,7 @@ class Runs:
         for n in far:
             exact = self.own.exact[n].astype(others[n].dtype)
             size = min(size_of(others[n]), size_of(exact))
-            least = _LEAST_PART * min(self.by_output[n], 1) * size
+            least = _LEAST_PART_OF_ERROR * min(self.by_output[n], 1) * size
             found += [n] * (distance(others[n], exact) > least)
         return found
 
@@ -277,7 +277,7 @@ def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
     return False
 
 
-def _compared(
+def _compared_decisions(
     program: NumericProgram, decisions: Noted, others: Noted
 ) -> tuple[LineDecision, ...]:
     """The lines whose decisions differ, and loops that turn another number of times."""
@@ -297,7 +297,9 @@ def _compared(
 
 # Which outputs are an input with an update, and where rounding takes the update away.
 
-_SAME = frozenset(["convert_element_type", "copy", "optimization_barrier", "select_n"])
+_VALUE_KEEPING = frozenset(
+    ["convert_element_type", "copy", "optimization_barrier", "select_n"]
+)
 _ADDS = frozenset(["add", "add_any", "sub"])
 
 
@@ -334,4 +336,4 @@ def _carried(graph: Graph, equation: Equation) -> Sequence[int]:
     if equation.primitive == "mul":  # a decay by a number
         scalars = [not getattr(graph.avals[each], "shape", ()) for each in inputs]
         return [each for each, other in zip(inputs, scalars[::-1]) if other]
-    return inputs if equation.primitive in _SAME | _ADDS else ()
+    return inputs if equation.primitive in _VALUE_KEEPING | _ADDS else ()

@@ -16,7 +16,7 @@ from .rows import KEEP_WIDE, STOCHASTICALLY, IntegerMisfit, LineLoss, told_of_ar
 Report: TypeAlias = Any
 
 # From this share of the squared error, or of the products, on, it is most of it.
-_MOSTLY = 0.5
+_MOST_OF_ERROR = 0.5
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
 # Numbers below this are printed with all digits: they are noted in float32.
@@ -40,22 +40,22 @@ def report(it: Report) -> list[str]:
 
 def headline(it: Report) -> str:
     """Off by so much, does not move, not finite or nothing to gain; first a reference."""
-    told = [*_rounded(it), *_misfits(it)]
+    told = [*_rounded(it), *_first_misfit(it)]
     if it.differences:
         told.append(headline_of(it.differences))
     if is_beside_rounding(it):
-        return _sentences(told)
+        return _report_sentences(told)
     told += _updates(it) if _is_stuck(it) else []
     if math.isnan(it.error):
         told.append(f"{_wide_work(it)} Nothing was run.")
     elif not it.error:
-        told += [*_narrowed(it), _nothing(it)]
+        told += [*_narrowing_lines(it), _nothing(it)]
     else:
-        told.append(_not_finite(it) if math.isinf(it.error) else _off(it))
-    return _sentences(told)
+        told.append(_not_finite_text(it) if math.isinf(it.error) else _off_text(it))
+    return _report_sentences(told)
 
 
-def _sentences(told: Sequence[str]) -> str:
+def _report_sentences(told: Sequence[str]) -> str:
     return " ".join([told[0], *(x[:1].upper() + x[1:] for x in told[1:])])
 
 
@@ -69,12 +69,12 @@ def _unknown(it: Report) -> list[str]:
     if not it.unknown:
         return []
     named = _few(
-        [f"{x.value:.6g} (within {x.within:.1g}, {_at(x.origin)})" for x in it.unknown]
+        [f"{x.value:.6g} (within {x.within:.1g}, {_at_line(x.origin)})" for x in it.unknown]
     )
     return [f"Constants of 16 bits that may have been other numbers: {named}."]
 
 
-def _misfits(it: Report) -> list[str]:
+def _first_misfit(it: Report) -> list[str]:
     """The first line whose integers do not fit their dtype."""
     if not it.integers:
         return []
@@ -90,7 +90,7 @@ def _misfits(it: Report) -> list[str]:
         value = f"{row.value:.4g}"
     count = f"{row.count:,} of {row.size:,} numbers there do not fit"
     return [
-        f"{_at(row.origin)} makes {value}, {reason}: {count}, "
+        f"{_at_line(row.origin)} makes {value}, {reason}: {count}, "
         f"in the run in {it.run.wide} as well."
     ]
 
@@ -101,19 +101,19 @@ def _wider(row: IntegerMisfit) -> list[str]:
         info = np.iinfo(name)
         if info.min <= row.value < info.max:
             needs_x64 = " That needs jax_enable_x64." if info.bits == 64 else ""
-            return [f"Compute the integers of {_at(row.origin)} in {name}.{needs_x64}"]
+            return [f"Compute the integers of {_at_line(row.origin)} in {name}.{needs_x64}"]
     return []
 
 
-def _at(origin: Origin | None) -> str:
+def _at_line(origin: Origin | None) -> str:
     return "a line inside JAX" if origin is None else place_of(origin)
 
 
-def _narrowed(it: Report) -> list[str]:
+def _narrowing_lines(it: Report) -> list[str]:
     """The lines that narrow what becomes bits or integers."""
     return [
-        f"{_at(row.origin)} narrows {row.before} to {row.after} on the way to bits, a key "
-        "or an integer: "
+        f"{_at_line(row.origin)} narrows {row.before} to {row.after} on the way to bits, "
+        "a key or an integer: "
         f"{row.equal:,} of {row.different:,} different numbers become equal."
         for row in it.narrowed[:_MOST_NAMED]
     ]
@@ -145,7 +145,7 @@ def _nothing(it: Report) -> str:
     return f"{told}."
 
 
-def _not_finite(it: Report) -> str:
+def _not_finite_text(it: Report) -> str:
     how = _setting(it) or "as written"
     if it.run.raises:
         return f"the program raises {how}, and does not in {it.run.wide}."
@@ -154,7 +154,7 @@ def _not_finite(it: Report) -> str:
     return f"{text}: {first.place} is the first that is not." if first else f"{text}."
 
 
-def _off(it: Report) -> str:
+def _off_text(it: Report) -> str:
     error = percent(it.error)
     off = f"the outputs are {error} off"
     off = f"{error} of the elements of the outputs differ" if it.run.is_of_integers else off
@@ -193,7 +193,7 @@ def _answer(it: Report) -> list[str]:
         within = "within" if it.search.is_within else "not within"
         bound = percent(it.run.tolerance)
         return [f"By the plan below it is {percent(it.fixed.error)}, {within} {bound}."]
-    if it.decisions.share > _MOSTLY:
+    if it.decisions.share > _MOST_OF_ERROR:
         share = percent(it.decisions.share)
         return [f"{share} of the squared error is decisions; no line helps."]
     return ["No line helps."]
@@ -213,7 +213,7 @@ def _with_fix(it: Report) -> str:
     is_own = it.run.matmul_precision is None
     how = f"in {wide}" if is_own else "at a higher precision"
     text = f"With {lines} {how} it is {percent(error)}"
-    if it.fixed.price > _MOSTLY and is_own:
+    if it.fixed.price > _MOST_OF_ERROR and is_own:
         but = ", but then" if makes_all_wide(it) else ", and"
         text += f"{but} {percent(it.fixed.price)} of the matrix products become {wide}"
     if tolerance is None:
@@ -225,16 +225,18 @@ def _with_fix(it: Report) -> str:
 
 def makes_all_wide(it: Report) -> bool:
     """Whether the fix helps since nearly all that comes after is wide as well."""
-    is_cause = sum(each.share for each in it.fix) > _MOSTLY * (1 - it.decisions.share)
+    is_cause = sum(each.share for each in it.fix) > _MOST_OF_ERROR * (
+        1 - it.decisions.share
+    )
     is_asked = it.run.tolerance is not None or it.run.matmul_precision is not None
-    return it.fixed.price > _MOSTLY and not is_cause and not is_asked
+    return it.fixed.price > _MOST_OF_ERROR and not is_cause and not is_asked
 
 
 # The lines
 
 
 def _table(it: Report) -> list[str]:
-    more = len(it.losses) - len(_shown(it))
+    more = len(it.losses) - len(_shown_losses(it))
     left_out = [f"{more} more lines are in to_json()."] * bool(more)
     return [f"  {row}" for row in (*rows(it), *left_out, *decided(it))]
 
@@ -243,9 +245,9 @@ def rows(it: Report) -> list[str]:
     """The table of losses."""
     heads = "part of error", "off alone", "left if wide", "line", "rounds to", ""
     # Beside decisions, parts are those of what rounding alone causes.
-    by_rounding = 1 - it.decisions.share if _MOSTLY < it.decisions.share < 1 else 1.0
+    by_rounding = 1 - it.decisions.share if _MOST_OF_ERROR < it.decisions.share < 1 else 1.0
     table: list[Sequence[str]] = [heads]
-    for loss in _shown(it):
+    for loss in _shown_losses(it):
         part = loss.share / by_rounding
         table.append(
             (
@@ -260,9 +262,9 @@ def rows(it: Report) -> list[str]:
     return columns(table) if it.losses else []
 
 
-def _shown(it: Report) -> Sequence[LineLoss]:
+def _shown_losses(it: Report) -> Sequence[LineLoss]:
     """The losses of the table: where decisions matter, few have a share."""
-    if it.decisions.share <= _MOSTLY:
+    if it.decisions.share <= _MOST_OF_ERROR:
         return it.losses
     return [x for n, x in enumerate(it.losses) if n < _MOST_LOSSES or x in it.fix]
 
@@ -278,7 +280,7 @@ def decided(it: Report) -> list[str]:
             percent(each.flipped / each.count),
             f"of {each.count:,}",
             "inside JAX" if each.origin is None else place_of(each.origin),
-            _code_of(each.origin),
+            _code_text(each.origin),
         )
         for each in it.decisions.lines[:_MOST_DECISIONS]
     ]
@@ -313,7 +315,7 @@ def _costs(it: Report) -> list[str]:
     for cost in it.work.costs[:_MOST_COSTS]:
         line = "" if cost.origin is None else place_of(cost.origin)
         made = "itself" if cost.cause == cost.origin else place_of(cost.cause)
-        code = _code_of(cost.cause if isinstance(cost.cause, Origin) else cost.origin)
+        code = _code_text(cost.cause if isinstance(cost.cause, Origin) else cost.origin)
         table.append((f"{100 * cost.share:.0f}%", line, made, code))
     more = len(it.work.costs) - _MOST_COSTS
     rest = [f"{more} more are in to_json()."] * (more > 0)
@@ -330,7 +332,7 @@ def _wide_work(it: Report) -> str:
     return f"{wide} of the operations of matrix products run wider than {narrow}."
 
 
-def _code_of(origin: Origin | None) -> str:
+def _code_text(origin: Origin | None) -> str:
     return "" if origin is None else origin.users.code
 
 
@@ -355,7 +357,7 @@ def notes(it: Report) -> list[str]:
             "It does not trace with float32 arguments, so its constants count as they are."
         )
     if it.error:
-        told += _narrowed(it)
+        told += _narrowing_lines(it)
         if it.unexamined:
             named = _few(_unexamined(it))
             told.append(f"Run as written, without a look inside: {named}.")
@@ -374,7 +376,7 @@ def _stuck(it: Report) -> dict[str, float]:
 
 def _is_stuck(it: Report) -> bool:
     """Whether rounding takes most of an update away, which comes first then."""
-    return max(_stuck(it).values(), default=0.0) > _MOSTLY
+    return max(_stuck(it).values(), default=0.0) > _MOST_OF_ERROR
 
 
 def _updates(it: Report) -> list[str]:

@@ -20,9 +20,9 @@ from .graph import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
-_FLOAT32 = np.dtype("float32")
+_WIDE_DTYPE_OF_TRACE = np.dtype("float32")
 # Of arguments, for what their own dtypes have rounded before the program sees it.
-WIDER = {_BFLOAT16: _FLOAT32, _FLOAT16: _FLOAT32}
+WIDER = {_BFLOAT16: _WIDE_DTYPE_OF_TRACE, _FLOAT16: _WIDE_DTYPE_OF_TRACE}
 
 Retype = Mapping[np.dtype, np.dtype]
 
@@ -109,7 +109,7 @@ class Alignment:
             self._compare(id(eqn), eqn.invars, other.invars)
         outputs = self._first.jaxpr.outvars
         if len(outputs) == len(self._second.jaxpr.outvars):
-            self._compare(_OUTPUTS, outputs, self._second.jaxpr.outvars)
+            self._compare(_OUTPUTS_ID, outputs, self._second.jaxpr.outvars)
 
     def inside(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment | None":
         """Returns the alignment of a jaxpr inside of an equation."""
@@ -186,8 +186,8 @@ class Alignment:
     def _pair_equations(self) -> None:
         steps = self._first.steps
         other_steps = self._second.steps
-        keys = [_kind_of(eqn) for eqn in steps]
-        other_keys = [_kind_of(eqn) for eqn in other_steps]
+        keys = [_kind_of_equation(eqn) for eqn in steps]
+        other_keys = [_kind_of_equation(eqn) for eqn in other_steps]
         if keys == other_keys:
             blocks = [(0, 0, len(keys))]
         else:
@@ -204,7 +204,7 @@ class Alignment:
     ) -> None:
         """Compares what an equation is given in the two traces."""
         for place, (var, other) in enumerate(zip(variables, others)):
-            if not (_is_float(var) and _is_float(other)):
+            if not (_is_floating(var) and _is_floating(other)):
                 continue
             casts = self._first.casts_of(var)
             other_casts = self._second.casts_of(other)
@@ -270,11 +270,11 @@ class OtherTraces:
         return OtherTraces(wide, sibling)
 
 
-_OUTPUTS = 0  # in place of the identity of an equation
+_OUTPUTS_ID = 0  # in place of the identity of an equation
 
 
 def _key_of(eqn: Equation | None) -> int:
-    return _OUTPUTS if eqn is None else id(eqn)
+    return _OUTPUTS_ID if eqn is None else id(eqn)
 
 
 def _is_rounded(value: np.ndarray, wide: np.ndarray) -> bool:
@@ -322,10 +322,10 @@ class _Side:
 def _is_float_cast(eqn: Equation) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
-    return _is_float(eqn.invars[0]) and _is_float(eqn.outvars[0])
+    return _is_floating(eqn.invars[0]) and _is_floating(eqn.outvars[0])
 
 
-def _is_float(var: Variable) -> bool:
+def _is_floating(var: Variable) -> bool:
     return kind(getattr(var.aval, "dtype", None)) == "float"
 
 
@@ -334,7 +334,7 @@ def _jaxprs_of(eqn: Equation) -> list[Jaxpr]:
     return jaxprs_in(eqn.params) if inside is None else [inside]
 
 
-def _kind_of(eqn: Equation) -> tuple[Any, ...]:
+def _kind_of_equation(eqn: Equation) -> tuple[Any, ...]:
     """Returns what two equations have in common whatever they compute in."""
     shapes = tuple(getattr(var.aval, "shape", ()) for var in eqn.outvars)
     return (

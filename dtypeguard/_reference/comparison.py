@@ -97,7 +97,7 @@ def _arrays_of(
     shapes = {path: avals[n].shape for path, n in numbered.items() if is_needed(path)}
     right = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
-        f"reference={{{_name(next(iter(numbered), ''))!r}: array, ...}}."
+        f"reference={{{_output_name(next(iter(numbered), ''))!r}: array, ...}}."
     )
     _check("a reference", own, shapes, right)
     return found
@@ -108,7 +108,11 @@ def _check(
 ) -> None:
     """Checks what a reference has against what the function has, by path."""
     rows = [
-        (_name(p), f"{own.get(p, 'missing')}", f"the function has {shapes.get(p, 'none')}")
+        (
+            _output_name(p),
+            f"{own.get(p, 'missing')}",
+            f"the function has {shapes.get(p, 'none')}",
+        )
         for p in dict.fromkeys((*shapes, *own))
         if shapes.get(p) != own.get(p)
     ]
@@ -139,7 +143,7 @@ def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
-    wrong = f"audit_precision got {shown(leaf)} in the reference at {_name(path)}"
+    wrong = f"audit_precision got {shown(leaf)} in the reference at {_output_name(path)}"
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise TypeError(f"{wrong}, which has no values. Write an array of numbers.")
     try:
@@ -160,5 +164,5 @@ def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     return array.astype(np.complex128) if is_complex else array
 
 
-def _name(path: str) -> str:
+def _output_name(path: str) -> str:
     return path or _ONLY

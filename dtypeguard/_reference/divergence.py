@@ -20,7 +20,7 @@ from .judge import WIDE, RunCall
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
-_SAME = 1e-6
+_SAME_ERROR = 1e-6
 
 
 class _Groups:
@@ -40,7 +40,7 @@ class _Groups:
         size = float(np.linalg.norm(node.sketch))
         others = self._known.setdefault(math.prod(node.shape), [])
         for other, sketch, group in others:
-            bound = _SAME * max(size, other)
+            bound = _SAME_ERROR * max(size, other)
             if abs(size - other) <= bound and np.linalg.norm(sketch - node.sketch) <= bound:
                 return group
         others.append((size, node.sketch, self._next()))
@@ -51,7 +51,7 @@ class _Groups:
         return self._count
 
 
-class _Side:
+class _ComparedProgram:
     """One of two programs.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Side:
 def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
     """The first lines whose results differ by more than rounding."""
     known = _Groups()
-    mine, other = (_Side(each, known) for each in (call, reference))
+    mine, other = (_ComparedProgram(each, known) for each in (call, reference))
     both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
     for side in (mine, other):
         side.leave(both, outputs)

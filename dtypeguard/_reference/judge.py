@@ -32,7 +32,7 @@ from .difference import Difference
 # another computation.
 _EXPLAINS, _FAR = 2.0, 2.5
 # A difference of less than this part of what a program or a device rounds is not of it.
-_LEAST_PART = 0.5
+_LEAST_PART_LEFT = 0.5
 # On so many other inputs a program rounds anew.
 _DRAWS = 6
 # Numbers of the source, and sums in another order, round by so many units in the last place
@@ -44,7 +44,7 @@ _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), np.dtype("float16")
 _SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
 # An H100 computes as an A100 does; neither rounds small products, but by request.
-_DEVICES = "tpu", "a100", "tensorfloat32"
+_JUDGED_DEVICES = "tpu", "a100", "tensorfloat32"
 WIDE = Formats(_DOUBLE)
 
 
@@ -135,7 +135,7 @@ class Judge:
         return Rounding(dtype, made, most, least, source[:, 0])
 
     def _sizes(self, made: list[np.ndarray], beside: list[np.ndarray]) -> np.ndarray:
-        pairs = zip(map(_difference, made, beside), self._exact)
+        pairs = zip(map(_difference_of_arrays, made, beside), self._exact)
         return np.array([_sizes_of(*each) for each in pairs]).reshape(-1, 2)
 
     def of_array(self, n: int, given: np.ndarray) -> Difference:
@@ -143,7 +143,7 @@ class Judge:
         truth, array, grid = self.truth[n], _numeric(given), _grid(given)
         if (np.isfinite(array) != np.isfinite(truth)).any():
             return self._made(n, array, np.inf)
-        off, best = _difference(array, truth), math.inf
+        off, best = _difference_of_arrays(array, truth), math.inf
         for formats in self._precisions(grid):
             rounding = self._rounding(formats)
             if bits(grid) >= 32 and self._is_small(rounding, n, off):
@@ -154,7 +154,9 @@ class Judge:
                 hides = formats == self._formats and not self._exact[n]
                 return self._made(n, array, best, hides=hides)
         if (single := self._single) is not None:  # unless it takes another way there
-            apart = self._beyond(self.written, n, _difference(single.truth[n], truth))
+            apart = self._beyond(
+                self.written, n, _difference_of_arrays(single.truth[n], truth)
+            )
             if apart <= _EXPLAINS and single.of_array(n, given).verdict == "rounding":
                 return self._made(n, array, 0.0)
         why = ""
@@ -167,7 +169,10 @@ class Judge:
 
     def of_function(self, n: int, other: "Judge") -> Difference:
         """The verdict on another function, which runs in float64 as well."""
-        off, own = _difference(other.truth[n], self.truth[n]), self.written.most[n, 0]
+        off, own = (
+            _difference_of_arrays(other.truth[n], self.truth[n]),
+            self.written.most[n, 0],
+        )
         size, most = self._size(n, off), own
         if not self._exact[n]:
             units = [float(jnp.finfo(x).eps) for x in (_SINGLE, self._narrow)]
@@ -188,11 +193,11 @@ class Judge:
     def _is_small(self, rounding: Rounding, n: int, off: np.ndarray) -> bool:
         """Whether a difference is less than what rounding to 16 bits gives at least."""
         is_narrow = bits(rounding.dtype) < 32 and not self._exact[n]
-        return is_narrow and self._size(n, off) < _LEAST_PART * rounding.least[n]
+        return is_narrow and self._size(n, off) < _LEAST_PART_LEFT * rounding.least[n]
 
     def _device_of(self, n: int, off: np.ndarray) -> str | None:
         """The device whose products would explain a difference."""
-        for device in () if self._formats.products else _DEVICES:
+        for device in () if self._formats.products else _JUDGED_DEVICES:
             there = Formats(_SINGLE, is_own=True, products=products_named(device))
             rounding = self._rounding(there)
             is_small = self._is_small(rounding, n, off)
@@ -234,7 +239,7 @@ class Judge:
         shows = verdict == "undecidable" or hides or reason.startswith("in float64")
         wide = _SINGLE if bits(self._narrow) < 32 else _DOUBLE
         made, place = self.written.made[n], dict[str, Any]()
-        off = np.abs(_difference(made, reference))
+        off = np.abs(_difference_of_arrays(made, reference))
         error = self._size(n, off)
         if error:
             at = np.unravel_index(np.argmax(np.nan_to_num(off, nan=np.inf)), off.shape)
@@ -252,14 +257,14 @@ class Judge:
 
 
 # Runs a program on some inputs, or on those of the call.
-_Run = Callable[..., list[np.ndarray]]
+_RunFunction = Callable[..., list[np.ndarray]]
 
 
 def _run_of(
     call: RunCall,
     formats: Formats = WIDE,
     plan_of: Callable[[NumericProgram], WidthPlan] = plans.wide,
-) -> _Run:
+) -> _RunFunction:
     """What runs a program: in some dtypes, or all of it in wide ones."""
     is_double = formats.wide == _DOUBLE
     is_on: bool = is_double or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
@@ -323,7 +328,7 @@ def _sizes_of(off: np.ndarray, is_exact: bool) -> np.ndarray:
     return np.nan_to_num(found, nan=np.inf, posinf=np.inf)
 
 
-def _difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _difference_of_arrays(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
         is_same = (x == y) | (np.isnan(x) & np.isnan(y))

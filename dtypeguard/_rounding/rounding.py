@@ -252,7 +252,7 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     if key is not None:
         _check_key(key)
         words = tuple(jax.random.bits(key, (2,), jnp.uint32))
-    update_leaves, treedef = tree_util.tree_flatten(updates, is_leaf=_is_none)
+    update_leaves, treedef = tree_util.tree_flatten(updates, is_leaf=_is_missing)
     param_leaves = _param_leaves(params, update_leaves, treedef)
     if param_leaves is None:
         remedy = "give one for each param, or None"
@@ -260,7 +260,7 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
         headline = "apply_updates got updates in another tree than the params:"
         raise ValueError(str(Table(headline, changes)))
     _check_updates(updates, param_leaves, update_leaves)
-    casts = Casts("apply_updates", lambda: key_paths(updates, "params", _is_none))
+    casts = Casts("apply_updates", lambda: key_paths(updates, "params", _is_missing))
     new_params = []
     for i, (param, update) in enumerate(zip(param_leaves, update_leaves)):
         # Each leaf has noise of its own.
@@ -270,7 +270,7 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     return tree_util.tree_unflatten(treedef, new_params)
 
 
-def _is_none(update: Leaf) -> bool:
+def _is_missing(update: Leaf) -> bool:
     return update is None
 
 
@@ -306,7 +306,7 @@ def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> 
     """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = [_remedy(param, update) for param, update in zip(params, leaves)]
     if any(remedies):
-        paths = key_paths(updates, "updates", _is_none)
+        paths = key_paths(updates, "updates", _is_missing)
         changes = leaf_changes(paths, params, leaves, remedies)
         headline = "apply_updates cannot add the update on the right to its param:"
         raise TypeError(str(Table(headline, changes)))

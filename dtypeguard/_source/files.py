@@ -30,7 +30,7 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
 _THIS_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _OURS = _folder(os.path.dirname(_THIS_FOLDER))
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers")
-_SCENES = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
+_SCENE_FOLDER = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
 _SITES = *site.getsitepackages(), site.getusersitepackages()
 _INSTALLED = tuple(_folder(path) for path in _SITES)
 _PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
@@ -99,7 +99,7 @@ def is_users(file: str) -> bool:
     `dtypeguard demo` like the user's own files.
     """
     if file.startswith(_OURS):
-        return file.startswith((_OUR_OPTIMIZERS, _SCENES))
+        return file.startswith((_OUR_OPTIMIZERS, _SCENE_FOLDER))
     if file.startswith(_ARRAY_PACKAGES):
         return False
     # Packages may be installed in a folder within Python's own.
@@ -109,7 +109,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def _root(file: str) -> str | None:
     """Returns the folder that holds the package of a file; None for the user's files."""
-    if file.startswith(_SCENES):
+    if file.startswith(_SCENE_FOLDER):
         return None
     for folder in _INSTALLED:
         if file.startswith(folder):

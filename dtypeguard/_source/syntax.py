@@ -16,12 +16,14 @@ from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign
-_Place = tuple[int | None, int | None, int | None, int | None]  # as `co_positions` has it
+_CodePosition = tuple[
+    int | None, int | None, int | None, int | None
+]  # as `co_positions` has it
 
 # How functions that cast are written.
 CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"
-_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+_FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 # An escape that a string may hold, or else a backslash of which Python warns. The next
 # character is a part of either: backslashes come in pairs in code, strings and comments.
 _ESCAPE = re.compile(
@@ -73,9 +75,9 @@ def _nodes(text: str) -> Sequence[ast.AST]:
 
 
 @functools.lru_cache(8)
-def _expressions(text: str) -> dict[_Place, Expression]:
+def _expressions(text: str) -> dict[_CodePosition, Expression]:
     """Returns the expressions of a source by their place, the outermost of several."""
-    expressions: dict[_Place, Expression] = {}
+    expressions: dict[_CodePosition, Expression] = {}
     for node in _nodes(text):
         if isinstance(node, Expression):
             place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
@@ -129,7 +131,7 @@ def _return_lines(node: ast.AST) -> Iterator[int]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Return):
             yield child.lineno
-        elif not isinstance(child, _FUNCTIONS):
+        elif not isinstance(child, _FUNCTION_NODES):
             yield from _return_lines(child)
 
 
@@ -158,7 +160,7 @@ def _scopes(file: str, line: int) -> Sequence[ast.AST]:
     nodes = _nodes(source_text(file))
     scopes = list(nodes[:1])
     for node in nodes:
-        if isinstance(node, _FUNCTIONS) and contains(node, line):
+        if isinstance(node, _FUNCTION_NODES) and contains(node, line):
             scopes.insert(0, node)
     return scopes
 

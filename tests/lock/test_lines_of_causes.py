@@ -6,7 +6,7 @@ import pytest
 from locks import traced
 
 from dtypeguard._lock.check import compared
-from dtypeguard._lock.lock_file import text_of
+from dtypeguard._lock.lock_file import lock_text
 
 pytestmark = pytest.mark.third_party
 HEAD = """
@@ -146,7 +146,7 @@ CHANGES = {
 def test_the_lines_of_the_casts(tmp_path, name):
     program, edits, lines = CHANGES[name]
     text, path = HEAD + textwrap.dedent(program), tmp_path / "step.lock"
-    path.write_text(text_of(traced(tmp_path, text).lock))
+    path.write_text(lock_text(traced(tmp_path, text).lock))
     assert compared(traced(tmp_path, text), str(path)).holds
     for old, new in edits.items():
         assert text.count(old) == 1

@@ -14,7 +14,7 @@ from locked_step import BF16, F32
 from locks import traced, updated
 
 from dtypeguard._lock.check import compared
-from dtypeguard._lock.lock_file import LockError, text_of
+from dtypeguard._lock.lock_file import LockError, lock_text
 from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 
@@ -38,7 +38,7 @@ def body(text):
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 12}, {"batch": 7, "length": 9}])
 def test_it_is_the_same_on_every_release_and_for_other_sizes(tmp_path, sizes):
-    assert body(text_of(traced(tmp_path, SOURCE, **sizes).lock)) == body(TEXT)
+    assert body(lock_text(traced(tmp_path, SOURCE, **sizes).lock)) == body(TEXT)
     assert len(TEXT.splitlines()) < 80
     assert tomllib.loads(TEXT)["train.py"]["rms_norm"]["sums"] == ["float32 (3)"]
 

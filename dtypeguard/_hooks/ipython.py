@@ -5,7 +5,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from . import explain, recording
+from . import add_notes_if_jax, recording
 
 _BEFORE = "_dtypeguard_before"
 _recordings: list[contextlib.AbstractContextManager[object]] = []
@@ -52,7 +52,7 @@ def _show_error(
     trace: TracebackType,
     tb_offset: int | None = None,
 ) -> None:
-    explain(error)
+    add_notes_if_jax(error)
     expected, show = getattr(shell, _BEFORE)
     if isinstance(error, expected):  # of another extension
         show(kind, error, trace, tb_offset=tb_offset)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from . import explain, recording
+from . import add_notes_if_jax, recording
 
 # JAX's option, and two of its values.
 _FILTERING = "jax_traceback_filtering"
@@ -90,4 +90,4 @@ pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Adds the note to the error that ends a test or a fixture."""
     if call.excinfo is not None:
-        explain(call.excinfo.value, "" if _records_lines(item.config) else _ADVICE)
+        add_notes_if_jax(call.excinfo.value, "" if _records_lines(item.config) else _ADVICE)

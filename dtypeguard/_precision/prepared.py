@@ -131,7 +131,8 @@ def _first_bad_line(
         raise ValueError(
             f"audit_precision: {lost} of {shown(f)} is not finite in {wide} either. First "
             f"{_cause_of_non_finite(*in_wide, given)} is not. Give it arguments for which "
-            f"all are finite, and floats in place of ints that overflow{_overflow(measures)}."
+            "all are finite, and floats in place of ints that overflow"
+            f"{_overflow(measures)}."
         )
     return Written(written[1]).origin if written else None
 

@@ -158,7 +158,12 @@ def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
     find = _different if about.wanted is None else _refused_arguments
     refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
     keeps = not {x.base for x in refused} <= _WHOLE | about.names
-    call = RefusedCall(about.wanted, site, keeps and kind(about.wanted) == "int")
+    call = RefusedCall(
+        about.wanted,
+        site,
+        is_only_for_ints=keeps and kind(about.wanted) == "int",
+        has_floats_beside=_has_floats_beside(refused, site),
+    )
     note = _found(call, [(_label(x, site), x) for x in refused])
     is_lost = is_installed(site.file) and note and not any(x.why.root for x in note.leaves)
     users = find_checked(failure, about) if is_lost and about.wanted is None else None
@@ -225,15 +230,38 @@ def _refused_arguments(
         return [x for x in named if x.name.endswith(paths)]
     if about.role.is_only or any(x.base in bases for x in given):
         named = [x for x in named if not bases or x.base in bases]
-    for frame in site.inside:  # a function is differentiated in some of its arguments
-        numbers, values = map(frame.f_locals.get, ("argnums", "args"))
+    positions = _differentiated(site)
+    if not positions:
+        return named
+    differentiated = [x for x in named if x.position in positions]
+    # What is differentiated may be in a function that is given to another one.
+    is_inside = not differentiated and kind(about.wanted) == "complex"
+    return named if is_inside else differentiated
+
+
+def _differentiated(site: Site) -> set[int]:
+    """The positions of the arguments in which a call differentiates; empty if in none."""
+    for frame in site.inside:
+        numbers = frame.f_locals.get("argnums")
+        values = frame.f_locals.get("args")
         if numbers is not None and values:
             numbers = (numbers,) if isinstance(numbers, int) else numbers
-            positions = {number % len(values) for number in numbers}  # -1 is the last
-            some = [x for x in named if x.position in positions]
-            # What is differentiated may be in a function that is given to another one.
-            return some or (named if kind(about.wanted) == "complex" else [])
-    return named
+            return {number % len(values) for number in numbers}  # -1 is the last
+    return set()
+
+
+def _has_floats_beside(refused: Sequence[Argument], site: Site) -> bool:
+    """Whether what is differentiated has floats beside the ints that are refused.
+
+    A cast would make a parameter of a counter.
+    """
+    positions = _differentiated(site)
+    for candidates in arguments(site):
+        for argument in candidates:
+            is_float = kind(dtype_of(argument.value)) in ("float", "complex")
+            if is_float and argument.position in positions and refused:
+                return True
+    return False
 
 
 def _is_refused_argument(argument: Argument, about: Complaint) -> bool:

@@ -36,6 +36,7 @@ KINDS = {
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
+    "leave out": r"^At \S+ leave \S+ out of what is differentiated",
     "": "^  ",
 }
 CHECKED = "Checked: with this change the types agree."
@@ -299,6 +300,12 @@ def an_int_that_is_differentiated():
         return x - 0.1 * jax.grad(lambda x: (x - 2.5) ** 2)(x)
 
     return descended(0)  # first
+
+
+@noted("leave out", ("(params)", "({'w': params['w']})"))
+def an_int_among_what_is_differentiated():
+    params = {"count": jnp.arange(3), "w": jnp.ones(3)}  # first
+    return jax.grad(lambda params: params["w"].sum())(params)
 
 
 @noted("argument", ("5), (1.0, 0)", "5.0), (1.0, 0.0)"))

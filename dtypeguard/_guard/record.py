@@ -14,7 +14,7 @@ from .._leaves.dtypes import cast, dtype_of, is_available, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import TreeName, key_paths
 from .._leaves.leaf_change import LeafChange, leaf_changes
-from .._leaves.leaf_type import describe
+from .._leaves.leaf_type import describe, leaf_type
 from .._leaves.table import FEW, Table, and_more, count
 from .._leaves.types import Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
@@ -165,10 +165,8 @@ def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
     """Returns a leaf that is no array if the record has its type."""
     if dtype_of(leaf) is not None:
         raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
-    if getattr(leaf, "dtype", None) != getattr(recorded, "dtype", None):
+    if leaf_type(leaf) != leaf_type(recorded):
         raise CannotRestore(f"load {describe(recorded)}")
-    if np.shape(leaf) != np.shape(recorded):
-        raise CannotRestore(f"load it in shape {np.shape(recorded)}")
     return leaf
 
 
@@ -177,9 +175,9 @@ def _remedy_for_other_leaf(leaf: Leaf, recorded: Leaf) -> str:
     dtype = getattr(recorded, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"
-    loaded_dtype = getattr(leaf, "dtype", None)
-    if getattr(loaded_dtype, "type", None) is np.void and isinstance(dtype, np.dtype):
-        if dtype.itemsize != loaded_dtype.itemsize:
+    is_of_bits = isinstance(leaf, (np.ndarray, np.void)) and leaf.dtype.type is np.void
+    if is_of_bits and isinstance(dtype, np.dtype):
+        if dtype.itemsize != leaf.dtype.itemsize:
             dtype = "bfloat16"
         return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"
     return "load what was recorded"

@@ -26,7 +26,7 @@ from .._leaves.dtypes import (
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
-from .._leaves.leaf_type import LeafType
+from .._leaves.leaf_type import LeafType, leaf_type
 from .._leaves.table import Table, count
 from .._leaves.types import (
     DType,
@@ -177,7 +177,7 @@ def settle_leaves(
         new_dtype = dtype_of(leaf)
         if dtype is None:
             # No array came in: a function or a PRNG key has to stay what it is.
-            if new_dtype is not None or not _is_same_type_of_key(leaf, recorded):
+            if leaf_type(leaf) != leaf_type(recorded):
                 refused.append(make_change(i, "return it as it came in"))
         elif new_dtype is None:
             refused.append(make_change(i, _remedy_for_no_array(leaf, dtype)))
@@ -228,7 +228,8 @@ def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
     """Returns whether a leaf may come back as it likes."""
     if type(leaf) is bool and type(recorded) is bool:
         return True  # a flag to branch on, which promotes nothing
-    if part.starts_weak and _are_of_numpy_and_alike(leaf, recorded):
+    are_of_numpy = isinstance(leaf, _NUMPY_TYPES) and isinstance(recorded, _NUMPY_TYPES)
+    if part.starts_weak and are_of_numpy and leaf_type(leaf) == leaf_type(recorded):
         return True  # a step's own statistics on the host, which may have 64 bits
     dtype = dtype_of(leaf)
     if part.starts_weak and is_weak(recorded) and dtype is not None:
@@ -239,13 +240,6 @@ def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
     return has_no_dtype and not part.is_carried
 
 
-def _are_of_numpy_and_alike(leaf: Leaf, recorded: Leaf) -> bool:
-    numpy_types = (np.ndarray, np.generic)
-    if not (isinstance(leaf, numpy_types) and isinstance(recorded, numpy_types)):
-        return False
-    return leaf.dtype == recorded.dtype and leaf.shape == recorded.shape
-
-
 def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
     """Returns the dtype in which a leaf has to come back; None if it is to be no array."""
     if part.starts_weak and is_weak(recorded) and dtype_of(leaf) is not None:
@@ -254,14 +248,7 @@ def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
     return dtype_of(recorded)
 
 
-def _is_same_type_of_key(leaf: Leaf, recorded: Leaf) -> bool:
-    """Returns whether two are PRNG keys of one type and shape, or neither has a dtype."""
-    dtype = getattr(leaf, "dtype", None)
-    if dtype != getattr(recorded, "dtype", None):
-        return False
-    return dtype is None or np.shape(leaf) == np.shape(recorded)
-
-
+_NUMPY_TYPES = (np.ndarray, np.generic)
 _CONTAINERS = (tuple, list, Mapping, type(None))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.key_path import leaves_of_holders
-from .._leaves.table import FEW, arrows, columns, group_by_cause, shown_fields
+from .._leaves.table import FEW, arrows, columns, group_by_cause, grouped, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
@@ -98,10 +98,9 @@ def wide_summary(operations: Sequence[WideOperation]) -> str:
     if not operations:
         return ""
     array_count = sum(operation.is_array for operation in operations)
-    lines = []
-    for operation in operations:
-        if operation.origin and str(operation.origin) not in lines:
-            lines.append(str(operation.origin))
+    places = [str(operation.origin) for operation in operations if operation.origin]
+    # A line may make many of them.
+    lines = [group[0] for group in grouped(places, str)]
     if len(lines) > _MOST_LINES_NAMED:
         lines = [*lines[:_MOST_LINES_NAMED], "..."]
     count = "1 operation" if len(operations) == 1 else f"{len(operations)} operations"

@@ -13,7 +13,7 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
-from .._program.aligned import OtherTraces
+from .._program.aligned import SecondTraces
 from .calls import WholeCall
 from .decide import may_ask
 from .emit import Emitter, cast
@@ -137,10 +137,10 @@ class _Autocast:
         call = WholeCall(self._function, args, kwargs)
         with self._lock:
             jaxpr, returned = call.traced()
-            others = OtherTraces()
+            traces = SecondTraces()
             if may_ask(jaxpr):
-                others = OtherTraces(sibling=call.beside_sibling(jaxpr))
-            made, _ = self._emitter.emit(jaxpr, call.arrays, others=others)
+                traces = SecondTraces(sibling=call.beside_sibling(jaxpr))
+            made, _ = self._emitter.emit(jaxpr, call.arrays, traces=traces)
             self._check()
         settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
         return call.returned(returned, settled)

@@ -34,7 +34,7 @@ from .._numbers.nodes import (
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._program.aligned import OtherTraces
+from .._program.aligned import SecondTraces
 from .._program.graph import loop_parts, manual_axes, open_jaxpr
 from .decide import (
     BODY_PARAMETERS,
@@ -57,7 +57,7 @@ _CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # So many jaxprs are kept, so that what was emitted once compiles once.
 _MOST_EMITTED = 2000
 _OWN = Formats(FLOAT32)
-_ALONE = OtherTraces()
+_ALONE = SecondTraces()
 
 
 @contextlib.contextmanager
@@ -91,14 +91,14 @@ class Emitter:
         arrays: Sequence[Leaf],
         known: Sequence[ValueType] = (),
         around: PlanEntry | None = None,
-        others: OtherTraces = _ALONE,
+        traces: SecondTraces = _ALONE,
     ) -> tuple[list[Leaf], Types]:
         """The results of a closed jaxpr, and what is known of them.
 
         Of the first arguments something is known. Of a rule, the entry of its function is
         that of lines without one.
         """
-        program = NumericProgram(jaxpr, _OWN, others, is_measured=False)
+        program = NumericProgram(jaxpr, _OWN, traces, is_measured=False)
         rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
         operands = [ValueType(own_dtype(x)) for x in arrays[len(known) :]]
         made = rules.block(program.block, [*known, *operands])
@@ -283,7 +283,7 @@ Emission.rules = {
 }
 
 
-def narrowed(jaxpr: Jaxpr, plan: Plan, others: OtherTraces) -> Jaxpr:
+def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
     """The closed jaxpr that `autocast` makes of one, beside its other traces, by a plan.
 
     Raises:
@@ -292,7 +292,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, others: OtherTraces) -> Jaxpr:
     emitter = Emitter(plan)
 
     def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays, others=others)
+        made, _ = emitter.emit(jaxpr, arrays, traces=traces)
         pairs = zip(made, jaxpr.out_avals)
         return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
 

@@ -39,7 +39,7 @@ def meant_constants(
     for place, var in enumerate(variables):
         if not formats.rounds(getattr(var.aval, "dtype", None)):
             continue
-        value = None if aligned is None else aligned.meant(eqn, place, rounds)
+        value = None if aligned is None else aligned.intended_constant(eqn, place, rounds)
         if value is None and _is_single_number(var):
             value = np.asarray(var.val)
         if value is None:
@@ -51,7 +51,7 @@ def meant_constants(
     return {} if meant and Written(stack).is_of_sampler else meant
 
 
-def unknown_constants(
+def doubtful_constants(
     aligned: Alignment | None, eqn: Equation, stack: Stack
 ) -> list[np.ndarray]:
     """Returns the 16-bit constants of an equation that may have been rounded before it.
@@ -59,9 +59,9 @@ def unknown_constants(
     They are as narrow in the trace of float32 arguments, or that has no such equation.
     """
     unknown: list[np.ndarray] = []
-    is_matched = aligned is not None and aligned.in_place_of(eqn) is not None
+    is_matched = aligned is not None and aligned.partner(eqn) is not None
     for place, var in enumerate(eqn.invars):
-        value = None if aligned is None else aligned.unknown(eqn, place)
+        value = None if aligned is None else aligned.doubtful_constant(eqn, place)
         if not is_matched and hasattr(var, "val") and not np.ndim(var.val):
             value = np.asarray(var.val, var.aval.dtype)
         if value is not None and 0 < bits(value.dtype) < 32 and not _is_plain(value):

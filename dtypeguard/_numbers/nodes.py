@@ -43,7 +43,7 @@ class Node:
         meant: the constants among its operands as they were meant, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
         constants: what was rounded of both: of an array the number that changed most.
-        unknown: its constants of 16 bits that may have been rounded before the trace.
+        doubtful: its constants of 16 bits that may have been rounded before the trace.
         ends: the operands that are cast to the dtype that they have, where width ends.
         follows: of a conversion, whether its target follows the dtypes of the arguments;
             None if it is not known.
@@ -60,7 +60,7 @@ class Node:
         self.meant: dict[int, np.ndarray] = {}
         self.constant: float | None = None
         self.constants: list[float] = []
-        self.unknown: list[np.ndarray] = []
+        self.doubtful: list[np.ndarray] = []
         self.ends: frozenset[int] = frozenset()
         self.follows: bool | None = None
         self.asks_for_result = False

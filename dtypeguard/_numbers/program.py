@@ -8,16 +8,16 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._lines.equations import Written
-from .._program.aligned import OtherTraces
+from .._program.aligned import SecondTraces
 from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
 from . import primitives
 from .constants import (
+    doubtful_constants,
     ends_of_width,
     meant_constants,
     most_changed,
     number_in_dtype,
-    unknown_constants,
 )
 from .formats import Formats
 from .lines import Lines
@@ -53,7 +53,7 @@ class NumericProgram:
     Args:
         jaxpr: a closed jaxpr.
         formats: its dtypes.
-        others: it beside other traces of the function, as far as there are any.
+        traces: it beside other traces of the function, as far as there are any.
         is_measured: whether its lines, and what it rounds, are to be known. To emit it
             needs neither.
         is_judged: whether it is compared with a reference, which has the eps of its dtype.
@@ -63,7 +63,7 @@ class NumericProgram:
         self,
         jaxpr: Jaxpr,
         formats: Formats,
-        others: OtherTraces,
+        traces: SecondTraces,
         is_measured: bool = True,
         is_judged: bool = False,
     ):
@@ -77,7 +77,7 @@ class NumericProgram:
             line = self.lines[self.lines.number_of(())]
             dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
             line.dtypes |= {str(y) for x in dtypes if (y := formats.written(x)) != x}
-        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, others)
+        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, traces)
         self.size = self._count(self.block, 0)
         if is_measured:
             for node in self.block.all_nodes():
@@ -98,7 +98,7 @@ class NumericProgram:
         outer: Stack,
         is_fixed: bool,
         scalars: dict[int, float],
-        others: OtherTraces,
+        traces: SecondTraces,
     ) -> Block:
         """A block.
 
@@ -107,7 +107,7 @@ class NumericProgram:
             outer: the equations around it.
             is_fixed: whether no line rounds its arguments.
             scalars: the arguments that are Python numbers, by their place.
-            others: it beside its other traces.
+            traces: it beside its other traces.
         """
         block = Block(jaxpr)
         consts = len(block.consts)
@@ -117,15 +117,15 @@ class NumericProgram:
         for eqn in open_jaxpr(jaxpr).eqns:
             if self._is_measured and eqn.primitive.name in primitives.DEBUG:
                 continue
-            node = self._node(eqn, (eqn, *outer), fixed, numbers, others)
+            node = self._node(eqn, (eqn, *outer), fixed, numbers, traces)
             if node.rule == SAMPLE:
                 fixed.update(eqn.outvars)
             nodes.append(node)
         if self._is_measured:
             block.meant = meant_constants(
-                others.wide, block.outputs, None, outer, self.formats, self._is_judged
+                traces.wide, block.outputs, None, outer, self.formats, self._is_judged
             )
-        block.ends = ends_of_width(others.wide, block.outputs, None)
+        block.ends = ends_of_width(traces.wide, block.outputs, None)
         block.nodes = live(nodes, block.outputs)
         return block
 
@@ -135,7 +135,7 @@ class NumericProgram:
         stack: Stack,
         fixed: set[Any],
         numbers: dict[Any, float],
-        others: OtherTraces,
+        traces: SecondTraces,
     ) -> Node:
         """The record of an equation."""
         if self._is_measured and has_reference(eqn):
@@ -146,7 +146,7 @@ class NumericProgram:
         meant: dict[int, np.ndarray] = {}
         if self._is_measured:
             meant = meant_constants(
-                others.wide, eqn.invars, eqn, stack, self.formats, self._is_judged
+                traces.wide, eqn.invars, eqn, stack, self.formats, self._is_judged
             )
         is_fixed = self._is_measured and all(
             hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
@@ -159,19 +159,19 @@ class NumericProgram:
         is_call = rule == CALL
         blocks: list[Block] = []
         for inner in jaxprs:
-            inside = others.inside(eqn, inner)
+            inside = traces.of_inner(eqn, inner)
             arguments = scalars if is_call else {}
             blocks.append(
                 self._enter(inner, stack, is_fixed and is_call, arguments, inside)
             )
         node = Node(eqn, stack, rule, blocks)
         node.meant = meant
-        node.ends = ends_of_width(others.wide, eqn.invars, eqn)
+        node.ends = ends_of_width(traces.wide, eqn.invars, eqn)
         if self._is_measured:
-            node.unknown = unknown_constants(others.wide, eqn, stack)
-        if others.sibling is not None:
-            node.follows = others.sibling.follows(eqn)
-            node.asks_for_result = others.sibling.asks_for_result(eqn)
+            node.doubtful = doubtful_constants(traces.wide, eqn, stack)
+        if traces.sibling is not None:
+            node.follows = traces.sibling.follows(eqn)
+            node.asks_for_result = traces.sibling.asks_for_result(eqn)
         if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
             dtype = self.formats.written(eqn.outvars[0].aval.dtype)
             if kind(dtype) == "float" and number_in_dtype(scalars[0], dtype) != scalars[0]:

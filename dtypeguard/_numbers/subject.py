@@ -15,7 +15,7 @@ from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.aligned import WIDER, OtherTraces, beside_trace, sibling_dtypes
+from .._program.aligned import WIDER, SecondTraces, beside_trace, sibling_dtypes
 from .._program.graph import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -37,14 +37,14 @@ class Traced(NamedTuple):
         program: its jaxpr.
         paths: of its floating outputs; if there are none, of ints and bools that floats
             may decide.
-        others: it beside its traces of other arguments, as far as they are asked for.
+        traces: it beside its traces of other arguments, as far as they are asked for.
         has_float64: whether JAX makes a float64 array for the caller who names that dtype.
         outputs: the paths of all its outputs.
     """
 
     program: Jaxpr
     paths: list[str]
-    others: OtherTraces
+    traces: SecondTraces
     has_float64: bool
     outputs: list[str]
 
@@ -147,10 +147,10 @@ class Subject:
                 wide = sibling = beside_trace(program, run, arrays, WIDER)
             if is_planned:
                 sibling = beside_trace(program, run, arrays, sibling_dtypes(arrays))
-        others = OtherTraces(wide, sibling)
+        traces = SecondTraces(wide, sibling)
         has_floats = any(map(is_inexact, avals_in(program)))
         paths = [paths_of_outputs[n] for n in measured(program.out_avals) if has_floats]
-        return Traced(program, paths, others, has_double, paths_of_outputs)
+        return Traced(program, paths, traces, has_double, paths_of_outputs)
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

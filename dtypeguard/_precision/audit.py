@@ -217,7 +217,7 @@ def audit_call(
         search=plan,
         rounded=prepared.rounded,
         unknown=unknown_in_program(measures.program),
-        is_traced_wide=traced.others.wide is not None,
+        is_traced_wide=traced.traces.wide is not None,
         integers=integers,
         narrowed=narrowed,
         unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),

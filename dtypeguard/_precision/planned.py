@@ -164,8 +164,8 @@ class Trials:
         With a loss scale, which is no part of the program, it runs equation by equation.
         """
         if plan.loss_scale is None:
-            others = self._prepared.traced.others
-            emitted = narrowed(self.program.jaxpr, plan, others)
+            traces = self._prepared.traced.traces
+            emitted = narrowed(self.program.jaxpr, plan, traces)
             function = jax.jit(as_function(emitted))
         else:
             function = self.eager(plan)

@@ -85,7 +85,7 @@ def prepare(
     show_status("compiling")
     given = zip(subject.given.arrays, program.in_avals)
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-    measures = Measures(NumericProgram(program, formats, traced.others), arrays)
+    measures = Measures(NumericProgram(program, formats, traced.traces), arrays)
     rounded = rounded_arguments(measures, subject.given.paths)
     first_bad = _first_bad_line(
         subject.f, measures, graph, subject.given.paths, paths, rounded

@@ -43,8 +43,10 @@ def rounded_arguments(
     if not candidates:
         return ()
     births = count_births(measures, measures.arrays)
+    if not births:
+        return ()
     rows: list[RoundedArgument] = []
-    for place, value, meant in candidates[:_MOST_CONSTANTS_TRIED] if births else ():
+    for place, value, meant in candidates[:_MOST_CONSTANTS_TRIED]:
         array = measures.arrays[place]
         others: list[Leaf] = list(measures.arrays)
         others[place] = jnp.full(array.shape, meant, measures.program.formats.wide)
@@ -77,7 +79,7 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
     if program.formats.is_own:
         return ()
     for node in program.block.all_nodes():
-        for array in node.unknown:
+        for array in node.doubtful:
             numbers = np.asarray(array, np.float64).reshape(-1)
             parts, exponents = np.frexp(numbers)
             digits = np.ldexp(parts, FEW_DIGITS)

@@ -20,11 +20,12 @@ from .graph import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
-_WIDE_DTYPE_OF_TRACE = np.dtype("float32")
 # Of arguments, for what their own dtypes have rounded before the program sees it.
-WIDER = {_BFLOAT16: _WIDE_DTYPE_OF_TRACE, _FLOAT16: _WIDE_DTYPE_OF_TRACE}
+WIDER = {_BFLOAT16: np.dtype("float32"), _FLOAT16: np.dtype("float32")}
 
 Retype = Mapping[np.dtype, np.dtype]
+# An operand of an equation by its identity and place, or an output of the jaxpr.
+Use = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
@@ -33,13 +34,19 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
     All get one dtype that no argument has. With two of them, a promotion of both could give
     the dtype of the first trace by chance, as float16 and bfloat16 give float32.
     """
-    floats = {dtype_of(array) for array in arrays if kind(dtype_of(array)) == "float"}
-    floats = {dtype for dtype in floats if bits(dtype) >= 16}
-    for sibling in (_BFLOAT16, _FLOAT16):
-        if sibling not in floats:
-            return dict.fromkeys(floats, sibling)
-    others = dict.fromkeys(floats, _BFLOAT16)
-    return others | {_BFLOAT16: _FLOAT16}
+    floats: set[np.dtype] = set()
+    for array in arrays:
+        dtype = dtype_of(array)
+        if kind(dtype) == "float" and bits(dtype) >= 16:
+            floats.add(dtype)
+    if _BFLOAT16 not in floats:
+        return dict.fromkeys(floats, _BFLOAT16)
+    if _FLOAT16 not in floats:
+        return dict.fromkeys(floats, _FLOAT16)
+    # No sibling is free, so these two exchange theirs.
+    siblings = dict.fromkeys(floats, _BFLOAT16)
+    siblings[_BFLOAT16] = _FLOAT16
+    return siblings
 
 
 def beside_trace(
@@ -56,16 +63,18 @@ def beside_trace(
         dtypes: the dtypes of these, with those of the second trace.
     """
     if not any(dtype_of(array) in dtypes for array in arrays):
-        return Alignment(program, program)  # it would be the same
-    again = traced_again(function, arrays, dtypes)
-    return None if again is None else Alignment(program, again)
+        return Alignment(program, program)  # the second trace would be equal
+    second = _traced_in(function, arrays, dtypes)
+    if second is None:
+        return None
+    return Alignment(program, second)
 
 
-def traced_again(
+def _traced_in(
     function: Callable[..., Any], arrays: Sequence[Leaf], dtypes: Retype
 ) -> Jaxpr | None:
     """Returns the closed jaxpr of a function of arrays in other dtypes, if it traces."""
-    avals = [_retyped(array, dtypes) for array in arrays]
+    avals = [_argument_in(dtypes, array) for array in arrays]
     try:
         # A constant may leave the range of the other dtype, of which NumPy warns.
         with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
@@ -74,66 +83,60 @@ def traced_again(
         return None
 
 
-def _retyped(array: Leaf, dtypes: Retype) -> Leaf:
+def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
     dtype = dtypes.get(dtype_of(array))
     if dtype is None:
         return array
-    is_shape = isinstance(array, jax.ShapeDtypeStruct)
-    aval = array if is_shape else jax.typeof(array)
-    return aval.update(dtype=dtype)
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return array.update(dtype=dtype)
+    return jax.typeof(array).update(dtype=dtype)
 
 
 class Alignment:
-    """The equations of a jaxpr, each with the equation in its place in another trace.
+    """The equations of a jaxpr, each with the equation in its place in a second trace.
 
     They are aligned in order. Conversions between floats are left out of the order, since
-    some of them are there in one trace alone; what they do is read where their results are
+    some of them are there in one trace alone. Their effect is read where their results are
     used.
-
-    Attributes:
-        unmatched: how many equations have no other one in their place.
     """
 
     def __init__(self, first: Jaxpr, second: Jaxpr):
-        self._first = _Side(first)
-        self._second = _Side(second)
+        self._first = _TraceValues(first)
+        self._second = _TraceValues(second)
         self._pairs: dict[int, tuple[Equation, Equation]] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}
-        self._meant: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
-        self._unknown: dict[tuple[int, int], np.ndarray] = {}
+        self._constants: dict[Use, tuple[np.ndarray, np.ndarray]] = {}
         self._moves: dict[int, set[bool]] = {}
-        self._ends: set[tuple[int, int]] = set()
-        self.unmatched = 0
+        self._ends: set[Use] = set()
         self._pair_equations()
-        for eqn, other in self._pairs.values():
-            self._compare(id(eqn), eqn.invars, other.invars)
+        for eqn, partner in self._pairs.values():
+            self._compare_uses(id(eqn), eqn.invars, partner.invars)
         outputs = self._first.jaxpr.outvars
-        if len(outputs) == len(self._second.jaxpr.outvars):
-            self._compare(_OUTPUTS_ID, outputs, self._second.jaxpr.outvars)
+        second_outputs = self._second.jaxpr.outvars
+        if len(outputs) == len(second_outputs):
+            self._compare_uses(_OF_OUTPUTS, outputs, second_outputs)
 
-    def inside(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment | None":
-        """Returns the alignment of a jaxpr inside of an equation."""
-        if id(eqn) not in self._pairs:
-            return None
-        _, other = self._pairs[id(eqn)]
-        for inner, other_inner in zip(_jaxprs_of(eqn), _jaxprs_of(other)):
-            if open_jaxpr(inner) is open_jaxpr(jaxpr):
-                return self._aligned(inner, other_inner)
-        return None
+    # What it tells
 
-    def _aligned(self, first: Jaxpr, second: Jaxpr) -> "Alignment":
-        # Calls of one jitted function share their jaxpr, and so the answers about it.
-        key = id(open_jaxpr(first)), id(open_jaxpr(second))
-        if key not in self._inner:
-            self._inner[key] = Alignment(first, second)
-        return self._inner[key]
-
-    def in_place_of(self, eqn: Equation) -> Equation | None:
+    def partner(self, eqn: Equation) -> Equation | None:
         """Returns the equation of the second trace in the place of one of the first."""
         pair = self._pairs.get(id(eqn))
-        return None if pair is None else pair[1]
+        if pair is None:
+            return None
+        _, partner = pair
+        return partner
 
-    def meant(
+    def inner_alignment(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment | None":
+        """Returns the alignment of a jaxpr that an equation contains."""
+        partner = self.partner(eqn)
+        if partner is None:
+            return None
+        for first, second in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
+            if open_jaxpr(first) is open_jaxpr(jaxpr):
+                return self._align_inner(first, second)
+        return None
+
+    def intended_constant(
         self, eqn: Equation | None, place: int, rounds: bool = False
     ) -> np.ndarray | None:
         """Returns a constant as the second trace has it, where that is another one.
@@ -144,17 +147,32 @@ class Alignment:
             rounds: whether it has to round to the constant of the first trace: the eps of a
                 dtype does not round to that of another one.
         """
-        pair = self._meant.get((_key_of(eqn), place))
-        if pair is None or (rounds and not _is_rounded(*pair)):
+        constants = self._constants.get(_use_of(eqn, place))
+        if constants is None:
             return None
-        return pair[1]
+        first, second = constants
+        if _are_equal(first, second):
+            return None
+        if rounds and not _rounds_to(second, first):
+            return None
+        return second
 
-    def unknown(self, eqn: Equation | None, place: int) -> np.ndarray | None:
-        """Returns a 16-bit constant that the second trace has no better.
+    def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
+        """Returns a constant of the first trace of which the second tells nothing more.
 
-        An array that the function closes over is none: it is as it is.
+        JAX may have made a strong 16-bit number float32, where it meets the arguments: then
+        an integer is as it was meant, and anything else may not be.
         """
-        return self._unknown.get((_key_of(eqn), place))
+        constants = self._constants.get(_use_of(eqn, place))
+        if constants is None:
+            return None
+        first, second = constants
+        if not _are_equal(first, second):
+            return None
+        is_integer = np.array_equal(second, np.round(second))
+        if is_integer and bits(second.dtype) >= 32:
+            return None
+        return first
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -162,98 +180,97 @@ class Alignment:
         None if the two traces do not say.
         """
         moves = self._moves.get(id(eqn), set())
-        return moves.copy().pop() if len(moves) == 1 else None
+        if len(moves) != 1:
+            return None
+        return True in moves
 
     def ends_width(self, eqn: Equation | None, place: int) -> bool:
         """Returns whether an operand, or an output, is cast to the dtype that it has.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
         """
-        return (_key_of(eqn), place) in self._ends
+        return _use_of(eqn, place) in self._ends
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
-        other = self.in_place_of(eqn)
-        if other is None or eqn.primitive.name not in PRODUCTS:
+        partner = self.partner(eqn)
+        if partner is None or eqn.primitive.name not in PRODUCTS:
             return False
-        result = eqn.outvars[0].aval.dtype
-        moved = [
-            var.aval.dtype != other_var.aval.dtype
-            for var, other_var in zip(eqn.invars[:2], other.invars)
-        ]
-        return all(moved) and other.outvars[0].aval.dtype == result
+        for operand, second_operand in zip(eqn.invars[:2], partner.invars):
+            if operand.aval.dtype == second_operand.aval.dtype:
+                return False
+        return partner.outvars[0].aval.dtype == eqn.outvars[0].aval.dtype
+
+    # How it is made
 
     def _pair_equations(self) -> None:
         steps = self._first.steps
-        other_steps = self._second.steps
-        keys = [_kind_of_equation(eqn) for eqn in steps]
-        other_keys = [_kind_of_equation(eqn) for eqn in other_steps]
-        if keys == other_keys:
+        second_steps = self._second.steps
+        keys = [_alignment_key(eqn) for eqn in steps]
+        second_keys = [_alignment_key(eqn) for eqn in second_steps]
+        if keys == second_keys:  # which takes no search, and is the rule
             blocks = [(0, 0, len(keys))]
         else:
-            matcher = difflib.SequenceMatcher(None, keys, other_keys, autojunk=False)
+            matcher = difflib.SequenceMatcher(None, keys, second_keys, autojunk=False)
             blocks = matcher.get_matching_blocks()
-        for start, other_start, size in blocks:
+        for start, second_start, size in blocks:
             for number in range(size):
                 eqn = steps[start + number]
-                self._pairs[id(eqn)] = (eqn, other_steps[other_start + number])
-        self.unmatched = len(steps) - len(self._pairs)
+                partner = second_steps[second_start + number]
+                self._pairs[id(eqn)] = (eqn, partner)
 
-    def _compare(
-        self, key: int, variables: Sequence[Variable], others: Sequence[Variable]
-    ) -> None:
-        """Compares what an equation is given in the two traces."""
-        for place, (var, other) in enumerate(zip(variables, others)):
-            if not (_is_floating(var) and _is_floating(other)):
-                continue
-            casts = self._first.casts_of(var)
-            other_casts = self._second.casts_of(other)
-            # A conversion of a value is an equation of its own.
-            use = (id(casts[0]), 0) if casts else (key, place)
-            if len(other_casts) == len(casts) + 1:
-                root = self._first.root_of(var)
-                if other_casts[0].outvars[0].aval.dtype == root.aval.dtype:
-                    self._ends.add(use)
-                    other_casts = other_casts[1:]
-            if casts:
-                is_moved = var.aval.dtype != other.aval.dtype
-                self._compare_casts(casts, other_casts, is_moved)
-            self._compare_constants(use, var, other)
+    def _align_inner(self, first: Jaxpr, second: Jaxpr) -> "Alignment":
+        # Calls of one jitted function share their jaxpr, and so the answers about it.
+        key = (id(open_jaxpr(first)), id(open_jaxpr(second)))
+        if key not in self._inner:
+            self._inner[key] = Alignment(first, second)
+        return self._inner[key]
 
-    def _compare_casts(
-        self, casts: Sequence[Equation], other_casts: Sequence[Equation], is_moved: bool
+    def _compare_uses(
+        self, user: int, variables: Sequence[Variable], second: Sequence[Variable]
     ) -> None:
-        self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
-        if len(casts) != len(other_casts):
-            return  # which of the earlier ones are the same is not known
-        for cast, other in zip(casts[:-1], other_casts):
-            is_other = cast.outvars[0].aval.dtype != other.outvars[0].aval.dtype
-            self._moves.setdefault(id(cast), set()).add(is_other)
+        """Compares what an equation, or the caller of the jaxpr, gets in the two traces."""
+        for place, (var, second_var) in enumerate(zip(variables, second)):
+            if _has_float(var) and _has_float(second_var):
+                self._compare_use((user, place), var, second_var)
 
-    def _compare_constants(
-        self, use: tuple[int, int], var: Variable, other: Variable
-    ) -> None:
-        value = self._first.constant(self._first.root_of(var))
-        other_value = self._second.constant(self._second.root_of(other))
-        if value is None or other_value is None:
+    def _compare_use(self, use: Use, var: Variable, second_var: Variable) -> None:
+        casts = self._first.casts_of(var)
+        second_casts = self._second.casts_of(second_var)
+        root = self._first.root_of(var)
+        second_root = self._second.root_of(second_var)
+        if casts:
+            use = (id(casts[0]), 0)  # the conversion is what uses the root
+        has_one_more = len(second_casts) == len(casts) + 1
+        if has_one_more and _target(second_casts[0]) == root.aval.dtype:
+            self._ends.add(use)
+            second_casts = second_casts[1:]
+        if casts:
+            is_moved = var.aval.dtype != second_var.aval.dtype
+            self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
+        # Of others, it is not known which of the two traces are the same.
+        if len(casts) == len(second_casts):
+            for cast, second_cast in zip(casts[:-1], second_casts):
+                is_moved = _target(cast) != _target(second_cast)
+                self._moves.setdefault(id(cast), set()).add(is_moved)
+        self._compare_constants(use, root, second_root)
+
+    def _compare_constants(self, use: Use, root: Variable, second_root: Variable) -> None:
+        value = self._first.constant(root)
+        second_value = self._second.constant(second_root)
+        if value is None or second_value is None:
             return
-        if value is other_value and np.size(value) > 1:
-            return  # closed over
-        value = np.asarray(value)
-        wide = np.asarray(other_value)
-        if value.shape != wide.shape or kind(wide.dtype) != "float":
-            return
-        is_same = np.array_equal(value.astype(float), wide.astype(float), equal_nan=True)
-        if not is_same:
-            self._meant[use] = (value, wide)
-        # JAX may have made a strong 16-bit number float32, where it meets the arguments.
-        elif bits(wide.dtype) < 32 or not np.array_equal(wide, np.round(wide)):
-            self._unknown[use] = value
+        if value is second_value and np.size(value) > 1:
+            return  # an array that the function closes over is as it is
+        first = np.asarray(value)
+        second = np.asarray(second_value)
+        if first.shape == second.shape and kind(second.dtype) == "float":
+            self._constants[use] = (first, second)
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherTraces:
-    """A jaxpr beside other traces of the same function.
+class SecondTraces:
+    """A jaxpr beside second traces of the function.
 
     Attributes:
         wide: beside that of float32 arguments, which tells constants as they were meant.
@@ -263,31 +280,31 @@ class OtherTraces:
     wide: Alignment | None = None
     sibling: Alignment | None = None
 
-    def inside(self, eqn: Equation, jaxpr: Jaxpr) -> "OtherTraces":
-        """Returns a jaxpr inside of an equation beside its other traces."""
-        wide = None if self.wide is None else self.wide.inside(eqn, jaxpr)
-        sibling = None if self.sibling is None else self.sibling.inside(eqn, jaxpr)
-        return OtherTraces(wide, sibling)
+    def of_inner(self, eqn: Equation, jaxpr: Jaxpr) -> "SecondTraces":
+        """Returns a jaxpr that an equation contains beside its second traces."""
+        wide = None
+        if self.wide is not None:
+            wide = self.wide.inner_alignment(eqn, jaxpr)
+        sibling = None
+        if self.sibling is not None:
+            sibling = self.sibling.inner_alignment(eqn, jaxpr)
+        return SecondTraces(wide, sibling)
 
 
-_OUTPUTS_ID = 0  # in place of the identity of an equation
+_OF_OUTPUTS = 0  # in place of the identity of an equation
 
 
-def _key_of(eqn: Equation | None) -> int:
-    return _OUTPUTS_ID if eqn is None else id(eqn)
+def _use_of(eqn: Equation | None, place: int) -> Use:
+    if eqn is None:
+        return (_OF_OUTPUTS, place)
+    return (id(eqn), place)
 
 
-def _is_rounded(value: np.ndarray, wide: np.ndarray) -> bool:
-    """Returns whether a constant is what its dtype has for another one."""
-    with np.errstate(all="ignore"):
-        return np.array_equal(value, wide.astype(value.dtype), equal_nan=True)
-
-
-class _Side:
-    """One of two traces."""
+class _TraceValues:
+    """The equations of a trace, and where its values come from."""
 
     def __init__(self, jaxpr: Jaxpr):
-        self._closed = jaxpr
+        self.closed = jaxpr  # kept, since its equations are told by their identity
         self.jaxpr = open_jaxpr(jaxpr)
         self.steps: list[Equation] = []
         self._casts: dict[Variable, Equation] = {}
@@ -303,39 +320,61 @@ class _Side:
         """Returns the conversions that lead to a variable, in order."""
         casts: list[Equation] = []
         while not hasattr(var, "val") and var in self._casts:
-            casts.insert(0, self._casts[var])
-            var = casts[0].invars[0]
+            cast = self._casts[var]
+            casts.append(cast)
+            var = cast.invars[0]
+        casts.reverse()
         return casts
 
     def root_of(self, var: Variable) -> Variable:
         """Returns what the conversions before a variable convert."""
         casts = self.casts_of(var)
-        return casts[0].invars[0] if casts else var
+        if not casts:
+            return var
+        return casts[0].invars[0]
 
     def constant(self, var: Variable) -> Leaf | None:
         """Returns the value of a literal, or of a constant of the trace."""
-        if not hasattr(var, "val"):
-            return self._constants.get(var)
-        return np.asarray(var.val, var.aval.dtype)
+        if hasattr(var, "val"):
+            return np.asarray(var.val, var.aval.dtype)
+        return self._constants.get(var)
 
 
 def _is_float_cast(eqn: Equation) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
-    return _is_floating(eqn.invars[0]) and _is_floating(eqn.outvars[0])
+    return _has_float(eqn.invars[0]) and _has_float(eqn.outvars[0])
 
 
-def _is_floating(var: Variable) -> bool:
+def _target(cast: Equation) -> np.dtype:
+    return cast.outvars[0].aval.dtype
+
+
+def _has_float(var: Variable) -> bool:
     return kind(getattr(var.aval, "dtype", None)) == "float"
 
 
-def _jaxprs_of(eqn: Equation) -> list[Jaxpr]:
-    inside = expanded(eqn)
-    return jaxprs_in(eqn.params) if inside is None else [inside]
+def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
+    numbers = first.astype(float)
+    second_numbers = second.astype(float)
+    return np.array_equal(numbers, second_numbers, equal_nan=True)
 
 
-def _kind_of_equation(eqn: Equation) -> tuple[Any, ...]:
-    """Returns what two equations have in common whatever they compute in."""
+def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        rounded = wide.astype(narrow.dtype)
+    return np.array_equal(rounded, narrow, equal_nan=True)
+
+
+def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
+    expansion = expanded(eqn)
+    if expansion is not None:
+        return [expansion]
+    return jaxprs_in(eqn.params)
+
+
+def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
+    """Returns the part of an equation that does not depend on dtypes."""
     shapes = tuple(getattr(var.aval, "shape", ()) for var in eqn.outvars)
     return (
         eqn.primitive.name,

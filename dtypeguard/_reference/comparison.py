@@ -40,7 +40,7 @@ def comparison(
         given = _arrays_of(reference, paths, avals)
 
     def judge(traced: Traced, arrays: Sequence[Leaf]) -> Judge:
-        call = RunCall(traced.program, traced.others, arrays)
+        call = RunCall(traced.program, traced.traces, arrays)
         return Judge(call, paths, formats, lambda: _in_float32(subject, call))
 
     def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _in_float32(subject: Subject, call: RunCall) -> RunCall | None:
     except Exception:  # it asks for its dtypes
         return None
     shapes = [[x.shape for x in each.program.out_avals] for each in (again, call)]
-    return RunCall(again.program, again.others, arrays) if shapes[0] == shapes[1] else None
+    return RunCall(again.program, again.traces, arrays) if shapes[0] == shapes[1] else None
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:

@@ -63,7 +63,7 @@ class _ComparedProgram:
 
     def __init__(self, call: RunCall, known: _Groups):
         with set_x64(True):
-            program = NumericProgram(call.program, WIDE, call.others, is_judged=True)
+            program = NumericProgram(call.program, WIDE, call.traces, is_judged=True)
             self.nodes, self.outputs = sketches(program, call.arrays)
         self.groups = [known.of(n, node) for n, node in enumerate(self.nodes)]
         self.own = dict[int, frozenset[int]]()

@@ -25,7 +25,7 @@ from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.run import run
 from .._numbers.subject import avals_in
-from .._program.aligned import OtherTraces
+from .._program.aligned import SecondTraces
 from .difference import Difference
 
 # Up to so many times what some runs gave, rounding explains it; from so many on it is
@@ -52,7 +52,7 @@ class RunCall(NamedTuple):
     """A traced function, beside its other trace, and what it is called with."""
 
     program: Jaxpr  # closed
-    others: OtherTraces
+    traces: SecondTraces
     arrays: Sequence[Leaf]
 
 
@@ -268,7 +268,7 @@ def _run_of(
     """What runs a program: in some dtypes, or all of it in wide ones."""
     is_double = formats.wide == _DOUBLE
     is_on: bool = is_double or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
-    program = NumericProgram(call.program, formats, call.others, is_judged=True)
+    program = NumericProgram(call.program, formats, call.traces, is_judged=True)
     plan = plan_of(program)
 
     def made_of(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:

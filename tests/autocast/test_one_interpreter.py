@@ -15,7 +15,7 @@ from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import run
-from dtypeguard._program.aligned import OtherTraces
+from dtypeguard._program.aligned import SecondTraces
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 _KEYS = jax.random.split(jax.random.key(0), 2)
@@ -64,7 +64,7 @@ _PROGRAMS = {
 
 def _op_by_op(jaxpr):
     """The results of a jaxpr as written, with no two equations compiled as one."""
-    program = NumericProgram(jaxpr, Formats(_FLOAT32), OtherTraces())
+    program = NumericProgram(jaxpr, Formats(_FLOAT32), SecondTraces())
     return run(program, plans.written(program), [_W, _X])
 
 
@@ -78,7 +78,7 @@ _CASES = [(name, Plan("bfloat16", x)) for name in _PROGRAMS for x in ("products"
 def test_eager_and_emitted_agree(name, plan):
     f = lambda w, x: jax.tree.leaves(_PROGRAMS[name](w, x))
     jaxpr = jax.make_jaxpr(f)(_W, _X)
-    program = NumericProgram(jaxpr, Formats(_FLOAT32, plan.narrow), OtherTraces())
+    program = NumericProgram(jaxpr, Formats(_FLOAT32, plan.narrow), SecondTraces())
     made = run(program, by_plan(program, plan), [_W, _X], formats=Formats(_FLOAT32))
     emitted = _op_by_op(jax.make_jaxpr(dtypeguard.autocast(f, plan))(_W, _X))
     assert any(np.any(x != y) for x, y in zip(emitted, f(_W, _X)))

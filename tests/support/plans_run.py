@@ -10,7 +10,7 @@ from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import Probes, run
-from dtypeguard._program.aligned import WIDER, OtherTraces, beside_trace
+from dtypeguard._program.aligned import WIDER, SecondTraces, beside_trace
 
 
 class Planned:
@@ -39,7 +39,7 @@ class Planned:
             constants = beside_trace(jaxpr, flat, self.arrays, WIDER)
         narrow = None if narrow is None else jnp.dtype(narrow)
         formats = Formats(jnp.dtype(wide), narrow)
-        self.program = NumericProgram(jaxpr, formats, OtherTraces(constants))
+        self.program = NumericProgram(jaxpr, formats, SecondTraces(constants))
         self.decisions = None
 
     def written(self):

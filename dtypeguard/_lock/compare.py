@@ -14,7 +14,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
-from .._source.syntax import expression, renamed_before
+from .._source.syntax import Expression, expression, renamed_before
 from .computations import (
     CAST,
     ENTRY_KINDS,
@@ -326,7 +326,7 @@ def _casts_one_of(change: FunctionChange, types: Collection[str]) -> bool:
     return any(x.kind == CAST and x.operands <= set(types) for x in change.removed)
 
 
-def _line_of_renaming(code: CodeType, node: ast.expr) -> int | None:
+def _line_of_renaming(code: CodeType, node: Expression) -> int | None:
     """Returns the line on which a name of an expression got another's value, if any."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):

@@ -108,7 +108,9 @@ class Call:
         return [tree.arrays for tree in self.carried]
 
     def with_arrays(
-        self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]
+        self,
+        carried: Sequence[Sequence[Leaf]],
+        rest: Sequence[Leaf],
     ) -> tuple[Callable[[], PyTree], list[PyTree]]:
         """Returns the call with other arrays, and its carries with them."""
         trees = [tree.merged(arrays) for tree, arrays in zip(self.carried, carried)]
@@ -126,7 +128,11 @@ class Call:
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), trees
 
-    def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:
+    def split_result(
+        self,
+        result: PyTree,
+        trees: Sequence[PyTree],
+    ) -> SplitResult:
         """Takes a result apart.
 
         Args:
@@ -140,13 +146,19 @@ class Call:
         carried = [self._split(tree) for tree in after]
         return SplitResult(carried, self._split(location.others))
 
-    def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
+    def run(
+        self,
+        carried: Sequence[Sequence[Leaf]],
+        rest: Sequence[Leaf],
+    ) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
         return self.split_result(call(), trees)
 
     def trace(
-        self, carried: Sequence[Sequence[Leaf]], failure: Exception
+        self,
+        carried: Sequence[Sequence[Leaf]],
+        failure: Exception,
     ) -> tuple[Jaxpr, SplitResult]:
         """Traces the call to a closed jaxpr, whose inputs and outputs are all arrays.
 

@@ -46,7 +46,11 @@ class Carry:
         """Returns a carry of nothing but objects that the step changes in place."""
         return dataclasses.replace(self, places=(), is_one=False, is_default=False)
 
-    def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
+    def take(
+        self,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> tuple[PyTree, ...]:
         """Returns the carries of a call, or their defaults."""
         values = []
         missing = []
@@ -73,7 +77,10 @@ class Carry:
         return tuple(values)
 
     def put(
-        self, args: Args, kwargs: Kwargs, values: Sequence[PyTree]
+        self,
+        args: Args,
+        kwargs: Kwargs,
+        values: Sequence[PyTree],
     ) -> tuple[Args, Kwargs]:
         """Returns the arguments of a call with other carries."""
         new_args = list(args)
@@ -82,7 +89,11 @@ class Carry:
             place.put(new_args, new_kwargs, value)
         return tuple(new_args), new_kwargs
 
-    def held(self, args: Args, kwargs: Kwargs) -> list[HeldTree]:
+    def held(
+        self,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> list[HeldTree]:
         """Returns the Flax NNX objects among the arguments, each once.
 
         A step changes them in place, so that they come back in any case.
@@ -102,7 +113,10 @@ class Carry:
         return list(trees.values())
 
     def find(
-        self, result: PyTree, values: Sequence[PyTree], in_place: bool = False
+        self,
+        result: PyTree,
+        values: Sequence[PyTree],
+        in_place: bool = False,
     ) -> ReturnedCarry:
         """Locates the carry in the result of a step by the rule of `jax.lax`.
 
@@ -139,9 +153,13 @@ class Carry:
         return self._find_of_another_tree(items, values, required)
 
     def _find_named(
-        self, keys: tuple[Key, ...], result: PyTree, values: Sequence[PyTree]
+        self,
+        keys: tuple[Key, ...],
+        result: PyTree,
+        values: Sequence[PyTree],
     ) -> ReturnedCarry:
         items = Items(result)
+        # Two carries cannot come back as one item.
         indices: list[int] = []
         for key in keys:
             index = items.index(key)
@@ -150,14 +168,21 @@ class Carry:
             indices.append(index)
         return ReturnedCarry(result, range(len(values)), items, indices)
 
-    def _required(self, values: Sequence[PyTree], in_place: bool) -> Sequence[int]:
+    def _required(
+        self,
+        values: Sequence[PyTree],
+        in_place: bool,
+    ) -> Sequence[int]:
         """Returns the numbers of the carries that a step has to return."""
         if self.is_default and in_place:
             return ()
         return [i for i, value in enumerate(values) if not objects_by_path(value)]
 
     def _find_of_another_tree(
-        self, items: Items, values: Sequence[PyTree], required: Sequence[int]
+        self,
+        items: Items,
+        values: Sequence[PyTree],
+        required: Sequence[int],
     ) -> ReturnedCarry:
         """Returns where carries are whose trees have changed, for a message about that."""
         # Of a carry that is a tuple, a changed result is a tuple as well: it is the carry,
@@ -171,7 +196,11 @@ class Carry:
             return ReturnedCarry(items.result, required, items, range(len(required)))
         raise self._no_such_items(items, values)
 
-    def self_remedy(self, args: Args, result: PyTree) -> str:
+    def self_remedy(
+        self,
+        args: Args,
+        result: PyTree,
+    ) -> str:
         """Returns what to write if the `self` of a method comes back; "" if it does not."""
         if not (self.is_default and args and self.names.at(0) == "self"):
             return ""
@@ -188,7 +217,11 @@ class Carry:
                 return f'{self.owner}(..., carry="self"{which})'
         return ""
 
-    def ambiguity(self, returned: ReturnedCarry, carry: PyTree) -> str:
+    def ambiguity(
+        self,
+        returned: ReturnedCarry,
+        carry: PyTree,
+    ) -> str:
         """Returns a question if a later item is like the carry; "" if none is."""
         items = returned.items
         if items is None or not returned.indices or not self.is_one or self.returned:
@@ -211,7 +244,11 @@ class Carry:
             f"returned={first} if not."
         )
 
-    def _no_such_items(self, items: Items, values: Sequence[PyTree]) -> TypeError:
+    def _no_such_items(
+        self,
+        items: Items,
+        values: Sequence[PyTree],
+    ) -> TypeError:
         carries = " and ".join(self.labels)
         message = f"{self.step} returned {items.summary()}"
         if self.returned is not None:

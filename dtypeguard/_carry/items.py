@@ -19,12 +19,18 @@ def structure(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(closed(tree))
 
 
-def has_structure_of(before: PyTree, after: PyTree) -> bool:
+def has_structure_of(
+    before: PyTree,
+    after: PyTree,
+) -> bool:
     """Returns whether two trees have one structure."""
     return structure(before) == structure(after)
 
 
-def is_alike(before: PyTree, after: PyTree) -> bool:
+def is_alike(
+    before: PyTree,
+    after: PyTree,
+) -> bool:
     """Returns whether a guard could cast one tree to the types of another."""
     if not has_structure_of(before, after):
         return False
@@ -35,7 +41,10 @@ def is_alike(before: PyTree, after: PyTree) -> bool:
     return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
 
 
-def _is_castable(old: Leaf, new: Leaf) -> bool:
+def _is_castable(
+    old: Leaf,
+    new: Leaf,
+) -> bool:
     target = dtype_of(old)
     source = dtype_of(new)
     if source is None or target is None:
@@ -76,7 +85,9 @@ class Items:
         return isinstance(self.result, (tuple, list))
 
     def begin_with(
-        self, trees: Sequence[PyTree], is_match: Callable[[PyTree, PyTree], bool]
+        self,
+        trees: Sequence[PyTree],
+        is_match: Callable[[PyTree, PyTree], bool],
     ) -> bool:
         """Returns whether the first items match these trees, in their order."""
         if trees and not self.are_ordered:
@@ -109,7 +120,7 @@ class Items:
 
     def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
         """Returns the result in its own type, with other items at some indices, if any."""
-        # Users compare with `is`, and a loop of eager steps need not build it anew.
+        # The guard tells by `is` that it had nothing to cast.
         if all(self.values[i] is value for i, value in new_items.items()):
             return self.result
         if type(self.result) in DICTS:
@@ -128,7 +139,10 @@ class Items:
         return f"a {type(self.result).__name__} with the items {keys}"
 
 
-def _key_of_entry(entry: object, position: int) -> Key:
+def _key_of_entry(
+    entry: object,
+    position: int,
+) -> Key:
     # Of a DictKey, a GetAttrKey or a SequenceKey. Others have no name that a user writes.
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):

@@ -17,7 +17,10 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.types import Convert, Key, Leaf, NNXObject, PyTree
 
 
-def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
+def constant_positions(
+    tree: PyTree,
+    leaves: Sequence[Leaf],
+) -> frozenset[int]:
     """Returns the positions of the leaves that are Python numbers in an Equinox module.
 
     Equinox treats them as constants: `filter_jit` holds them static. Anywhere else, in a
@@ -76,14 +79,21 @@ def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
 _IsObject = Callable[[Leaf], bool]
 
 
-def _has_objects(tree: PyTree, is_object: _IsObject) -> bool:
+def _has_objects(
+    tree: PyTree,
+    is_object: _IsObject,
+) -> bool:
     if not nnx_types():
         return False
     leaves = tree_util.tree_leaves(tree, is_leaf=is_object)
     return any(is_object(leaf) for leaf in leaves)
 
 
-def _map_objects(function: Convert, tree: PyTree, is_object: _IsObject) -> PyTree:
+def _map_objects(
+    function: Convert,
+    tree: PyTree,
+    is_object: _IsObject,
+) -> PyTree:
     """Returns a tree with its objects mapped; the tree itself if it has none."""
     if not _has_objects(tree, is_object):
         return tree
@@ -165,7 +175,10 @@ def contents(node: NNXObject) -> Contents:
     return Contents(node, {slot.name: slot.value for slot in _slots(node)})
 
 
-def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
+def put_contents(
+    node: NNXObject,
+    values: Mapping[str, PyTree],
+) -> None:
     """Puts values into the Variables of a Flax NNX object, by name."""
     for slot in _slots(node):
         # A Variable that the step has added stays as it is.
@@ -233,7 +246,11 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             yield _Slot(name, thing, put_value)
 
 
-def _put_item(owner: Any, key: Key, value: PyTree) -> None:
+def _put_item(
+    owner: Any,
+    key: Key,
+    value: PyTree,
+) -> None:
     owner[key] = value
 
 
@@ -243,7 +260,10 @@ def _raw_value(variable: NNXObject) -> PyTree:
     return variable.raw_value  # Flax before 0.12
 
 
-def _put_raw_value(variable: NNXObject, value: PyTree) -> None:
+def _put_raw_value(
+    variable: NNXObject,
+    value: PyTree,
+) -> None:
     if hasattr(variable, "set_raw_value"):
         variable.set_raw_value(value)
     else:  # Flax before 0.12
@@ -251,7 +271,8 @@ def _put_raw_value(variable: NNXObject, value: PyTree) -> None:
 
 
 def _name_in_object(
-    path: tuple[Key, ...], nodes: Mapping[tuple[Key, ...], NNXObject]
+    path: tuple[Key, ...],
+    nodes: Mapping[tuple[Key, ...], NNXObject],
 ) -> str:
     """Returns a path as the user writes it after the name of the object."""
     name = ""

@@ -97,7 +97,8 @@ class SplitTree:
 
 
 def constant_changes(
-    before: SplitTree, after: SplitTree
+    before: SplitTree,
+    after: SplitTree,
 ) -> Iterator[tuple[str, Leaf, Leaf]]:
     """Yields path, old and new value of each constant that comes back changed."""
     new_constants = after.constants()
@@ -107,7 +108,10 @@ def constant_changes(
             yield path, old, new
 
 
-def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
+def _is_equal_constant(
+    old: Leaf,
+    new: Leaf,
+) -> bool:
     """Returns whether `equinox.filter_jit` takes two constants for equal: 1 is 1.0."""
     try:
         return bool(old == new)
@@ -115,7 +119,10 @@ def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
         return True
 
 
-def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+def eval_shape(
+    function: Callable[[PyTree], PyTree],
+    tree: PyTree,
+) -> PyTree:
     """Returns the shapes and dtypes of what a function returns. Nothing is allocated.
 
     Unlike `eqx.filter_eval_shape`, it does not import Equinox, and traces no NumPy array.
@@ -209,7 +216,10 @@ class Snapshot:
         return self._replaced(leaves)
 
 
-def map_data(function: Convert, tree: PyTree) -> PyTree:
+def map_data(
+    function: Convert,
+    tree: PyTree,
+) -> PyTree:
     """Returns a tree in new containers, with a function applied to its data.
 
     The Python numbers of an Equinox module are constants, and stay as they are.
@@ -220,7 +230,11 @@ def map_data(function: Convert, tree: PyTree) -> PyTree:
 class HeldTree:
     """A Flax NNX object that a step may change in place, and its contents of before."""
 
-    def __init__(self, label: str, node: NNXObject):
+    def __init__(
+        self,
+        label: str,
+        node: NNXObject,
+    ):
         self.label = label
         self.node = node
         self.before = contents(node).values
@@ -245,9 +259,15 @@ class HeldTree:
         put_contents(self.node, typed.values)
 
 
-def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
+def _has_treedef_of(
+    old: PyTree,
+    new: PyTree,
+) -> bool:
     return tree_util.tree_structure(old) == tree_util.tree_structure(new)
 
 
-def _keep_if_typed_alike(old: Leaf, new: Leaf) -> Leaf:
+def _keep_if_typed_alike(
+    old: Leaf,
+    new: Leaf,
+) -> Leaf:
     return new if traced_type(old) == traced_type(new) else old

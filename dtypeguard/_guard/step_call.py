@@ -54,12 +54,18 @@ class SettledResult(NamedTuple):
 class GuardedCall:
     """One call of a guarded step, with its carry as it came in."""
 
-    def __init__(self, guard: StepGuard, args: Args, kwargs: Kwargs):
+    def __init__(
+        self,
+        guard: StepGuard,
+        args: Args,
+        kwargs: Kwargs,
+    ):
         self._guard = guard
         self._carry = guard.carry
         self._args = args
         self._kwargs = kwargs
         values = guard.carry.take(args, kwargs)
+        # Before the step runs, which may change its containers and objects in place.
         self._carried = [Snapshot(closed(value)) for value in values]
         self._held_trees = guard.carry.held(args, kwargs)
 
@@ -83,6 +89,7 @@ class GuardedCall:
                 self._guard.warn_once,
             )
         except BaseException:
+            # The caller may catch it, and go on with the objects.
             for held_tree in self._held_trees:
                 held_tree.restore_types()
             raise
@@ -130,11 +137,13 @@ class GuardedCall:
                 return None
 
         def run():
+            # A weak 64-bit leaf is a Python number that the caller's jit has traced.
             with set_x64(False):
                 for held_tree in self._held_trees:
                     narrowed = tree_util.tree_map(_narrow_if_weak, held_tree.before)
                     put_contents(held_tree.node, narrowed)
                 carried = [snapshot.map(_narrow_if_weak) for snapshot in self._carried]
+                # No stable carry: calls like it need two attempts again.
                 return SettledResult(self._attempt(carried).value)
 
         description = f"{self._carry.step} failed with x64 on and was run with it off"
@@ -156,10 +165,15 @@ class GuardedCall:
                 raise DtypeDriftError(message, error.rows) from None
             raise TypeError(message) from None
 
-    def _other_carry(self, result: PyTree, error: TypeError) -> str:
+    def _other_carry(
+        self,
+        result: PyTree,
+        error: TypeError,
+    ) -> str:
         """Returns how to name another carry, if the first argument may not be meant."""
         if not self._carry.is_default:
             return ""
+        # Many steps take an index or a random key first, and the carry has another shape.
         remedy = self._carry.self_remedy(self._args, result)
         is_drift = isinstance(error, DtypeDriftError)
         if not remedy and is_drift and self._is_reshaped(result):
@@ -183,6 +197,7 @@ class GuardedCall:
         policy = self._guard.policy
         warn_once = self._guard.warn_once
         location = self._locate(result)
+        # All of them before any report, which names every leaf.
         in_place = []
         for held_tree in self._held_trees:
             output = self._output(held_tree.label)
@@ -205,12 +220,17 @@ class GuardedCall:
         carries = _copies(self._carried)
         return SettledResult(value, stable_carry(self._carry.places, carries, location))
 
-    def _settle_returned_objects(self, tree: PyTree, label: str) -> list[Settled]:
+    def _settle_returned_objects(
+        self,
+        tree: PyTree,
+        label: str,
+    ) -> list[Settled]:
         """Settles new objects that the step returns for its objects."""
         held_by_label = {held_tree.label: held_tree for held_tree in self._held_trees}
         settled = []
         for path, node in objects_by_path(tree).items():
             held_tree = held_by_label.get(label + path)
+            # A step may return a new object, such as a clone.
             if held_tree is not None and held_tree.node is not node:
                 output = self._output(held_tree.label)
                 settled.append(settle_held(output, held_tree, node, self._guard.policy))
@@ -244,6 +264,7 @@ def _calling_loop() -> str:
 
     Empty if no loop did.
     """
+    # JAX passes on no mark of the loop that traces a body, so that frames have to tell.
     loop = ""
     num_users_frames = 0
     frame = sys._getframe()
@@ -269,7 +290,10 @@ def _shapes(leaves: Sequence[Leaf]) -> list[tuple[int, ...]]:
     return [np.shape(leaf) for leaf in leaves]
 
 
-def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
+def _typed_like(
+    leaf: Leaf,
+    returned: Leaf,
+) -> Leaf:
     """Returns a weak leaf as a strong one if it comes back strong in the same dtype."""
     if is_weak(returned) or dtype_of(leaf) != dtype_of(returned):
         return leaf

@@ -22,7 +22,8 @@ def check_number(
 
     A JAX array may be any number: it may be traced, and a check would wait for a device.
     """
-    if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
+    is_number = kind(dtype_of(value)) in ("int", "float")
+    if not is_number or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
     if not isinstance(value, (int, float, np.generic, np.ndarray)):
         return
@@ -72,6 +73,7 @@ def check_names(owner: str, name: str, value: object) -> None:
 
 def shown(value: object) -> str:
     """Returns the repr of a value on one line, cut at 80 characters."""
+    # The repr of an array has lines of its own.
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -95,6 +97,7 @@ def parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
+        # A class without a constructor of its own, or a function in C.
         return {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     items = signature.parameters.items()

@@ -29,42 +29,46 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
     return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
 
 
+# By the kinds of both dtypes. What a float rounds is told once, for all casts of a message.
+_LOSSES = {
+    ("complex", "int"): "the imaginary part and the fraction are lost",
+    ("complex", "float"): "the imaginary part is lost",
+    ("complex", "bool"): "the imaginary part is lost",
+    ("float", "int"): "the fraction is lost",
+    ("float", "bool"): "all but 0 becomes True",
+    ("int", "bool"): "all but 0 becomes True",
+}
+
+
 def lost(source: DType, target: DType) -> str:
     """Returns the loss of a cast, in brackets; empty if it only rounds a float."""
-    loss = _loss_of_cast(kind(source), kind(target), source, target)
+    if kind(source) == "int":
+        loss = _loss_of_int(source, target)
+    else:
+        loss = _LOSSES.get((kind(source) or "", kind(target) or ""))
     return f" ({loss})" if loss else ""
 
 
-def _loss_of_cast(
-    source_kind: str | None, target_kind: str | None, source: DType, target: DType
-) -> str:
-    if source_kind == "complex" and target_kind == "int":
-        return "the imaginary part and the fraction are lost"
-    if source_kind == "complex" and target_kind != "complex":
-        return "the imaginary part is lost"
-    if target_kind == "bool":
-        return "" if source_kind == "bool" else "all but 0 becomes True"
-    if source_kind == "float" and target_kind == "int":
-        return "the fraction is lost"
-    if source_kind == "int" and target_kind == "int":
+def _loss_of_int(source: DType, target: DType) -> str | None:
+    if kind(target) == "int":
         has_range = jnp.can_cast(source, target)
-        return "" if has_range else "numbers out of range wrap"
-    if source_kind == "int" and target_kind in ("float", "complex"):
+        return None if has_range else "numbers out of range wrap"
+    if kind(target) in ("float", "complex"):
+        # The leading bit of a mantissa is not stored.
         exact_bits = jnp.finfo(target).nmant + 1
-        is_exact = jnp.iinfo(source).bits - 1 <= exact_bits
-        return "" if is_exact else f"integers beyond 2**{exact_bits} are rounded"
-    return ""
+        sign_bits = 1
+        if jnp.iinfo(source).bits - sign_bits > exact_bits:
+            return f"integers beyond 2**{exact_bits} are rounded"
+        return None
+    return _LOSSES.get(("int", kind(target) or ""))
 
 
 def rounding_sentence(dtypes: Iterable[DType]) -> str:
     """Returns a line about casts to dtypes, of which some may round; empty if none does."""
-    names: list[str] = []
-    for dtype in dtypes:
-        if kind(dtype) == "float" and bits(dtype) <= 16 and str(dtype) not in names:
-            names.append(str(dtype))
-    if not names:
+    # A dict: each name once, in the order in which they come.
+    narrow_names = {str(dtype): None for dtype in dtypes if 0 < bits(dtype) <= 16}
+    if not narrow_names:
         return ""
-    return (
-        f"A cast to {joined(names)} rounds: dtypeguard.audit_precision measures what that "
-        "loses."
-    )
+    names = joined(list(narrow_names))
+    measures = "dtypeguard.audit_precision measures what that loses."
+    return f"A cast to {names} rounds: {measures}"

@@ -20,6 +20,7 @@ from .types import Leaf
 class Cast(str):
     """The name of a cast that dtypeguard makes; a user's scope of that name is a `str`."""
 
+    # `jax.named_scope` takes a string. JAX keeps the object, and its attributes with it.
     owner: str
     path: KeyPath
 
@@ -32,6 +33,7 @@ class Cast(str):
     @property
     def part(self) -> str:
         """The part of the tree: all leaves of a first moment are one."""
+        # The states of a chain stand in tuples: their first field or key says what it is.
         for depth, key in enumerate(self.path[1:], 1):
             if not isinstance(key, tree_util.SequenceKey):
                 return path_text(self.path[: depth + 1])

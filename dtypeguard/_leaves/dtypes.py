@@ -140,11 +140,14 @@ def is_available(dtype: DType) -> bool:
 
 def is_wide_scalar(leaf: Leaf) -> bool:
     """Returns whether a leaf is a weak 64-bit scalar, as of a number, that 32 bits hold."""
-    if not getattr(leaf, "weak_type", False) or not is_wide(leaf) or np.ndim(leaf) > 0:
+    is_weak_array = getattr(leaf, "weak_type", False)
+    if not is_weak_array or not is_wide(leaf):
         return False
-    if kind(leaf.dtype) != "int" or isinstance(leaf, Tracer):
-        return True
-    return -(2**31) <= int(leaf) < 2**31
+    if np.ndim(leaf) > 0:
+        return False
+    # The value of a tracer is not known. A number that JAX makes an int64 may be larger.
+    is_known_int = kind(leaf.dtype) == "int" and not isinstance(leaf, Tracer)
+    return not is_known_int or -(2**31) <= int(leaf) < 2**31
 
 
 def canonical(leaf: Leaf) -> jax.Array:
@@ -180,7 +183,9 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     """Returns a leaf as a strongly typed JAX array of a dtype; itself if it is one."""
-    if getattr(leaf, "dtype", None) == dtype and getattr(leaf, "weak_type", True) is False:
+    has_dtype = getattr(leaf, "dtype", None) == dtype
+    is_strong_array = getattr(leaf, "weak_type", True) is False
+    if has_dtype and is_strong_array:
         return leaf
     leaf = native(leaf)
     if is_python_number(leaf):
@@ -197,9 +202,8 @@ def cast_float(leaf: Leaf, dtype: DType) -> Leaf:
 
 def widen_float(leaf: Leaf, dtype: DType) -> Leaf:
     """Returns a narrower floating leaf in a wider dtype; any other leaf as it is."""
-    leaf_dtype = dtype_of(leaf)
-    is_narrower = kind(leaf_dtype) == "float" and leaf_dtype.itemsize < dtype.itemsize
-    return cast(leaf, dtype) if is_narrower else leaf
+    is_narrower = 0 < bits(dtype_of(leaf)) < bits(dtype)
+    return cast_float(leaf, dtype) if is_narrower else leaf
 
 
 def wraps(leaf: Leaf, dtype: DType) -> bool:
@@ -210,7 +214,10 @@ def wraps(leaf: Leaf, dtype: DType) -> bool:
         return False
     info = jnp.iinfo(dtype)
     numbers = np.asarray(leaf)
-    return bool(np.any((numbers < int(info.min)) | (numbers > int(info.max))))
+    # As Python's: NumPy wraps a limit that does not fit into the dtype of the numbers.
+    is_below = numbers < int(info.min)
+    is_above = numbers > int(info.max)
+    return bool(np.any(is_below | is_above))
 
 
 def promoted(*dtypes: DType) -> DType:

@@ -25,6 +25,7 @@ def key_paths(
     tree: PyTree, name: str = "", is_leaf: Callable[[PyTree], bool] | None = None
 ) -> list[KeyPath]:
     """Returns the path of every leaf, after the name of the tree if there is one."""
+    # A path of no name is that of the tree itself: trees are compared without their names.
     root = (TreeName(name),) if name else ()
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf)
     return [(*root, *path) for path, _ in pairs]
@@ -52,6 +53,7 @@ def tree_name(path: KeyPath) -> str:
 
 def key_value(key: Any) -> Any:
     """Returns the name, the key or the index that a key of JAX holds."""
+    # The classes of JAX's keys differ between releases; their attributes do not.
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
             return getattr(key, attribute)
@@ -82,6 +84,7 @@ def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
     if len(holders) > most:
         holders = [path_text(paths[0][:depth])]
     names = joined(holders)
+    # Leaves of several arguments have no node above them in common.
     return f"{len(paths)} leaves" + (f" of {names}" if names else "")
 
 

@@ -73,6 +73,7 @@ def tree_changes(
             changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
     if changes:
         return changes
+    # The trees differ in a container or in what a node holds beside its leaves.
     old_structure = str(tree_util.tree_structure(before))
     new_structure = str(tree_util.tree_structure(after))
     return [LeafChange((TreeName(name),), old_structure, new_structure, remedy)]

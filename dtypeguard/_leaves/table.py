@@ -113,6 +113,7 @@ def group_by_cause(
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
     """Returns the items with equal keys together, in the order of the first of each."""
+    # Not `itertools.groupby`, for which equal keys have to stand beside each other.
     groups: dict[Hashable, list[_T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -154,6 +155,7 @@ def percent(share: float) -> str:
         return "inf"
     digits = ".0f" if share >= 0.1 else ".2g"
     text = f"{100 * share:{digits}}"
+    # Rounding errors may put a share of nothing just below 0.
     return "0%" if text == "-0" else f"{text}%"
 
 

@@ -21,7 +21,11 @@ from .arithmetic import Scalar
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def checked_update(name: str, state_type: type[State], step: Function) -> Function:
+def checked_update(
+    name: str,
+    state_type: type[State],
+    step: Function,
+) -> Function:
     """Returns an update that checks its arguments and hides the x64 flag from `step`.
 
     The step gets its params as strongly typed arrays.
@@ -58,7 +62,10 @@ def _is_real(leaf: Leaf) -> bool:
 
 
 def rate_at(
-    name: str, learning_rate: Scalar | optax.Schedule, count: jax.Array, dtype: DType
+    name: str,
+    learning_rate: Scalar | optax.Schedule,
+    count: jax.Array,
+    dtype: DType,
 ) -> jax.Array:
     """Returns the learning rate of update number `count`, as a scalar of `dtype`."""
     if not callable(learning_rate):
@@ -75,7 +82,9 @@ def is_finite(number: float) -> bool:
 
 
 def check_rate(
-    owner: str, value: Leaf, is_allowed: Callable[[float], bool] = is_finite
+    owner: str,
+    value: Leaf,
+    is_allowed: Callable[[float], bool] = is_finite,
 ) -> None:
     """Checks that a learning rate is a scalar number or a schedule."""
     if not callable(value):
@@ -83,7 +92,12 @@ def check_rate(
         check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
-def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
+def check_state(
+    owner: str,
+    state: State,
+    state_type: Any,
+    init: str,
+) -> None:
     """Checks that a state has the fields of its type: arguments may be out of order."""
     if not all(hasattr(state, name) for name in state_type._fields):
         raise TypeError(
@@ -93,7 +107,11 @@ def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
         )
 
 
-def check_grads(owner: str, updates: Updates, params: Params) -> None:
+def check_grads(
+    owner: str,
+    updates: Updates,
+    params: Params,
+) -> None:
     """Checks that gradients that are not None have the tree and shapes of the params."""
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)

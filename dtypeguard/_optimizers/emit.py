@@ -31,6 +31,7 @@ def emit_if(
     split_state = SplitTree(state)
     if isinstance(emits, Tracer):
         return _traced_emit_if(emits, step, sums, split_state)
+    # Without `jit`, a conditional would be traced and compiled anew in every mini-step.
     if emits:
         new_updates, new_state = step(sums, state)
         new_arrays = SplitTree(new_state).arrays
@@ -48,6 +49,7 @@ def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
         if not isinstance(shape, jax.ShapeDtypeStruct):
             return shape
         like = sums_by_path.get(path, shape)
+        # An update may have a sum at its path, but another shape.
         if like.shape != shape.shape:
             like = shape
         return _negative(jnp.zeros_like(like, dtype=shape.dtype))
@@ -78,9 +80,10 @@ def _traced_emit_if(
 
     # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
     jaxpr, split_updates = make_jaxpr_with_aux(run, sum_arrays, split_state.arrays)
-    places = _places(jaxpr, split_updates.key_paths, key_paths(sums))
+    places = _sums_to_write_over(jaxpr, split_updates.key_paths, key_paths(sums))
 
     def turn(consts, carry):
+        # Second come the updates that fit no sum: zeros, which this turn replaces.
         sum_arrays, _, state_arrays = carry
         outputs = eval_jaxpr(jaxpr.jaxpr, consts, *sum_arrays, *state_arrays)
         written = list(sum_arrays)
@@ -99,6 +102,7 @@ def _traced_emit_if(
     carry = sum_arrays, beside, split_state.arrays
     written, beside, state_arrays = run_if(emits, turn, jaxpr.consts, carry)
 
+    # If the branch ran, the arrays are updates, and the sums are zeros again.
     new_sums = []
     emitted = []
     for array in written:
@@ -118,7 +122,7 @@ def _traced_emit_if(
     )
 
 
-def _places(
+def _sums_to_write_over(
     jaxpr: Jaxpr,
     update_paths: Sequence[KeyPath],
     sum_paths: Sequence[KeyPath],
@@ -138,6 +142,7 @@ def _fits_buffer(update: Aval, buffer: Aval) -> bool:
     """Returns whether a buffer holds an update exactly, in its shape and layout."""
     if kind(update.dtype) != kind(buffer.dtype):
         return False
+    # A bfloat16 accumulator would round float32 updates.
     if promoted(update.dtype, buffer.dtype) != buffer.dtype:
         return False
     return update.update(dtype=buffer.dtype, weak_type=False) == buffer

@@ -95,6 +95,7 @@ def multi_steps(
         -0.0 0
         -2.0 1
     """
+    # Both branches have to return the state in the same types.
     inner = guard(inner)
     _check_multi_steps_options(
         inner, every_k_schedule, should_skip_update_fn, accumulator_dtype
@@ -134,6 +135,7 @@ def multi_steps(
                 judged = tree_util.tree_map(jnp.zeros_like, state.acc_grads)
             returned = should_skip_update_fn(judged, gradient_step, params)
             skips, skip_state = _skips(returned)
+            # The mini-step after this one has its number.
             emits = ~skips & emits
 
             def unless_skipped(old, new):
@@ -191,7 +193,11 @@ def _check_multi_steps_options(
         raise _wrong_type("accumulator_dtype", accumulator, remedy)
 
 
-def _wrong_type(name: str, value: object, remedy: str) -> TypeError:
+def _wrong_type(
+    name: str,
+    value: object,
+    remedy: str,
+) -> TypeError:
     return TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
 
 
@@ -225,7 +231,11 @@ def _skips(returned: Any) -> tuple[jax.Array, PyTree]:
     )
 
 
-def _first_sums(params: Params, accumulator_dtype: DType, x64: bool) -> PyTree:
+def _first_sums(
+    params: Params,
+    accumulator_dtype: DType,
+    x64: bool,
+) -> PyTree:
     """Returns zeros for each param, of 64 bits also with x64 off if `x64`."""
 
     def zeros(param):
@@ -242,6 +252,7 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     """Returns the accumulator's dtype, complex or of 64 bits if the param is."""
     dtype = dtype_of(param)
     if accumulator_dtype is None:
+        # A function or a key has a sum as well: trees without gaps are simpler to map.
         return np.dtype("float32") if dtype is None else dtype
     must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and is_wide(param))
     if not must_hold:
@@ -249,7 +260,11 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     return promoted(jnp.dtype(accumulator_dtype), dtype)
 
 
-def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
+def _warn_of_rounding(
+    warn: WarnOnce,
+    sums: PyTree,
+    updates: Updates,
+) -> None:
     """Warns of the first 64-bit gradient that an accumulator of fewer bits rounds."""
     sum_leaves, treedef = tree_util.tree_flatten(sums)
     for i, grad in enumerate(treedef.flatten_up_to(updates)):
@@ -264,7 +279,10 @@ def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
 
 
 def _add_to(
-    sums: PyTree, updates: Updates, count: jax.Array, use_grad_mean: bool
+    sums: PyTree,
+    updates: Updates,
+    count: jax.Array,
+    use_grad_mean: bool,
 ) -> PyTree:
     """Adds a gradient to each sum or mean of `count`; None and float0 count as 0."""
 
@@ -286,7 +304,10 @@ def _add_to(
 
 
 def _as_gradients(
-    sums: PyTree, updates: Updates, params: Params, compute_dtype: DType
+    sums: PyTree,
+    updates: Updates,
+    params: Params,
+    compute_dtype: DType,
 ) -> Updates:
     """Returns the sums as gradients for the inner update, in the dtypes of the gradients.
 
@@ -303,6 +324,7 @@ def _as_gradients(
     new_grads = []
     for acc, grad, param in zip(sum_leaves, grads, params_or_none):
         if grad is None:
+            # It may have come on other mini-steps, if its param can have a gradient.
             dtype = dtype_of(param)
             is_gradient = kind(dtype) in ("float", "complex")
         else:

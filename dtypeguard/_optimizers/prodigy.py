@@ -6,6 +6,7 @@ code makes. The weight of a gradient in `r` and `s` is `lr * d**2 / d0` in place
 the new `d`.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -195,7 +196,6 @@ def prodigy(
         _check_mask(mask)
     stride = _checked_slice(slice_p)
     seeds = () if seed is None else (_checked_seed(seed),)
-    # An average that is never read is no part of the state.
     keeps_m = not _is_plain_zero(beta1)
 
     def init(params):
@@ -249,11 +249,11 @@ def prodigy(
         r += d_squared * lr * inner_product
         estimate = cast(estim_lr_coef, dtype) * r / jnp.where(norm == 0, 1, norm)
         largest_d = jnp.maximum(cast(state.estim_lr_max, dtype), estimate)
+        # As long as d is d0, growth_rate does not hold it back.
         base = jnp.where(d == d0, jnp.maximum(d, estimate), d)
         new_d = jnp.where(is_moving, _bounded_d(largest_d, base, growth_rate), d)
 
-        def choose(new, old):
-            return jnp.where(is_active, new, old)
+        choose = functools.partial(jnp.where, is_active)
 
         def if_moving(new, old):
             return cast(jnp.where(is_moving, new, cast(old, new.dtype)), old.dtype)
@@ -305,6 +305,7 @@ def _first_state(
         exp_avg=tree_util.tree_map(jnp.zeros_like, params) if keeps_m else (),
         exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
         grad_sum=tree_util.tree_map(jnp.zeros_like, sliced_params),
+        # Copies: the params and the state may be donated together.
         params0=tree_util.tree_map(lambda p: jnp.array(p, copy=True), sliced_params),
         estim_lr=jnp.array(cast(d0, dtype)),
         numerator_weighted=jnp.zeros((), dtype),
@@ -315,7 +316,9 @@ def _first_state(
 
 
 def _stored_moments(
-    state: ProdigyState, treedef: PyTreeDef, keeps_m: bool
+    state: ProdigyState,
+    treedef: PyTreeDef,
+    keeps_m: bool,
 ) -> list[Moments]:
     """Returns the moments of each param as the state holds them."""
     v = treedef.flatten_up_to(state.exp_avg_sq)
@@ -324,7 +327,11 @@ def _stored_moments(
     return [Moments(*moments) for moments in zip(m, v, s)]
 
 
-def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
+def _bias_correction(
+    beta1: Scalar,
+    beta2: Scalar,
+    k: jax.Array,
+) -> jax.Array:
     """Returns the factor for averages that start at zero, after `k` steps.
 
     It is that of Adam as at the end of section 2 of Kingma and Ba, 2015:
@@ -333,7 +340,11 @@ def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
     return jnp.sqrt(one_minus_power(beta2, k)) / one_minus_power(beta1, k)
 
 
-def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.Array:
+def _bounded_d(
+    largest: jax.Array,
+    base: jax.Array,
+    growth_rate: Scalar,
+) -> jax.Array:
     """Returns `min(largest, base * growth_rate)`."""
     if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
         return largest  # without an infinity that jax_debug_infs would find
@@ -353,7 +364,9 @@ def _every(stride: int, leaf: Leaf) -> Leaf:
 
 
 def _decayed_params(
-    mask: PyTree | Callable[[Params], PyTree], weight_decay: Scalar, params: Params
+    mask: PyTree | Callable[[Params], PyTree],
+    weight_decay: Scalar,
+    params: Params,
 ) -> list[bool]:
     """Returns for each leaf of the params whether it decays."""
     if callable(mask):
@@ -361,6 +374,7 @@ def _decayed_params(
         _check_mask(mask)
     if mask is None:
         mask = True
+    # The mask may be a prefix of the tree: one flag for a subtree.
     flags, treedef = tree_util.tree_flatten(mask)
     decays = []
     for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
@@ -374,7 +388,10 @@ def _is_plain_zero(value: Scalar) -> bool:
     return isinstance(value, (int, float)) and value == 0
 
 
-def _checked_betas(betas: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+def _checked_betas(
+    betas: tuple[Scalar, Scalar],
+    beta3: Scalar | None,
+) -> tuple[Scalar, Scalar, Scalar]:
     try:
         beta1, beta2 = betas
     except (TypeError, ValueError):
@@ -383,7 +400,10 @@ def _checked_betas(betas: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         ) from None
     _check_decay_rate("beta1", beta1)
     _check_decay_rate("beta2", beta2)
-    return beta1, beta2
+    if beta3 is None:
+        beta3 = beta2**0.5  # as in the paper
+    _check_decay_rate("beta3", beta3)
+    return beta1, beta2, beta3
 
 
 def _check_decay_rate(name: str, rate: Scalar) -> None:
@@ -391,7 +411,11 @@ def _check_decay_rate(name: str, rate: Scalar) -> None:
 
 
 def _check_sizes(
-    eps: Scalar, d0: Scalar, d_coef: Scalar, weight_decay: Scalar, growth_rate: Scalar
+    eps: Scalar,
+    d0: Scalar,
+    d_coef: Scalar,
+    weight_decay: Scalar,
+    growth_rate: Scalar,
 ) -> None:
     remedy = "write a number from 0 up"
     check_number("prodigy", "eps", eps, _is_non_negative, remedy)

@@ -33,7 +33,7 @@ _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers")
 _SCENE_FOLDER = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
 _SITES = *site.getsitepackages(), site.getusersitepackages()
 _INSTALLED = tuple(_folder(path) for path in _SITES)
-_PYTHONS = _folder(os.path.dirname(os.__file__)), "<frozen "
+_STANDARD_LIBRARY = _folder(os.path.dirname(os.__file__)), "<frozen "
 _ARRAY_PACKAGES = _folders_of_packages(("jax", "jaxlib", "numpy"))
 
 
@@ -103,7 +103,7 @@ def is_users(file: str) -> bool:
     if file.startswith(_ARRAY_PACKAGES):
         return False
     # Packages may be installed in a folder within Python's own.
-    return file.startswith(_INSTALLED) or not file.startswith(_PYTHONS)
+    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
 
 
 @functools.cache

@@ -32,6 +32,7 @@ def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
 
 def static(kind: type, name: str) -> Any:
     """Returns the entry of a class under a name, as it is written there, or None."""
+    # `getattr` would run properties and `__getattr__`.
     for base in _mro(kind):
         namespace = _namespace(base)
         if name in namespace:
@@ -70,6 +71,7 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
 
     Those of a NamedTuple come by their names.
     """
+    # By the base's own methods: a subclass may have others.
     if is_a(value, dict):
         yield from dict.items(value)
     elif is_a(value, list):
@@ -113,6 +115,7 @@ def variables_of(frame: FrameType) -> Any:
     variables: Any = frame.f_locals
     if type(variables) is dict:
         return variables
+    # A class body may have a namespace of a metaclass.
     if type(variables) is not _LOCALS:
         return {}
     unsafe = _swapped_variables(frame.f_code)

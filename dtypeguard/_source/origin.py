@@ -65,6 +65,7 @@ class Origin:
     @property
     def is_of_apply_updates(self) -> bool:
         """Whether Optax or Equinox adds updates to params there."""
+        # By their code: a user's function of that name is another one.
         codes = list(ADDING.codes())
         return any(frame.is_in(code) for frame in self._through for code in codes)
 
@@ -128,6 +129,7 @@ def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
 
 def origin_of_error(error: BaseException) -> Origin | None:
     """Returns the innermost line outside JAX and dtypeguard that an error came through."""
+    # A traceback has the line that raised, where the frame may have gone on.
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
@@ -145,6 +147,7 @@ def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
     innermost = frames[0]
     called_from = None
     if is_installed(innermost.file):
+        # Users cannot edit a package, but its call.
         for frame in frames[1:]:
             if not is_installed(frame.file):
                 called_from = _origin_inside_of([frame])
@@ -153,7 +156,11 @@ def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
     return Origin(*innermost, code, called_from, tuple(frames))
 
 
-def origin_at(file: str, line: int, function: str) -> Origin:
+def origin_at(
+    file: str,
+    line: int,
+    function: str,
+) -> Origin:
     """Returns a line of which nothing but its function is known."""
     return Origin(file, line, function, line_at(file, line))
 
@@ -200,7 +207,7 @@ def frame_of(frame: FrameType, line: int | None = None) -> Frame:
     """Returns a running function at its current line, or another."""
     code = frame.f_code
     if line is None:
-        line = frame.f_lineno
+        line = frame.f_lineno  # None for an instruction without a line
     return Frame(code.co_filename, line or 0, code.co_qualname)
 
 

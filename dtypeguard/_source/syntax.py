@@ -102,6 +102,7 @@ def statement(file: str, line: int) -> ast.stmt | None:
             innermost = node
     if innermost is None:
         return None
+    # The tree is shared by all who read the file.
     innermost = copy.copy(innermost)
     for field in _BODIES:
         if hasattr(innermost, field):
@@ -135,7 +136,11 @@ def _return_lines(node: ast.AST) -> Iterator[int]:
             yield from _return_lines(child)
 
 
-def renamed_before(file: str, name: str, line: int) -> int | None:
+def renamed_before(
+    file: str,
+    name: str,
+    line: int,
+) -> int | None:
     """Returns the last line before another in its function that may lack a cast.
 
     That is `h = x`, or a line that casts, in a branch that did not run.
@@ -177,7 +182,7 @@ def _bindings(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]
         elif isinstance(node, ast.Name) and node.id == name:
             if isinstance(node.ctx, ast.Store):
                 yield node.lineno, values.get(node)
-        elif isinstance(node, ast.arg) and node.arg == name:
+        elif isinstance(node, ast.arg) and node.arg == name:  # its value is a caller's
             yield node.lineno, None
 
 

@@ -57,6 +57,7 @@ def real_params(name: str, params: Params) -> Params:
 
 
 def _is_real(leaf: Leaf) -> bool:
+    # float8_e8m0fnu has neither a zero nor a sign.
     dtype = dtype_of(leaf)
     return kind(dtype) == "float" and has_zero(dtype)
 

@@ -187,9 +187,7 @@ def prodigy(
         Learner", 2023, https://arxiv.org/abs/2306.06101: Algorithm 4, "Prodigy (Adam
         version)".
     """
-    beta1, beta2 = _checked_betas(betas)
-    numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
-    _check_decay_rate("beta3", numerator_decay)
+    beta1, beta2, numerator_decay = _checked_betas(betas, beta3)
     _check_sizes(eps, estim_lr0, estim_lr_coef, weight_decay, growth_rate)
     check_rate("prodigy", learning_rate, _is_non_negative)
     if not callable(mask):
@@ -400,10 +398,10 @@ def _checked_betas(
         ) from None
     _check_decay_rate("beta1", beta1)
     _check_decay_rate("beta2", beta2)
-    if beta3 is None:
-        beta3 = beta2**0.5  # as in the paper
-    _check_decay_rate("beta3", beta3)
-    return beta1, beta2, beta3
+    # The paper has the root and no `beta3`.
+    numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
+    _check_decay_rate("beta3", numerator_decay)
+    return beta1, beta2, numerator_decay
 
 
 def _check_decay_rate(name: str, rate: Scalar) -> None:

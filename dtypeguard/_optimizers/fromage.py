@@ -124,7 +124,7 @@ def fromage(
                 return None
             dtype = at_least_float32(param)
             wide_param = cast(param, dtype)
-            change = _change(
+            change = _fromage_step(
                 wide_param,
                 cast(grad, dtype),
                 cast(rate, dtype),
@@ -148,7 +148,7 @@ def _is_bound(number: float) -> bool:
     return number >= 0 and is_finite(number)
 
 
-def _change(
+def _fromage_step(
     param: jax.Array,
     grad: jax.Array,
     rate: jax.Array,

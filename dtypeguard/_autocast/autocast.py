@@ -16,7 +16,7 @@ from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, p
 from .._program.aligned import SecondTraces
 from .calls import WholeCall
 from .decide import may_ask
-from .emit import Emitter, cast
+from .emit import Emitter, to_dtype
 from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
@@ -160,7 +160,7 @@ def _settled(array: Leaf, aval: Aval) -> Leaf:
     """A result in the type in which the function itself returns it."""
     if not hasattr(aval, "weak_type"):  # a reference
         return array
-    array = cast(array, aval.dtype)
+    array = to_dtype(array, aval.dtype)
     array = array if isinstance(array, jax.Array) else jnp.asarray(array, aval.dtype)
     if aval.weak_type == jax.typeof(array).weak_type:
         return array

@@ -137,7 +137,7 @@ class Emission(Interpreter):
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """As it stands."""
         pairs = zip(values, node.eqn.invars)
-        own = [cast(x, v.aval.dtype) if is_inexact(v.aval) else x for x, v in pairs]
+        own = [to_dtype(x, v.aval.dtype) if is_inexact(v.aval) else x for x, v in pairs]
         return bind(node.eqn, own, node.eqn.params)
 
     def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
@@ -153,7 +153,7 @@ class Emission(Interpreter):
             return evaluate_in(node.eqn, values, dtype, result)
         except REFUSALS:  # it takes no operands of this dtype
             made = self.written(node, values)
-            return [cast(x, result) if is_float(x) else x for x in made]
+            return [to_dtype(x, result) if is_float(x) else x for x in made]
 
     # What holds other equations
 
@@ -259,7 +259,7 @@ class Emission(Interpreter):
         if not is_float(var.aval):
             return value
         computes = self.plan.computes(entry)
-        return cast(value, var.aval.dtype if computes is None else computes.result)
+        return to_dtype(value, var.aval.dtype if computes is None else computes.result)
 
     def _entered(
         self, node: Node, values: Sequence[Leaf], first: int, count: int
@@ -294,14 +294,14 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
     def function(*arrays):
         made, _ = emitter.emit(jaxpr, arrays, traces=traces)
         pairs = zip(made, jaxpr.out_avals)
-        return [cast(x, v.dtype) if is_float(v) else x for x, v in pairs]
+        return [to_dtype(x, v.dtype) if is_float(v) else x for x, v in pairs]
 
     made = jax.make_jaxpr(function)(*jaxpr.in_avals)
     emitter.matcher.check()
     return made
 
 
-def cast(array: Leaf, dtype: DType) -> Leaf:
+def to_dtype(array: Leaf, dtype: DType) -> Leaf:
     """An array, or a number of a jaxpr, in another dtype."""
     if own_dtype(array) == dtype:
         return array
@@ -319,7 +319,7 @@ def _widened(array: Leaf, aval: Aval) -> Leaf:
     dtype = own_dtype(array)
     if not is_float(aval) or not is_narrower(dtype, aval.dtype):
         return array
-    return lax.reduce_precision(cast(array, aval.dtype), **bits_of(dtype) or {})
+    return lax.reduce_precision(to_dtype(array, aval.dtype), **bits_of(dtype) or {})
 
 
 def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:

@@ -49,7 +49,7 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
         if options.json == "-" or form == "json":
             print_text(result.json.rstrip(), stdout)
             return status
-    _print_text(result, stdout)
+    _print_as_text(result, stdout)
     if form == "github":
         level = "warning" if result.is_ok else "error"
         for line in annotations(result.text, level, origins_in(result.record)):
@@ -57,7 +57,7 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
     return status
 
 
-def _print_text(result: CommandResult, stdout: TextIO) -> None:
+def _print_as_text(result: CommandResult, stdout: TextIO) -> None:
     write = printer(stdout)
     headline, *lines = result.text.rstrip().splitlines()
     write(headline, f"bold {result.style}".rstrip() if result.is_ok else "bold red")

@@ -123,7 +123,7 @@ def _candidates_for_loop(
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
         has_lines = all(users_line(leaf.why.begun) for leaf in leaves)
         return [[_begin(leaf, loop) for leaf in leaves]] if has_lines else []
-    guard = _guard(loop, leaves)
+    guard = _guard_remedy(loop, leaves)
     lossless: Candidate = []
     for leaf in leaves:
         if leaf.is_of_optimizer:
@@ -149,7 +149,7 @@ def _cast_back(leaf: RefusedLeaf) -> Remedy:
     return CastBack((leaf,), users_line(leaf.why.origin))
 
 
-def _guard(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> GuardBody | None:
+def _guard_remedy(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> GuardBody | None:
     """To guard the body; None where no guard sees what a package keeps."""
     if is_installed(loop.file):
         return _guard_what_a_package_is_given(loop, leaves)
@@ -219,13 +219,13 @@ def _candidates_for_result(results: Sequence[RefusedLeaf]) -> list[Candidate]:
     dtypes = {x.dtype for x in arrays or results}
     highest_rank = max(rank(x.dtype) for x in results)
     return [
-        _return_as(dtype, results)
+        _return_remedy(dtype, results)
         for dtype in sorted(dtypes, key=width, reverse=True)
         if rank(dtype) == highest_rank
     ]
 
 
-def _return_as(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
+def _return_remedy(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
     changed = [x for x in results if x.dtype != dtype]
     if not changed:
         return []
@@ -262,7 +262,7 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
     begun = users_line(leaf.why.origin)
     is_changed_where_made = is_installed(site.file) or _is_made_for_it(leaf, dtype)
     line = begun if begun and is_changed_where_made else _line_in_call(leaf, site)
-    leaf = dataclasses.replace(leaf, path=_name(leaf))
+    leaf = dataclasses.replace(leaf, path=_name_of_leaf(leaf))
     if is_python_number(leaf.values[-1]):
         return _number_as(leaf, dtype, line)
     if begun and _is_made_for_it(leaf, dtype):
@@ -282,7 +282,7 @@ def _is_of_host(value: Leaf) -> bool:
     return is_python_number(value) or isinstance(value, (np.ndarray, np.generic))
 
 
-def _name(leaf: RefusedLeaf) -> str:
+def _name_of_leaf(leaf: RefusedLeaf) -> str:
     """An argument as the call writes it."""
     argument = leaf.argument
     if argument is not None and argument.is_whole and argument.text:

@@ -80,7 +80,7 @@ def text_of(
         lines.append(f"  {_NO_RECORD}")
     elif hint and any(leaf.lacks_line for leaf in finding.leaves):
         lines.append(f"  {hint}")
-    lines += _advice(advice)
+    lines += _advice_lines(advice)
     is_cut = len(groups) > len(listed) or any(len(group) > FEW for group in groups)
     if is_cut and not is_whole:
         lines.append(_HINT)
@@ -109,17 +109,17 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
     """The leaves of one cause with their types."""
     leaves = [unit[0] for unit in group]
     if is_whole or len(leaves) == 1:
-        return columns([(leaf.path, _change(leaf)) for leaf in leaves])
+        return columns([(leaf.path, _change_text(leaf)) for leaf in leaves])
     paths = [leaf.path for leaf in leaves]
     name = ", ".join(paths) if len(paths) <= FEW else of_holders(paths)
-    changes = {_change(leaf) for leaf in leaves}
+    changes = {_change_text(leaf) for leaf in leaves}
     if len(changes) == 1:
         return columns([(name, changes.pop())])
     # Their shapes differ, their dtypes do not.
     return columns([(name, " -> ".join(map(str, leaves[0].dtypes)))])
 
 
-def _change(leaf: RefusedLeaf) -> str:
+def _change_text(leaf: RefusedLeaf) -> str:
     if leaf.branch:
         return ""  # each branch has a line of its own
     return " -> ".join(_type_of_value(value) for value in leaf.values)
@@ -188,7 +188,7 @@ def _type_of_value(value: Leaf) -> str:
 # What to write
 
 
-def _advice(advice: Advice) -> list[str]:
+def _advice_lines(advice: Advice) -> list[str]:
     lines = [*_sentences("", advice.first), *_sentences("or ", advice.second)]
     if advice.is_checked:
         lines.append(_CHECKED)

@@ -204,7 +204,7 @@ _NUMBERS = bool, int, float, complex
 
 
 def _leaf(path: str, leaf: Leaf) -> ArgumentPart:
-    leaf_type = _traced_type(leaf)
+    leaf_type = _type_under_jit(leaf)
     shown = leaf_type.without_weak + (" (weak)" if leaf_type.weak else "")
     return ArgumentPart(shown, (leaf_type,), _made(path, leaf), leaf_type)
 
@@ -215,7 +215,7 @@ def _made(path: str, value: Any) -> Made | None:
     return number or made_of(value)
 
 
-def _traced_type(leaf: Leaf) -> LeafType:
+def _type_under_jit(leaf: Leaf) -> LeafType:
     return traced_type(leaf) or LeafType(leaf.dtype)
 
 
@@ -247,7 +247,10 @@ def _returned(
         start = next(starts, len(shapes))
         taken |= {*range(start, start + len(own))}
         for path, number in zip(paths, range(start, len(shapes))):
-            before, after = _traced_type(leaves[path]), _traced_type(results[number].aval)
+            before, after = (
+                _type_under_jit(leaves[path]),
+                _type_under_jit(results[number].aval),
+            )
             if after != before:
                 output = graph.outputs[number]
                 name = "weak_type" if before.dtype == after.dtype else "dtype"

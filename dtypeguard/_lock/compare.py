@@ -24,7 +24,7 @@ from .computations import (
     LockEntry,
     line_in,
 )
-from .step import INPUTS, TABLES, Lock, TracedStep, TypedLeaf, covering, fold, grouped
+from .step import INPUTS, TABLES, Lock, TracedStep, TypedLeaf, covering, fold, types_by_node
 
 
 class FunctionChange(NamedTuple):
@@ -66,11 +66,11 @@ def differences(
         if before is None:
             moved_from = _moved_from(function, entries, gone)
             before = gone.pop(moved_from) if moved_from else []
-        added, removed = _difference(before, entries)
+        added, removed = _difference_of_entries(before, entries)
         if added or removed or moved_from:
             changes.append(FunctionChange(function, added, removed, before, moved_from))
     for function, before in gone.items():
-        added, removed = _difference(before, ())
+        added, removed = _difference_of_entries(before, ())
         changes.append(FunctionChange(function, added, removed, before))
     leaves = [
         change
@@ -90,12 +90,12 @@ def _moved_from(
         if candidate[1] == function[1]:
             return candidate
     for candidate, before in gone.items():
-        if _difference(before, entries) == ([], []):
+        if _difference_of_entries(before, entries) == ([], []):
             return candidate
     return None
 
 
-def _difference(
+def _difference_of_entries(
     before: Iterable[LockEntry], after: Iterable[LockEntry]
 ) -> tuple[list[LockEntry], list[LockEntry]]:
     """Returns what is computed more often, and what less, if that is a difference."""
@@ -137,7 +137,7 @@ def _changes_of_table(
             names = sorted({leaf.name for leaf in changed})
             what = f"{table} {path}{rest}"
             changes.append(TypesChange(what, types[path], ", ".join(names), changed))
-    for path, name in grouped(new).items():
+    for path, name in types_by_node(new).items():
         below = [leaf for leaf in new if covering([path], leaf.path)[0]]
         changes.append(TypesChange(f"{table} {path}", "", name, below))
     return changes
@@ -184,7 +184,7 @@ def causes(
     inputs: dict[Origin, list[TypesChange]] = {}
     rest: list[TypesChange] = []
     for change in leaves:
-        line = _first_line(change, calls)
+        line = _first_line_of_call(change, calls)
         if line is None:
             rest.append(change)
         else:
@@ -205,7 +205,7 @@ def causes(
     return found, [function for function in changes if function not in blamed], rest
 
 
-def _first_line(change: TypesChange, calls: Iterable[Computation]) -> Origin | None:
+def _first_line_of_call(change: TypesChange, calls: Iterable[Computation]) -> Origin | None:
     """Returns the first line that takes one of several inputs; None for outputs."""
     if not change.what.startswith(INPUTS) or not change.before:
         return None

@@ -80,7 +80,9 @@ def lock_of(
             entries = functions.setdefault(call.function, [])
             entries += sorted(set(call.entries), key=call.entries.index)
     leaves = _locked_leaves(program, step)
-    lock = Lock(name, functions, grouped(leaves[INPUTS]), grouped(leaves[OUTPUTS]))
+    lock = Lock(
+        name, functions, types_by_node(leaves[INPUTS]), types_by_node(leaves[OUTPUTS])
+    )
     return TracedStep(lock, calls, leaves)
 
 
@@ -106,7 +108,7 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     values = {INPUTS: graph.inputs, OUTPUTS: graph.outputs}
     return {
         table: [
-            TypedLeaf(path, _type_name(graph.avals[value]), value)
+            TypedLeaf(path, _name_of_type(graph.avals[value]), value)
             for path, value in zip(paths[table], values[table])
         ]
         for table in TABLES
@@ -118,7 +120,7 @@ def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
     return [name + path for name, tree in named for path in tree.paths]
 
 
-def _type_name(aval: Aval) -> str:
+def _name_of_type(aval: Aval) -> str:
     return f"weak {aval.dtype}" if is_weak(aval) else str(aval.dtype)
 
 
@@ -126,7 +128,7 @@ def _type_name(aval: Aval) -> str:
 _Below = list[tuple[tuple[str, ...], str]]
 
 
-def grouped(leaves: Iterable[TypedLeaf]) -> TypeOfPath:
+def types_by_node(leaves: Iterable[TypedLeaf]) -> TypeOfPath:
     """Returns types by path: one line for all below a node that are alike.
 
     Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where

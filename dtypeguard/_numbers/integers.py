@@ -27,10 +27,13 @@ from .program import NumericProgram
 # The lowest bits of their results follow from the lowest bits of what they are given, so
 # that it does no harm to wrap where only these are taken.
 _MODULAR = ForeignNames(
-    "add add_any sub mul neg integer_pow square@jax>=0.4.36 iota dot_general "
+    "add add_any sub mul integer_pow square@jax>=0.4.36 iota dot_general "
     "conv_general_dilated reduce_sum reduce_prod cumsum cumprod reduce_window_sum "
     "scatter-add scatter-mul scatter-sub@jax>=0.5"
 )
+# They return the numbers that they are given or the negatives of these. The negative of the
+# least number of a dtype does not fit.
+_CHANGE_SIGNS = ForeignNames("neg abs")
 # Who takes the bits of a number, or what is left of it by division, means it to wrap.
 _TAKE_BITS = ForeignNames(
     "xor and or not shift_left shift_right_logical shift_right_arithmetic rem "
@@ -152,6 +155,8 @@ class _Flow(Propagation[Sources]):
         results = [var.aval for var in node.eqn.outvars]
         if node.name == "convert_element_type":
             return self._converted(node, sources, operands[0].dtype, results[0].dtype)
+        if _is_integer(results[0]) and node.name in _CHANGE_SIGNS:
+            return self._new(node, sources)
         if primitives.moves(node.eqn, operands, results):
             return sources
         if _is_integer(results[0]):

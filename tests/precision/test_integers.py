@@ -57,6 +57,7 @@ def test_a_loop_whose_body_is_compiled():
 
 
 Q = jnp.full(40, 100, jnp.int8)
+LEAST = jnp.int8(-128)
 MISFITS = {
     "a narrow counter": (
         lambda x: lax.fori_loop(
@@ -68,6 +69,8 @@ MISFITS = {
     "a product of matrices": (lambda x: x * (Q @ Q), "makes 400,000, and int8"),
     "a power": (lambda x: x * 256 ** jnp.arange(2, 5)[jnp.arange(3)], "and int32 ends"),
     "a cast": (lambda x: x * jnp.arange(300, 303).astype(jnp.int8), "makes 302, and int8"),
+    "a negative": (lambda x: x * -(LEAST * x).astype(jnp.int8), "makes 128, and int8"),
+    "a size": (lambda x: x * jnp.abs(LEAST * x.astype(jnp.int8)), "makes 128, and int8"),
     "below 0": (lambda x: x * (U32(3) - U32(5)), "makes -2, and uint32 ends at 0"),
     "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "NaN, which int32 has not"),
     "a float": (lambda x: x * (3e9 * x).astype(int), "makes 3e+09, and int32 ends"),

@@ -208,7 +208,7 @@ def widen_float(leaf: Leaf, dtype: DType) -> Leaf:
 
 def wraps(leaf: Leaf, dtype: DType) -> bool:
     """Returns whether an integer of Python or NumPy does not fit into an integer dtype."""
-    if isinstance(leaf, jax.Array):
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return False
     if kind(dtype) != "int" or kind(dtype_of(leaf)) != "int":
         return False

@@ -226,6 +226,8 @@ def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
 )
 def test_the_dtype_of_a_state_that_orbax_refuses(name):
     """`Policy` names it. It is tensorstore, below Orbax, that has no such dtype."""
+    if not hasattr(jnp, name):
+        pytest.skip(f"this JAX has no {name}")
     rule = {"*.mu*": getattr(jnp, name)}
     state = guard(optax.adam(1e-3), policy=Policy(state_dtype=rule)).init(PARAMS)
     stored = state[0].mu["w"].dtype.name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._audit.audit import name_of
 from ._audit.examine import check_x64
-from ._audit.subjects import StepCall, guard_code, guarding, policies_to_try
+from ._audit.subjects import StepCall, guard_code, guard_step_code, policies_to_try
 from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._guard.policy import Policy
@@ -267,7 +267,7 @@ def check_step(
         reason = one_line(remaining["traces"]).rstrip(".")
         advice = f"dtypeguard.guard_step does not fix this: {reason}."
     else:
-        write = f"Guard it, {guarding(call.name, carry, returned)}, and b{begin}"
+        write = f"Guard it, {guard_step_code(call.name, carry, returned)}, and b{begin}"
         advice = _contract_advice(
             write, "dtypeguard.guard_step", len(rows), sorted(remaining)
         )

@@ -45,12 +45,12 @@ def examine(
     # The record names lines of constants, of which an equation knows nothing.
     with set_x64(x64), RECORD, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program warns when it runs
-        report = findings(subject)
+        report = report_without_advice(subject)
         return subject.advise(report) if has_advice and not report.ok else report
 
 
-def findings(subject: AuditSubject) -> AuditReport:
-    """Traces a subject, and returns a report without advice."""
+def report_without_advice(subject: AuditSubject) -> AuditReport:
+    """Returns a report of one trace of a subject, for which no remedy is tried."""
     empty = AuditReport(name=subject.name, subject=subject.kind)
     try:
         program = subject.trace()
@@ -73,7 +73,7 @@ def _wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
     if program.asks_wide:
         return
-    if any(is_wide(aval) and not is_weak(aval) for aval in program.given):
+    if any(is_wide(aval) and not is_weak(aval) for aval in program.caller_inputs):
         return
     graphs = [program.step]
     # The caller's own first carry is no part of a step.

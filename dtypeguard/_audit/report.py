@@ -231,13 +231,13 @@ class AuditReport:
         lines += columns(self._rows_of_causes(groups.listed))
         lines += groups.rest()
         text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]
-        paragraphs = [*self.summaries, self.note, self.advice, self._rounding()]
+        paragraphs = [*self.summaries, self.note, self.advice, self._rounding_sentence()]
         text += [paragraph for paragraph in paragraphs if paragraph]
         if groups.is_cut:
             text.append("Every leaf: the report's drifts, or --json.")
         return "\n".join(text)
 
-    def _rounding(self) -> str:
+    def _rounding_sentence(self) -> str:
         """Returns a line about the casts of the remedy that round; empty for none."""
         if self.refusal is not None:
             return ""

@@ -33,7 +33,7 @@ from .._leaves.types import (
 )
 from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
-from .examine import findings
+from .examine import report_without_advice
 from .report import AuditReport, SubjectKind
 
 CarriedArguments = int | str | tuple[int | str, ...]
@@ -90,7 +90,7 @@ class OptimizerUpdate:
         guarded_reports = []
         for policy in policies_to_try(self.opt):
             guarded_opt = guard(self.opt, policy=policy)
-            guarded = findings(dataclasses.replace(self, opt=guarded_opt))
+            guarded = report_without_advice(dataclasses.replace(self, opt=guarded_opt))
             if guarded.ok and policy is None:
                 return report
             if guarded.ok:
@@ -102,14 +102,17 @@ class OptimizerUpdate:
 
 
 def _stores_wide(policy: Policy, program: Program) -> bool:
-    """Returns whether a policy asks for a state in 64 bits, and gets it."""
+    """Returns whether a state has 64-bit leaves, and its policy a dtype for it.
+
+    `"params"` names no dtype: only the state tells that it means float64.
+    """
     if policy.state_dtype is None:
         return False
     return any(is_wide(leaf) for parts in program.carried for leaf in parts.arrays)
 
 
 def policies_to_try(opt: Optimizer) -> list[Policy | None]:
-    """Returns the policies of a guard that may fix an optimizer, the least first.
+    """Returns the policies of a guard that may fix an optimizer, in the order to try them.
 
     A guard does not run an `init` that fails once more, nor an update whose two dtypes
     promote with nothing. To compute in float32 from the start helps both.
@@ -168,32 +171,32 @@ class StepCall:
             return dataclasses.replace(report, remedy=remedy)
 
         # The least change comes first: a first carry that is at fault needs no guard.
-        if self._holds_from_other_types(report.drifts):
-            return fixed_by(_begin_otherwise(report.drifts))
+        if self._is_stable_from_other_types(report.drifts):
+            return fixed_by(_advice_on_first_carry(report.drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded_call = dataclasses.replace(self, step=step)
-        wrap = f"Wrap the step: {guarding(self.name, self.carry, self.returned)}."
+        wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
         # A guard cannot keep such a leaf: its step runs under the caller's flag.
         if self._has_wide_leaf() and not has_float64():
             with set_x64(True):
-                if findings(self).ok:
+                if report_without_advice(self).ok:
                     return fixed_by(_WITHIN_X64)
-                if findings(guarded_call).ok:
+                if report_without_advice(guarded_call).ok:
                     return fixed_by(f"{wrap} {_WITHIN_X64}")
-        guarded = findings(guarded_call)
+        guarded = report_without_advice(guarded_call)
         if guarded.ok:
             return fixed_by(wrap)
         # A guard leaves a weak leaf that keeps its dtype as it is.
-        if guarded_call._holds_from_other_types(guarded.drifts):
-            return fixed_by(f"{wrap} {_begin_otherwise(guarded.drifts)}")
+        if guarded_call._is_stable_from_other_types(guarded.drifts):
+            return fixed_by(f"{wrap} {_advice_on_first_carry(guarded.drifts)}")
         return _refused_report(report, guarded)
 
-    def _holds_from_other_types(self, drifts: Sequence[Drift]) -> bool:
+    def _is_stable_from_other_types(self, drifts: Sequence[Drift]) -> bool:
         """Returns whether the step keeps its types once weak leaves begin strongly."""
         if not drifts or not all(drift.was_weak for drift in drifts):
             return False
         types = {x.path: x.avals[1].dtype for x in drifts if x.kind == "dtype"}
-        return findings(dataclasses.replace(self, types=types)).ok
+        return report_without_advice(dataclasses.replace(self, types=types)).ok
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
@@ -201,8 +204,8 @@ class StepCall:
         return any(is_wide(x) for x in leaves if hasattr(x, "dtype"))
 
 
-def _begin_otherwise(drifts: Sequence[Drift]) -> str:
-    """Returns how the carry has to begin, for these leaves to have their types at once."""
+def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
+    """Returns how to write a first carry that has the types of the second one."""
     sentences = []
     names = []
     for drift in drifts:
@@ -228,7 +231,7 @@ def _refused_report(report: AuditReport, guarded: AuditReport) -> AuditReport:
     )
 
 
-def guarding(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:
+def guard_step_code(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:
     """Returns how to write the guard of a step."""
     options = "" if carry == 0 else f", carry={carry!r}"
     if returned is not None:

@@ -73,21 +73,22 @@ class Call:
         self._values = carry.take(args, kwargs)
         self.names = list(carry.labels)
         trees = list(self._values)  # then the objects
-        # Each object outside of the carries is a carry of its own.
-        self._numbers: dict[int, int] = {}
+        # Each object outside of the carries is a carry of its own. This has its index among
+        # all carries.
+        self._index_by_object_id: dict[int, int] = {}
         inner_nodes = list(objects_by_path(self._values).values()) if in_place else []
         inner_ids = {id(node) for node in inner_nodes}
         held_trees = carry.held(args, kwargs) if in_place else []
         for held_tree in held_trees:
             if id(held_tree.node) not in inner_ids:
-                self._numbers[id(held_tree.node)] = len(trees)
+                self._index_by_object_id[id(held_tree.node)] = len(trees)
                 self.names.append(held_tree.label)
                 trees.append(held_tree.node)
         self._has_objects = bool(inner_nodes or held_trees)
         self.carried = [self._split(tree) for tree in trees]
         holes = [_Hole(number) for number in range(len(self._values))]
         arguments = carry.put(args, kwargs, holes)
-        if self._numbers:
+        if self._index_by_object_id:
             arguments = tree_util.tree_map(
                 self._hole_for, arguments, is_leaf=self._is_carried
             )
@@ -97,10 +98,10 @@ class Call:
         return SplitTree(spread(tree) if self._in_place else tree)
 
     def _is_carried(self, node: PyTree) -> bool:
-        return id(node) in self._numbers
+        return id(node) in self._index_by_object_id
 
     def _hole_for(self, leaf: Leaf) -> Leaf:
-        return _Hole(self._numbers[id(leaf)]) if self._is_carried(leaf) else leaf
+        return _Hole(self._index_by_object_id[id(leaf)]) if self._is_carried(leaf) else leaf
 
     @property
     def arrays(self) -> list[list[Leaf]]:
@@ -124,7 +125,7 @@ class Call:
         step = self._step
         # A bound method of the caller's object would change that, and leak tracers into it.
         if self._is_carried(self._carry.bound):
-            owner = trees[self._numbers[id(self._carry.bound)]]
+            owner = trees[self._index_by_object_id[id(self._carry.bound)]]
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), trees
 

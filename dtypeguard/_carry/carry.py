@@ -148,7 +148,7 @@ class Carry:
             trees = [values[number] for number in numbers]
             if items.begin_with(trees, is_match):
                 return ReturnedCarry(result, numbers, items, range(len(numbers)))
-        if items.with_structures_of(values):
+        if items.indices_of_structures(values):
             raise self._no_such_items(items, values)
         return self._find_of_another_tree(items, values, required)
 
@@ -258,7 +258,7 @@ class Carry:
             return TypeError(
                 f"{message}, and not the new {carries}. Write return {labels}."
             )
-        indices = items.with_structures_of(values) or range(len(values))
+        indices = items.indices_of_structures(values) or range(len(values))
         keys = tuple(items.keys[i] for i in indices)
         return TypeError(
             f"{message}. Say which of them the new {carries} is: "

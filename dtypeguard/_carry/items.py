@@ -10,13 +10,13 @@ from jax import tree_util
 from .._leaves.dtypes import dtype_of, fits
 from .._leaves.leaf_type import describe
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
-from .modules import closed, is_in_place
+from .modules import close_objects, is_in_place
 from .split import DICTS
 
 
 def structure(tree: PyTree) -> PyTreeDef:
     """Returns the structure of a tree; a Flax NNX object is a node without leaves."""
-    return tree_util.tree_structure(closed(tree))
+    return tree_util.tree_structure(close_objects(tree))
 
 
 def has_structure_of(
@@ -34,8 +34,8 @@ def is_alike(
     """Returns whether a guard could cast one tree to the types of another."""
     if not has_structure_of(before, after):
         return False
-    old_leaves = tree_util.tree_leaves(closed(before))
-    new_leaves = tree_util.tree_leaves(closed(after))
+    old_leaves = tree_util.tree_leaves(close_objects(before))
+    new_leaves = tree_util.tree_leaves(close_objects(after))
     pairs = zip(old_leaves, new_leaves)
     # Two empty trees prove nothing: None is also what a step without results returns.
     return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
@@ -81,7 +81,7 @@ class Items:
 
     @property
     def are_ordered(self) -> bool:
-        """Whether the first items are those that a step returns first."""
+        """Whether the items have an order that the user wrote, as those of no dict have."""
         return isinstance(self.result, (tuple, list))
 
     def begin_with(
@@ -104,7 +104,7 @@ class Items:
             return key % size
         return self.keys.index(key) if key in self.keys else None
 
-    def with_structures_of(self, trees: Sequence[PyTree]) -> list[int]:
+    def indices_of_structures(self, trees: Sequence[PyTree]) -> list[int]:
         """Returns the indices of the first items that have the structures of trees.
 
         Empty if any tree has none, or two have the same.
@@ -156,10 +156,10 @@ class ReturnedCarry:
 
     Attributes:
         result: what the step returned.
-        numbers: of the carries that come back. A step that changes an object in place need
-            not return it.
-        items: of the result; None if the carry is the whole result.
-        indices: of the carries among the items.
+        numbers: which of the carries come back, by their number among those that came in.
+            A step that changes an object in place need not return it.
+        items: the items of the result; None if the carry is the whole result.
+        indices: for each of `numbers`, the index of its item.
     """
 
     result: PyTree

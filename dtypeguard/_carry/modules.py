@@ -131,13 +131,16 @@ def _is_closed(node: PyTree) -> bool:
     return isinstance(node, Closed)
 
 
-def closed(tree: PyTree) -> PyTree:
-    """Returns a tree whose NNX objects are nodes without leaves."""
+def close_objects(tree: PyTree) -> PyTree:
+    """Returns a tree whose NNX objects are nodes without leaves.
+
+    Whether JAX takes them for leaves or for nodes depends on the release of Flax.
+    """
     return _map_objects(Closed, tree, is_in_place)
 
 
-def opened(tree: PyTree) -> PyTree:
-    """Returns the tree of which `closed` made another."""
+def open_objects(tree: PyTree) -> PyTree:
+    """Returns the tree with its NNX objects again: the inverse of `close_objects`."""
     return _map_objects(lambda closed_node: closed_node.node, tree, _is_closed)
 
 
@@ -188,12 +191,15 @@ def put_contents(
 
 
 def spread(tree: PyTree) -> PyTree:
-    """Returns the tree with the `contents` of its NNX objects in their place."""
+    """Returns the tree with the `contents` of its NNX objects in their place.
+
+    A trace needs their arrays as leaves; `gathered` is the inverse.
+    """
     return _map_objects(contents, tree, is_in_place)
 
 
 def gathered(tree: PyTree) -> PyTree:
-    """Returns the tree that `spread` took apart, with copies of its NNX objects.
+    """Returns the tree with copies of its NNX objects in place of their contents.
 
     Two objects that share a Variable share its copy.
     """

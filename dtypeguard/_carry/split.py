@@ -67,7 +67,7 @@ class SplitTree:
         """The paths of the array leaves, as `jax.tree_util.keystr` prints them."""
         return [path_text(path) for path in self.key_paths]
 
-    def constants(self) -> dict[str, Leaf]:
+    def constants_by_path(self) -> dict[str, Leaf]:
         """Returns the leaves that are no arrays, by path."""
         if all(self._is_array):
             return {}
@@ -79,7 +79,7 @@ class SplitTree:
         return leaves
 
     def emptied(self) -> "SplitTree":
-        """Returns a copy without arrays, which keeps no tracer alive."""
+        """Returns a copy without arrays, for use after the trace whose tracers they are."""
         emptied = copy.copy(self)
         emptied.key_paths = self.key_paths  # read from the tree, which goes
         emptied.tree = None
@@ -101,8 +101,8 @@ def constant_changes(
     after: SplitTree,
 ) -> Iterator[tuple[str, Leaf, Leaf]]:
     """Yields path, old and new value of each constant that comes back changed."""
-    new_constants = after.constants()
-    for path, old in before.constants().items():
+    new_constants = after.constants_by_path()
+    for path, old in before.constants_by_path().items():
         new = new_constants.get(path, old)
         if not (old is new or _is_equal_constant(old, new)):
             yield path, old, new
@@ -155,7 +155,16 @@ DICTS = (dict, defaultdict)
 
 
 class Snapshot:
-    """A tree as it came in, for a function that may change the containers of a copy."""
+    """A tree as it came in, for a function that may change the containers of a copy.
+
+    `SplitTree` separates arrays for a trace. A snapshot keeps all leaves in one list, by
+    which what comes back is compared.
+
+    Attributes:
+        leaves: all leaves, in the order of JAX.
+        treedef: the structure of the tree.
+        constant_positions: which of the leaves are constants of an Equinox module.
+    """
 
     def __init__(self, tree: PyTree):
         orders = []
@@ -166,7 +175,7 @@ class Snapshot:
             return False
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
-        self.constants = constant_positions(tree, self.leaves)
+        self.constant_positions = constant_positions(tree, self.leaves)
         # Most are sorted, and need no second walk in each copy.
         is_sorted = all(order == sorted(order) for order in orders)
         self._orders = [] if is_sorted else orders
@@ -200,7 +209,9 @@ class Snapshot:
 
     def data(self) -> list[Leaf]:
         """Returns the leaves without the constants."""
-        return [leaf for i, leaf in enumerate(self.leaves) if i not in self.constants]
+        return [
+            leaf for i, leaf in enumerate(self.leaves) if i not in self.constant_positions
+        ]
 
     def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
         """Returns a snapshot with a function applied to all leaves but the constants.
@@ -211,7 +222,7 @@ class Snapshot:
         """
         leaves = []
         for i, operands in enumerate(zip(self.leaves, *others)):
-            leaf = operands[0] if i in self.constants else function(*operands)
+            leaf = operands[0] if i in self.constant_positions else function(*operands)
             leaves.append(leaf)
         return self._replaced(leaves)
 
@@ -255,7 +266,7 @@ class HeldTree:
     def restore_types(self) -> None:
         """Puts old contents back where the new ones have another type."""
         before, after = self.pairs(self.node)
-        typed = tree_util.tree_map(_keep_if_typed_alike, before.copy(), after)
+        typed = tree_util.tree_map(_new_if_types_agree, before.copy(), after)
         put_contents(self.node, typed.values)
 
 
@@ -266,8 +277,9 @@ def _has_treedef_of(
     return tree_util.tree_structure(old) == tree_util.tree_structure(new)
 
 
-def _keep_if_typed_alike(
+def _new_if_types_agree(
     old: Leaf,
     new: Leaf,
 ) -> Leaf:
+    """Returns the new leaf; the old one if a step changed its type."""
     return new if traced_type(old) == traced_type(new) else old

@@ -81,7 +81,8 @@ class Matched:
             # np.save makes such an array of a tuple or a dict.
             loaded = loaded.tolist()
         if not tree_util.tree_leaves(record):
-            # None, an EmptyState or a MaskedNode: a loader may return any empty container.
+            # None, an EmptyState or a MaskedNode: a loader may return any empty container,
+            # but no leaf. The error names the first.
             for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
                 raise _tree_error((*path, *below), _ABSENT_NODE, leaf, "leave it out")
             return
@@ -134,7 +135,7 @@ def _fields(
 
 
 def _fits_by_position(record: PyTree, container: _Container, loaded: PyTree) -> bool:
-    """Returns whether a list or tuple may stand for a container."""
+    """Returns whether a list or tuple holds the children of a container in its order."""
     if type(loaded) not in (list, tuple) or len(loaded) != len(container.keys):
         return False
     if isinstance(record, Mapping):
@@ -173,7 +174,7 @@ def _remedy_for_container(record: PyTree, loaded: PyTree, path: KeyPath) -> str:
 
 
 def _can_match(record: PyTree, loaded: PyTree) -> bool:
-    """Returns whether a state could be restored to a record that has leaves."""
+    """Returns whether the leaves of a state fit a record, which has at least one."""
     try:
         return bool(Matched(record, loaded, ()).leaves)
     except DtypeDriftError:

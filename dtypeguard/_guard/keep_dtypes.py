@@ -86,8 +86,8 @@ def _settle_updates(
         dtype = dtype_of(recorded[i])
         if policy.updates_dtype not in (None, "params", "grads") and kind(dtype) == "float":
             recorded[i] = jax.ShapeDtypeStruct(shape, policy.updates_dtype)
-        # params + updates has to keep the shapes of the params. A batch of per-example
-        # gradients may stay one.
+        # An update may have another shape than its param if `params + updates` keeps the
+        # shape of the param, or if it is a batch of per-example gradients, as it came in.
         new_shape = np.shape(new)
         if (
             new_shape != shape

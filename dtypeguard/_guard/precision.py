@@ -35,7 +35,7 @@ from .policy import (
     Policy,
     Unavailable,
     float_dtype,
-    refuse_blanket,
+    refuse_small_range,
 )
 
 # Scalars are hyperparameters, such as an injected learning rate: 0.999 is 1.0 in bfloat16.
@@ -143,7 +143,7 @@ def store_state(
             following = following_dtypes(
                 init_in_own_dtypes, params, narrow, widen, may_run=True
             )
-            leaves = _floating_leaves(state, following)
+            leaves = _floating_leaves_that_follow(state, following)
             if policy.state_dtype == "params":
                 wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
             elif isinstance(policy.state_dtype, Mapping):
@@ -181,7 +181,7 @@ def store_state(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _floating_leaves(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
+def _floating_leaves_that_follow(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
     """Returns the floating leaves of a state that follow the params, by path."""
     leaves = {}
     for path, leaf in by_path(state).items():
@@ -254,7 +254,7 @@ def _stored_dtypes(
             dtype = _NARROWEST_SCALAR
         # Of params in float16, `"params"` makes what a dtype alone would be refused for.
         if state_dtype == "params":
-            refuse_blanket(dtype, option=state_dtype)
+            refuse_small_range(dtype, option=state_dtype)
         if not is_available(dtype):
             raise Unavailable(
                 f"state_dtype={dtype} for {path_text(path)} needs x64: store at most "

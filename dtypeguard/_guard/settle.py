@@ -44,11 +44,12 @@ class Output(NamedTuple):
     name: str  # a prefix of the paths of its leaves
     function: str = "update"  # which returned it
     wrapper: str = "guard"  # which casts it
-    # Whether the caller passes it in again. Then a weak type is a drift, and a leaf that is
-    # not an array has to stay what it is. Otherwise the caller adds it to its record.
+    # Whether the caller passes it in again, as a state or a carry. Then a weak type is a
+    # drift, and a leaf that is not an array has to stay what it is. Updates are not
+    # carried: the caller adds them to the params, which are their record.
     is_carried: bool = True
-    # Whether a weakly typed leaf takes its type from what comes back: `init` has chosen the
-    # types of a state, the first carry of a loop may not have any.
+    # Whether a weakly typed leaf takes its type from what comes back. A user may begin a
+    # loop with 0.0 and leave the dtype to the step. `init` chooses the types of a state.
     starts_weak: bool = False
 
     @property
@@ -75,7 +76,7 @@ def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy)
             table = Table(f"{part.function} changed the tree of its {part.name}:", changes)
             raise DtypeDriftError(f"{table}{part.page}", table.rows())
         tree = tree_util.tree_unflatten(record.treedef, tree_util.tree_leaves(tree))
-    return settle_leaves(part, tree, record.leaves, policy, record.constants)
+    return settle_leaves(part, tree, record.leaves, policy, record.constant_positions)
 
 
 def settle_held(
@@ -138,16 +139,20 @@ def settle_leaves(
     tree: PyTree,
     recorded_leaves: Sequence[Leaf],
     policy: Policy,
-    constants: Collection[int] = (),
+    constant_positions: Collection[int] = (),
 ) -> Settled:
-    """Keeps, casts or refuses each leaf that came out. No other function does.
+    """Keeps, casts or refuses each leaf that came out.
+
+    All guards decide here, so that a state, updates and a carry follow the same rules.
 
     Args:
         part: what the tree is.
         tree: what came out.
-        recorded_leaves: for each leaf of `tree`, the one that has the wanted type.
+        recorded_leaves: the leaves whose types those of `tree` get. They came in, or are
+            the params of updates.
         policy: which casts are allowed, and which are the policy's own.
-        constants: the numbers of the leaves that are no data.
+        constant_positions: which leaves are constants of an Equinox module. They may
+            change.
     """
     leaves = tree_util.tree_leaves(tree)
     new_leaves = list(leaves)
@@ -171,7 +176,7 @@ def settle_leaves(
     for i, (leaf, recorded) in enumerate(zip(leaves, recorded_leaves)):
         if _has_recorded_type(part, leaf, recorded):
             continue
-        if i in constants or _is_exempt(part, leaf, recorded):
+        if i in constant_positions or _is_exempt(part, leaf, recorded):
             continue
         dtype = _dtype_to_return(part, leaf, recorded)
         new_dtype = dtype_of(leaf)
@@ -202,7 +207,7 @@ def settle_leaves(
                 drifted.append(make_change(i, _remedy_for_cast(dtype, new_dtype)))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
-    # What needs no cast is handed on as it is: a guarded step tells by that.
+    # The same object, and no copy of it: a guarded step sees by `is` that nothing was cast.
     if any(new is not old for new, old in zip(new_leaves, leaves)):
         tree = Snapshot(tree).with_leaves(new_leaves)
     return Settled(tree, refused, drifted)
@@ -225,7 +230,7 @@ def _has_recorded_type(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
 
 
 def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
-    """Returns whether a leaf may come back as it likes."""
+    """Returns whether a leaf keeps the type in which it comes back."""
     if type(leaf) is bool and type(recorded) is bool:
         return True  # a flag to branch on, which promotes nothing
     are_of_numpy = isinstance(leaf, _NUMPY_TYPES) and isinstance(recorded, _NUMPY_TYPES)
@@ -233,6 +238,7 @@ def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
         return True  # a step's own statistics on the host, which may have 64 bits
     dtype = dtype_of(leaf)
     if part.starts_weak and is_weak(recorded) and dtype is not None:
+        # It comes back in the dtype that a JAX loop gives it: no cast is needed.
         is_promoted = dtype == promoted_weakly(recorded, leaf)
         return is_promoted and np.shape(leaf) == np.shape(recorded)
     has_no_dtype = dtype is None or dtype_of(recorded) is None

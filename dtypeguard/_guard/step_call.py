@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._carry.items import ReturnedCarry
-from .._carry.modules import closed, objects_by_path, opened, put_contents
+from .._carry.modules import close_objects, objects_by_path, open_objects, put_contents
 from .._carry.split import Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
@@ -66,7 +66,7 @@ class GuardedCall:
         self._kwargs = kwargs
         values = guard.carry.take(args, kwargs)
         # Before the step runs, which may change its containers and objects in place.
-        self._carried = [Snapshot(closed(value)) for value in values]
+        self._carried = [Snapshot(close_objects(value)) for value in values]
         self._held_trees = guard.carry.held(args, kwargs)
 
     def run(self) -> SettledResult:
@@ -120,7 +120,7 @@ class GuardedCall:
         location = self._locate(eval_shape(*arguments, **self._kwargs))
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):
-            shapes, treedef = tree_util.tree_flatten(closed(tree))
+            shapes, treedef = tree_util.tree_flatten(close_objects(tree))
             if treedef == carried[number].treedef:
                 carried[number] = carried[number].map(_typed_like, shapes)
         return carried
@@ -131,7 +131,7 @@ class GuardedCall:
             return None
         carried_leaves = [snapshot.leaves for snapshot in self._carried]
         held_values = [held_tree.before for held_tree in self._held_trees]
-        arguments = closed((self._args, self._kwargs))
+        arguments = close_objects((self._args, self._kwargs))
         for leaf in tree_util.tree_leaves((carried_leaves, held_values, arguments)):
             if is_wide(leaf) and not is_weak(leaf):
                 return None
@@ -183,7 +183,7 @@ class GuardedCall:
     def _is_reshaped(self, result: PyTree) -> bool:
         location = self._locate(result)
         for number, tree in zip(location.numbers, location.values):
-            leaves, treedef = tree_util.tree_flatten(closed(tree))
+            leaves, treedef = tree_util.tree_flatten(close_objects(tree))
             snapshot = self._carried[number]
             if treedef == snapshot.treedef and _shapes(leaves) != _shapes(snapshot.leaves):
                 return True
@@ -206,13 +206,14 @@ class GuardedCall:
         for number, tree in zip(location.numbers, location.values):
             label = self._carry.labels[number]
             record = self._carried[number]
-            settled = settle_carried(self._output(label), closed(tree), record, policy)
+            output = self._output(label)
+            settled = settle_carried(output, close_objects(tree), record, policy)
             returned.append(settled)
             in_place.extend(self._settle_returned_objects(tree, label))
         report_drift([*in_place, *returned], self._output(""), policy, warn_once)
         if any(settled.drifted for settled in returned):
             self._ask_which_item(location)
-        new_carries = [opened(settled.tree) for settled in returned]
+        new_carries = [open_objects(settled.tree) for settled in returned]
         value = location.put(new_carries)
         is_unchanged = value is result and not self._held_trees
         if not (is_unchanged and copies_containers(self._guard.step)):
@@ -283,7 +284,7 @@ def _calling_loop() -> str:
 
 
 def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
-    return [opened(snapshot.copy()) for snapshot in carried]
+    return [open_objects(snapshot.copy()) for snapshot in carried]
 
 
 def _shapes(leaves: Sequence[Leaf]) -> list[tuple[int, ...]]:

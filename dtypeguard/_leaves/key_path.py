@@ -60,7 +60,7 @@ def key_value(key: Any) -> Any:
     return key
 
 
-def path_pattern(path: KeyPath) -> str:
+def path_with_stars(path: KeyPath) -> str:
     """Returns a path with a star for every index and every key of a dict: `[*].mu['*']`."""
     return "".join(_key_pattern(key) for key in path)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from .errors import Row
-from .key_path import path_pattern
+from .key_path import path_with_stars
 from .leaf_change import ABSENT, LeafChange
 from .leaf_type import LeafType
 
@@ -57,7 +57,7 @@ def _kind_of_change(change: LeafChange) -> Hashable:
         _text_without_shape(change.before),
         _text_without_shape(change.after),
         change.remedy,
-        path_pattern(change.path),
+        path_with_stars(change.path),
     )
 
 
@@ -71,7 +71,7 @@ def _common_row(changes: Sequence[LeafChange]) -> Row:
         before = _text_without_shape(first.before)
         after = _text_without_shape(first.after)
         row = Row("", before, after, first.remedy)
-    return row._replace(path=f"{len(changes)} leaves {path_pattern(first.path)}")
+    return row._replace(path=f"{len(changes)} leaves {path_with_stars(first.path)}")
 
 
 def _text_without_shape(described: LeafType | str | None) -> str:

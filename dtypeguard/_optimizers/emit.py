@@ -52,7 +52,7 @@ def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
         # An update may have a sum at its path, but another shape.
         if like.shape != shape.shape:
             like = shape
-        return _negative(jnp.zeros_like(like, dtype=shape.dtype))
+        return _negative_zeros(jnp.zeros_like(like, dtype=shape.dtype))
 
     return tree_util.tree_map_with_path(zeros, shapes)
 
@@ -82,25 +82,25 @@ def _traced_emit_if(
     jaxpr, split_updates = make_jaxpr_with_aux(run, sum_arrays, split_state.arrays)
     places = _sums_to_write_over(jaxpr, split_updates.key_paths, key_paths(sums))
 
-    def turn(consts, carry):
-        # Second come the updates that fit no sum: zeros, which this turn replaces.
+    def emit(consts, carry):
+        # Second come the updates that fit no sum: zeros, which the branch replaces.
         sum_arrays, _, state_arrays = carry
         outputs = eval_jaxpr(jaxpr.jaxpr, consts, *sum_arrays, *state_arrays)
         written = list(sum_arrays)
-        beside = []
+        separate_updates = []
         for new_update, place in zip(outputs, places):
             if place is None:
-                beside.append(new_update)
+                separate_updates.append(new_update)
             else:
                 written[place] = cast(new_update, written[place].dtype)
-        return written, beside, outputs[len(places) :]
+        return written, separate_updates, outputs[len(places) :]
 
-    beside = []
+    separate_updates = []
     for aval, place in zip(jaxpr.out_avals, places):
         if place is None:
-            beside.append(_negative(jnp.zeros_like(aval)))
-    carry = sum_arrays, beside, split_state.arrays
-    written, beside, state_arrays = run_if(emits, turn, jaxpr.consts, carry)
+            separate_updates.append(_negative_zeros(jnp.zeros_like(aval)))
+    carry = sum_arrays, separate_updates, split_state.arrays
+    written, separate_updates, state_arrays = run_if(emits, emit, jaxpr.consts, carry)
 
     # If the branch ran, the arrays are updates, and the sums are zeros again.
     new_sums = []
@@ -108,11 +108,11 @@ def _traced_emit_if(
     for array in written:
         zeros = jnp.zeros_like(array)
         new_sums.append(jnp.where(emits, zeros, array))
-        emitted.append(jnp.where(emits, array, _negative(zeros)))
+        emitted.append(jnp.where(emits, array, _negative_zeros(zeros)))
     new_updates = []
     for aval, place in zip(jaxpr.out_avals, places):
         if place is None:
-            new_updates.append(beside.pop(0))
+            new_updates.append(separate_updates.pop(0))
         else:
             new_updates.append(cast(emitted[place], aval.dtype))
     return (
@@ -148,7 +148,7 @@ def _fits_buffer(update: Aval, buffer: Aval) -> bool:
     return update.update(dtype=buffer.dtype, weak_type=False) == buffer
 
 
-def _negative(zeros: jax.Array) -> jax.Array:
+def _negative_zeros(zeros: jax.Array) -> jax.Array:
     """Returns negative zeros, if the dtype has them.
 
     `p + -0.0` is `p`, even if `p` is -0.0: XLA drops the addition if it overwrites `p`.

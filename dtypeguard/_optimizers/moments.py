@@ -87,12 +87,15 @@ def write_moments(
     )
 
 
-def only_summed(
+def operands_of_sum(
     grad: jax.Array,
     param: jax.Array,
     first_param: jax.Array,
 ) -> Sequence[jax.Array]:
-    """Returns operands of a sum, whose conversion XLA fuses since nothing else reads it."""
+    """Returns the operands of a sum; in bfloat16 as arrays that nothing else reads.
+
+    XLA then fuses their conversion to float32 into the sum, and writes no float32 copy.
+    """
     operands = grad, param, first_param
     return barrier(operands) if _needs_barrier(param) else operands
 

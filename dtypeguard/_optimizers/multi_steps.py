@@ -10,7 +10,7 @@ import optax
 from jax import tree_util
 
 from .._guard.guard import guard, policy_of
-from .._guard.policy import Policy, storable
+from .._guard.policy import Policy, storable_dtype
 from .._leaves.arguments import check_number, shown
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
@@ -188,7 +188,7 @@ def _check_multi_steps_options(
     if not (should_skip is None or callable(should_skip)):
         remedy = "a function, such as optax.skip_not_finite, or None"
         raise _wrong_type("should_skip_update_fn", should_skip, remedy)
-    if not (accumulator is None or storable(accumulator) is not None):
+    if not (accumulator is None or storable_dtype(accumulator) is not None):
         remedy = "a floating dtype, such as jnp.float32, or None for those of the params"
         raise _wrong_type("accumulator_dtype", accumulator, remedy)
 

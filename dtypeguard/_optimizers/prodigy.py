@@ -31,7 +31,7 @@ from .arithmetic import (
     sqrt,
 )
 from .checked import check_rate, checked_update, is_finite, rate_at, real_params
-from .moments import Moments, only_summed, read_moments, units_for, write_moments
+from .moments import Moments, operands_of_sum, read_moments, units_for, write_moments
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)
@@ -235,7 +235,7 @@ def prodigy(
                 s=cast(numerator_decay, wide) * old.s
                 + cast(weight, wide) * _every(stride, grad),
             )
-            g, p, p0 = only_summed(updates[i], params[i], first_params[i])
+            g, p, p0 = operands_of_sum(updates[i], params[i], first_params[i])
             moved = cast(p0, wide) - cast(_every(stride, p), wide)
             product = jnp.sum(cast(_every(stride, g), wide) * moved)
             inner_product += cast(product, dtype)

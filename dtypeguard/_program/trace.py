@@ -42,7 +42,7 @@ class Program(NamedTuple):
         return sum(len(parts.arrays) for parts in self.carried)
 
     @property
-    def given(self) -> list[Aval]:
+    def caller_inputs(self) -> list[Aval]:
         """The user's arguments. A state that an optimizer's own `init` makes is not one."""
         start = self.carried_inputs if self.is_optimizer else 0
         return [self.step.avals[value] for value in self.step.inputs[start:]]

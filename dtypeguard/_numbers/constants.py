@@ -90,6 +90,8 @@ def ends_of_width(
 
 def shortest_decimal(number: Any) -> float:
     """Returns the number that a source most likely has for one in float32."""
+    if _is_plain(np.asarray(number)):
+        return float(number)  # for 2**-23 a source has no decimal
     return float(str(np.float32(number)))
 
 

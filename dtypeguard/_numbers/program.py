@@ -199,11 +199,18 @@ class NumericProgram:
         if node.is_backward:
             self.backward.update(x for x in written if 0 < bits(x) < 32)
         for place, meant in node.meant.items():
-            dtype = formats.written(eqn.invars[place].aval.dtype)
-            self._note_number(node, most_changed(meant, dtype), dtype)
+            var = eqn.invars[place]
+            dtype = formats.written(var.aval.dtype)
+            number = most_changed(meant, dtype)
+            rounded = number_in_dtype(number, dtype)
+            # A limit of a dtype does not round to that of another one.
+            if hasattr(var, "val") and not meant.ndim and dtype == var.aval.dtype:
+                rounded = number_in_dtype(var.val, dtype)
+            self._note_number(node, number, rounded, dtype)
         if node.constant is not None:
             dtype = formats.written(eqn.outvars[0].aval.dtype)
-            self._note_number(node, node.constant, dtype)
+            rounded = number_in_dtype(node.constant, dtype)
+            self._note_number(node, node.constant, rounded, dtype)
         if node.rule in (STOCHASTIC, "reduce_precision"):
             node.rounds = not formats.is_own and any(map(formats.rounds, written))
         elif node.rule == COMPUTED:
@@ -220,14 +227,14 @@ class NumericProgram:
             if kind(dtype) in ("float", "complex"):
                 line.note(node.stack, str(dtype))
 
-    def _note_number(self, node: Node, meant: float, dtype: DType) -> None:
+    def _note_number(self, node: Node, meant: float, rounded: float, dtype: DType) -> None:
         if not self.formats.rounds(dtype):
             return
         node.constants.append(meant)
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
         line.dtypes.add(str(dtype))
-        line.constants[meant] = number_in_dtype(meant, dtype)
+        line.constants[meant] = rounded
 
     def _rounds(self, eqn: Equation) -> bool:
         """Whether an equation rounds as written, where it has a wide form."""

@@ -82,6 +82,16 @@ def test_what_does_not_trace_with_float32_arguments_says_so():
     assert [row.value for row in report.unknown] == [float(BF16(0.797))]
 
 
+def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
+    clip = lambda x: jnp.minimum(jnp.exp(x), jnp.finfo(x.dtype).max)
+    (row,) = audit_precision(clip, jnp.linspace(1, 14, 8).astype(F16)).losses
+    assert row.constant == "3.40282e+38 -> 65504"
+
+
+def test_a_power_of_two_is_meant_as_it_is():
+    assert not audit_precision(lambda x: x * 2.0**-23, X.astype(F32)).error
+
+
 def test_an_average_of_haiku_whose_decay_is_1_in_bfloat16():
     def average(x):
         return hk.ExponentialMovingAverage(0.999)(x)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import locked_step as program  # noqa: E402 # pyright: ignore[reportMissingImports]: in tests/support
 
-from dtypeguard._lock.check import text_of  # noqa: E402
+from dtypeguard._lock.lock_file import lock_text  # noqa: E402
 from dtypeguard._lock.step import lock_of  # noqa: E402
 
 _TIMES = 5
@@ -49,7 +49,7 @@ def main() -> None:
                 middle = time.perf_counter()
                 jax.clear_caches()
                 again = time.perf_counter()
-                text = text_of(lock_of(program.step, inputs, {}, None).lock)
+                text = lock_text(lock_of(program.step, inputs, {}, None).lock)
                 bare.append(middle - start)
                 locked.append(time.perf_counter() - again)
             one, other = map(statistics.median, (bare, locked))

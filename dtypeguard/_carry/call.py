@@ -78,13 +78,13 @@ class Call:
         self._index_by_object_id: dict[int, int] = {}
         inner_nodes = list(objects_by_path(self._values).values()) if in_place else []
         inner_ids = {id(node) for node in inner_nodes}
-        held_trees = carry.held(args, kwargs) if in_place else []
-        for held_tree in held_trees:
-            if id(held_tree.node) not in inner_ids:
-                self._index_by_object_id[id(held_tree.node)] = len(trees)
-                self.names.append(held_tree.label)
-                trees.append(held_tree.node)
-        self._has_objects = bool(inner_nodes or held_trees)
+        object_snapshots = carry.object_snapshots(args, kwargs) if in_place else []
+        for snapshot in object_snapshots:
+            if id(snapshot.node) not in inner_ids:
+                self._index_by_object_id[id(snapshot.node)] = len(trees)
+                self.names.append(snapshot.label)
+                trees.append(snapshot.node)
+        self._has_objects = bool(inner_nodes or object_snapshots)
         self.carried = [self._split(tree) for tree in trees]
         holes = [_Hole(number) for number in range(len(self._values))]
         arguments = carry.put(args, kwargs, holes)

@@ -12,7 +12,7 @@ from .._leaves.types import Args, Key, Kwargs, PyTree, Step
 from .items import Items, ReturnedCarry, has_structure_of, is_alike
 from .modules import objects_by_path
 from .places import Names, Place, is_unregistered
-from .split import HeldTree
+from .split import ObjectSnapshot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Carry:
             place.put(new_args, new_kwargs, value)
         return tuple(new_args), new_kwargs
 
-    def held(
+    def object_snapshots(
         self,
         args: Args,
         kwargs: Kwargs,
-    ) -> list[HeldTree]:
-        """Returns the Flax NNX objects among the arguments, each once.
+    ) -> list[ObjectSnapshot]:
+        """Returns snapshots of the Flax NNX objects among the arguments, each once.
 
         A step changes them in place, so that they come back in any case.
         """
@@ -105,11 +105,11 @@ class Carry:
         for position, value in enumerate(args):
             arguments.append((self.names.at(position), value))
         arguments.extend(kwargs.items())
-        trees: dict[int, HeldTree] = {}
+        trees: dict[int, ObjectSnapshot] = {}
         for name, value in arguments:
             for path, node in objects_by_path(value).items():
                 if id(node) not in trees:
-                    trees[id(node)] = HeldTree(name + path, node)
+                    trees[id(node)] = ObjectSnapshot(name + path, node)
         return list(trees.values())
 
     def find(
@@ -143,7 +143,7 @@ class Carry:
             return ReturnedCarry(result)
         items = Items(result)
         required = self._required(values, in_place)
-        # Whoever returns objects that were changed in place returns all carries.
+        # A step may return its objects along with the other carries, or leave them all out.
         for numbers in (range(len(values)), required):
             trees = [values[number] for number in numbers]
             if items.begin_with(trees, is_match):
@@ -224,9 +224,9 @@ class Carry:
     ) -> str:
         """Returns a question if a later item is like the carry; "" if none is."""
         items = returned.items
+        # The user has said which item it is, or there is but one.
         if items is None or not returned.indices or not self.is_one or self.returned:
             return ""
-        # Where the user said which item it is, or returned nothing else, no one asks.
         like_carry = []
         for key, item in zip(items.keys[1:], items.values[1:]):
             # A step for `scan` may return its carry twice.

@@ -238,8 +238,8 @@ def map_data(
     return Snapshot(tree).map(function).copy()
 
 
-class HeldTree:
-    """A Flax NNX object that a step may change in place, and its contents of before."""
+class ObjectSnapshot:
+    """A Flax NNX object that a step may change in place, and its contents before that."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ class HeldTree:
         return Snapshot(Contents(node, before)), Contents(node, after)
 
     def restore_types(self) -> None:
-        """Puts old contents back where the new ones have another type."""
+        """Puts back the old contents of Variables that a failed step has retyped."""
         before, after = self.pairs(self.node)
         typed = tree_util.tree_map(_new_if_types_agree, before.copy(), after)
         put_contents(self.node, typed.values)

@@ -114,9 +114,9 @@ class Matched:
 def _fields(
     record: PyTree, container: _Container, loaded: PyTree
 ) -> dict[str, PyTree] | None:
-    """Returns the children of a loaded container by the names that a record has for them.
+    """Returns the children of a loaded container by their names in the record.
 
-    None if neither names nor positions tell them apart.
+    None if neither names nor positions tell which child is which.
     """
     loaded_container = _Container(loaded)
     if container.structure == loaded_container.structure:
@@ -145,6 +145,7 @@ def _fits_by_position(record: PyTree, container: _Container, loaded: PyTree) -> 
     # The fields of a dataclass may be registered in another order than they are defined in.
     names = [field.name for field in dataclasses.fields(record)]
     defined = [name for name in names if name in container.names]
+    # None is defined if it was registered without keys: positions are all there is.
     return defined in ([], container.names)
 
 

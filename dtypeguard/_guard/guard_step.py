@@ -16,7 +16,7 @@ from .._leaves.compat import x64_enabled
 from .._leaves.types import Args, Function, Kwargs, PyTree, Step, public
 from .._source.warn import WarnOnce
 from .policy import Policy, check_policy
-from .second_attempt import OVER_TYPES
+from .second_attempt import ERRORS_OF_TYPES
 from .stable_carry import StableCarry
 from .step_call import GuardedCall, StepGuard
 
@@ -238,7 +238,7 @@ class _GuardedStep:
             return self._call_guarded(args, kwargs)
         try:
             result = self.step(*args, **kwargs)
-        except OVER_TYPES:
+        except ERRORS_OF_TYPES:
             if not x64_enabled():
                 raise
             return self._call_guarded(args, kwargs)  # which may run it with x64 off

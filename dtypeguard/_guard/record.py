@@ -177,6 +177,7 @@ def _remedy_for_other_leaf(leaf: Leaf, recorded: Leaf) -> str:
         return "wrap it: jax.random.wrap_key_data(x)"
     is_of_bits = isinstance(leaf, (np.ndarray, np.void)) and leaf.dtype.type is np.void
     if is_of_bits and isinstance(dtype, np.dtype):
+        # Bits of another size were saved in another precision, most often bfloat16.
         if dtype.itemsize != leaf.dtype.itemsize:
             dtype = "bfloat16"
         return f"NumPy saved its bits alone: load x.view(jnp.{dtype}), if that it was"

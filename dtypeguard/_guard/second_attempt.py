@@ -8,7 +8,7 @@ from .._leaves.errors import DtypeDriftError, first_line, more
 
 _T = TypeVar("_T")
 
-OVER_TYPES = (TypeError, PromotionError)
+ERRORS_OF_TYPES = (TypeError, PromotionError)
 
 
 class SecondAttempt(NamedTuple, Generic[_T]):
@@ -35,7 +35,7 @@ def run_or_try_again(
         return run()
     except DtypeDriftError:
         raise  # a guard inside has made its own attempts
-    except OVER_TYPES as error:
+    except ERRORS_OF_TYPES as error:
         attempt = second_attempt()
         if attempt is None:
             raise

@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from .._carry.modules import put_contents
-from .._carry.split import HeldTree, Snapshot
+from .._carry.split import ObjectSnapshot, Snapshot
 from .._leaves.cast_text import lost, return_as, rounding_sentence
 from .._leaves.casts import Casts
 from .._leaves.dtypes import (
@@ -79,18 +79,18 @@ def settle_carried(part: Output, tree: PyTree, record: Snapshot, policy: Policy)
     return settle_leaves(part, tree, record.leaves, policy, record.constant_positions)
 
 
-def settle_held(
-    part: Output, held_tree: HeldTree, node: NNXObject, policy: Policy
+def settle_object(
+    part: Output, object_snapshot: ObjectSnapshot, node: NNXObject, policy: Policy
 ) -> Settled:
     """Casts in place the Variables of an NNX object to the types they had before the step.
 
     Args:
         part: how messages describe the object.
-        held_tree: the object that came in, with its contents of before.
+        object_snapshot: the object that came in, with its contents of before.
         node: the object that came back for it, which may be the same.
         policy: the policy of the guard.
     """
-    before, after = held_tree.pairs(node)
+    before, after = object_snapshot.pairs(node)
     settled = settle_carried(part, after, before, policy)
     put_contents(node, settled.tree.values)
     return settled._replace(tree=node)

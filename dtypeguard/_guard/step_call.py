@@ -22,8 +22,8 @@ from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
 from .._source.files import is_users
 from .policy import Policy
-from .second_attempt import OVER_TYPES, SecondAttempt, run_or_try_again
-from .settle import Output, Settled, report_drift, settle_carried, settle_held
+from .second_attempt import ERRORS_OF_TYPES, SecondAttempt, run_or_try_again
+from .settle import Output, Settled, report_drift, settle_carried, settle_object
 from .stable_carry import StableCarry, copies_containers, stable_carry
 
 _EVAL_SHAPE = "eval_shape"  # a method of what `jit` returns
@@ -67,7 +67,7 @@ class GuardedCall:
         values = guard.carry.take(args, kwargs)
         # Before the step runs, which may change its containers and objects in place.
         self._carried = [Snapshot(close_objects(value)) for value in values]
-        self._held_trees = guard.carry.held(args, kwargs)
+        self._object_snapshots = guard.carry.object_snapshots(args, kwargs)
 
     def run(self) -> SettledResult:
         """Runs the step and settles its result.
@@ -78,20 +78,20 @@ class GuardedCall:
         try:
             if self._guard.is_jitted and self._has_weak_leaf():
                 try:
-                    return self._attempt(self._strongly_typed())
+                    return self._attempt(self._carried_with_strong_leaves())
                 except DtypeDriftError:
                     raise
-                except OVER_TYPES:
+                except ERRORS_OF_TYPES:
                     pass  # where promotion is strict, a weak number alone promotes
             return run_or_try_again(
                 functools.partial(self._attempt, self._carried),
-                self._without_x64,
+                self._attempt_without_x64,
                 self._guard.warn_once,
             )
         except BaseException:
             # The caller may catch it, and go on with the objects.
-            for held_tree in self._held_trees:
-                held_tree.restore_types()
+            for snapshot in self._object_snapshots:
+                snapshot.restore_types()
             raise
 
     def _attempt(self, carried: Sequence[Snapshot]) -> SettledResult:
@@ -104,7 +104,7 @@ class GuardedCall:
                 return True
         return False
 
-    def _strongly_typed(self) -> list[Snapshot]:
+    def _carried_with_strong_leaves(self) -> list[Snapshot]:
         """Returns the carries; a weak leaf that comes back strong in its dtype is strong.
 
         A jitted step compiles once for them. A leaf of an outer trace stays weak, because
@@ -125,23 +125,23 @@ class GuardedCall:
                 carried[number] = carried[number].map(_typed_like, shapes)
         return carried
 
-    def _without_x64(self) -> SecondAttempt[SettledResult] | None:
+    def _attempt_without_x64(self) -> SecondAttempt[SettledResult] | None:
         """Returns an attempt with x64 off; None if it is off, or a leaf has 64 bits."""
         if not (HAS_X64_SCOPE and x64_enabled()):
             return None
         carried_leaves = [snapshot.leaves for snapshot in self._carried]
-        held_values = [held_tree.before for held_tree in self._held_trees]
+        object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
-        for leaf in tree_util.tree_leaves((carried_leaves, held_values, arguments)):
+        for leaf in tree_util.tree_leaves((carried_leaves, object_values, arguments)):
             if is_wide(leaf) and not is_weak(leaf):
                 return None
 
         def run():
             # A weak 64-bit leaf is a Python number that the caller's jit has traced.
             with set_x64(False):
-                for held_tree in self._held_trees:
-                    narrowed = tree_util.tree_map(_narrow_if_weak, held_tree.before)
-                    put_contents(held_tree.node, narrowed)
+                for snapshot in self._object_snapshots:
+                    narrowed = tree_util.tree_map(_narrow_if_weak, snapshot.before)
+                    put_contents(snapshot.node, narrowed)
                 carried = [snapshot.map(_narrow_if_weak) for snapshot in self._carried]
                 # No stable carry: calls like it need two attempts again.
                 return SettledResult(self._attempt(carried).value)
@@ -152,9 +152,9 @@ class GuardedCall:
     def settle(self, result: PyTree) -> SettledResult:
         """Returns what the step returned, with its carry settled."""
         try:
-            return self._settle(result)
+            return self._settle_without_hint(result)
         except TypeError as error:
-            remedy = self._other_carry(result, error)
+            remedy = self._remedy_of_other_carry(result, error)
             if not remedy:
                 raise
             message = (
@@ -165,7 +165,7 @@ class GuardedCall:
                 raise DtypeDriftError(message, error.rows) from None
             raise TypeError(message) from None
 
-    def _other_carry(
+    def _remedy_of_other_carry(
         self,
         result: PyTree,
         error: TypeError,
@@ -191,17 +191,17 @@ class GuardedCall:
 
     def _locate(self, result: PyTree) -> ReturnedCarry:
         values = _copies(self._carried)
-        return self._carry.find(result, values, in_place=bool(self._held_trees))
+        return self._carry.find(result, values, in_place=bool(self._object_snapshots))
 
-    def _settle(self, result: PyTree) -> SettledResult:
+    def _settle_without_hint(self, result: PyTree) -> SettledResult:
         policy = self._guard.policy
         warn_once = self._guard.warn_once
         location = self._locate(result)
         # All of them before any report, which names every leaf.
         in_place = []
-        for held_tree in self._held_trees:
-            output = self._output(held_tree.label)
-            in_place.append(settle_held(output, held_tree, held_tree.node, policy))
+        for snapshot in self._object_snapshots:
+            output = self._output(snapshot.label)
+            in_place.append(settle_object(output, snapshot, snapshot.node, policy))
         returned = []
         for number, tree in zip(location.numbers, location.values):
             label = self._carry.labels[number]
@@ -212,10 +212,10 @@ class GuardedCall:
             in_place.extend(self._settle_returned_objects(tree, label))
         report_drift([*in_place, *returned], self._output(""), policy, warn_once)
         if any(settled.drifted for settled in returned):
-            self._ask_which_item(location)
+            self._warn_of_ambiguity(location)
         new_carries = [open_objects(settled.tree) for settled in returned]
         value = location.put(new_carries)
-        is_unchanged = value is result and not self._held_trees
+        is_unchanged = value is result and not self._object_snapshots
         if not (is_unchanged and copies_containers(self._guard.step)):
             return SettledResult(value)
         carries = _copies(self._carried)
@@ -227,17 +227,19 @@ class GuardedCall:
         label: str,
     ) -> list[Settled]:
         """Settles new objects that the step returns for its objects."""
-        held_by_label = {held_tree.label: held_tree for held_tree in self._held_trees}
+        snapshot_by_label = {
+            snapshot.label: snapshot for snapshot in self._object_snapshots
+        }
         settled = []
         for path, node in objects_by_path(tree).items():
-            held_tree = held_by_label.get(label + path)
+            snapshot = snapshot_by_label.get(label + path)
             # A step may return a new object, such as a clone.
-            if held_tree is not None and held_tree.node is not node:
-                output = self._output(held_tree.label)
-                settled.append(settle_held(output, held_tree, node, self._guard.policy))
+            if snapshot is not None and snapshot.node is not node:
+                output = self._output(snapshot.label)
+                settled.append(settle_object(output, snapshot, node, self._guard.policy))
         return settled
 
-    def _ask_which_item(self, location: ReturnedCarry) -> None:
+    def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
         """Warns if a later item of the result may be the carry, unless a loop called."""
         question = self._carry.ambiguity(location, _copies(self._carried)[0])
         # The first item of what a loop's body returns is the carry.

@@ -27,10 +27,10 @@ def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
         is_rounded = (
             is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
         )
-        is_kept = _is_in_range if is_rounded else _has_same_values
-        is_lost = ~is_kept(np.real(values), np.real(converted))
+        which_survive = _is_in_range if is_rounded else _has_same_values
+        is_lost = ~which_survive(np.real(values), np.real(converted))
         if "complex" in (kind(values.dtype), kind(dtype)):
-            is_lost |= ~is_kept(np.imag(values), np.imag(converted))
+            is_lost |= ~which_survive(np.imag(values), np.imag(converted))
     if is_lost.any():
         raise _cannot_hold(dtype, values[is_lost].flat[0])
     return converted
@@ -76,7 +76,10 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
 
 
 def _is_in_range(values: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Returns which numbers did not become another infinity or NaN, nor saturated."""
+    """Returns which numbers were rounded to a number near by, and not out of range.
+
+    Some formats have no infinity: a number that is too large becomes NaN or their largest.
+    """
     info = jnp.finfo(rounded.dtype)
     largest = float(info.max)
     half_spacing = 2.0 ** np.floor(np.log2(largest)) * float(info.eps) / 2

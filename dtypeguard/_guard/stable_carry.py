@@ -81,9 +81,9 @@ def has_weak_type(types: Sequence[Aval]) -> bool:
 
 
 def copies_containers(step: Step) -> bool:
-    """Returns whether a step is what `jax.jit` returns.
+    """Returns whether a step works on copies of its containers, as those of `jax.jit` do.
 
-    What other libraries return may change an object in place, as that of `nnx.jit` does.
+    A step of another library's `jit` may change an object in place, as `nnx.jit` does.
     """
     return isinstance(step, _Jitted)
 

@@ -109,7 +109,7 @@ def multi_steps(
         skip_state = ()
         if should_skip_update_fn is not None:
             zeros = tree_util.tree_map(jnp.zeros_like, params)
-            _, skip_state = _skips(should_skip_update_fn(zeros, zero, params))
+            _, skip_state = _read_skip_result(should_skip_update_fn(zeros, zero, params))
         return optax.MultiStepsState(
             mini_step=zero,
             gradient_step=zero,
@@ -134,8 +134,8 @@ def multi_steps(
                 # Without any gradient, Optax's functions return other types.
                 judged = tree_util.tree_map(jnp.zeros_like, state.acc_grads)
             returned = should_skip_update_fn(judged, gradient_step, params)
-            skips, skip_state = _skips(returned)
-            # The mini-step after this one has its number.
+            skips, skip_state = _read_skip_result(returned)
+            # A skipped mini-step does not count.
             emits = ~skips & emits
 
             def unless_skipped(old, new):
@@ -219,8 +219,11 @@ def _is_last(
     return cast(mini_step, dtype_of(k)) >= k
 
 
-def _skips(returned: Any) -> tuple[jax.Array, PyTree]:
-    """Returns whether to skip, as an array, and the new skip state."""
+def _read_skip_result(returned: Any) -> tuple[jax.Array, PyTree]:
+    """Returns whether to skip, as an array, and the new skip state.
+
+    Raises a `ValueError` if the user's function returned anything else.
+    """
     if isinstance(returned, (tuple, list)) and len(returned) == 2:
         skips, skip_state = returned
         if dtype_of(skips) == np.bool_ and jnp.shape(skips) == ():
@@ -311,9 +314,9 @@ def _as_gradients(
 ) -> Updates:
     """Returns the sums as gradients for the inner update, in the dtypes of the gradients.
 
-    Where its `compute_dtype` is wider, in that: rounding a mean to bfloat16 would lose what
-    the accumulator kept. One that is None now may have come before, and has the dtype of
-    its param.
+    If the `compute_dtype` of the inner update is wider, they have that dtype: rounding a
+    mean to bfloat16 would lose digits of the accumulator. A gradient that is None in this
+    mini-step may have come in an earlier one, and has the dtype of its param.
     """
     sum_leaves, treedef = tree_util.tree_flatten(sums)
     grads = treedef.flatten_up_to(updates)

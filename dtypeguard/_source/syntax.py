@@ -20,8 +20,6 @@ _CodePosition = tuple[
     int | None, int | None, int | None, int | None
 ]  # as `co_positions` has it
 
-# How functions that cast are written.
-CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"
 _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 # An escape that a string may hold, or else a backslash of which Python warns. The next
@@ -136,54 +134,23 @@ def _return_lines(node: ast.AST) -> Iterator[int]:
             yield from _return_lines(child)
 
 
-def renamed_before(
-    file: str,
-    name: str,
-    line: int,
-) -> int | None:
-    """Returns the last line before another in its function that may lack a cast.
-
-    That is `h = x`, or a line that casts, in a branch that did not run.
-    """
-    lines = []
-    for number, value in _bindings(_scopes(file, line)[0], name):
-        is_renamed = isinstance(value, (ast.Name, ast.Subscript)) or _casts(value)
-        if number < line and is_renamed:
-            lines.append(number)
-    return max(lines, default=None)
-
-
-def _casts(node: ast.AST | None) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    _, _, name = ast.unparse(node.func).rpartition(".")
-    return name in CASTING
-
-
-def _scopes(file: str, line: int) -> Sequence[ast.AST]:
-    """Returns the functions around a line, inside out, and their module."""
+def renamed_before(file: str, name: str, line: int) -> int | None:
+    """Returns the last line before another in its function such as `name = x`."""
     nodes = _nodes(source_text(file))
-    scopes = list(nodes[:1])
+    scope = nodes[0]
     for node in nodes:
+        # The nodes come outer ones first.
         if isinstance(node, _FUNCTION_NODES) and contains(node, line):
-            scopes.insert(0, node)
-    return scopes
-
-
-def _bindings(scope: ast.AST, name: str) -> Iterator[tuple[int, ast.expr | None]]:
-    """Yields the lines that bind a name, each with the value if it is an assignment."""
-    values: dict[ast.expr, ast.expr | None] = {}
+            scope = node
+    lines = []
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                values[target] = node.value
-        elif isinstance(node, ast.AnnAssign):
-            values[node.target] = node.value
-        elif isinstance(node, ast.Name) and node.id == name:
-            if isinstance(node.ctx, ast.Store):
-                yield node.lineno, values.get(node)
-        elif isinstance(node, ast.arg) and node.arg == name:  # its value is a caller's
-            yield node.lineno, None
+        if isinstance(node, ast.Assign) and node.lineno < line:
+            # Unlike a call, a name leaves no trace in the program.
+            is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
+            targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if is_renaming and name in targets:
+                lines.append(node.lineno)
+    return max(lines, default=None)
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 
 from .._carry.carry import carry_of
-from .._leaves.arguments import copy_of
 from .._leaves.compat import x64_enabled
 from .._leaves.types import Args, Function, Kwargs, PyTree, Step, public
 from .._source.warn import WarnOnce
@@ -287,6 +286,15 @@ def _copy_of_step(step: Step) -> Step:
     A guarded step lives as long as its function. If it held the function, both would stay
     for good, with all that the function closes over.
     """
-    if not _is_copied(step):
+    if type(step) is functools.partial:
+        return copy.copy(step)
+    if not isinstance(step, types.FunctionType):
         return step
-    return copy_of(step) if isinstance(step, types.FunctionType) else copy.copy(step)
+    # `copy.copy` returns a function itself.
+    code = step.__code__
+    copied = types.FunctionType(code, step.__globals__, closure=step.__closure__)
+    names = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__")
+    functools.update_wrapper(copied, step, names)
+    # `update_wrapper` sets `__wrapped__`, which a copy has from the original alone.
+    copied.__dict__ = dict(vars(step))
+    return copied

@@ -1,9 +1,7 @@
 """Checks arguments, and asks about callables: what they are, what they take."""
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import TypeGuard
 
 import numpy as np
@@ -109,19 +107,3 @@ def required(function: Function) -> list[str]:
     empty = inspect.Parameter.empty
     items = parameters(function).items()
     return [name for name, parameter in items if parameter.default is empty]
-
-
-def copy_of(function: FunctionType) -> FunctionType:
-    """Returns a function with the code and the attributes of another."""
-    copied = FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    functools.update_wrapper(copied, function)
-    # Replaces the attributes as well: `update_wrapper` sets `__wrapped__`.
-    copied.__dict__ = {**vars(function)}
-    return copied

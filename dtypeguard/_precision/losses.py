@@ -49,8 +49,9 @@ def line_losses(
 ) -> Losses:
     """The lines with more than a hundredth of the error, the most important first."""
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
-    # Where all of the error is decisions, lines have no share in it.
-    shares = measures.shares(status) or [0.0] * (measures.lines if runs.total else 0)
+    shares = measures.shares(status) if runs.total else []
+    if not shares:  # there is no error, or all of it is decisions
+        shares = [0.0] * measures.lines
     # Where roundings cancel, a share depends on the lines before.
     cancel = sum(map(abs, shares)) > 2
     weight = measures.about if cancel else lambda number: abs(shares[number])

@@ -19,6 +19,8 @@ Report: TypeAlias = Any
 _MOST_OF_ERROR = 0.5
 # XLA leaves out roundings. From this part of the error on, that is said.
 _MUCH = 0.1
+# XLA may round the wide numbers differently as well, by so many units in their last place.
+_FEW_ROUNDINGS = 8
 # Numbers below this are printed with all digits: they are noted in float32.
 _EXACT = 1e7
 # Of the tables.
@@ -140,6 +142,9 @@ def _nothing(it: Report) -> str:
             "numbers that rounding keeps."
         )
     told = f"the outputs are those of {it.run.wide}"
+    # What operations give one by one is not what a user runs.
+    if it.run.compiled > _FEW_ROUNDINGS * np.finfo(it.run.wide).eps:
+        told += f" op by op, and {percent(it.run.compiled)} off as XLA compiles it here"
     if it.unexamined:
         told += f", but for what was not examined: {_few(_unexamined(it))}"
     return f"{told}."
@@ -271,7 +276,7 @@ def _shown_losses(it: Report) -> Sequence[LineLoss]:
 
 def decided(it: Report) -> list[str]:
     """What decisions that flipped cause, and where."""
-    if not it.decisions.lines:
+    if not it.decisions.lines or not it.error:
         return []
     how = "cancels" if it.decisions.share < 0 else percent(it.decisions.share)
     text = "decisions that flipped" + f": {how}" * (not it.run.is_of_integers)

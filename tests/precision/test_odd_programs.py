@@ -93,3 +93,23 @@ def test_a_step_of_flax_in_place_and_one_of_equinox_in_jit():
     assert 0 < audit_precision(jitted, linear, X).error < 0.1
     grad = eqx.filter_grad(jitted)
     assert [*audit_precision(grad, linear, X).outputs] == [".weight", ".bias"]
+
+
+@pytest.mark.optimized
+def test_an_error_that_xla_alone_makes_is_told():
+    """XLA multiplies and subtracts at once, where both products are equal."""
+    difference = lambda x: x[-1] * x[-1] - jnp.max(x) * jnp.max(x)
+    report = audit_precision(difference, jnp.linspace(0.1, 1.3, 7))
+    assert not report.error
+    assert "off as XLA compiles it here" in report.headline
+
+
+def test_lines_have_no_share_of_no_error():
+    """Both runs find the number nearest to a whole one that they have."""
+    part = lambda time: time.astype(F32) - time.astype(F32).astype(jnp.int32)
+    report = audit_precision(
+        lambda time: part(time) * 0.1, jnp.int32(2**30 + 1), wide="float64"
+    )
+    assert "those of float64" in report.headline
+    assert not report.losses
+    assert "decisions" not in str(report)

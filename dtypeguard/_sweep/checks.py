@@ -29,7 +29,7 @@ from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.errors import DtypeDriftError, first_line
-from .._leaves.key_path import KeyPath, by_path, path_text
+from .._leaves.key_path import by_path, path_text
 from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
@@ -118,22 +118,11 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
         old = traced_type(old_leaf) or type(old_leaf).__name__
         new = traced_type(new_leaf) or type(new_leaf).__name__
         if old != new:
-            faults.append(_changed_type(path, old, new, where))
+            message = f"{path_text(path).lstrip('.')}: {old} -> {new}{where}"
+            is_array = isinstance(new, LeafType)
+            is_of_weak_type = is_array and old == dataclasses.replace(new, weak=True)
+            faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
     raise_first(faults)
-
-
-def _changed_type(
-    path: KeyPath, old: LeafType | str, new: LeafType | str, where: str
-) -> Fault:
-    """Returns the fault of a leaf that changed its type."""
-    texts = [str(old), str(new)]
-    is_of_weak_type = False
-    if isinstance(old, LeafType) and isinstance(new, LeafType) and old.shape == new.shape:
-        # The shape says nothing where it stays.
-        texts = [old.without_shape, new.without_shape]
-        is_of_weak_type = old.weak and old.dtype == new.dtype
-    message = f"{path_text(path).lstrip('.')}: {' -> '.join(texts)}{where}"
-    return Fault(message, is_of_weak_type=is_of_weak_type)
 
 
 def raise_first(faults: Sequence[Fault]) -> None:

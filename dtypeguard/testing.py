@@ -152,13 +152,12 @@ def check_contract(
     name = _name(opt_or_factory)
     code, remaining = _best_guard(name, make, inputs, first_places)
     advice = _contract_advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
-    # Of errors of JAX nothing is known but their text.
     faults = [error for error in first_errors if isinstance(error, Fault)]
-    if any(fault.is_of_weak_type for fault in faults):
+    weak_faults = [fault for fault in faults if fault.is_of_weak_type]
+    if weak_faults:
         advice += " Weak leaves come from Python numbers: begin them as arrays."
-    # An audit sees no change in a weak leaf, and no line behind a gradient.
-    without_lines = [x for x in faults if x.is_of_weak_type or x.is_of_update]
-    if len(without_lines) < len(rows):
+    # An audit sees no change in a weak leaf.
+    if len(weak_faults) < len(rows):
         advice += f" {_LINES}"
     raise AssertionError(_contract_report(name, "the contract", rows, advice))
 

@@ -46,19 +46,11 @@ class Fault(Exception):
 
     Attributes:
         is_of_weak_type: whether a leaf was weakly typed at first, in the same dtype.
-        is_of_update: whether an update would promote its param.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        is_of_weak_type: bool = False,
-        is_of_update: bool = False,
-    ):
+    def __init__(self, message: str, *, is_of_weak_type: bool = False):
         super().__init__(message)
         self.is_of_weak_type = is_of_weak_type
-        self.is_of_update = is_of_update
 
 
 class Training(NamedTuple):
@@ -276,9 +268,7 @@ def _drift_faults(trial: AnyTrial, is_meant: Callable[[Drift], bool]) -> list[Fa
         else:
             message = "  ".join(text for text in row if text)
         is_of_weak_type = drift.kind == "weak_type" and drift.was_weak
-        is_of_update = drift.where == "updates"
-        fault = Fault(message, is_of_weak_type=is_of_weak_type, is_of_update=is_of_update)
-        faults.append(fault)
+        faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
     return faults
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits
-from .._leaves.leaf_type import describe
+from .._leaves.leaf_type import type_or_class
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 from .modules import close_objects, is_in_place
 from .split import DICTS
@@ -134,7 +134,7 @@ class Items:
         if self.result is None:
             return "None"
         if not self.keys:
-            return describe(self.result)
+            return str(type_or_class(self.result))
         keys = ", ".join(map(repr, self.keys))
         return f"a {type(self.result).__name__} with the items {keys}"
 

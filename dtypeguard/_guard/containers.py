@@ -15,7 +15,7 @@ from .._leaves.dtypes import dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import KeyPath, key_paths, key_value
 from .._leaves.leaf_change import LeafChange
-from .._leaves.leaf_type import describe
+from .._leaves.leaf_type import type_or_class
 from .._leaves.table import FEW, Table
 from .._leaves.types import Leaf, PyTree
 
@@ -201,7 +201,7 @@ def _describe_node(tree: PyTree) -> str | None:
     if tree is None:
         return "None"
     if tree_util.all_leaves([tree]):
-        return describe(tree)
+        return str(type_or_class(tree))
     container = _Container(tree)
     name = type(tree).__name__
     return f"{name} of {container.describe()}" if container.keys else name

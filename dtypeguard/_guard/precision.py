@@ -20,7 +20,7 @@ from .._leaves.dtypes import (
     widen_float,
 )
 from .._leaves.key_path import KeyPath, by_path, key_paths, path_text
-from .._leaves.leaf_type import describe
+from .._leaves.leaf_type import type_or_class
 from .._leaves.types import DType, Function, Leaf, State, public
 from .._rounding.rounding import Word, round_with
 from .following import (
@@ -290,5 +290,5 @@ def _message_of_idle_patterns(idle: list[str], leaves: Mapping[KeyPath, Leaf]) -
     message = f"state_dtype has patterns that match no leaf: {names}. "
     if not leaves:
         return message + "Take them out: no floating leaf of this state follows the params."
-    lines = [f"  {path_text(path)}  {describe(leaf)}" for path, leaf in leaves.items()]
+    lines = [f"  {path_text(path)}  {type_or_class(leaf)}" for path, leaf in leaves.items()]
     return "\n".join([message + "Take them out, or match these paths:", *lines])

@@ -14,7 +14,7 @@ from .._leaves.dtypes import cast, dtype_of, is_available, kind, native
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import TreeName, key_paths
 from .._leaves.leaf_change import LeafChange, leaf_changes
-from .._leaves.leaf_type import describe, leaf_type
+from .._leaves.leaf_type import leaf_type, type_or_class
 from .._leaves.table import FEW, Table, and_more, count
 from .._leaves.types import Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
@@ -166,7 +166,7 @@ def _check_same_type(leaf: Leaf, recorded: Leaf) -> Leaf:
     if dtype_of(leaf) is not None:
         raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
     if leaf_type(leaf) != leaf_type(recorded):
-        raise CannotRestore(f"load {describe(recorded)}")
+        raise CannotRestore(f"load {type_or_class(recorded)}")
     return leaf
 
 

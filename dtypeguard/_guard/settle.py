@@ -25,8 +25,8 @@ from .._leaves.dtypes import (
 )
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import key_paths
-from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
-from .._leaves.leaf_type import LeafType, leaf_type
+from .._leaves.leaf_change import LeafChange, tree_changes
+from .._leaves.leaf_type import LeafType, leaf_type, type_or_class
 from .._leaves.table import Table, count
 from .._leaves.types import (
     DType,

@@ -9,7 +9,7 @@ from jax import tree_util
 
 from .dtypes import dtype_of, kind
 from .key_path import by_path, path_text
-from .leaf_type import describe
+from .leaf_type import type_or_class
 from .types import Function, Leaf, Optimizer, PyTree
 
 
@@ -43,7 +43,7 @@ def check_leaves(
     lines = []
     for path, leaf in by_path(tree, name).items():
         if not is_right(leaf):
-            text = shown(leaf) if dtype_of(leaf) is None else describe(leaf)
+            text = shown(leaf) if dtype_of(leaf) is None else type_or_class(leaf)
             lines.append(f"  {path_text(path)}: {text}")
     if lines:
         raise TypeError("\n".join([f"{takes}; these are not:", *lines, remedy]))

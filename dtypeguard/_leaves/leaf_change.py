@@ -7,7 +7,7 @@ from jax import tree_util
 
 from .errors import Row
 from .key_path import KeyPath, TreeName, by_path, path_text
-from .leaf_type import LeafType, leaf_type
+from .leaf_type import LeafType, type_or_class
 from .types import Leaf, PyTree
 
 ABSENT = "(absent)"
@@ -36,11 +36,6 @@ class LeafChange:
         before = ABSENT if self.before is None else str(self.before)
         after = ABSENT if self.after is None else str(self.after)
         return Row(path_text(self.path), before, after, self.remedy, self.castable)
-
-
-def type_or_class(leaf: Leaf) -> LeafType | str:
-    """Returns the type of a leaf; for no array, the name of its class."""
-    return leaf_type(leaf) or type(leaf).__name__
 
 
 def leaf_changes(

@@ -48,9 +48,9 @@ def _type_in(leaf: Leaf, dtype: DType) -> LeafType | None:
     return LeafType(dtype, weak, tuple(np.shape(leaf)))
 
 
-def describe(leaf: Leaf) -> str:
-    """Returns the type of a leaf for a message; for no array, the name of its class."""
-    return str(leaf_type(leaf) or type(leaf).__name__)
+def type_or_class(leaf: Leaf) -> LeafType | str:
+    """Returns the type of a leaf; for no array, the name of its class."""
+    return leaf_type(leaf) or type(leaf).__name__
 
 
 def type_text(leaf: Leaf) -> str:

@@ -12,8 +12,8 @@ from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
 from .._leaves.key_path import KeyPath, TreeName, by_path, key_paths, path_text
-from .._leaves.leaf_change import LeafChange, tree_changes, type_or_class
-from .._leaves.leaf_type import LeafType, describe, leaf_type
+from .._leaves.leaf_change import LeafChange, tree_changes
+from .._leaves.leaf_type import LeafType, leaf_type, type_or_class
 from .._leaves.types import Aval, DType, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
@@ -158,7 +158,7 @@ def _changes_of_data(
         if (path in old_leaves) != (path in new_leaves):
             types = []
             for leaves in (old_leaves, new_leaves):
-                types.append(describe(leaves[path]) if path in leaves else _CONSTANT)
+                types.append(type_or_class(leaves[path]) if path in leaves else _CONSTANT)
             yield LeafChange((TreeName(name), *path), *types)
 
 

@@ -16,7 +16,7 @@ from .._costs.costs import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
-from .._leaves.leaf_type import describe
+from .._leaves.leaf_type import type_or_class
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.measure import Inputs
@@ -135,9 +135,10 @@ class Trials:
             is_same = path == other and jnp.shape(array) == aval.shape
             if not is_same or jnp.asarray(array).dtype != aval.dtype:
                 raise TypeError(
-                    f"audit_precision got other inputs with {other}: {describe(array)}, "
-                    f"and the arguments have {path}: {describe(aval)}. Give a plan inputs "
-                    "of the same types and shapes, in the same order."
+                    f"audit_precision got other inputs with {other}: "
+                    f"{type_or_class(array)}, and the arguments have {path}: "
+                    f"{type_or_class(aval)}. Give a plan inputs of the same types and "
+                    "shapes, in the same order."
                 )
         return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
 

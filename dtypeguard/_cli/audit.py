@@ -57,9 +57,9 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
     other_options = _OF_OPTIMIZER if is_step else _OF_STEP
     for name in other_options:
         if vars(options)[name] not in _NOT_GIVEN:
-            kind = "an optimizer" if is_step else "a step"
-            write = _command_for_step(options.target)
-            raise UsageError(f"--{name} is for {kind}. Write: {write}")
+            kind = "an optimizer, without --inputs" if is_step else "a step"
+            command = _command_for_step(options.target)
+            raise UsageError(f"--{name} is for {kind}. For a step write: {command}")
     with RECORD:
         report = _audit_step_of(options) if is_step else _audit_optimizer_of(options)
     result = CommandResult(str(report), report, report.to_json(), report.ok, "green")

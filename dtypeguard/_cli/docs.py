@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
 
 def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.Path]:
     """Returns the pages with a word, sorted by how often they have it."""
-    pattern = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    # "stall" is to find "stalls" and "stalled" as well.
+    pattern = re.compile(rf"\b{re.escape(word)}(?:s|ed|ing)?\b", re.IGNORECASE)
     counts = {}
     for name, page in pages.items():
         count = len(pattern.findall(page.read_text(encoding="utf-8")))

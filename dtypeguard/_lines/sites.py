@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-from jax import tree_util
+from jax import core, tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
 from .._leaves.types import Function, Leaf, PyTree
@@ -179,4 +179,6 @@ def _leaves_of_argument(value: PyTree) -> Iterator[tuple[str, Leaf]]:
         yield from ((f".{end}", x) for end, x in value.items() if x is not None)
         return
     for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
-        yield tree_util.keystr(path), leaf
+        # JAX hands types on from frame to frame, by names that no user wrote.
+        if not isinstance(leaf, core.AbstractValue):
+            yield tree_util.keystr(path), leaf

@@ -56,6 +56,7 @@ def test_a_word_finds_the_pages_in_which_it_stands(command):
     assert len(names) > 2
     assert counts[0] == max(counts)
     assert min(counts) > 0
+    assert "Train in bfloat16" in command("docs stall")[1]  # which has "stalls"
 
 
 def test_the_wheel_has_the_pages():

@@ -129,7 +129,7 @@ precision :loss --inputs :inputs --reference :exits | with SystemExit: 0 mine.py
 precision :loss --inputs :inputs --reference :lazy.f | with SystemExit: 0 mine.py:33
 lock :exits --inputs :inputs --check none.lock | with SystemExit: 0 mine.py:33
 lock :planned --inputs :inputs | dtypeguard lock: 1 of 1 entries of the plan match
-audit :step --inputs :inputs --params bf16 | --params is for an optimizer
+audit :step --inputs :inputs --params bf16 | --params is for an optimizer, without --inputs
 audit :step --carry 1 | --carry is for a step
 audit :step --inputs :inputs --carry stat | (c, x). Write the position or the name
 audit :step --inputs :inputs --returned loss | Here these are --carry and --returned

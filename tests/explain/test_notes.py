@@ -328,6 +328,13 @@ def a_compiled_function_that_is_given_another_type():
     return run(state)
 
 
+@noted("argument", ("run(x)", 'run(x.astype("bfloat16"))'))
+def a_compiled_function_of_one_array():
+    run = jax.jit(lambda x: x + 1).lower(jnp.ones(2, BF16)).compile()
+    x = jnp.ones(2)  # first
+    return run(x)
+
+
 # Packages and what JAX wrote --------------------------------------------------------------
 
 

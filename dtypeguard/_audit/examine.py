@@ -1,7 +1,6 @@
 """One audit of a program: what is found in it, and what fixes it."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -10,6 +9,7 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.leaf_type import type_text
+from .._leaves.quiet import warnings_ignored
 from .._lines import drift
 from .._lines.monitored import RECORD
 from .._lines.why import line_of
@@ -43,8 +43,8 @@ def examine(
         has_advice: whether to try what fixes the subject. That takes a few traces more.
     """
     # The record names lines of constants, of which an equation knows nothing.
-    with set_x64(x64), RECORD, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the program warns when it runs
+    # The program warns when it runs.
+    with set_x64(x64), RECORD, warnings_ignored():
         report = report_without_advice(subject)
         return subject.advise(report) if has_advice and not report.ok else report
 

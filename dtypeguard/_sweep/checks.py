@@ -5,7 +5,6 @@ A check raises where a user's program would. Nearly everything is traced and doe
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +31,7 @@ from .._leaves.errors import DtypeDriftError, first_line
 from .._leaves.key_path import by_path, path_text
 from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
 from .._lines.drift import Drift
 from .inputs import Configuration, UpdateInputs, ones_like
@@ -410,7 +410,7 @@ def broken(
     refusals = {}
     was_accepted = False
     for configuration in configurations:
-        with configuration.flags(), warnings.catch_warnings(action="ignore"):
+        with configuration.flags(), warnings_ignored():
             trial = Trial(make(), inputs(configuration))
             is_refused = _is_refused(trial)
             errors = failures_of(checks, trial)

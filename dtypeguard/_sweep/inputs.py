@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from jax import tree_util
 
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.dtypes import dtype_of, kind
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 
 # One dtype for all floating leaves, or several that they take in turn.
@@ -131,7 +131,7 @@ class Entry:
     def build(self) -> Optimizer:
         """Makes the transformation, under the x64 flag that it will run under."""
         # Optax announces renamings.
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        with warnings_ignored(DeprecationWarning):
             return self.make()
 
     def inputs(
@@ -166,7 +166,7 @@ class Entry:
             set_x64(False),
             # Optax relies on standard promotion, whatever the caller chose.
             jax.numpy_dtype_promotion("standard"),
-            warnings.catch_warnings(action="ignore"),
+            warnings_ignored(),
         ):
             opt = self.make()
 

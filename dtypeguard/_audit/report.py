@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.key_path import leaves_of_holders
-from .._leaves.table import FEW, arrows, columns, group_by_cause, grouped, shown_fields
+from .._leaves.table import CAUSES, FEW, and_more, arrows, columns, grouped, shown_fields
 from .._leaves.types import public
 from .._lines.drift import Drift
 from .._source.origin import Origin, Why
@@ -227,13 +227,15 @@ class AuditReport:
 
     def __str__(self) -> str:
         lines = [] if self.error is None else self.error.lines()
-        groups = group_by_cause(self.drifts, _cause_of_drift)
-        lines += columns(self._rows_of_causes(groups.listed))
-        lines += groups.rest()
+        groups = grouped(self.drifts, _cause_of_drift)
+        listed = groups[:CAUSES]
+        lines += columns(self._rows_of_causes(listed))
+        lines += and_more(len(groups) - len(listed))
         text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]
         paragraphs = [*self.summaries, self.note, self.advice, self._rounding_sentence()]
         text += [paragraph for paragraph in paragraphs if paragraph]
-        if groups.is_cut:
+        has_many = any(len(group) > FEW for group in listed)
+        if has_many or len(groups) > len(listed):
             text.append("Every leaf: the report's drifts, or --json.")
         return "\n".join(text)
 

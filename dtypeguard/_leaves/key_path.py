@@ -73,7 +73,7 @@ def _key_pattern(key: Any) -> str:
     return str(key)
 
 
-def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
+def leaves_of_holders(paths: Sequence[KeyPath]) -> str:
     """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`."""
     depth = _common_depth(paths)
     holders: list[str] = []
@@ -81,7 +81,7 @@ def leaves_of_holders(paths: Sequence[KeyPath], most: int = 3) -> str:
         holder = path_text(path[: depth + 1])
         if holder not in holders:
             holders.append(holder)
-    if len(holders) > most:
+    if len(holders) > 3:  # more would not fit in a row
         holders = [path_text(paths[0][:depth])]
     names = joined(holders)
     # Leaves of several arguments have no node above them in common.

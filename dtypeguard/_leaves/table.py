@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from .errors import Row
 from .key_path import path_with_stars
@@ -78,37 +78,6 @@ def _text_without_shape(described: LeafType | str | None) -> str:
     if isinstance(described, LeafType):
         return described.without_shape
     return described or ABSENT
-
-
-@dataclasses.dataclass(frozen=True)
-class CauseGroups(Generic[_T]):
-    """Items in groups of one cause, of which a message lists the first.
-
-    Attributes:
-        listed: the groups that a message has room for.
-        count: the number of all groups.
-    """
-
-    listed: list[list[_T]]
-    count: int
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether a message leaves out a group, or leaves of a group."""
-        has_many = any(len(group) > FEW for group in self.listed)
-        return has_many or self.count > len(self.listed)
-
-    def rest(self) -> list[str]:
-        """Returns the last line: `and 3 more causes`; nothing if all are listed."""
-        return and_more(self.count - len(self.listed))
-
-
-def group_by_cause(
-    items: Iterable[_T], key: Callable[[_T], Hashable], is_whole: bool = False
-) -> CauseGroups[_T]:
-    """Returns the items in groups with equal keys, the first five unless all are asked."""
-    groups = grouped(items, key)
-    return CauseGroups(groups if is_whole else groups[:CAUSES], len(groups))
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 _LOCK = threading.Lock()
 
@@ -17,7 +18,7 @@ def warnings_ignored(category: type[Warning] = Warning) -> Iterator[None]:
     https://docs.python.org/3/library/warnings.html#concurrent-safety-of-context-managers.
     This takes out its own filter, and leaves all others alone.
     """
-    filters = warnings.filters
+    filters: Any = warnings.filters  # a list, which type checkers take for a sequence
     ignore = ("ignore", None, category, None, 0)
     with _LOCK:
         filters.insert(0, ignore)
@@ -30,7 +31,7 @@ def warnings_ignored(category: type[Warning] = Warning) -> Iterator[None]:
             _take_out(ignore, warnings.filters)
 
 
-def _take_out(ignore: object, filters: list) -> None:
+def _take_out(ignore: object, filters: Any) -> None:
     for place, entry in enumerate(filters):
         if entry is ignore:  # an equal filter may be the user's
             del filters[place]

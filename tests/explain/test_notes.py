@@ -428,3 +428,16 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     assert (CHECKED in remedies) == is_checked, note
     if changes:
         applied(program, *changes)()
+
+
+def test_a_trial_of_a_remedy_replaces_no_stream():
+    """With two trials in two threads, the stream of one stayed for good."""
+    streams = []
+
+    def body(carry, _):
+        streams.append(sys.stdout)
+        return carry.astype(F32), None
+
+    assert "Checked" in note_on(lambda: lax.scan(body, HALF, None, 2))
+    assert len(streams) > 1
+    assert set(streams) == {sys.stdout}

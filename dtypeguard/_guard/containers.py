@@ -63,7 +63,14 @@ class Matched:
     def __init__(self, record: PyTree, loaded: PyTree, path: KeyPath):
         self.leaves: list[Leaf] = []
         self.changes: list[LeafChange] = []
-        self._match(record, loaded, path, is_guess=False)
+        try:
+            self._match(record, loaded, path, is_guess=False)
+        except DtypeDriftError:
+            # As many fields as the state has children may have matched by position.
+            remedy = _remedy_for_wrapper(record, loaded) if len(path) == 1 else None
+            if remedy is None:
+                raise
+            raise _tree_error(path, record, loaded, remedy) from None
 
     def _match(self, record: PyTree, loaded: PyTree, path: KeyPath, is_guess: bool) -> None:
         """Adds the leaves of a subtree.
@@ -90,7 +97,7 @@ class Matched:
         container = _Container(record)
         fields = _fields(record, container, loaded)
         if fields is None:
-            remedy = _remedy_for_container(record, loaded, path)
+            remedy = _remedy_for_container(record, loaded)
             raise _tree_error(path, record, loaded, remedy)
         if type(record) is not type(loaded):
             is_by_position = type(loaded) in (list, tuple)
@@ -157,18 +164,21 @@ def _are_alike(record: Leaf, loaded: Leaf) -> bool:
     return record_kind is None or np.shape(record) == np.shape(loaded)
 
 
-def _remedy_for_container(record: PyTree, loaded: PyTree, path: KeyPath) -> str:
+def _remedy_for_wrapper(record: PyTree, loaded: PyTree) -> str | None:
+    """Returns what to restore if a wrapper, such as MultiSteps, is new or gone."""
+    for name in getattr(record, "_fields", ()):
+        if _can_match(getattr(record, name), loaded):
+            return f"restore opt.init(params)._replace({name}=state)"
+    for name in getattr(loaded, "_fields", ()):
+        if _can_match(record, getattr(loaded, name)):
+            return f"restore state.{name}"
+    return None
+
+
+def _remedy_for_container(record: PyTree, loaded: PyTree) -> str:
     """Returns what to load in place of a container."""
     if type(record) is type(loaded) and not isinstance(record, (list, tuple, Mapping)):
         return "load it with the static fields of the record"
-    if len(path) == 1:
-        # A wrapper, such as MultiSteps, may be new since the state was saved, or gone.
-        for name in getattr(record, "_fields", ()):
-            if _can_match(getattr(record, name), loaded):
-                return f"restore opt.init(params)._replace({name}=state)"
-        for name in getattr(loaded, "_fields", ()):
-            if _can_match(record, getattr(loaded, name)):
-                return f"restore state.{name}"
     container = _Container(record)
     node_type = "dict" if container.has_names else "list"
     return f"load a {node_type} of {container.describe()}"

@@ -336,6 +336,8 @@ def test_a_wrapper_that_is_added_to_a_running_job_or_left_out():
     adam = optax.adam(1e-3)
     for inner, outer, field in (
         (adam, optax.MultiSteps(adam, 2), "inner_opt_state"),
+        # Three states in a tuple, and a RoundingState of three fields.
+        (optax.adamw(1e-3), guard(optax.adamw(1e-3), policy=policy), "inner_state"),
         (
             optax.MultiSteps(adam, 2),
             guard(optax.MultiSteps(adam, 2), policy=policy),

@@ -20,6 +20,8 @@ _CodePosition = tuple[
     int | None, int | None, int | None, int | None
 ]  # as `co_positions` has it
 
+# The functions that cast.
+_CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"
 _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 # An escape that a string may hold, or else a backslash of which Python warns. The next
@@ -135,7 +137,10 @@ def _return_lines(node: ast.AST) -> Iterator[int]:
 
 
 def renamed_before(file: str, name: str, line: int) -> int | None:
-    """Returns the last line before another in its function such as `name = x`."""
+    """Returns the last line before another in its function that may lack a cast.
+
+    That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
+    """
     nodes = _nodes(source_text(file))
     scope = nodes[0]
     for node in nodes:
@@ -145,12 +150,18 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
     lines = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and node.lineno < line:
-            # Unlike a call, a name leaves no trace in the program.
-            is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
+            # Unlike another call, these leave no trace in the program.
+            may_lack_cast = isinstance(node.value, (ast.Name, ast.Subscript))
+            if isinstance(node.value, ast.Call):
+                may_lack_cast = _is_cast(node.value.func)
             targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if is_renaming and name in targets:
+            if may_lack_cast and name in targets:
                 lines.append(node.lineno)
     return max(lines, default=None)
+
+
+def _is_cast(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and function.attr in _CASTING
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

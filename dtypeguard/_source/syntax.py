@@ -22,6 +22,8 @@ _CodePosition = tuple[
 
 # The functions that cast.
 _CASTING = "astype", "asarray", "convert_element_type"
+# How methods and functions that cast are called.
+_CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"
 _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 # An escape that a string may hold, or else a backslash of which Python warns. The next
@@ -150,18 +152,16 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
     lines = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and node.lineno < line:
-            # Unlike another call, these leave no trace in the program.
-            may_lack_cast = isinstance(node.value, (ast.Name, ast.Subscript))
-            if isinstance(node.value, ast.Call):
-                may_lack_cast = _is_cast(node.value.func)
+            # A name leaves no trace in the program, nor does a branch that did not run.
+            is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
             targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if may_lack_cast and name in targets:
+            if name in targets and (is_renaming or _is_cast(node.value)):
                 lines.append(node.lineno)
     return max(lines, default=None)
 
 
-def _is_cast(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and function.attr in _CASTING
+def _is_cast(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _CASTING
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

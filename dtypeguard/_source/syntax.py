@@ -20,8 +20,6 @@ _CodePosition = tuple[
     int | None, int | None, int | None, int | None
 ]  # as `co_positions` has it
 
-# The functions that cast.
-_CASTING = "astype", "asarray", "convert_element_type"
 # How methods and functions that cast are called.
 _CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"

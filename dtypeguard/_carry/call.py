@@ -129,11 +129,7 @@ class Call:
             step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
         return functools.partial(step, *args, **kwargs), trees
 
-    def split_result(
-        self,
-        result: PyTree,
-        trees: Sequence[PyTree],
-    ) -> SplitResult:
+    def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:
         """Takes a result apart.
 
         Args:
@@ -147,11 +143,7 @@ class Call:
         carried = [self._split(tree) for tree in after]
         return SplitResult(carried, self._split(location.others))
 
-    def run(
-        self,
-        carried: Sequence[Sequence[Leaf]],
-        rest: Sequence[Leaf],
-    ) -> SplitResult:
+    def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
         return self.split_result(call(), trees)

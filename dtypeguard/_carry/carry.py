@@ -46,11 +46,7 @@ class Carry:
         """Returns a carry of nothing but objects that the step changes in place."""
         return dataclasses.replace(self, places=(), is_one=False, is_default=False)
 
-    def take(
-        self,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> tuple[PyTree, ...]:
+    def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
         """Returns the carries of a call, or their defaults."""
         values = []
         missing = []
@@ -89,11 +85,7 @@ class Carry:
             place.put(new_args, new_kwargs, value)
         return tuple(new_args), new_kwargs
 
-    def object_snapshots(
-        self,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> list[ObjectSnapshot]:
+    def object_snapshots(self, args: Args, kwargs: Kwargs) -> list[ObjectSnapshot]:
         """Returns snapshots of the Flax NNX objects among the arguments, each once.
 
         A step changes them in place, so that they come back in any case.
@@ -168,11 +160,7 @@ class Carry:
             indices.append(index)
         return ReturnedCarry(result, range(len(values)), items, indices)
 
-    def _required(
-        self,
-        values: Sequence[PyTree],
-        in_place: bool,
-    ) -> Sequence[int]:
+    def _required(self, values: Sequence[PyTree], in_place: bool) -> Sequence[int]:
         """Returns the numbers of the carries that a step has to return."""
         if self.is_default and in_place:
             return ()
@@ -196,11 +184,7 @@ class Carry:
             return ReturnedCarry(items.result, required, items, range(len(required)))
         raise self._no_such_items(items, values)
 
-    def self_remedy(
-        self,
-        args: Args,
-        result: PyTree,
-    ) -> str:
+    def self_remedy(self, args: Args, result: PyTree) -> str:
         """Returns what to write if the `self` of a method comes back; "" if it does not."""
         if not (self.is_default and args and self.names.at(0) == "self"):
             return ""
@@ -217,11 +201,7 @@ class Carry:
                 return f'{self.owner}(..., carry="self"{which})'
         return ""
 
-    def ambiguity(
-        self,
-        returned: ReturnedCarry,
-        carry: PyTree,
-    ) -> str:
+    def ambiguity(self, returned: ReturnedCarry, carry: PyTree) -> str:
         """Returns a question if a later item is like the carry; "" if none is."""
         items = returned.items
         # The user has said which item it is, or there is but one.
@@ -244,11 +224,7 @@ class Carry:
             f"returned={first} if not."
         )
 
-    def _no_such_items(
-        self,
-        items: Items,
-        values: Sequence[PyTree],
-    ) -> TypeError:
+    def _no_such_items(self, items: Items, values: Sequence[PyTree]) -> TypeError:
         carries = " and ".join(self.labels)
         message = f"{self.step} returned {items.summary()}"
         if self.returned is not None:

@@ -19,18 +19,12 @@ def structure(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(close_objects(tree))
 
 
-def has_structure_of(
-    before: PyTree,
-    after: PyTree,
-) -> bool:
+def has_structure_of(before: PyTree, after: PyTree) -> bool:
     """Returns whether two trees have one structure."""
     return structure(before) == structure(after)
 
 
-def is_alike(
-    before: PyTree,
-    after: PyTree,
-) -> bool:
+def is_alike(before: PyTree, after: PyTree) -> bool:
     """Returns whether a guard could cast one tree to the types of another."""
     if not has_structure_of(before, after):
         return False
@@ -41,10 +35,7 @@ def is_alike(
     return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
 
 
-def _is_castable(
-    old: Leaf,
-    new: Leaf,
-) -> bool:
+def _is_castable(old: Leaf, new: Leaf) -> bool:
     target = dtype_of(old)
     source = dtype_of(new)
     if source is None or target is None:
@@ -139,10 +130,7 @@ class Items:
         return f"a {type(self.result).__name__} with the items {keys}"
 
 
-def _key_of_entry(
-    entry: object,
-    position: int,
-) -> Key:
+def _key_of_entry(entry: object, position: int) -> Key:
     # Of a DictKey, a GetAttrKey or a SequenceKey. Others have no name that a user writes.
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):

@@ -17,10 +17,7 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.types import Convert, Key, Leaf, NNXObject, PyTree
 
 
-def constant_positions(
-    tree: PyTree,
-    leaves: Sequence[Leaf],
-) -> frozenset[int]:
+def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     """Returns the positions of the leaves that are Python numbers in an Equinox module.
 
     Equinox treats them as constants: `filter_jit` holds them static. Anywhere else, in a
@@ -79,21 +76,14 @@ def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
 _IsObject = Callable[[Leaf], bool]
 
 
-def _has_objects(
-    tree: PyTree,
-    is_object: _IsObject,
-) -> bool:
+def _has_objects(tree: PyTree, is_object: _IsObject) -> bool:
     if not nnx_types():
         return False
     leaves = tree_util.tree_leaves(tree, is_leaf=is_object)
     return any(is_object(leaf) for leaf in leaves)
 
 
-def _map_objects(
-    function: Convert,
-    tree: PyTree,
-    is_object: _IsObject,
-) -> PyTree:
+def _map_objects(function: Convert, tree: PyTree, is_object: _IsObject) -> PyTree:
     """Returns a tree with its objects mapped; the tree itself if it has none."""
     if not _has_objects(tree, is_object):
         return tree
@@ -178,10 +168,7 @@ def contents(node: NNXObject) -> Contents:
     return Contents(node, {slot.name: slot.value for slot in _slots(node)})
 
 
-def put_contents(
-    node: NNXObject,
-    values: Mapping[str, PyTree],
-) -> None:
+def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
     """Puts values into the Variables of a Flax NNX object, by name."""
     for slot in _slots(node):
         # A Variable that the step has added stays as it is.
@@ -252,11 +239,7 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             yield _Slot(name, thing, put_value)
 
 
-def _put_item(
-    owner: Any,
-    key: Key,
-    value: PyTree,
-) -> None:
+def _put_item(owner: Any, key: Key, value: PyTree) -> None:
     owner[key] = value
 
 
@@ -266,10 +249,7 @@ def _raw_value(variable: NNXObject) -> PyTree:
     return variable.raw_value  # Flax before 0.12
 
 
-def _put_raw_value(
-    variable: NNXObject,
-    value: PyTree,
-) -> None:
+def _put_raw_value(variable: NNXObject, value: PyTree) -> None:
     if hasattr(variable, "set_raw_value"):
         variable.set_raw_value(value)
     else:  # Flax before 0.12

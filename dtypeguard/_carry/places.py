@@ -22,11 +22,7 @@ class Place(NamedTuple):
     name: str | None  # None: positional-only
     default: PyTree = _Parameter.empty
 
-    def take(
-        self,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> PyTree:
+    def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
         if self.position is not None and self.position < len(args):
             return args[self.position]
@@ -35,12 +31,7 @@ class Place(NamedTuple):
             return self.default
         return kwargs.get(self.name, self.default)
 
-    def put(
-        self,
-        args: list[PyTree],
-        kwargs: dict[str, PyTree],
-        value: PyTree,
-    ) -> None:
+    def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
         if self.position is not None and self.position < len(args):
             args[self.position] = value
@@ -102,11 +93,7 @@ class Names:
             places[place.label] = place
         return tuple(places.values())
 
-    def _no_such_argument(
-        self,
-        owner: str,
-        key: object,
-    ) -> ValueError:
+    def _no_such_argument(self, owner: str, key: object) -> ValueError:
         return ValueError(
             f"{owner} got carry={shown(key)}, but {self.step} takes "
             f"{self.signature}. Write the position or the name of the argument "

@@ -108,10 +108,7 @@ def constant_changes(
             yield path, old, new
 
 
-def _is_equal_constant(
-    old: Leaf,
-    new: Leaf,
-) -> bool:
+def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
     """Returns whether `equinox.filter_jit` takes two constants for equal: 1 is 1.0."""
     try:
         return bool(old == new)
@@ -119,10 +116,7 @@ def _is_equal_constant(
         return True
 
 
-def eval_shape(
-    function: Callable[[PyTree], PyTree],
-    tree: PyTree,
-) -> PyTree:
+def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     """Returns the shapes and dtypes of what a function returns. Nothing is allocated.
 
     Unlike `eqx.filter_eval_shape`, it does not import Equinox, and traces no NumPy array.
@@ -227,10 +221,7 @@ class Snapshot:
         return self._replaced(leaves)
 
 
-def map_data(
-    function: Convert,
-    tree: PyTree,
-) -> PyTree:
+def map_data(function: Convert, tree: PyTree) -> PyTree:
     """Returns a tree in new containers, with a function applied to its data.
 
     The Python numbers of an Equinox module are constants, and stay as they are.
@@ -241,11 +232,7 @@ def map_data(
 class ObjectSnapshot:
     """A Flax NNX object that a step may change in place, and its contents before that."""
 
-    def __init__(
-        self,
-        label: str,
-        node: NNXObject,
-    ):
+    def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
         self.before = contents(node).values
@@ -270,16 +257,10 @@ class ObjectSnapshot:
         put_contents(self.node, typed.values)
 
 
-def _has_treedef_of(
-    old: PyTree,
-    new: PyTree,
-) -> bool:
+def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
     return tree_util.tree_structure(old) == tree_util.tree_structure(new)
 
 
-def _new_if_types_agree(
-    old: Leaf,
-    new: Leaf,
-) -> Leaf:
+def _new_if_types_agree(old: Leaf, new: Leaf) -> Leaf:
     """Returns the new leaf; the old one if a step changed its type."""
     return new if traced_type(old) == traced_type(new) else old

@@ -43,11 +43,7 @@ class StableCarry:
     treedef: PyTreeDef
     types: _CarryTypes
 
-    def types_in_call(
-        self,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> _CarryTypes | None:
+    def types_in_call(self, args: Args, kwargs: Kwargs) -> _CarryTypes | None:
         """Returns the types of the carry in a call; None if the call needs a guard."""
         try:
             types = self._types([place.take(args, kwargs) for place in self.places])
@@ -58,11 +54,7 @@ class StableCarry:
             return None
         return types
 
-    def is_kept(
-        self,
-        types: _CarryTypes,
-        result: PyTree,
-    ) -> bool:
+    def is_kept(self, types: _CarryTypes, result: PyTree) -> bool:
         """Returns whether the carry in a result has these types."""
         try:
             if self.keys is None:

@@ -54,12 +54,7 @@ class SettledResult(NamedTuple):
 class GuardedCall:
     """One call of a guarded step, with its carry as it came in."""
 
-    def __init__(
-        self,
-        guard: StepGuard,
-        args: Args,
-        kwargs: Kwargs,
-    ):
+    def __init__(self, guard: StepGuard, args: Args, kwargs: Kwargs):
         self._guard = guard
         self._carry = guard.carry
         self._args = args
@@ -165,11 +160,7 @@ class GuardedCall:
                 raise DtypeDriftError(message, error.rows) from None
             raise TypeError(message) from None
 
-    def _remedy_of_other_carry(
-        self,
-        result: PyTree,
-        error: TypeError,
-    ) -> str:
+    def _remedy_of_other_carry(self, result: PyTree, error: TypeError) -> str:
         """Returns how to name another carry, if the first argument may not be meant."""
         if not self._carry.is_default:
             return ""
@@ -221,11 +212,7 @@ class GuardedCall:
         carries = _copies(self._carried)
         return SettledResult(value, stable_carry(self._carry.places, carries, location))
 
-    def _settle_returned_objects(
-        self,
-        tree: PyTree,
-        label: str,
-    ) -> list[Settled]:
+    def _settle_returned_objects(self, tree: PyTree, label: str) -> list[Settled]:
         """Settles new objects that the step returns for its objects."""
         snapshot_by_label = {
             snapshot.label: snapshot for snapshot in self._object_snapshots
@@ -293,10 +280,7 @@ def _shapes(leaves: Sequence[Leaf]) -> list[tuple[int, ...]]:
     return [np.shape(leaf) for leaf in leaves]
 
 
-def _typed_like(
-    leaf: Leaf,
-    returned: Leaf,
-) -> Leaf:
+def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Returns a weak leaf as a strong one if it comes back strong in the same dtype."""
     if is_weak(returned) or dtype_of(leaf) != dtype_of(returned):
         return leaf

@@ -50,11 +50,7 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     return scale, jnp.where(largest == 0, 0, jnp.maximum(root, least / scale))
 
 
-def rounded_step(
-    param: jax.Array,
-    step: jax.Array,
-    noise: Sequence[Scalar],
-) -> jax.Array:
+def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> jax.Array:
     """Returns a step in the dtype of its param that moves the param by `step` on average.
 
     It is the difference of the float32 sum, rounded stochastically, to the param. The dtype

@@ -21,11 +21,7 @@ from .arithmetic import Scalar
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def checked_update(
-    name: str,
-    state_type: type[State],
-    step: Function,
-) -> Function:
+def checked_update(name: str, state_type: type[State], step: Function) -> Function:
     """Returns an update that checks its arguments and hides the x64 flag from `step`.
 
     The step gets its params as strongly typed arrays.
@@ -93,12 +89,7 @@ def check_rate(
         check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
-def check_state(
-    owner: str,
-    state: State,
-    state_type: Any,
-    init: str,
-) -> None:
+def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
     """Checks that a state has the fields of its type: arguments may be out of order."""
     if not all(hasattr(state, name) for name in state_type._fields):
         raise TypeError(
@@ -108,11 +99,7 @@ def check_state(
         )
 
 
-def check_grads(
-    owner: str,
-    updates: Updates,
-    params: Params,
-) -> None:
+def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Checks that gradients that are not None have the tree and shapes of the params."""
     try:
         grads = tree_util.tree_structure(params).flatten_up_to(updates)

@@ -177,11 +177,7 @@ def _fromage_step(
     return shrink * param - rate / root * param_scale * (param_root / grad_root) * direction
 
 
-def _bounded_change(
-    param: jax.Array,
-    change: jax.Array,
-    max_norm: jax.Array,
-) -> jax.Array:
+def _bounded_change(param: jax.Array, change: jax.Array, max_norm: jax.Array) -> jax.Array:
     """Returns the change, or one that scales `param + change` to a norm of `max_norm`."""
     scale, norm = scaled_norm(param + change)
     bound = max_norm / scale

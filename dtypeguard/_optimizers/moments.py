@@ -28,12 +28,7 @@ class Units(NamedTuple):
     of_s: jax.Array
 
 
-def units_for(
-    param: jax.Array,
-    d: jax.Array,
-    d0: jax.Array,
-    beta3: Scalar,
-) -> Units | None:
+def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> Units | None:
     """Returns the units for the moments of a param; None if it has the range of float32.
 
     In float16 the state holds `m / d`, `sqrt(v) / d`, and `s` as an average in units of
@@ -48,11 +43,7 @@ def units_for(
     return Units(of_m=d, of_s=d_squared / jnp.maximum(1 - cast(beta3, wide), 1e-4))
 
 
-def read_moments(
-    stored: Moments,
-    units: Units | None,
-    dtype: DType,
-) -> Moments:
+def read_moments(stored: Moments, units: Units | None, dtype: DType) -> Moments:
     """Returns the moments that the state holds, in a dtype to compute in."""
     m = cast(stored.m, dtype)
     v = cast(stored.v, dtype)

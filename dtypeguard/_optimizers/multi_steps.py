@@ -193,11 +193,7 @@ def _check_multi_steps_options(
         raise _wrong_type("accumulator_dtype", accumulator, remedy)
 
 
-def _wrong_type(
-    name: str,
-    value: object,
-    remedy: str,
-) -> TypeError:
+def _wrong_type(name: str, value: object, remedy: str) -> TypeError:
     return TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
 
 
@@ -234,11 +230,7 @@ def _read_skip_result(returned: Any) -> tuple[jax.Array, PyTree]:
     )
 
 
-def _first_sums(
-    params: Params,
-    accumulator_dtype: DType,
-    x64: bool,
-) -> PyTree:
+def _first_sums(params: Params, accumulator_dtype: DType, x64: bool) -> PyTree:
     """Returns zeros for each param, of 64 bits also with x64 off if `x64`."""
 
     def zeros(param):
@@ -263,11 +255,7 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     return promoted(jnp.dtype(accumulator_dtype), dtype)
 
 
-def _warn_of_rounding(
-    warn: WarnOnce,
-    sums: PyTree,
-    updates: Updates,
-) -> None:
+def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
     """Warns of the first 64-bit gradient that an accumulator of fewer bits rounds."""
     sum_leaves, treedef = tree_util.tree_flatten(sums)
     for i, grad in enumerate(treedef.flatten_up_to(updates)):

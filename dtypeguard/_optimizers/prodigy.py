@@ -291,12 +291,7 @@ def prodigy(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _first_state(
-    params: Params,
-    d0: Scalar,
-    stride: int,
-    keeps_m: bool,
-) -> ProdigyState:
+def _first_state(params: Params, d0: Scalar, stride: int, keeps_m: bool) -> ProdigyState:
     dtype = at_least_float32(params)
     sliced_params = tree_util.tree_map(lambda p: _every(stride, p), params)
     return ProdigyState(
@@ -325,11 +320,7 @@ def _stored_moments(
     return [Moments(*moments) for moments in zip(m, v, s)]
 
 
-def _bias_correction(
-    beta1: Scalar,
-    beta2: Scalar,
-    k: jax.Array,
-) -> jax.Array:
+def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
     """Returns the factor for averages that start at zero, after `k` steps.
 
     It is that of Adam as at the end of section 2 of Kingma and Ba, 2015:
@@ -338,11 +329,7 @@ def _bias_correction(
     return jnp.sqrt(one_minus_power(beta2, k)) / one_minus_power(beta1, k)
 
 
-def _bounded_d(
-    largest: jax.Array,
-    base: jax.Array,
-    growth_rate: Scalar,
-) -> jax.Array:
+def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.Array:
     """Returns `min(largest, base * growth_rate)`."""
     if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
         return largest  # without an infinity that jax_debug_infs would find

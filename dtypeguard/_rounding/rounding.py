@@ -43,11 +43,7 @@ def rounds(dtype: DType) -> bool:
     return is_narrow and has_zero(dtype)
 
 
-def stochastic_round(
-    x: Leaf,
-    dtype: DType,
-    bits: jax.Array,
-) -> jax.Array:
+def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
     """Rounds a floating array to a narrower dtype, so that the mean is the exact value.
 
     From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
@@ -100,11 +96,7 @@ def _zeros_that_depend_on(x: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _round_float32(
-    x: jax.Array,
-    dtype: DType,
-    bits: jax.Array,
-) -> jax.Array:
+def _round_float32(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     if dtype == jnp.bfloat16:
         return _round_to_bfloat16(x, dtype, bits)
     return _round_to_small(x, dtype, bits)
@@ -117,11 +109,7 @@ def _round_float32_jvp(dtype, primals, tangents):
     return _round_float32(x, dtype, bits), x_tangent.astype(dtype)
 
 
-def _round_to_bfloat16(
-    x: jax.Array,
-    dtype: DType,
-    bits: jax.Array,
-) -> jax.Array:
+def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """Adds noise to the lower half of a float32, then keeps the upper half: a bfloat16."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
@@ -135,11 +123,7 @@ def _round_to_bfloat16(
     return lax.bitcast_convert_type(upper_half, dtype)
 
 
-def _round_to_small(
-    x: jax.Array,
-    dtype: DType,
-    bits: jax.Array,
-) -> jax.Array:
+def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """Rounds to any format within float32's range.
 
     It counts the spacings of the format in the significand, an integer, rounds the count,
@@ -230,12 +214,7 @@ _T = TypeVar("_T")
 
 
 @public
-def apply_updates(
-    params: _T,
-    updates: Updates,
-    *,
-    key: jax.Array | None = None,
-) -> _T:
+def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None) -> _T:
     """Adds updates to params; each param keeps its dtype.
 
     It works like `optax.apply_updates`, in any promotion mode. Round-to-nearest loses an
@@ -327,11 +306,7 @@ def _param_leaves(
     return param_leaves
 
 
-def _check_updates(
-    updates: Updates,
-    params: list[Leaf],
-    leaves: list[Leaf],
-) -> None:
+def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
     remedies = [_remedy_of_update(param, update) for param, update in zip(params, leaves)]
     if any(remedies):
@@ -366,11 +341,7 @@ def _is_below_8_bits(dtype: DType) -> bool:
     return kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8
 
 
-def _add(
-    param: Leaf,
-    update: Leaf,
-    words: Sequence[Word],
-) -> Leaf:
+def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
     """Returns the sum in the dtype of the param, rounded stochastically if with words."""
     if param is None or update is None or dtype_of(update) is None:
         return param

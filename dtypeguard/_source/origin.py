@@ -156,11 +156,7 @@ def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
     return Origin(*innermost, code, called_from, tuple(frames))
 
 
-def origin_at(
-    file: str,
-    line: int,
-    function: str,
-) -> Origin:
+def origin_at(file: str, line: int, function: str) -> Origin:
     """Returns a line of which nothing but its function is known."""
     return Origin(file, line, function, line_at(file, line))
 

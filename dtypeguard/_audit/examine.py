@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Protocol
 
+from .._blame import drift
+from .._blame.why import line_of
 from .._carry.split import constant_changes
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, is_weak, is_wide
 from .._leaves.leaf_type import type_text
 from .._leaves.quiet import warnings_ignored
-from .._lines import drift
-from .._lines.monitored import RECORD
-from .._lines.why import line_of
 from .._program.trace import Program, TraceFailed
+from .._recording.monitored import RECORD
 from .report import AuditReport, ChangedConstant, SubjectKind, WideOperation
 from .trace_error import trace_error
 

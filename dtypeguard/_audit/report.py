@@ -6,11 +6,11 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
+from .._blame.drift import Drift
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.key_path import leaves_of_holders
 from .._leaves.table import CAUSES, FEW, and_more, arrows, columns, grouped, shown_fields
 from .._leaves.types import public
-from .._lines.drift import Drift
 from .._source.origin import Origin, Why
 
 SubjectKind = Literal["optimizer", "step"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 from jax import tree_util
 
+from .._blame.drift import Drift
 from .._carry.call import Call
 from .._carry.carry import Carry, carry_of
 from .._carry.split import SplitTree
@@ -31,7 +32,6 @@ from .._leaves.types import (
     Step,
     Updates,
 )
-from .._lines.drift import Drift
 from .._program.trace import Program, TraceFailed, trace
 from .examine import report_without_advice
 from .report import AuditReport, SubjectKind

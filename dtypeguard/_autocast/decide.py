@@ -15,13 +15,13 @@ from jax.core import Tracer
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._lines.equations import Written
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.nodes import Block, Node, has_no_wide_form
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.graph import PRODUCTS as OF_PRODUCTS, jaxprs_in, loop_parts, open_jaxpr
+from .._tracebacks.written import Written
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 

@@ -11,11 +11,11 @@ import functools
 import os
 from typing import NamedTuple
 
-from .._lines.equations import Written
-from .._lines.tracebacks import calls_by_jaxpr
 from .._program.graph import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression, parse_quietly
+from .._tracebacks.frames import calls_by_jaxpr
+from .._tracebacks.written import Written
 from .plan import Plan, PlanEntry, PlanError
 
 

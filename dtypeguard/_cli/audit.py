@@ -14,7 +14,7 @@ from .._carry.carry import carry_of
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
 from .._leaves.types import DType, Optimizer
-from .._lines.monitored import RECORD
+from .._recording.monitored import RECORD
 from .._sweep.inputs import Entry
 from .forms import CommandResult, check_files, deliver
 from .options import UsageError, right

@@ -7,11 +7,11 @@ from typing import TextIO
 
 from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
-from .._lines.monitored import RECORD
 from .._lock.check import Locked, compared, data_of_cause
 from .._lock.lock_file import LockError, lock_text
 from .._lock.step import TracedStep, lock_of
 from .._program.trace import TraceFailed
+from .._recording.monitored import RECORD
 from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .output import print_text, write_file

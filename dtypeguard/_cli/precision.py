@@ -9,13 +9,13 @@ import numpy as np
 from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
-from .._lines.monitored import RECORD
 from .._precision.audit import audit_call
 from .._precision.curve import PlanSearch, check_call, plan_call
 from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
 from .._precision.report import PrecisionReport
 from .._precision.rows import plain
+from .._recording.monitored import RECORD
 from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .targets import NamedCall, Reader

@@ -67,7 +67,7 @@ class ScriptWatch:
             UNFILTERED.enter()
             self._recording.callback(UNFILTERED.leave)
             monitoring.register_event_duration_secs_listener(self._listen)
-            from .._lines.monitored import RECORD
+            from .._recording.monitored import RECORD
 
             self._recording.enter_context(RECORD)
 
@@ -75,7 +75,7 @@ class ScriptWatch:
         if not self._is_open or not event.endswith("/backend_compile_duration"):
             return
         with contextlib.suppress(Exception):  # the list lacks it; the script runs on
-            from .._lines.recompiled import Compilations
+            from .._recompilation.compilations import Compilations
 
             if self.compilations is None:
                 self.compilations = Compilations()

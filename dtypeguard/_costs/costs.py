@@ -9,14 +9,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .._blame.blame import blame
+from .._blame.why import line_of
 from .._carry.places import Names
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation as JaxEquation, Function
-from .._lines.blame import blame
-from .._lines.equations import Written
-from .._lines.why import line_of
 from .._program.graph import PRODUCTS, Equation, Graph, Stack, manual_axes
 from .._source.origin import Origin, place_of
+from .._tracebacks.written import Written
 
 _LEAST_SHARE_OF_WORK = 0.01
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._leaves.types import DType
-from .._lines.path_text import parameter
-from .._lines.provenance import of_argument
-from .._lines.sites import Argument, Site, arguments, written_in
 from .._source.files import is_installed, is_users
+from .._tracebacks.path_text import parameter
+from .._tracebacks.sites import Argument, Site, arguments, written_in
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"

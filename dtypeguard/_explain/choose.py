@@ -18,9 +18,9 @@ from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
 from .._leaves.internals import STATEFUL
 from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
-from .._lines.sites import Site
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame, frame_of, is_update
+from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, users_line, width
 from .frames import ControlFlow
 from .remedies import (

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from jax import tree_util
 
+from .._blame.body import difference
+from .._blame.drift import Drift, drift_between
+from .._blame.provenance import of_leaf, of_value
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
 from .._leaves.key_path import KeyPath, TreeName
 from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
-from .._lines.body import difference
-from .._lines.drift import Drift, drift_between
-from .._lines.provenance import of_leaf, of_value
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
 from .finding import Failure, Finding, RefusedLeaf

@@ -6,11 +6,11 @@ import itertools
 from types import TracebackType
 from typing import TypeVar, overload
 
+from .._blame.provenance import TRACES_SO_FAR
 from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
-from .._lines.monitored import RECORD
-from .._lines.provenance import TRACES_SO_FAR
+from .._recording.monitored import RECORD
 from .arguments import checked, complaint, find_arguments, find_checked
 from .choose import choose
 from .control_flow import find_in_control_flow

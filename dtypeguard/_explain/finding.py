@@ -9,9 +9,9 @@ import numpy as np
 
 from .._leaves.dtypes import dtype_of, fits, is_weak, kind, rank
 from .._leaves.types import Aval, DType, Leaf
-from .._lines.sites import Argument, Site, sites
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
+from .._tracebacks.sites import Argument, Site, sites
 from .frames import ControlFlow
 
 

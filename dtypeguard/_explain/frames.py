@@ -19,9 +19,9 @@ from typing import NamedTuple
 import jax
 from jax import tree_util
 
+from .._blame.body import Body
 from .._carry.split import SplitTree
 from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree
-from .._lines.body import Body
 from .._program.trace import strong_type
 from .._source.files import is_users, package
 from .._source.inert import variables_of

@@ -9,8 +9,8 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._leaves.types import Leaf
-from .._lines.path_text import of_holders
 from .._source.origin import Origin
+from .._tracebacks.path_text import of_holders
 from .choose import Advice
 from .finding import Finding, RefusedLeaf
 from .remedies import Remedy

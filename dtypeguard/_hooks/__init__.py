@@ -12,7 +12,7 @@ def recording() -> contextlib.AbstractContextManager[object]:
     """A context in which the lines that make arrays are recorded, if JAX is imported."""
     if "jax" not in sys.modules:
         return contextlib.nullcontext()
-    from .._lines.monitored import RECORD
+    from .._recording.monitored import RECORD
 
     return RECORD
 

@@ -19,12 +19,12 @@ from .._costs.costs import equations
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
-from .._lines.equations import Written
-from .._lines.tracebacks import Chain, calls_by_jaxpr
 from .._numbers.primitives import is_key, moves
 from .._program.graph import PRODUCTS, Equation, Graph, Stack
 from .._source.files import is_installed, package
 from .._source.origin import Origin, origin_at
+from .._tracebacks.frames import Chain, calls_by_jaxpr
+from .._tracebacks.written import Written
 
 PRODUCT = "products"
 SUM = "sums"

@@ -13,9 +13,9 @@ from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Aval, Step
-from .._lines.path_text import parts
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
+from .._tracebacks.path_text import parts
 from .computations import Computation, LockedFunction, LockEntry, code_of_step, computations
 
 TypeOfPath = dict[str, str]

@@ -8,9 +8,9 @@ import numpy as np
 
 from .._leaves.dtypes import bits
 from .._leaves.types import DType, Equation
-from .._lines.equations import Written
 from .._program.aligned import Alignment
 from .._program.graph import Stack
+from .._tracebacks.written import Written
 from .formats import Formats
 
 # A number with so many binary digits was probably meant as it is, as integers are.

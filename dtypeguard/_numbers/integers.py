@@ -16,7 +16,7 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Leaf
-from .._lines.equations import Written
+from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import evaluate
 from .nodes import SAMPLE, Node, Noted

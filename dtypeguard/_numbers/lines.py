@@ -3,9 +3,9 @@
 from collections.abc import Hashable
 
 from .._leaves.casts import Cast
-from .._lines.equations import Written
 from .._program.graph import Stack
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 
 # The line of what JAX computes with no line of the user's around it.
 NOWHERE = Origin("", 0, "", "")

@@ -7,10 +7,10 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
-from .._lines.equations import Written
 from .._program.aligned import SecondTraces
 from .._program.graph import Stack, open_jaxpr
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 from . import primitives
 from .constants import (
     doubtful_constants,

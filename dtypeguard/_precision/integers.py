@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from .._lines.equations import Written
 from .._numbers.integers import COUNT, GREATEST, LEAST, NANS, SIZE
 from .._numbers.measure import Measures
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 from .rows import IntegerMisfit, NarrowedBits
 
 # For so many equations it is tried whether the outputs depend on what does not fit.

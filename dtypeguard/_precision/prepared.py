@@ -18,7 +18,6 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import is_wide
 from .._leaves.types import Function
-from .._lines.equations import Written
 from .._numbers.finite import not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
@@ -26,6 +25,7 @@ from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph, Stack
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 from .integers import misfits
 from .rounded import argument_path, rounded_arguments
 from .rows import KEEP_WIDE, RoundedArgument, told_of_argument

@@ -7,11 +7,11 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._lines.equations import Written
 from .._numbers.constants import FEW_DIGITS, number_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
+from .._tracebacks.written import Written
 from .rows import RoundedArgument, UnknownConstant
 
 # So many arguments are tried, and so many decimal places of a number next to 0 or 1.

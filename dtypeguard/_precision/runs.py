@@ -15,7 +15,6 @@ import numpy as np
 from .._costs.costs import operations, repetitions
 from .._leaves.compat import as_function, x64_enabled
 from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
-from .._lines.equations import Written
 from .._numbers import plans
 from .._numbers.measure import Inputs, Measures, distance, size_of
 from .._numbers.nodes import Noted
@@ -25,6 +24,7 @@ from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 from .rows import LineDecision, Scaled, left
 
 # An error above this may be that of an output that rounding alone decides.

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from .._leaves.compat import set_x64
-from .._lines.equations import Written
 from .._numbers.program import NumericProgram
 from .._numbers.sketches import SketchNode, sketches
 from .._source.origin import Origin
+from .._tracebacks.written import Written
 from .difference import Divergence
 from .judge import WIDE, RunCall
 

@@ -19,6 +19,7 @@ from .._audit.audit import audit_optimizer
 from .._audit.examine import examine
 from .._audit.report import AuditReport
 from .._audit.subjects import StepCall
+from .._blame.drift import Drift
 from .._carry.modules import Contents
 from .._carry.split import SplitTree
 from .._guard.guard import policy_of
@@ -33,7 +34,6 @@ from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
-from .._lines.drift import Drift
 from .inputs import Configuration, UpdateInputs, ones_like
 
 _T = TypeVar("_T")

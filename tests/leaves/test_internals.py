@@ -23,12 +23,12 @@ from dtypeguard import explain
 from dtypeguard._leaves import internals
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._leaves.internals import ForeignNames
-from dtypeguard._lines.equations import Written
 from dtypeguard._numbers import primitives
 from dtypeguard._numbers.nodes import CONTROL
 from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import graph
 from dtypeguard._source.files import is_users
+from dtypeguard._tracebacks.written import Written
 
 pytestmark = pytest.mark.third_party
 if not HAS_NUMBERS:

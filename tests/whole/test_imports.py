@@ -13,8 +13,8 @@ import dtypeguard
 from dtypeguard import testing
 
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
-AUDITS = {"_audit", "_cli", "_costs", "_explain", "_lines", "_numbers", "_precision"}
-AUDITS |= {"_program", "_sweep"}
+AUDITS = {"_audit", "_blame", "_cli", "_costs", "_explain", "_numbers", "_precision"}
+AUDITS |= {"_program", "_recompilation", "_recording", "_sweep", "_tracebacks"}
 
 
 def _run(code, *options):

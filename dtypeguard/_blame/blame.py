@@ -6,7 +6,7 @@ from typing import NamedTuple
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
-from .equations import Written
+from .._tracebacks.written import Written
 
 # Whether an abstract value has a property: a dtype, say, or a shape.
 Matches = Callable[[Aval], bool]

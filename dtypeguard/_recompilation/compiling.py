@@ -19,12 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import tree_util
 
+from .._blame.why import Has, made_of, why
 from .._carry.modules import is_in_place, spread
 from .._leaves.dtypes import is_python_number
 from .._leaves.internals import COMPILING
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.graph import Graph, open_jaxpr
+from .._recording.monitored import RECORD
+from .._recording.values import Made, is_array
 from .._source.files import is_installed, is_users, line_text, package
 from .._source.inert import (
     code_of,
@@ -36,10 +39,7 @@ from .._source.inert import (
     written_code,
 )
 from .._source.origin import Origin, Why, origin_at, origin_of_frame
-from .monitored import RECORD
-from .path_text import keys, parameter
-from .values import Made, is_array
-from .why import Has, made_of, why
+from .._tracebacks.path_text import keys, parameter
 
 _WRAPPERS = "equinox", "flax"  # whose `jit` wraps JAX's
 _DEPTH, _MOST_PARTS = 8, 20_000  # of arguments that are looked at for constants

@@ -15,12 +15,12 @@ from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
 from .._leaves.types import Aval, DType, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
+from .._recording.monitored import RECORD
+from .._recording.values import Made
 from .._source.origin import Origin, Why, origin_of_frames
+from .._tracebacks.frames import line_of_return, line_of_tracer
+from .._tracebacks.written import Written
 from .blame import Matches, blame, region_of
-from .equations import Written
-from .monitored import RECORD
-from .tracebacks import line_of_return, line_of_tracer
-from .values import Made
 
 _KNOWN = RECORD.recorder
 Begun = Callable[[int], Why]  # gives the lines behind an input of a program, by its number

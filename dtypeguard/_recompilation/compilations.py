@@ -17,8 +17,8 @@ from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._source.files import is_installed
 from .._source.origin import Origin, Why, callers, release
+from .._tracebacks.path_text import of_holders, parameter
 from .compiling import Compiled, call_of, compiled
-from .path_text import of_holders, parameter
 
 _OFTEN = 3  # functions of one code that are told to be one
 

@@ -17,7 +17,7 @@ from .._leaves.internals import (
 from .._leaves.types import Equation
 from .._source.files import is_ours, is_users
 from .._source.origin import Frame, Origin, origin_of_frames
-from .tracebacks import (
+from .frames import (
     Chain,
     calls_by_jaxpr,
     frames_of,

@@ -18,7 +18,7 @@ from advice import note_on, notes, raised
 from helpers import needs_record
 
 from dtypeguard import audit_precision, explain
-from dtypeguard._lines.monitored import RECORD
+from dtypeguard._recording.monitored import RECORD
 
 pytestmark = [pytest.mark.third_party, needs_record]
 

@@ -17,8 +17,8 @@ from .._leaves.leaf_type import LeafType, leaf_type, type_or_class
 from .._leaves.types import Aval, DType, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
+from .._tracebacks.frames import line_of_tracer
 from .blame import Matches
-from .tracebacks import line_of_tracer
 from .why import Begun, Has, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]

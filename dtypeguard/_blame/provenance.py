@@ -11,11 +11,11 @@ from typing import Any
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
 from .._program.graph import Graph
+from .._recording.values import is_array
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
-from .sites import Argument, Site
-from .values import is_array
+from .._tracebacks.sites import Argument, Site
 from .why import Has, of_number, recorded, unwrapped, why
 
 

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 
 from dtypeguard import audit_precision
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
-products = importlib.import_module("products")
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+products = importlib.import_module("tests.support.products")
 
 # How the model is called: in the context that the advice names, or in none.
 around = contextlib.nullcontext

@@ -14,12 +14,11 @@ import time
 import jax
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-import locked_step as program  # noqa: E402 # pyright: ignore[reportMissingImports]: in tests/support
+sys.path.insert(0, str(ROOT))
 
 from dtypeguard._lock.lock_file import lock_text  # noqa: E402
 from dtypeguard._lock.step import lock_of  # noqa: E402
+from tests.support import locked_step as program  # noqa: E402
 
 _TIMES = 5
 

@@ -22,10 +22,10 @@ from timing import ratio, setting
 from dtypeguard import audit, guard, guard_step
 from dtypeguard._leaves.compat import HAS_X64_SCOPE, set_x64
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
-from hlo import count_float64, optimized_hlo
-from optimizer_sweep import catalog
+from tests.support.hlo import count_float64, optimized_hlo
+from tests.support.optimizer_sweep import catalog
 
 
 def problem(opt, leaves, side):

@@ -16,8 +16,8 @@ import tempfile
 import jax
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-r = importlib.import_module("references")
+sys.path.insert(0, str(ROOT))
+r = importlib.import_module("tests.support.references")
 
 
 def inexactly(x):

@@ -78,9 +78,9 @@ from dtypeguard._leaves.compat import set_x64
 from dtypeguard._sweep import checks
 from dtypeguard._sweep.checks import StepTrial, one_line
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
-from hlo import optimized_hlo
+from tests.support.hlo import optimized_hlo
 
 
 class Step(NamedTuple):

@@ -69,11 +69,11 @@ from dtypeguard._sweep.inputs import (
     sample,
 )
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
-from optimizer_sweep.catalog import Unbuilt
-from optimizer_sweep.report import report
-from optimizer_sweep.sweep import Outcome, sweep
+from tests.support.optimizer_sweep.catalog import Unbuilt
+from tests.support.optimizer_sweep.report import report
+from tests.support.optimizer_sweep.sweep import Outcome, sweep
 
 
 class Package(NamedTuple):

@@ -15,10 +15,10 @@ import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from notebooks import NOTEBOOKS, follow_notebook, rewritten_notebook
-from pages import PAGES, follow, rewritten
+from tests.support.notebooks import NOTEBOOKS, follow_notebook, rewritten_notebook
+from tests.support.pages import PAGES, follow, rewritten
 
 
 def main() -> int:

@@ -165,7 +165,7 @@ def reported(environment: Environment) -> tuple[str, pathlib.Path, dict[str, str
     label = printed("-c", code).strip()
     if environment.upgraded:
         label += f", {environment.name.replace('-', ' ').title()}"
-    reports = printed("tests/support/reports.py")
+    reports = printed("-m", "tests.support.reports")
     print(f"{label}: reports in {time.monotonic() - start:.0f} s", flush=True)
     return label, python, json.loads(reports)
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import AuditReport, audit, guard
+from tests.support.one_leaf import counter, one_leaf, struct
 
 pytestmark = pytest.mark.third_party
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from one_leaf import one_leaf, struct
 
 from dtypeguard import Policy, audit, guard
+from tests.support.one_leaf import one_leaf, struct
 
 pytestmark = pytest.mark.third_party
 

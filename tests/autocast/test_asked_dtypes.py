@@ -7,11 +7,11 @@ import py_compile
 import jax
 import jax.numpy as jnp
 import pytest
-from hlo import optimized_hlo
 from jax import lax
 
 import dtypeguard
 from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.hlo import optimized_hlo
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dots import dots, equations
-from helpers import need
 from jax import lax, monitoring
 
 import dtypeguard
 from dtypeguard import Plan
+from tests.support.dots import dots, equations
+from tests.support.helpers import need
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from dots import equations
-from trained import written
 
 import dtypeguard
+from tests.support.dots import equations
+from tests.support.trained import written
 
 _MODEL = """
 import jax

@@ -5,11 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from dots import dots
 from jax import lax
 
 import dtypeguard
 from dtypeguard import Plan
+from tests.support.dots import dots
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
 _COUNTS = jnp.arange(4)

@@ -5,13 +5,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from dots import dots
-from hlo import optimized_hlo
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 import dtypeguard
 from dtypeguard import Plan
+from tests.support.dots import dots
+from tests.support.hlo import optimized_hlo
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
 

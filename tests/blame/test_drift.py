@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from one_leaf import counter, one_leaf, struct
 
 from dtypeguard import audit
+from tests.support.one_leaf import counter, one_leaf, struct
 
 pytestmark = pytest.mark.third_party
 

@@ -7,14 +7,13 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import planted
-import planted_steps
 import pytest
-from advice import note_on
-from helpers import needs_record
-from planted_steps import struct
 
 from dtypeguard import audit, explain
+from tests.support import planted, planted_steps
+from tests.support.advice import note_on
+from tests.support.helpers import needs_record
+from tests.support.planted_steps import struct
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -7,9 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same, types
 from jax import lax, tree_util
-from one_leaf import transformation
 
 from dtypeguard import (
     DtypeDriftError,
@@ -20,6 +18,8 @@ from dtypeguard import (
     restore,
     strong,
 )
+from tests.support.helpers import assert_same, types
+from tests.support.one_leaf import transformation
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}

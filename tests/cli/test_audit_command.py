@@ -5,7 +5,8 @@ import re
 import sys
 
 import pytest
-from helpers import needs_record, set_x64
+
+from tests.support.helpers import needs_record, set_x64
 
 pytestmark = pytest.mark.third_party
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from helpers import child_variables, need
 
 from dtypeguard._source.files import short_path
+from tests.support.helpers import child_variables, need
 
 pytestmark = pytest.mark.third_party
 # Then it is known which line made what a function was given.

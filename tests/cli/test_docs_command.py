@@ -4,11 +4,11 @@ import pathlib
 import re
 
 import pytest
-from helpers import need
-from pages import DOCS, ROOT
 
 import dtypeguard
 from dtypeguard._cli.main import main
+from tests.support.helpers import need
+from tests.support.pages import DOCS, ROOT
 
 
 def test_it_lists_the_pages(command):

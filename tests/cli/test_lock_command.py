@@ -3,8 +3,9 @@
 import inspect
 import pathlib
 
-import locked_step
 import pytest
+
+from tests.support import locked_step
 
 pytestmark = pytest.mark.third_party
 SCRIPT = inspect.getsource(locked_step)

@@ -8,9 +8,9 @@ import sys
 import tomllib
 
 import pytest
-from helpers import child_variables
 
 from dtypeguard._cli.main import main
+from tests.support.helpers import child_variables
 
 pytestmark = pytest.mark.third_party
 

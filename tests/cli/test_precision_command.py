@@ -7,10 +7,10 @@ import sys
 import jax
 import numpy as np
 import pytest
-from trained import written
 
 from dtypeguard import Plan
 from dtypeguard._cli import precision
+from tests.support.trained import written
 
 pytestmark = pytest.mark.third_party
 

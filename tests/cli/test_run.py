@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from helpers import SUPPORT, child_variables, needs_record
 
 from dtypeguard._source.files import short_path
+from tests.support.helpers import SUPPORT, child_variables, needs_record
 
 SCRIPTS = SUPPORT / "scripts"
 RECORDED = sys.version_info >= (3, 12)  # where lines of values are

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import marked
 from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
+from tests.support.helpers import marked
 
 pytestmark = [
     pytest.mark.third_party,

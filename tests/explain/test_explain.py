@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from advice import line as line_of, note_on, notes, raised
-from helpers import need
 from jax.lax import scan  # bound before any context is entered
 
 from dtypeguard import explain
+from tests.support.advice import line as line_of, note_on, notes, raised
+from tests.support.helpers import need
 
 SCALE = np.float32(2)
 BF16, XS = jnp.zeros(3, jnp.bfloat16), jnp.ones(3)

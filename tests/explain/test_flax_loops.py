@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from advice import line as line_of, note_on
-from helpers import need
 
 from dtypeguard import guard_step
+from tests.support.advice import line as line_of, note_on
+from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

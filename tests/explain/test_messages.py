@@ -6,8 +6,9 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from advice import notes, raised
 from jax import lax
+
+from tests.support.advice import notes, raised
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "messages.md"
 JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from advice import applied, note_on
-from helpers import need
 from jax import lax
 
 from dtypeguard._source.files import short_path
+from tests.support.advice import applied, note_on
+from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party  # standard promotion
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -10,11 +10,12 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import planted_operands
 import pytest
-from advice import line, note_on, notes, raised
-from helpers import set_x64
 from jax import lax
+
+from tests.support import planted_operands
+from tests.support.advice import line, note_on, notes, raised
+from tests.support.helpers import set_x64
 
 pytestmark = pytest.mark.third_party
 

@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, in_optax, types
 from jax import tree_util
-from one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
 
 from dtypeguard import (
     DtypeDriftError,
@@ -22,6 +20,8 @@ from dtypeguard import (
     multi_steps,
     record,
 )
+from tests.support.helpers import assert_same, in_optax, types
+from tests.support.one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}

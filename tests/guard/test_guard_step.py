@@ -13,12 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_same, needs_explicit_x64, needs_x64_scope, set_x64, types
-from hlo import optimized_hlo
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
 from dtypeguard._leaves.compat import set_explicit_x64
+from tests.support.helpers import (
+    assert_same,
+    needs_explicit_x64,
+    needs_x64_scope,
+    set_x64,
+    types,
+)
+from tests.support.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same
 from jax import tree_util
-from one_leaf import transformation
 
 from dtypeguard import (
     DtypeDriftError,
@@ -24,6 +22,8 @@ from dtypeguard import (
     strong,
 )
 from dtypeguard._leaves.compat import CAN_COPY
+from tests.support.helpers import assert_same
+from tests.support.one_leaf import transformation
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16)}

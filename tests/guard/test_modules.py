@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_same, need, set_x64, types
 from jax import lax, tree_util
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard.testing import check_step
+from tests.support.helpers import assert_same, need, set_x64, types
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

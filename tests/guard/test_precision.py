@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, needs_x64_scope, set_x64, types
-from hlo import count_float64, optimized_hlo
 from jax import lax, tree_util
-from one_leaf import dict_leaf, transformation
-from optimizer_sweep.catalog import entries
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
+from tests.support.helpers import assert_same, needs_x64_scope, set_x64, types
+from tests.support.hlo import count_float64, optimized_hlo
+from tests.support.one_leaf import dict_leaf, transformation
+from tests.support.optimizer_sweep.catalog import entries
 
 BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 F64, FLOAT8 = jnp.float64, jnp.float8_e4m3fn

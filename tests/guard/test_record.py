@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, need, set_x64, types
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
+from tests.support.helpers import assert_same, need, set_x64, types
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import need, needs_x64_scope, set_x64, types
 from jax import tree_util
-from one_leaf import transformation
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
+from tests.support.helpers import need, needs_x64_scope, set_x64, types
+from tests.support.one_leaf import transformation
 
 pytestmark = pytest.mark.third_party
 tells_weak_types = pytest.mark.skipif(

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import need, types
 from jax import tree_util
-from one_leaf import dict_leaf, one_update, transformation, widen
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
+from tests.support.helpers import need, types
+from tests.support.one_leaf import dict_leaf, one_update, transformation, widen
 
 BF16, F32, I32, C64 = jnp.bfloat16, jnp.float32, jnp.int32, jnp.complex64
 PARAMS = {"w": jnp.ones(3, F32)}

@@ -4,7 +4,8 @@ import re
 import sys
 
 import pytest
-from helpers import child_variables
+
+from tests.support.helpers import child_variables
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")

@@ -6,7 +6,8 @@ import sys
 import textwrap
 
 import pytest
-from helpers import child_variables
+
+from tests.support.helpers import child_variables
 
 # As an installed wheel registers it; where one is installed too, without that.
 PLUGIN = ("-p", "no:dtypeguard", "-p", "dtypeguard._hooks.pytest")

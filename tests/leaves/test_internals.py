@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import need
 from jax import lax
 from packaging.specifiers import SpecifierSet
 
@@ -29,6 +28,7 @@ from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import graph
 from dtypeguard._source.files import is_users
 from dtypeguard._tracebacks.written import Written
+from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party
 if not HAS_NUMBERS:

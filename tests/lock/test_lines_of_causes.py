@@ -3,10 +3,10 @@
 import textwrap
 
 import pytest
-from locks import traced
 
 from dtypeguard._lock.check import compared
 from dtypeguard._lock.lock_file import lock_text
+from tests.support.locks import traced
 
 pytestmark = pytest.mark.third_party
 HEAD = """

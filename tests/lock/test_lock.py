@@ -7,16 +7,16 @@ import re
 import tomllib
 
 import jax.numpy as jnp
-import locked_step
 import pytest
-from helpers import set_x64
-from locked_step import BF16, F32
-from locks import traced, updated
 
 from dtypeguard._lock.check import compared
 from dtypeguard._lock.lock_file import LockError, lock_text
 from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
+from tests.support import locked_step
+from tests.support.helpers import set_x64
+from tests.support.locked_step import BF16, F32
+from tests.support.locks import traced, updated
 
 pytestmark = pytest.mark.third_party
 SOURCE = inspect.getsource(locked_step)

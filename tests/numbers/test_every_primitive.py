@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_primitive import OF_A_DTYPE, PRIMITIVES
-from plans_run import Planned, assert_same
 
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
+from tests.support.every_primitive import OF_A_DTYPE, PRIMITIVES
+from tests.support.plans_run import Planned, assert_same
 
 pytestmark = [
     pytest.mark.third_party,

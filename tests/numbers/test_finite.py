@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import marked
 from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import marked
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 X = jnp.linspace(0.5, 1, 4)

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import some
-from numeric import compiled, inputs, source
-from plans_run import Planned, assert_same
 
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
+from tests.support.helpers import some
+from tests.support.numeric import compiled, inputs, source
+from tests.support.plans_run import Planned, assert_same
 
 pytestmark = [
     pytest.mark.third_party,

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from plans_run import Planned, assert_same
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import plans, run as run_module
 from dtypeguard._numbers.run import Probes, run
+from tests.support.plans_run import Planned, assert_same
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 BF16, F32 = jnp.bfloat16, jnp.float32

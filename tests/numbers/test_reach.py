@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import needs_explicit_x64, some
 from jax import lax, tree_util
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, HAS_X64_SCOPE, set_explicit_x64, set_x64
+from tests.support.helpers import needs_explicit_x64, some
 
 pytestmark = [
     pytest.mark.third_party,

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_close, assert_same, set_x64
 from jax import tree_util
-from quadratic import make_params, run
 
 from dtypeguard import fromage, guard
+from tests.support.helpers import assert_close, assert_same, set_x64
+from tests.support.quadratic import make_params, run
 
 BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_close, assert_same, needs_explicit_x64
 from jax import tree_util
 
 from dtypeguard import Policy, guard, multi_steps, prodigy
+from tests.support.helpers import assert_close, assert_same, needs_explicit_x64
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 of_new_xla = lambda *case: pytest.param(*case, marks=needs_explicit_x64)  # since JAX 0.10

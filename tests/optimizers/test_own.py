@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
-from hlo import count_float64
 from jax import lax, tree_util
 from jax.test_util import check_grads
-from quadratic import add, make_params, run, slope
 
 from dtypeguard import fromage, multi_steps, prodigy
+from tests.support.helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
+from tests.support.hlo import count_float64
+from tests.support.quadratic import add, make_params, run, slope
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 OWN = {

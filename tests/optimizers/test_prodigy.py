@@ -1,19 +1,19 @@
 """Prodigy beyond its authors' trajectories: low precision, edges, types, composition."""
 
-import digits
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
 import pytest
-from helpers import assert_close, assert_same, types
 from jax import lax, tree_util
 from jax.test_util import check_grads
-from quadratic import make_params, run
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, apply_updates, guard, prodigy, record, restore
+from tests.support import digits
+from tests.support.helpers import assert_close, assert_same, types
+from tests.support.quadratic import make_params, run
 
 BF16, F16, F32, F8 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float8_e4m3fn
 third_party = pytest.mark.third_party

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import set_x64
-from reference import cases, distance, rate, run
 
 from dtypeguard import fromage, prodigy
+from tests.support.helpers import set_x64
+from tests.support.reference import cases, distance, rate, run
 
 PRODIGY = cases("prodigy")
 FROMAGE = cases("fromage")

@@ -5,11 +5,11 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import need, needs_explicit_x64, some
 from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_explicit_x64, set_x64
+from tests.support.helpers import need, needs_explicit_x64, some
 
 pytestmark = [
     pytest.mark.third_party,

@@ -1,10 +1,10 @@
 """A plan holds over refactors; over other edits it says what no longer matches."""
 
 import pytest
-from trained import TEXT, written
 
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
+from tests.support.trained import TEXT, written
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import marked, some
 from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import marked, some
 
 pytestmark = [
     pytest.mark.third_party,

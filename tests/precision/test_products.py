@@ -8,13 +8,13 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import products
 import pytest
-from helpers import need, some
 from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
+from tests.support import products
+from tests.support.helpers import need, some
 
 pytestmark = [
     pytest.mark.third_party,

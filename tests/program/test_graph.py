@@ -4,12 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import planted
 import pytest
 from jax import lax
 
 from dtypeguard import audit
 from dtypeguard._program.graph import Graph
+from tests.support import planted
 
 pytestmark = pytest.mark.third_party
 

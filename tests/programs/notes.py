@@ -28,7 +28,7 @@ from typing import NamedTuple
 HERE = pathlib.Path(__file__).parent
 SUPPORT = HERE.parent / "support"
 TABLE = HERE / "notes.txt"
-sys.path[:0] = [str(HERE), str(SUPPORT)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 
 class Planted(NamedTuple):

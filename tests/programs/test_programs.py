@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 from harness import CONFIGURATIONS, HERE, MISTAKES
-from helpers import set_x64, types
 from jax import tree_util
 
 import dtypeguard
+from tests.support.helpers import set_x64, types
 
 pytestmark = pytest.mark.third_party
 

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers import child_variables, needs_record
+
+from tests.support.helpers import child_variables, needs_record
 
 pytestmark = needs_record
 

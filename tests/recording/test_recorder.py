@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from advice import note_on, notes, raised
-from helpers import needs_record
 
 from dtypeguard import audit_precision, explain
 from dtypeguard._recording.monitored import RECORD
+from tests.support.advice import note_on, notes, raised
+from tests.support.helpers import needs_record
 
 pytestmark = [pytest.mark.third_party, needs_record]
 

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import references
-from trained import written
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support import references
+from tests.support.trained import written
 
 pytestmark = [
     pytest.mark.third_party,

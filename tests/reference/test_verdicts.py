@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import references
 from jax import lax
-from products import as_on
-from references import BF16, F32, compared
 
 from dtypeguard import audit_precision
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
+from tests.support import references
+from tests.support.products import as_on
+from tests.support.references import BF16, F32, compared
 
 pytestmark = [
     pytest.mark.third_party,

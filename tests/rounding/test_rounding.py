@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, set_x64, types
-from hlo import count_float64
 
 from dtypeguard import apply_updates
 from dtypeguard._rounding.rounding import random_bits, round_with, stochastic_round
+from tests.support.helpers import assert_same, set_x64, types
+from tests.support.hlo import count_float64
 
 FLOAT8 = "e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"
 NAMES = "bfloat16", "float16", *(f"float8_{name}" for name in FLOAT8)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import WARNINGS_ARE_ERRORS, child_variables
 
 from dtypeguard import audit
 from dtypeguard._source.files import short_path
+from tests.support.helpers import WARNINGS_ARE_ERRORS, child_variables
 
 pytestmark = pytest.mark.third_party
 SOURCE = """import jax.numpy as jnp

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from helpers import child_variables
-from pages import DOCS, Difference, matches
+from tests.support.helpers import child_variables
+from tests.support.pages import DOCS, Difference, matches
 
 NOTEBOOKS = sorted(DOCS.glob("*.ipynb"))
 

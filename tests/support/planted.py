@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import planted_helper
 from jax import lax
 
 from dtypeguard import explain
+from tests.support import planted_helper
 
 RECORDED = contextlib.ExitStack()  # until the end of this file
 RECORDED.enter_context(explain())

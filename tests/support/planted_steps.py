@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import planted
 
 from dtypeguard import explain
+from tests.support import planted
 
 RECORDED = contextlib.ExitStack()  # until the end of this file
 RECORDED.enter_context(explain())

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
-from helpers import in_optax, set_x64
 from jax import lax, tree_util
 
 import dtypeguard
+from tests.support.helpers import in_optax, set_x64
 
 MISSING, RAISES, WRONG, PASSES = "missing", "raises", "wrong", "passes"
 START, GOAL = np.array([3.0, -2.0, 0.5, 1.0]), np.array([1.0, 1.0, -1.0, 2.0])

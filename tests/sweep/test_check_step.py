@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import set_x64
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard._sweep.checks import STEP_RULES
 from dtypeguard.testing import check_step
+from tests.support.helpers import set_x64
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -7,12 +7,12 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
-from hlo import optimized_hlo
 from jax import lax, tree_util
-from optimizer_sweep.catalog import by_id, entries
 
 from dtypeguard import DtypeGuardWarning, guard
+from tests.support.helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
+from tests.support.hlo import optimized_hlo
+from tests.support.optimizer_sweep.catalog import by_id, entries
 
 ENTRIES, _ = entries()
 BF16, F32 = jnp.bfloat16, jnp.float32

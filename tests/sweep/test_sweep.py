@@ -5,11 +5,11 @@ import types
 import jax.numpy as jnp
 import optax
 import optax.contrib
-from optimizer_sweep import catalog
-from optimizer_sweep.report import report
-from optimizer_sweep.sweep import CHECKS, examine
 
 from dtypeguard._sweep.inputs import CONFIGURATIONS, Entry
+from tests.support.optimizer_sweep import catalog
+from tests.support.optimizer_sweep.report import report
+from tests.support.optimizer_sweep.sweep import CHECKS, examine
 
 
 def test_every_factory_of_optax_is_in_the_catalogue_or_left_out():

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import assert_same, need, types
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
+from tests.support.helpers import assert_same, need, types
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import types
 from jax import lax, tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
+from tests.support.helpers import types
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.third_party]
 BF16, F32 = jnp.bfloat16, jnp.float32

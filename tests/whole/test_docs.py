@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from pages import DOCS, PAGES, README, ROOT, blocks, follow, prose, run_code
+
+from tests.support.pages import DOCS, PAGES, README, ROOT, blocks, follow, prose, run_code
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 LINKS = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)", flags=re.MULTILINE)

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from helpers import child_variables
 
 import dtypeguard
 from dtypeguard import testing
+from tests.support.helpers import child_variables
 
 OTHERS = {"equinox", "flax", "matplotlib", "pandas", "rich"}
 AUDITS = {"_audit", "_blame", "_cli", "_costs", "_explain", "_numbers", "_precision"}

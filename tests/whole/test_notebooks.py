@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from helpers import need
-from notebooks import NOTEBOOKS, follow_notebook
-from pages import DOCS
+
+from tests.support.helpers import need
+from tests.support.notebooks import NOTEBOOKS, follow_notebook
+from tests.support.pages import DOCS
 
 pytestmark = pytest.mark.third_party
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 OPTAX = pathlib.Path(optax.__file__).parent
-SUPPORT = pathlib.Path(__file__).parents[1] / "support"
+ROOT = pathlib.Path(__file__).parents[2]
 
 # In parts, so that two workers share them: a file of Optax, and which of its tests.
 PARTS = {
@@ -25,10 +25,10 @@ PARTS = {
 
 def run_pytest(report, *arguments, guarded):
     """The names of the tests that passed and that failed, run in a process of its own."""
-    plugin = ["-p", "guard_optax"] if guarded else []
+    plugin = ["-p", "tests.support.guard_optax"] if guarded else []
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, *plugin, *arguments]
     command += [f"--rootdir={OPTAX}", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    paths = str(SUPPORT), str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH", "")
+    paths = str(ROOT), os.environ.get("PYTHONPATH", "")
     # The outer pytest's workers leave their own settings in the environment.
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     env["PYTHONPATH"] = os.pathsep.join(paths)

@@ -1,6 +1,5 @@
 """All-bfloat16 training on scikit-learn's digits ends where float32 does."""
 
-import digits
 import jax
 import jax.numpy as jnp
 import optax
@@ -8,6 +7,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import Policy, apply_updates, guard
+from tests.support import digits
 
 pytestmark = [
     pytest.mark.third_party,

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from helpers import assert_same
 
 import dtypeguard
 import dtypeguard.testing
+from tests.support.helpers import assert_same
 
 # Examples show third-party optimizers under JAX's own promotion, as their readers have it.
 pytestmark = pytest.mark.third_party

@@ -4,9 +4,10 @@ import pathlib
 
 import optax
 import pytest
-from helpers import in_optax
-from releases import RELEASES, table_in
-from reports import MISSING, PASSES, REPORTS, cell, outcomes
+
+from tests.releases import RELEASES, table_in
+from tests.support.helpers import in_optax
+from tests.support.reports import MISSING, PASSES, REPORTS, cell, outcomes
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "contract.md"
 by_report = pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from helpers import child_variables, need
-from pages import DOCS
 
 import dtypeguard
 import dtypeguard.testing
+from tests.support.helpers import child_variables, need
+from tests.support.pages import DOCS
 
 # What a page or a style sheet loads from elsewhere; `data:` is an image in itself.
 LOADED = r"""<(?:img|script|link(?! rel="canonical"))[^>]* (?:src|href)="(?:https?:)?//"""

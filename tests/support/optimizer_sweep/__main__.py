@@ -1,4 +1,4 @@
-"""`python -m optimizer_sweep`: exits with 1 if any guarded configuration fails."""
+"""Runs all optimizers; exits with 1 if any guarded configuration fails."""
 
 import argparse
 import os
@@ -14,7 +14,9 @@ from .sweep import sweep
 
 def main() -> int:
     """Sweeps what is asked for, and prints the table."""
-    parser = argparse.ArgumentParser(prog="optimizer_sweep", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tests.support.optimizer_sweep", description=__doc__
+    )
     parser.add_argument("--filter", default="", help="only optimizers with this in a name")
     parser.add_argument("--bare", action="store_true", help="and as they are")
     options = parser.parse_args()

@@ -1,0 +1,1 @@
+"""What the tests share: `from tests.support.NAME import ...`."""

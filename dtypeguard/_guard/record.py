@@ -12,13 +12,13 @@ from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import Ref
 from .._leaves.dtypes import cast, dtype_of, is_available, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import TreeName, key_paths
-from .._leaves.leaf_change import LeafChange, leaf_changes
+from .._leaves.key_path import key_paths
+from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import leaf_type, type_or_class
 from .._leaves.table import FEW, Table, and_more, count
 from .._leaves.types import Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
-from .containers import Matched
+from .containers import match_containers
 from .conversion import CannotRestore, convert_values
 from .guard import guard
 
@@ -93,27 +93,24 @@ def restore(state: State, record: _T) -> _T:
     # The tree is that of the state, whose containers are as they were, where it can be.
     tree = state
     leaves = tree_util.tree_leaves(state)
-    container_changes = []
+    container_changes: list[LeafChange] = []
     if tree_util.tree_structure(state) != tree_util.tree_structure(record):
-        matched = Matched(record, state, (TreeName("state"),))
         tree = record
+        matched = match_containers(record, state)
         leaves = matched.leaves
         container_changes = matched.changes
 
-    recorded_leaves = tree_util.tree_leaves(record)
     restored = []
-    remedies = []
-    for leaf, recorded in zip(leaves, recorded_leaves):
+    refused = []
+    recorded_leaves = tree_util.tree_leaves(record)
+    for path, leaf, recorded in zip(key_paths(tree, "state"), leaves, recorded_leaves):
         # One error names all leaves: a loop of load and restore would find one at a time.
-        remedy = ""
         try:
-            leaf = _restore_leaf(leaf, recorded)
+            restored.append(_restore_leaf(leaf, recorded))
         except CannotRestore as error:
-            remedy = error.remedy
-        restored.append(leaf)
-        remedies.append(remedy)
-    if any(remedies):
-        refused = leaf_changes(key_paths(tree, "state"), recorded_leaves, leaves, remedies)
+            types = (type_or_class(recorded), type_or_class(leaf))
+            refused.append(LeafChange(path, *types, error.remedy))
+    if refused:
         table = Table(f"{count(refused)} cannot be restored:", refused)
         raise DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
     if container_changes:

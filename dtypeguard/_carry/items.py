@@ -156,6 +156,15 @@ class ReturnedCarry:
     indices: Sequence[int] = ()
 
     @property
+    def keys(self) -> Sequence[Key] | None:
+        """The keys of the carries in the result; None if that is the carry."""
+        if self.items is None:
+            return None
+        # A NamedTuple takes no name of a field in brackets.
+        are_positions = self.items.are_ordered
+        return [i if are_positions else self.items.keys[i] for i in self.indices]
+
+    @property
     def values(self) -> tuple[PyTree, ...]:
         """The new carries, as the step returned them."""
         if self.items is None:

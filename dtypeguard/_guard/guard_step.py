@@ -229,11 +229,11 @@ class _GuardedStep:
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         stable_carry = self._stable_carry
+        types_before = None
         # Without jit, a step could change the caller's containers.
-        if stable_carry is None or jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-            return self._call_guarded(args, kwargs)
-        types_before = stable_carry.types_in_call(args, kwargs)
-        if types_before is None:
+        if stable_carry is not None and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+            types_before = stable_carry.types_in_call(args, kwargs)
+        if stable_carry is None or types_before is None:
             return self._call_guarded(args, kwargs)
         try:
             result = self.step(*args, **kwargs)
@@ -243,13 +243,13 @@ class _GuardedStep:
             return self._call_guarded(args, kwargs)  # which may run it with x64 off
         if stable_carry.is_kept(types_before, result):
             return result
-        return GuardedCall(self._guard, args, kwargs).settle(result).value
+        return GuardedCall(self._guard, args, kwargs).settle(result)
 
     def _call_guarded(self, args: Args, kwargs: Kwargs) -> PyTree:
-        result = GuardedCall(self._guard, args, kwargs).run()
-        if result.stable_carry is not None:
-            self._stable_carry = result.stable_carry
-        return result.value
+        call = GuardedCall(self._guard, args, kwargs)
+        result = call.run()
+        self._stable_carry = call.stable_carry or self._stable_carry
+        return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Step:
         is_bound = isinstance(self.step, types.MethodType)

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 import jax
 from jax import tree_util
-from jax.core import Tracer
 
 from .._carry.items import ReturnedCarry
 from .._carry.places import Place
-from .._leaves.types import Args, Aval, Key, Kwargs, Leaf, PyTree, PyTreeDef, Step
+from .._leaves.types import Args, Aval, Key, Kwargs, PyTree, PyTreeDef, Step
 
-_CarryTypes = list[Aval]
-
-# A comprehension would take twice as long. That counts: a jitted call of ten arrays takes
-# no more than ten microseconds.
+# Mapped in C: a comprehension would take twice as long, and a jitted call of ten arrays
+# takes no more than ten microseconds.
 _type_of_array = operator.attrgetter("aval")
+_is_weak = operator.attrgetter("weak_type")
 
 _Jitted = type(jax.jit(lambda: None))
 
@@ -26,84 +24,54 @@ _NOT_ALIKE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 @dataclasses.dataclass(frozen=True)
 class StableCarry:
-    """A carry that a jitted step gave back in its types.
+    """Where a jitted step takes its carry and returns it.
 
     In calls with such a carry nothing changes in place, because `jit` gives a step copies
-    of all containers. If it comes back in its types again, there is nothing to cast.
+    of all containers. If it comes back in its types, there is nothing to cast.
 
     Attributes:
         places: of the carries among the arguments.
         keys: of the carries in the result; None if that is the carry.
         treedef: the structure of a list of the carries.
-        types: of their leaves, none of them weak.
     """
 
     places: Sequence[Place]
     keys: Sequence[Key] | None
     treedef: PyTreeDef
-    types: _CarryTypes
 
-    def types_in_call(self, args: Args, kwargs: Kwargs) -> _CarryTypes | None:
-        """Returns the types of the carry in a call; None if the call needs a guard."""
+    def types_in_call(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
+        """Returns the types of the carry in a call; None if one is weak or no array's."""
         try:
             types = self._types([place.take(args, kwargs) for place in self.places])
+            return None if any(map(_is_weak, types)) else types
         except _NOT_ALIKE:
             return None
-        # Two equal lists of the same objects are compared at once.
-        if types != self.types and has_weak_type(types):
-            return None
-        return types
 
-    def is_kept(self, types: _CarryTypes, result: PyTree) -> bool:
+    def is_kept(self, types: list[Aval], result: PyTree) -> bool:
         """Returns whether the carry in a result has these types."""
         try:
-            if self.keys is None:
-                return self._types([result]) == types
-            return self._types([result[key] for key in self.keys]) == types
+            carries = [result] if self.keys is None else [result[key] for key in self.keys]
+            # Lists of the same objects, as of the last call's results, are equal at once.
+            return self._types(carries) == types
         except _NOT_ALIKE:
             return False
 
-    def _types(self, carries: list[PyTree]) -> _CarryTypes:
+    def _types(self, carries: list[PyTree]) -> list[Aval]:
         return list(map(_type_of_array, self.treedef.flatten_up_to(carries)))
 
 
-def has_weak_type(types: Sequence[Aval]) -> bool:
-    """Returns whether one of the types is weak."""
-    return any(getattr(aval, "weak_type", False) for aval in types)
-
-
-def copies_containers(step: Step) -> bool:
-    """Returns whether a step works on copies of its containers, as those of `jax.jit` do.
-
-    A step of another library's `jit` may change an object in place, as `nnx.jit` does.
-    """
-    return isinstance(step, _Jitted)
-
-
 def stable_carry(
-    places: Sequence[Place],
-    carries: Sequence[PyTree],
-    returned: ReturnedCarry,
+    step: Step, places: Sequence[Place], returned: ReturnedCarry, args: Args, kwargs: Kwargs
 ) -> StableCarry | None:
-    """Returns the record of a call of a jitted step that gave back all carries unchanged.
+    """Returns the record of a call that gave back its carry unchanged.
 
-    None if a call like it may need a guard: of a weak type, of a NumPy array, in a trace.
+    None if a call like it may need a guard: of a step that is not jitted, or is so by
+    another library, as by `nnx.jit`, whose steps change objects in place.
     """
-    keys: list[Key] | None = None
-    if returned.items is not None:
-        if not isinstance(returned.result, (tuple, list, dict)):
-            return None  # of which no item can be taken quickly
-        keys = list(returned.indices)
-        if isinstance(returned.result, dict):
-            keys = [returned.items.keys[i] for i in returned.indices]
-    leaves, treedef = tree_util.tree_flatten(list(carries))
-    if len(returned.numbers) < len(places) or not all(map(_is_concrete_array, leaves)):
+    if not isinstance(step, _Jitted):
         return None
-    types = [_type_of_array(leaf) for leaf in leaves]
-    if has_weak_type(types):
-        return None
-    return StableCarry(places, keys, treedef, types)
-
-
-def _is_concrete_array(leaf: Leaf) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+    carries = [place.take(args, kwargs) for place in places]
+    stable = StableCarry(places, returned.keys, tree_util.tree_structure(carries))
+    types = stable.types_in_call(args, kwargs)
+    is_stable = types is not None and stable.is_kept(types, returned.result)
+    return stable if is_stable else None

@@ -4,27 +4,27 @@ import dataclasses
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 from jax import tree_util
 from jax.core import Tracer
 
 from .._carry.carry import Carry
 from .._carry.items import ReturnedCarry
 from .._carry.modules import close_objects, objects_by_path, open_objects, put_contents
-from .._carry.split import Snapshot
+from .._carry.split import ObjectSnapshot, Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
-from .._leaves.types import Args, Kwargs, Leaf, PyTree, Step
+from .._leaves.leaf_change import LeafChange
+from .._leaves.leaf_type import LeafType
+from .._leaves.types import Args, Kwargs, Leaf, NNXObject, PyTree, Step
 from .._source.files import is_users
 from .policy import Policy
 from .second_attempt import ERRORS_OF_TYPES, SecondAttempt, run_or_try_again
 from .settle import Output, Settled, report_drift, settle_carried, settle_object
-from .stable_carry import StableCarry, copies_containers, stable_carry
+from .stable_carry import StableCarry, stable_carry
 
 _EVAL_SHAPE = "eval_shape"  # a method of what `jit` returns
 
@@ -44,13 +44,6 @@ class StepGuard:
         return callable(getattr(self.step, _EVAL_SHAPE, None))
 
 
-class SettledResult(NamedTuple):
-    """What a guarded step returns."""
-
-    value: PyTree
-    stable_carry: StableCarry | None = None  # if the guard had nothing to do
-
-
 class GuardedCall:
     """One call of a guarded step, with its carry as it came in."""
 
@@ -59,12 +52,14 @@ class GuardedCall:
         self._carry = guard.carry
         self._args = args
         self._kwargs = kwargs
+        # Of calls like this one, if the guard has nothing to do in it.
+        self.stable_carry: StableCarry | None = None
         values = guard.carry.take(args, kwargs)
         # Before the step runs, which may change its containers and objects in place.
         self._carried = [Snapshot(close_objects(value)) for value in values]
         self._object_snapshots = guard.carry.object_snapshots(args, kwargs)
 
-    def run(self) -> SettledResult:
+    def run(self) -> PyTree:
         """Runs the step and settles its result.
 
         If a jitted step has weak leaves that come back strong, they are strong from the
@@ -89,15 +84,13 @@ class GuardedCall:
                 snapshot.restore_types()
             raise
 
-    def _attempt(self, carried: Sequence[Snapshot]) -> SettledResult:
+    def _attempt(self, carried: Sequence[Snapshot]) -> PyTree:
         args, kwargs = self._carry.put(self._args, self._kwargs, _copies(carried))
         return self.settle(self._guard.step(*args, **kwargs))
 
     def _has_weak_leaf(self) -> bool:
-        for snapshot in self._carried:
-            if any(_is_weak_and_known(leaf) for leaf in snapshot.data()):
-                return True
-        return False
+        leaves = [leaf for snapshot in self._carried for leaf in snapshot.data()]
+        return any(_is_weak_and_known(leaf) for leaf in leaves)
 
     def _carried_with_strong_leaves(self) -> list[Snapshot]:
         """Returns the carries; a weak leaf that comes back strong in its dtype is strong.
@@ -106,13 +99,12 @@ class GuardedCall:
         `lax.scan` finds its type by itself.
         """
         step = self._guard.step
-        arguments = list(self._args)
+        args = self._args
         if isinstance(step, types.MethodType):
             # It hands on the attributes of its function, which takes `self`.
-            owner = step.__self__
-            arguments.insert(0, owner)
+            args = (step.__self__, *args)
         eval_shape = getattr(step, _EVAL_SHAPE)
-        location = self._locate(eval_shape(*arguments, **self._kwargs))
+        location = self._locate(eval_shape(*args, **self._kwargs))
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):
             shapes, treedef = tree_util.tree_flatten(close_objects(tree))
@@ -120,16 +112,16 @@ class GuardedCall:
                 carried[number] = carried[number].map(_typed_like, shapes)
         return carried
 
-    def _attempt_without_x64(self) -> SecondAttempt[SettledResult] | None:
+    def _attempt_without_x64(self) -> SecondAttempt[PyTree] | None:
         """Returns an attempt with x64 off; None if it is off, or a leaf has 64 bits."""
         if not (HAS_X64_SCOPE and x64_enabled()):
             return None
         carried_leaves = [snapshot.leaves for snapshot in self._carried]
         object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
-        for leaf in tree_util.tree_leaves((carried_leaves, object_values, arguments)):
-            if is_wide(leaf) and not is_weak(leaf):
-                return None
+        leaves = tree_util.tree_leaves((carried_leaves, object_values, arguments))
+        if any(is_wide(leaf) and not is_weak(leaf) for leaf in leaves):
+            return None
 
         def run():
             # A weak 64-bit leaf is a Python number that the caller's jit has traced.
@@ -138,18 +130,31 @@ class GuardedCall:
                     narrowed = tree_util.tree_map(_narrow_if_weak, snapshot.before)
                     put_contents(snapshot.node, narrowed)
                 carried = [snapshot.map(_narrow_if_weak) for snapshot in self._carried]
-                # No stable carry: calls like it need two attempts again.
-                return SettledResult(self._attempt(carried).value)
+                return self._attempt(carried)
 
         description = f"{self._carry.step} failed with x64 on and was run with it off"
         return SecondAttempt(run, description, page="guard-a-step")
 
-    def settle(self, result: PyTree) -> SettledResult:
+    def settle(self, result: PyTree) -> PyTree:
         """Returns what the step returned, with its carry settled."""
+        policy = self._guard.policy
+        warn_once = self._guard.warn_once
+        returned = []
         try:
-            return self._settle_without_hint(result)
+            location = self._locate(result)
+            # All of them before any report, which names every leaf.
+            for number, tree in zip(location.numbers, location.values):
+                output = self._output(self._carry.labels[number])
+                record = self._carried[number]
+                settled = settle_carried(output, close_objects(tree), record, policy)
+                returned.append(settled)
+            in_place = []
+            for snapshot, node in self._objects_after(location):
+                output = self._output(snapshot.label)
+                in_place.append(settle_object(output, snapshot, node, policy))
+            report_drift([*in_place, *returned], self._output(""), policy, warn_once)
         except TypeError as error:
-            remedy = self._remedy_of_other_carry(result, error)
+            remedy = self._remedy_of_other_carry(result, returned)
             if not remedy:
                 raise
             message = (
@@ -159,72 +164,44 @@ class GuardedCall:
             if isinstance(error, DtypeDriftError):
                 raise DtypeDriftError(message, error.rows) from None
             raise TypeError(message) from None
-
-    def _remedy_of_other_carry(self, result: PyTree, error: TypeError) -> str:
-        """Returns how to name another carry, if the first argument may not be meant."""
-        if not self._carry.is_default:
-            return ""
-        # Many steps take an index or a random key first, and the carry has another shape.
-        remedy = self._carry.self_remedy(self._args, result)
-        is_drift = isinstance(error, DtypeDriftError)
-        if not remedy and is_drift and self._is_reshaped(result):
-            remedy = f"{self._carry.owner}(..., carry=NAME)"
-        return remedy
-
-    def _is_reshaped(self, result: PyTree) -> bool:
-        location = self._locate(result)
-        for number, tree in zip(location.numbers, location.values):
-            leaves, treedef = tree_util.tree_flatten(close_objects(tree))
-            snapshot = self._carried[number]
-            if treedef == snapshot.treedef and _shapes(leaves) != _shapes(snapshot.leaves):
-                return True
-        return False
+        if any(settled.drifted for settled in returned):
+            self._warn_of_ambiguity(location)
+        value = location.put([open_objects(settled.tree) for settled in returned])
+        if value is result and not self._object_snapshots:
+            self.stable_carry = stable_carry(
+                self._guard.step, self._carry.places, location, self._args, self._kwargs
+            )
+        return value
 
     def _locate(self, result: PyTree) -> ReturnedCarry:
         values = _copies(self._carried)
         return self._carry.find(result, values, in_place=bool(self._object_snapshots))
 
-    def _settle_without_hint(self, result: PyTree) -> SettledResult:
-        policy = self._guard.policy
-        warn_once = self._guard.warn_once
-        location = self._locate(result)
-        # All of them before any report, which names every leaf.
-        in_place = []
+    def _objects_after(
+        self, location: ReturnedCarry
+    ) -> Iterator[tuple[ObjectSnapshot, NNXObject]]:
+        """Yields each object of before, and what has come back for it."""
+        snapshot_by_label = {}
         for snapshot in self._object_snapshots:
-            output = self._output(snapshot.label)
-            in_place.append(settle_object(output, snapshot, snapshot.node, policy))
-        returned = []
+            snapshot_by_label[snapshot.label] = snapshot
+            yield snapshot, snapshot.node
         for number, tree in zip(location.numbers, location.values):
-            label = self._carry.labels[number]
-            record = self._carried[number]
-            output = self._output(label)
-            settled = settle_carried(output, close_objects(tree), record, policy)
-            returned.append(settled)
-            in_place.extend(self._settle_returned_objects(tree, label))
-        report_drift([*in_place, *returned], self._output(""), policy, warn_once)
-        if any(settled.drifted for settled in returned):
-            self._warn_of_ambiguity(location)
-        new_carries = [open_objects(settled.tree) for settled in returned]
-        value = location.put(new_carries)
-        is_unchanged = value is result and not self._object_snapshots
-        if not (is_unchanged and copies_containers(self._guard.step)):
-            return SettledResult(value)
-        carries = _copies(self._carried)
-        return SettledResult(value, stable_carry(self._carry.places, carries, location))
+            for path, node in objects_by_path(tree).items():
+                snapshot = snapshot_by_label.get(self._carry.labels[number] + path)
+                # A step may return a new object, such as a clone.
+                if snapshot is not None and snapshot.node is not node:
+                    yield snapshot, node
 
-    def _settle_returned_objects(self, tree: PyTree, label: str) -> list[Settled]:
-        """Settles new objects that the step returns for its objects."""
-        snapshot_by_label = {
-            snapshot.label: snapshot for snapshot in self._object_snapshots
-        }
-        settled = []
-        for path, node in objects_by_path(tree).items():
-            snapshot = snapshot_by_label.get(label + path)
-            # A step may return a new object, such as a clone.
-            if snapshot is not None and snapshot.node is not node:
-                output = self._output(snapshot.label)
-                settled.append(settle_object(output, snapshot, node, self._guard.policy))
-        return settled
+    def _remedy_of_other_carry(self, result: PyTree, returned: Sequence[Settled]) -> str:
+        """Returns how to name another carry, if the first argument may not be meant."""
+        if not self._carry.is_default:
+            return ""
+        # Many steps take an index or a random key first, and the carry has another shape.
+        remedy = self._carry.self_remedy(self._args, result)
+        refused = [change for settled in returned for change in settled.refused]
+        if not remedy and any(_is_reshaped(change) for change in refused):
+            remedy = f"{self._carry.owner}(..., carry=NAME)"
+        return remedy
 
     def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
         """Warns if a later item of the result may be the carry, unless a loop called."""
@@ -243,10 +220,9 @@ class GuardedCall:
     @functools.cached_property
     def _loop(self) -> str:
         """Whose loop called the step, or a lambda around it; empty if none did."""
-        for snapshot in self._carried:
-            if any(isinstance(leaf, Tracer) for leaf in snapshot.leaves):
-                return _calling_loop()
-        return ""  # the body of a loop is traced
+        leaves = [leaf for snapshot in self._carried for leaf in snapshot.leaves]
+        is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        return _calling_loop() if is_traced else ""  # the body of a loop is traced
 
 
 def _calling_loop() -> str:
@@ -276,8 +252,9 @@ def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
     return [open_objects(snapshot.copy()) for snapshot in carried]
 
 
-def _shapes(leaves: Sequence[Leaf]) -> list[tuple[int, ...]]:
-    return [np.shape(leaf) for leaf in leaves]
+def _is_reshaped(change: LeafChange) -> bool:
+    is_array = isinstance(change.before, LeafType) and isinstance(change.after, LeafType)
+    return is_array and change.before.shape != change.after.shape
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

@@ -220,6 +220,25 @@ LISTED = {
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
         ],
     ),
+    "pmap": (
+        """
+        import functools, jax, jax.numpy as jnp
+
+        @functools.partial(jax.pmap, static_broadcasted_argnums=2)
+        def step(state, x, depth):
+            return {"w": state["w"] * x}  # the product
+
+        state = {"w": jnp.ones((1, 3), jnp.bfloat16)}
+        for n in range(3):
+            state = step(state, jnp.ones((1, 3)), 2)
+        """,
+        [
+            "run: step",
+            "state['w']  bfloat16 -> float32",
+            "becomes float32 {the product}",
+            "guard_step(step), or",
+        ],
+    ),
     "equinox": (
         """
         import equinox as eqx, jax, jax.numpy as jnp, optax

@@ -197,10 +197,12 @@ def test_functions_of_jax():
     try:
         jax.grad(jax.jit(lambda x: jnp.sum(jnp.sin(x) + x.astype("float16"))))(x)
         jax.make_jaxpr(program)(x)
+        jax.pmap(jnp.sin)(x[:1])
     finally:
         sys.setprofile(before)
     known = internals.CASTS, internals.COMPILING
     assert seen.issuperset(frozenset.union(*known))
+    assert seen.issuperset(held(internals.MAPPING))
     for names in internals.TRACING, internals.PROMOTING:
         assert all(any(part in name for name in seen) for part in held(names))
 

@@ -1,0 +1,170 @@
+"""Reads a call that compiles a function from JAX's frames, without its arrays.
+
+JAX reports each compilation to listeners (`jax.monitoring`) in the thread that compiles,
+and the frame of jit's own `cache_miss` stands on the stack with the function and its
+arguments. So nothing of JAX's is replaced, and a compiled function costs nothing. A release
+that names them otherwise leaves the report empty, and nothing else.
+
+What is read of the user's objects is read by `inert.py`, which runs nothing of theirs.
+Trees are flattened as JAX flattens them for the same call.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from .._carry.modules import spread
+from .._leaves.dtypes import is_python_number
+from .._leaves.internals import COMPILING, MAPPING
+from .._leaves.key_path import KeyPath, by_path
+from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
+from .._recording.values import is_array
+from .._source.files import is_users, package
+from .._source.inert import code_of, package_of, static
+from .._source.origin import Origin, callers, origin_of_frame
+
+_WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilingCall:
+    """A call that compiles a function.
+
+    Attributes:
+        cached: the function that JAX was given, by which it finds what it has compiled.
+        function: the function that the user gave.
+        args: the arguments by position.
+        kwargs: the arguments by name.
+        static_positions: the positions of the arguments that are constants of the program.
+        static_names: the names of such arguments.
+        jaxpr: the program; None if it is not on the stack.
+        out_tree: the structure of its results.
+        wrapper: the package whose `jit` or `pmap` wraps JAX's own `jit`; else empty.
+        outer_frames: the frames around the call, but JAX's and the wrapper's, inside out.
+    """
+
+    cached: Function
+    function: Function
+    args: Args
+    kwargs: Kwargs
+    static_positions: Sequence[int]
+    static_names: Sequence[str]
+    jaxpr: Jaxpr | None
+    out_tree: PyTreeDef
+    wrapper: str
+    outer_frames: Sequence[FrameType]
+
+    @property
+    def caller(self) -> Origin | None:
+        """The user's line that called it."""
+        for frame in self.outer_frames:
+            if not package(frame.f_code.co_filename):
+                return origin_of_frame(frame)
+        return None
+
+    @functools.cached_property
+    def arguments(self) -> dict[str, PyTree]:
+        """The arguments by the names of the parameters."""
+        function = self.function
+        args = self.args
+        is_function = type(function) in (FunctionType, MethodType, functools.partial)
+        if not is_function and package_of(type(function)) not in ("jax", "jaxlib"):
+            function = static(type(function), "__call__")
+            args = (None, *args)  # in place of the object itself
+        try:
+            bound = inspect.signature(function).bind(*args, **self.kwargs).arguments
+        except (TypeError, ValueError):
+            return {"args": self.args, "kwargs": self.kwargs}
+        names = list(bound)[len(args) - len(self.args) :]
+        return {name: bound[name] for name in names}
+
+    def leaves(self) -> dict[KeyPath, Leaf]:
+        """Returns the inputs of the program by path."""
+        leaves = {}
+        for position, (name, argument) in enumerate(self.arguments.items()):
+            if position in self.static_positions or name in self.static_names:
+                continue
+            for path, leaf in by_path(spread(argument), name).items():
+                # Equinox makes a constant of a Python number.
+                is_number = is_python_number(leaf) and self.wrapper != "equinox"
+                if is_array(leaf) or is_number:
+                    leaves[path] = leaf
+        return leaves
+
+
+def call_that_compiles(frame: FrameType) -> CompilingCall | None:
+    """Returns the call that compiles, from a frame inside of it."""
+    traced: Any = None
+    outside = iter([frame, *callers(frame)])
+    for inner in outside:
+        if is_users(inner.f_code.co_filename):
+            return None  # compiled ahead of time, or a backward pass
+        variables = inner.f_locals
+        # JAX's record of the call, with the program.
+        if hasattr(variables.get("p"), "out_tree"):
+            traced = variables["p"]
+        if inner.f_code.co_name in COMPILING:
+            return _call_around(variables, traced, outside)
+    return None
+
+
+def _call_around(
+    variables: dict[str, Any], traced: Any, outside: Iterator[FrameType]
+) -> CompilingCall:
+    settings = variables.get("jit_info")
+    cached = variables["fun"] if "fun" in variables else getattr(settings, "fun", None)
+    code = code_of(cached)
+    wrapper = package(code.co_filename) if code else ""
+    call = CompilingCall(
+        cached=cached,
+        function=cached,
+        args=variables["args"],
+        kwargs=variables["kwargs"],
+        static_positions=getattr(settings, "static_argnums", ()),
+        static_names=getattr(settings, "static_argnames", ()),
+        jaxpr=None if traced is None else traced.params.get("jaxpr"),
+        out_tree=None if traced is None else traced.out_tree,
+        wrapper=wrapper if wrapper in _WRAPPERS else "",
+        outer_frames=[],
+    )
+    outer_frames = []
+    for frame in outside:
+        if is_users(frame.f_code.co_filename):
+            outer_frames.append(frame)
+        elif frame.f_code.co_qualname in MAPPING and not outer_frames:
+            call = _call_of_pmap(call, frame.f_locals)
+    return _without_wrapper(call, outer_frames)
+
+
+def _call_of_pmap(call: CompilingCall, variables: dict[str, Any]) -> CompilingCall:
+    """Returns the call of a mapped function: JAX's `pmap` is a `jit` of `shard_map`."""
+    infer: Any = variables["infer_params"]
+    cells = dict(zip(infer.__code__.co_freevars, infer.__closure__))
+    return dataclasses.replace(
+        call,
+        function=cells["wrapped_fun"].cell_contents.f,
+        args=variables["args"],
+        kwargs=variables["kwargs"],
+        static_positions=cells["static_broadcasted_tuple"].cell_contents,
+    )
+
+
+def _without_wrapper(call: CompilingCall, frames: list[FrameType]) -> CompilingCall:
+    """Returns the call as the user wrote it, where a package's own `jit` made it."""
+    while frames and call.wrapper == package(frames[0].f_code.co_filename) != "":
+        variables = frames.pop(0).f_locals
+        wrapping: Any = variables.get("self")
+        is_wrapper = package_of(type(wrapping)) == call.wrapper
+        if is_wrapper and hasattr(wrapping, "__wrapped__"):
+            call = dataclasses.replace(
+                call,
+                function=wrapping.__wrapped__,
+                args=variables["args"],
+                kwargs=variables["kwargs"],
+                # Those of Equinox's own function are other arguments.
+                static_positions=call.static_positions if call.wrapper == "flax" else (),
+            )
+    return dataclasses.replace(call, outer_frames=frames)

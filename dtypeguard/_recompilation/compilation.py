@@ -1,0 +1,183 @@
+"""What a function was compiled for, and what differs between two of its calls."""
+
+import dataclasses
+from collections.abc import Hashable
+from types import CodeType
+
+from .._leaves.key_path import KeyPath, tree_name
+from .._source.files import is_installed, is_users, line_text
+from .._source.inert import written_code
+from .._source.origin import Origin, Why, origin_at
+from .call import CompilingCall
+from .parts import ArgumentPart, parts_of_call
+from .returned import ReturnedLeaf, returned_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """A function that was compiled for a call.
+
+    Attributes:
+        code: of the function.
+        caller: the user's line of the call.
+        parts: the leaves and the constants of the call by path.
+        returned: the leaves that come back in another type.
+    """
+
+    code: CodeType
+    caller: Origin | None
+    parts: dict[KeyPath, ArgumentPart]
+    returned: dict[KeyPath, ReturnedLeaf]
+
+    @property
+    def name(self) -> str:
+        """The name of the function, with the line of its definition."""
+        name = self.code.co_qualname.rpartition("<locals>.")[2]
+        return f"{name} ({line_text(self.code.co_filename, self.code.co_firstlineno)})"
+
+    @property
+    def line(self) -> Origin:
+        """The line of the function's definition."""
+        return origin_at(self.code.co_filename, self.code.co_firstlineno, self.name)
+
+    @property
+    def layout(self) -> dict[KeyPath, Hashable]:
+        """What stands at each path: a leaf, or a constant of a type."""
+        return {path: part.role for path, part in self.parts.items()}
+
+    @property
+    def leaf_types(self) -> Hashable:
+        """The types of all leaves."""
+        leaves = self.parts.items()
+        return tuple((path, part.leaf_type) for path, part in leaves if part.leaf_type)
+
+    def why(self, path: KeyPath) -> Why:
+        """Returns the lines that gave a leaf or a constant its type."""
+        record = self.parts[path].record
+        return Why() if record is None else record.why()
+
+    def is_called_from(self, caller: Origin | None) -> bool:
+        """Returns whether a line calls it; several functions may share a file."""
+        return str(self.caller) == str(caller)
+
+
+@dataclasses.dataclass(frozen=True)
+class CallDifference:
+    """A leaf or a constant that differs between two calls.
+
+    Attributes:
+        path: in the arguments; empty if their trees differ.
+        before: what the first call had there; None if the trees differ.
+        after: what the second call had there.
+        why: the lines behind that.
+        caller: the line of the second call.
+        is_type: whether the type of a leaf is all that matters.
+        is_returned: whether the function itself gave it that type.
+    """
+
+    path: KeyPath
+    before: ArgumentPart | None
+    after: ArgumentPart | None
+    why: Why
+    caller: Origin | None
+    is_type: bool = False
+    is_returned: bool = False
+
+
+def compilation_of(call: CompilingCall) -> Compilation | None:
+    """Returns what is compiled; None if neither the function nor its call is the user's."""
+    code = written_code(call.function)
+    if code is None or not is_users(code.co_filename):  # in C, or JAX's
+        return None
+    nearest = call.outer_frames[:1]
+    is_called_by_package = nearest and is_installed(nearest[0].f_code.co_filename)
+    if is_called_by_package and is_installed(code.co_filename):
+        return None
+    leaves = call.leaves()
+    parts = parts_of_call(call, leaves)
+    return Compilation(code, call.caller, parts, returned_leaves(call, leaves))
+
+
+def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
+    """Returns what differs between two calls of one function."""
+    if before.layout != after.layout:
+        return [CallDifference((), None, None, Why(), after.caller)]
+    changed = []
+    for path, part in after.parts.items():
+        if part.identity != before.parts[path].identity:
+            changed.append(path)
+    retyped = [path for path in changed if _is_retyped(before, after, path)]
+    differences = []
+    has_object = False
+    for path in changed:
+        is_returned = path in retyped and _is_returned(before, after, path)
+        # With another constant it is another program, but for what came back.
+        if is_returned or len(retyped) == len(changed):
+            differences.append(_difference_of_type(before, after, path, is_returned))
+            continue
+        # All objects in an object that is new are new.
+        is_inside = has_object and after.parts[path].is_object
+        if not is_inside:
+            differences.append(_other_difference(before, after, path))
+        has_object = has_object or after.parts[path].is_object
+    return differences
+
+
+def _is_retyped(before: Compilation, after: Compilation, path: KeyPath) -> bool:
+    """Returns whether a leaf has another type and the same shape."""
+    first = before.parts[path].leaf_type
+    second = after.parts[path].leaf_type
+    return first is not None and second is not None and first.shape == second.shape
+
+
+def _is_returned(before: Compilation, after: Compilation, path: KeyPath) -> bool:
+    """Returns whether the first call gave a leaf back as the second one has it."""
+    returned = before.returned.get(path)
+    return returned is not None and returned.leaf_type == after.parts[path].leaf_type
+
+
+def _difference_of_type(
+    before: Compilation, after: Compilation, path: KeyPath, is_returned: bool
+) -> CallDifference:
+    part = before.parts[path]
+    begun = before.why(path).root
+    if begun is None and part.leaf_type.weak and len(path) == 1:
+        begun = before.caller  # which writes the number
+    if is_returned:
+        why = before.returned[path].why
+    else:
+        why = after.why(path)
+        # A line that makes it for both calls explains nothing.
+        is_one_call = before.is_called_from(after.caller)
+        if why.root and is_one_call and before.is_called_from(why.root.users):
+            why = Why()
+    return CallDifference(
+        path=path,
+        before=part,
+        after=after.parts[path],
+        why=why._replace(begun=begun),
+        caller=after.caller,
+        is_type=True,
+        is_returned=is_returned,
+    )
+
+
+def _other_difference(
+    before: Compilation, after: Compilation, path: KeyPath
+) -> CallDifference:
+    """Returns another shape or constant, with the line that made it."""
+    line = None
+    if after.parts[path].leaf_type is None:
+        # What the call itself gives back is to be changed where it begins.
+        for call in (after, before):
+            root = call.why(path).root
+            is_own = root and all(c.is_called_from(root.users) for c in (before, after))
+            if line is None and not is_own:
+                line = root
+    part = before.parts[path]
+    return CallDifference(path, part, after.parts[path], Why(line), after.caller)
+
+
+def parameter_of(difference: CallDifference) -> str:
+    """Returns the name of the parameter that holds what differs."""
+    return tree_name(difference.path)

@@ -1,0 +1,144 @@
+"""The report on functions that were compiled again: sentences from the differences."""
+
+from collections.abc import Iterable, Sequence
+
+from .._leaves.cast_text import cast_text, lost, return_as
+from .._leaves.dtypes import fits, kind
+from .._leaves.key_path import leaves_of_holders, path_text
+from .._leaves.leaf_type import LeafType
+from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
+from .compilation import CallDifference, parameter_of
+
+_WEAK = (
+    "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
+    "dtypeguard.strong(state)."
+)
+
+Fact = tuple[str, str, str]  # what is to be edited, its line, the code of that
+
+
+def lines_of_differences(
+    differences: Sequence[CallDifference], items: dict[str, int | None], is_whole: bool
+) -> list[str]:
+    """Returns the lines on one function, types first.
+
+    Args:
+        differences: between its calls.
+        items: of what it returns, by the names of the parameters that come back there.
+        is_whole: whether to list all.
+    """
+    in_order = sorted(differences, key=lambda difference: not difference.is_type)
+    groups = grouped(in_order, lambda difference: (_text(difference), *_facts(difference)))
+    most = len(groups) if is_whole else CAUSES
+    lines = []
+    for group in groups[:most]:
+        lines.append(f"  {_name(group, is_whole)}  {_text(group[0])}")
+        lines += [f"    {line}" for line in columns(_facts(group[0]))]
+    lines += and_more(len(groups) - len(groups[:most]))
+    advice = {_advice(difference) for difference in in_order if not _is_guarded(difference)}
+    lines += sorted(advice - {""})
+    guarded = [
+        parameter_of(difference) for difference in in_order if _is_guarded(difference)
+    ]
+    if guarded:
+        lines.append(_guard_advice(guarded, items))
+    return lines
+
+
+def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
+    paths = [difference.path for difference in group]
+    if len(paths) > FEW and not is_whole:
+        return leaves_of_holders(paths)
+    return ", ".join(path_text(path) or "arguments" for path in paths)
+
+
+def _text(difference: CallDifference) -> str:
+    """Returns what a part was and what it is: `bfloat16 -> float32`."""
+    before, after = difference.before, difference.after
+    if before is None or after is None:
+        return "of another tree"
+    if difference.is_type:
+        return f"{before.leaf_type.without_shape} -> {after.leaf_type.without_shape}"
+    if after.is_object:
+        return f"another {after.text} each time"
+    return f"{before.text} -> {after.text}"
+
+
+def _facts(difference: CallDifference) -> list[Fact]:
+    """Returns the lines behind a difference, what is to be edited first."""
+    why = difference.why
+    if difference.is_type:
+        before = difference.before.leaf_type
+        name = difference.after.leaf_type.without_shape
+        begins = (f"begins as {before.without_shape}", why.begun)
+        becomes = (f"becomes {name}", why.origin)
+        because = (f"because of {name}", why.cause)
+        order = [begins, becomes, because] if before.weak else [becomes, because, begins]
+    else:
+        order = [("made", why.origin)]
+    facts: dict[str, Fact] = {}
+    for words, line in order:
+        if line is not None:
+            facts.setdefault(line.place, (words, line.place, line.users.code))
+    return list(facts.values()) or [("called", str(difference.caller or ""), "")]
+
+
+def _is_guarded(difference: CallDifference) -> bool:
+    """Returns whether a guard of the step gives a leaf the type that it had."""
+    if not difference.is_type:
+        return False
+    before, after = difference.before.leaf_type, difference.after.leaf_type
+    if before.weak or before.dtype == after.dtype or not fits(after.dtype, before.dtype):
+        return False
+    return difference.is_returned or difference.why.origin is None
+
+
+def _guard_advice(names: Iterable[str], items: dict[str, int | None]) -> str:
+    carry = tuple(dict.fromkeys(names))
+    returned = tuple(items.get(name) for name in carry)
+    # By itself `guard_step` takes the first argument and the first result, or the whole.
+    is_default = None in returned or "self" in carry or returned == (0,)
+    options = "" if is_default else f", carry={carry!r}, returned={returned}"
+    return (
+        "Where a step gives back another dtype than it was given: "
+        f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an optimizer."
+    )
+
+
+def _advice(difference: CallDifference) -> str:
+    """Returns what to write; empty if there is nothing to say."""
+    before, after = difference.before, difference.after
+    if before is None or after is None:
+        return ""
+    if difference.is_type:
+        return _advice_for_leaf(difference, before.leaf_type, after.leaf_type)
+    if after.is_object:
+        return f"Make {parameter_of(difference)} once, before the calls."
+    # A number in a tuple or a dict may be a part of a shape.
+    is_named = not any(
+        hasattr(key, "idx") or hasattr(key, "key") for key in difference.path
+    )
+    if after.constant_type in (int, float) and is_named:
+        return (
+            f"{path_text(difference.path)} is a constant, of which each compiles anew: "
+            f"trace it, as jnp.asarray({before.text})."
+        )
+    return ""
+
+
+def _advice_for_leaf(difference: CallDifference, before: LeafType, after: LeafType) -> str:
+    if kind(before.dtype) is None or kind(after.dtype) is None:  # random keys
+        return ""
+    if before.dtype == after.dtype:
+        return _WEAK
+    why = difference.why
+    begin = f"egin {path_text(difference.path)} as {after.dtype}"
+    begin = f"At {why.begun.users} b{begin}" if why.begun else f"B{begin}"
+    if before.weak:
+        return f"{begin}: jnp.asarray(x, jnp.{after.dtype})."
+    if not fits(after.dtype, before.dtype):  # which a guard refuses
+        if not difference.is_returned:
+            return ""
+        loss = lost(before.dtype, after.dtype)
+        return f"{begin}{loss}, or {return_as(before.dtype, after.dtype)}."
+    return f"Cast it at {why.origin.users}: {cast_text(before.dtype)}."

@@ -12,12 +12,17 @@ from .options import UsageError
 from .output import print_text, to_reader
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-# In a wheel, and in a clone.
-_PAGE_FOLDERS = _PACKAGE / "_docs", _PACKAGE.parent / "docs"
+_CLONE = _PACKAGE.parent
+# A wheel has all pages in one folder, these too, by the names that they have on the site.
+ROOT_PAGES = {
+    "index": "README.md",
+    "changelog": "CHANGELOG.md",
+    "contributing": "CONTRIBUTING.md",
+}
 # Of notebooks, and of arrays that pages load.
 _FILE_SUFFIXES = ".ipynb", ".npz"
 # By page, the names of those that it has taken in: links from outside hold them.
-_MERGED = {
+MERGED_PAGES = {
     "contract": ("stability", "limits", "releases"),
     "corrected-optimizers": ("migrating", "accumulate"),
     "libraries": ("devices", "notebooks"),
@@ -29,9 +34,7 @@ _MERGED = {
 
 def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
-    paths = sorted(_folder_of_pages().iterdir())
-    pages = {path.stem: path for path in paths if path.suffix == ".md"}
-    files = {path.name: path for path in paths if path.suffix in _FILE_SUFFIXES}
+    pages, files = _pages_and_files()
     if arguments.name is None:
         lines = ["Pages, for dtypeguard docs NAME:"]
         lines += _rows_of_pages(pages)
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
         return 0
     # As a link in a page has it: `docs/explain.md`.
     name = arguments.name.rpartition("/")[2].removesuffix(".md")
-    for page, names in _MERGED.items():
+    for page, names in MERGED_PAGES.items():
         if name in names:
             name = page
     if name in files:
@@ -84,11 +87,19 @@ def _rows_of_pages(pages: dict[str, pathlib.Path]) -> list[str]:
     return rows
 
 
-def _folder_of_pages() -> pathlib.Path:
-    for folder in _PAGE_FOLDERS:
-        if (folder / "index.md").is_file():
-            return folder
-    raise UsageError("this installation has no pages: install it again, from a wheel")
+def _pages_and_files() -> tuple[dict[str, pathlib.Path], dict[str, pathlib.Path]]:
+    """Returns the paths of the pages by name, and of other files by file name."""
+    folder = _PACKAGE / "_docs"
+    root_pages = {}
+    if not folder.is_dir():
+        folder = _CLONE / "docs"
+        root_pages = {name: _CLONE / file for name, file in ROOT_PAGES.items()}
+    if not folder.is_dir():
+        raise UsageError("this installation has no pages: install it again, from a wheel")
+    paths = list(folder.iterdir())
+    pages = {path.stem: path for path in paths if path.suffix == ".md"} | root_pages
+    files = {path.name: path for path in paths if path.suffix in _FILE_SUFFIXES}
+    return dict(sorted(pages.items())), dict(sorted(files.items()))
 
 
 def _documented(name: re.Match[str]) -> str:

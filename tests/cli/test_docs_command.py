@@ -6,29 +6,36 @@ import re
 import pytest
 
 import dtypeguard
+from dtypeguard._cli.docs import ROOT_PAGES
 from dtypeguard._cli.main import main
 from tests.support.helpers import need
 from tests.support.pages import DOCS, ROOT
+
+NAMED = {page.stem: page for page in DOCS.glob("*.md")}
+NAMED |= {name: ROOT / file for name, file in ROOT_PAGES.items()}
 
 
 def test_it_lists_the_pages(command):
     code, listed, _ = command("docs")
     assert code == 0
-    for page in DOCS.glob("*.md"):
+    for name, page in NAMED.items():
         title = page.read_text().partition("\n")[0].removeprefix("# ")
-        assert re.search(rf"^  {page.stem} +{re.escape(title)}$", listed, re.MULTILINE)
+        assert re.search(rf"^  {name} +{re.escape(title)}$", listed, re.MULTILINE)
     assert {file.name for file in DOCS.glob("*.ipynb")} <= {*listed.split()}
 
 
 # The name of a page that was merged opens the one that has it.
 MOVED = {"stability": "contract", "limits": "contract", "devices": "libraries"}
-MOVED["migrating"] = "corrected-optimizers"
+MOVED |= {"migrating": "corrected-optimizers", "docs/index.md": "index"}
 
 
-@pytest.mark.parametrize("name", ["explain", "explain.md", "docs/explain.md", *MOVED])
+@pytest.mark.parametrize(
+    "name",
+    ["explain", "explain.md", "docs/explain.md", "changelog", "contributing", *MOVED],
+)
 def test_it_prints_a_page(command, name):
-    page = DOCS / f"{MOVED.get(name, 'explain')}.md"
-    assert command(f"docs {name}") == (0, page.read_text(), "")
+    page = name if name in NAMED else MOVED.get(name, "explain")
+    assert command(f"docs {name}") == (0, NAMED[page].read_text(), "")
 
 
 def test_the_api_has_signatures_and_docstrings(command):
@@ -52,7 +59,7 @@ def test_a_word_finds_the_pages_in_which_it_stands(command):
     first, *listed = out.splitlines()
     assert (code, first) == (0, "Pages with 'Rounding', those with most of it first:")
     names = [line.split()[0] for line in listed]
-    counts = [(DOCS / f"{x}.md").read_text().lower().count("rounding") for x in names]
+    counts = [NAMED[name].read_text().lower().count("rounding") for name in names]
     assert len(names) > 2
     assert counts[0] == max(counts)
     assert min(counts) > 0
@@ -67,5 +74,6 @@ def test_the_wheel_has_the_pages():
     packed = {file.distribution_path for file in files}
     for kind in ("*.md", "*.ipynb", "*.npz"):
         assert {f"dtypeguard/_docs/{file.name}" for file in DOCS.glob(kind)} <= packed
+    assert {f"dtypeguard/_docs/{name}.md" for name in ROOT_PAGES} <= packed
     assert "dtypeguard/_cli/docs.py" in packed
     assert all(file.startswith("dtypeguard/") for file in packed)

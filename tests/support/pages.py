@@ -23,13 +23,14 @@ from typing import NamedTuple
 import jax
 import optax
 
+from dtypeguard._cli.docs import ROOT_PAGES
 from dtypeguard._cli.main import main
 from dtypeguard._leaves.compat import x64_enabled
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, *sorted(DOCS.glob("*.md"))]
+PAGES = [*(ROOT / file for file in ROOT_PAGES.values()), *sorted(DOCS.glob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _SHOWN = r"(?:\n\n^```text\n(?P<shown{0}>.*?)^```$)?"

@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         found = target.is_file() and (not anchor or anchor in anchors(target))
-        if not found or (page != README and target.parent != DOCS):
+        if not found or target.parent not in (DOCS, ROOT):
             dead.append(link)
     assert not dead
 
@@ -68,8 +68,8 @@ def test_every_rule_of_the_contract_has_tests_that_exist():
 
 
 def test_every_page_is_linked_from_the_first_one():
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
-    assert linked == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)\)", README.read_text()))
+    assert linked == {page.name for page in DOCS.glob("*.md")}
 
 
 def test_the_pages_that_messages_name_exist():
@@ -99,7 +99,4 @@ def test_ci_runs_the_test_command():
     assert "grep -m 1 'pytest' README.md" in script
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
-    assert script.splitlines()[-2:] == [
-        "export DTYPEGUARD_REQUIRE_ALL=1",
-        'bash -c "$test_command"',
-    ]
+    assert 'DTYPEGUARD_REQUIRE_ALL=1 bash -c "$test_command"' in script

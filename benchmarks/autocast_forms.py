@@ -25,7 +25,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import dtypeguard
-from dtypeguard._program.graph import jaxprs_in, open_jaxpr
+from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 
 _BFLOAT16 = jnp.dtype("bfloat16")
 W, X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)

@@ -35,7 +35,7 @@ from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._program.aligned import SecondTraces
-from .._program.graph import loop_parts, manual_axes, open_jaxpr
+from .._program.jaxprs import loop_parts, manual_axes, open_jaxpr
 from .decide import (
     BODY_PARAMETERS,
     FLOAT32,

@@ -11,7 +11,7 @@ import functools
 import os
 from typing import NamedTuple
 
-from .._program.graph import Stack
+from .._program.jaxprs import Stack
 from .._source.files import file_text, is_installed, short_path
 from .._source.syntax import expression, parse_quietly
 from .._tracebacks.frames import calls_by_jaxpr

@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bound_product, current_mesh
-from .._program.graph import open_jaxpr
+from .._program.jaxprs import open_jaxpr
 from .derivatives import bind
 
 BILINEAR = "dot_general", "conv_general_dilated"

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
-from .._program.graph import PRODUCTS, SHAPES, Equation, Graph
+from .._program.graph import Equation, Graph
+from .._program.jaxprs import PRODUCTS, SHAPES
 from .._tracebacks.written import Written
 
 # Whether an abstract value has a property: a dtype, say, or a shape.

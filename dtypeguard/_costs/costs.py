@@ -14,7 +14,8 @@ from .._blame.why import line_of
 from .._carry.places import Names
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation as JaxEquation, Function
-from .._program.graph import PRODUCTS, Equation, Graph, Stack, manual_axes
+from .._program.graph import Equation, Graph
+from .._program.jaxprs import PRODUCTS, Stack, manual_axes
 from .._source.origin import Origin, place_of
 from .._tracebacks.written import Written
 

@@ -20,7 +20,8 @@ from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation as JaxEquation, Step
 from .._numbers.primitives import is_key, moves
-from .._program.graph import PRODUCTS, Equation, Graph, Stack
+from .._program.graph import Equation, Graph
+from .._program.jaxprs import PRODUCTS, Stack
 from .._source.files import is_installed, package
 from .._source.origin import Origin, origin_at
 from .._tracebacks.frames import Chain, calls_by_jaxpr

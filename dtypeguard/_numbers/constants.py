@@ -9,7 +9,7 @@ import numpy as np
 from .._leaves.dtypes import bits
 from .._leaves.types import DType, Equation
 from .._program.aligned import Alignment
-from .._program.graph import Stack
+from .._program.jaxprs import Stack
 from .._tracebacks.written import Written
 from .formats import Formats
 

@@ -14,7 +14,7 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._program.graph import open_jaxpr
+from .._program.jaxprs import open_jaxpr
 
 DtypeOf = Callable[[DType], DType]
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
-from .._program.graph import Graph, Stack
+from .._program.graph import Graph
+from .._program.jaxprs import Stack
 from . import plans
 from .measure import Measures
 from .nodes import Noted

@@ -17,7 +17,7 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Equation, Leaf
-from .._program.graph import PRODUCTS
+from .._program.jaxprs import PRODUCTS
 from .evaluate import evaluate, round_to
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 
 from .._leaves.casts import Cast
-from .._program.graph import Stack
+from .._program.jaxprs import Stack
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .._program.graph import Stack, expanded, jaxprs_in, open_jaxpr
+from .._program.jaxprs import Stack, expanded, jaxprs_in, open_jaxpr
 from .._rounding.rounding import round_with
 from .._tracebacks.written import Written
 from . import primitives

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Leaf
-from .._program.graph import loop_parts
+from .._program.jaxprs import loop_parts
 from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram

@@ -9,7 +9,7 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, Equation, Leaf
-from .._program.graph import SHAPES, jaxprs_in, open_jaxpr
+from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr
 
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = ForeignNames(

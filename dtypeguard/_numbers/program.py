@@ -8,7 +8,7 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._program.aligned import SecondTraces
-from .._program.graph import Stack, open_jaxpr
+from .._program.jaxprs import Stack, open_jaxpr
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from . import primitives

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Equation, Leaf
-from .._program.graph import loop_parts
+from .._program.jaxprs import loop_parts
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .evaluate import as_dtype, current_mesh, of_mesh, under_mesh
 from .formats import Formats

@@ -10,7 +10,7 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, Leaf
-from .._program.graph import Stack
+from .._program.jaxprs import Stack
 from . import plans
 from .nodes import CALL, Node, Noted
 from .plans import Propagation

@@ -16,7 +16,7 @@ from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.aligned import WIDER, SecondTraces, beside_trace, sibling_dtypes
-from .._program.graph import jaxprs_in, open_jaxpr
+from .._program.jaxprs import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
 

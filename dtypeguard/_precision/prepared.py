@@ -23,7 +23,8 @@ from .._numbers.formats import Formats
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
-from .._program.graph import Graph, Stack
+from .._program.graph import Graph
+from .._program.jaxprs import Stack
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .integers import misfits

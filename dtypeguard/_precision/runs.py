@@ -22,7 +22,8 @@ from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
-from .._program.graph import Equation, Graph, jaxprs_in, open_jaxpr
+from .._program.graph import Equation, Graph
+from .._program.jaxprs import jaxprs_in, open_jaxpr
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .rows import LineDecision, Scaled, left

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, dtype_of, kind
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .graph import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr
+from .jaxprs import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")

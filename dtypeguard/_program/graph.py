@@ -1,40 +1,26 @@
 """A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
 
 import functools
-import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-
-from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, Equation as JaxEquation, Jaxpr, Leaf
+from .._leaves.types import Aval, Jaxpr, Leaf
+from .jaxprs import Stack, Variable, count_equations, is_literal, loop_parts, open_jaxpr
+from .walk import CALL, COND, LOOPS, SHARD_MAP, Block, Node, Walk
 
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
 # of the program's own: functions that call each other twice, level by level, would make one
 # that grows exponentially, and take longer than JAX takes to trace the program.
 _MOST, _MOST_TIMES = 1_000, 4
 
-# The result of these is their operand, in another shape or place.
-SHAPES = ForeignNames(
-    "broadcast_in_dim reshape squeeze transpose slice rev copy stop_gradient "
-    "optimization_barrier sharding_constraint device_put "
-    "reshard@jax>=0.7"
-)
-# Products and convolutions promote operands of different dtypes by themselves.
-PRODUCTS = ForeignNames(
-    "dot_general conv_general_dilated ragged_dot@jax>=0.4.31,<0.6 "
-    "ragged_dot_general@jax>=0.6.2"
-)
-
-Variable = Any  # of a jaxpr: a variable or a literal
-Stack = tuple[JaxEquation, ...]
-
 
 class Equation(NamedTuple):
     """An equation of a jaxpr that computes something itself.
 
-    Its `stack` is JAX's equation, then those whose jaxprs contain it, inside out.
+    Attributes:
+        primitive: its name.
+        inputs: the values that it is made of.
+        stack: JAX's equation, then those whose jaxprs contain it, inside out.
     """
 
     primitive: str
@@ -42,255 +28,200 @@ class Equation(NamedTuple):
     stack: Stack
 
 
-class Graph:
+class Graph(Walk[int]):
     """The values of a jaxpr, numbered, with calls and loops resolved.
 
     A value that crosses the boundary of a `jit`, a loop or a branch has another number on
     the other side, and an entry in `same`. Each call of a jitted function has values of its
-    own, so that a walk leaves it where it came in. The `inputs` come first.
+    own, so that a walk leaves it where it came in.
+
+    Attributes:
+        inputs: the values of the arguments, which come first.
+        outputs: the values that are returned.
+        avals: the abstract value of each.
+        made_by: the equation of each. Inputs, constants and values that cross a boundary
+            have none.
+        same: the values that one may be.
+        constants: literals and closed-over values, with the stack of the first equation
+            that uses them.
+        values: those of constants, as far as the jaxpr holds these.
+        returned_by: the jaxprs of functions inside that return a constant: no equation has
+            their line.
+        variables: those of constants and inputs.
+        regions: what blame has found in it.
     """
 
     def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
         self.avals: list[Aval] = []
-        # Inputs, constants and values that cross a boundary have no equation.
         self.made_by: dict[int, Equation] = {}
-        self.same: dict[int, list[int]] = {}  # the values that one may be
-        # Literals and closed-over values, with the stack of the first equation that uses
-        # them, and their values as far as the jaxpr holds these.
+        self.same: dict[int, list[int]] = {}
         self.constants: dict[int, Stack] = {}
         self.values: dict[int, Leaf] = {}
-        # Those that a function inside returns, with its jaxpr: no equation has their line.
         self.returned_by: dict[int, Jaxpr] = {}
-        self.variables: dict[int, Variable] = {}  # of constants and inputs
-        self.regions: dict[Any, Any] = {}  # kept for `blame`
-        self._left = max(_MOST, _MOST_TIMES * count_equations(jaxpr, set()))
-        self._shared = {}
-        held = getattr(jaxpr, "consts", ())
-        jaxpr = open_jaxpr(jaxpr)
-        self._held = dict(zip(getattr(jaxpr, "constvars", ()), held))
-        # JAX puts what a function closes over first: only the last inputs are arguments.
-        first = 0 if arguments is None else max(len(jaxpr.invars) - arguments, 0)
-        variables = jaxpr.invars[first:]
-        self.inputs = [self._new(variable.aval) for variable in variables]
-        self.variables |= zip(self.inputs, variables)
+        self.variables: dict[int, Variable] = {}
+        self.regions: dict[Any, Any] = {}
+        self._remaining = max(_MOST, _MOST_TIMES * count_equations(jaxpr, set()))
+        self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
+        block = Block(jaxpr)
+        variables = open_jaxpr(jaxpr).invars
+        if arguments is not None:
+            # JAX puts what a function closes over first.
+            variables = variables[max(len(variables) - arguments, 0) :]
+        self.inputs: list[int] = []
+        for variable in variables:
+            value = self._new(variable.aval)
+            self.variables[value] = variable
+            self.inputs.append(value)
         try:
-            self.outputs = self._add(jaxpr, dict(zip(variables, self.inputs)), ())
+            self.outputs = self.block(block, self.inputs)
         except Exception:  # an audit without its lines is better than none
-            self.outputs = self._opaque("jaxpr", self.inputs, jaxpr.outvars, ())
+            equation = Equation("jaxpr", tuple(self.inputs), ())
+            self.outputs = self._results(equation, block.outputs)
+
+    # What it tells
 
     def dependencies(self, value: int) -> int:
-        """The inputs that a value depends on, as the bits of an integer."""
+        """Returns the inputs that a value depends on, as the bits of an integer."""
         return self._dependencies.get(value, 0)
 
     @functools.cached_property
     def _dependencies(self) -> dict[int, int]:
-        found, changed = {value: 1 << value for value in self.inputs}, True
+        bits_of = {value: 1 << value for value in self.inputs}
         order = self._sources_first()
-        while changed:  # a second pass only where a loop feeds values back
-            changed = False
+        has_changed = True
+        while has_changed:  # a second pass only where a loop feeds values back
+            has_changed = False
             for value in order:
-                equation, before = self.made_by.get(value), found.get(value, 0)
-                bits = before
-                for source in equation.inputs if equation else self.same.get(value, ()):
-                    bits |= found.get(source, 0)
-                if bits != before:
-                    found[value], changed = bits, True
-        return found
+                before = bits_of.get(value, 0)
+                after = before
+                for source in self.sources(value):
+                    after |= bits_of.get(source, 0)
+                if after != before:
+                    bits_of[value] = after
+                    has_changed = True
+        return bits_of
+
+    def sources(self, value: int) -> Sequence[int]:
+        """Returns the values that one is made of, or may be."""
+        equation = self.made_by.get(value)
+        if equation is None:
+            return self.same.get(value, ())
+        return equation.inputs
 
     def _sources_first(self) -> list[int]:
-        """All values, each after those that it is made of, but for what a loop feeds back.
-
-        The results of a call have lower numbers than what is inside of it.
-        """
-        place = list(range(len(self.avals)))
-        for value in reversed(range(len(place))):
+        """Returns all values after their sources, but for what a loop feeds back."""
+        # The results of a call have lower numbers than what is inside of it.
+        places = list(range(len(self.avals)))
+        for value in reversed(range(len(places))):
             same = self.same.get(value, ())
-            if same and all(other > value for other in same):
-                place[value] = max(place[other] for other in same)
-        return sorted(range(len(place)), key=lambda value: (place[value], -value))
+            if same and min(same) > value:
+                places[value] = max(places[source] for source in same)
+        return sorted(range(len(places)), key=lambda value: (places[value], -value))
+
+    # How it is made
 
     def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
+        value = len(self.avals)
         self.avals.append(aval)
-        value = len(self.avals) - 1
         if same:
             self.same[value] = list(same)
         return value
 
-    def _add(self, jaxpr: Jaxpr, known: dict[Variable, int], outer: Stack) -> list[int]:
-        """Adds the equations of a jaxpr whose inputs are known; returns its outputs."""
+    def enter(self, block: Block, arguments: Sequence[int]) -> dict[Variable, int]:
+        self._remaining -= len(block.nodes)
+        # A closed-over value gets its number where it is used first.
+        first = len(block.inputs) - len(arguments)
+        return dict(zip(block.inputs[first:], arguments))
 
-        def read(variable: Variable, *user: JaxEquation) -> int:
-            is_literal = hasattr(variable, "val")
-            if not is_literal and variable in known:
-                return known[variable]
-            value = self._new(variable.aval)
-            self.constants[value], self.variables[value] = (*user, *outer), variable
-            if outer and not user:
-                self.returned_by[value] = jaxpr
-            if is_literal or variable in self._held:
-                self.values[value] = variable.val if is_literal else self._held[variable]
-            if not is_literal:
-                known[variable] = value
-            return value
-
-        self._left -= len(jaxpr.eqns)
-        for eqn in jaxpr.eqns:
-            operands = [read(variable, eqn) for variable in eqn.invars]
-            stack = (eqn, *outer)
-            try:
-                made = self._enter(eqn, operands, stack)
-            except Exception:  # the parameters differ in this release of JAX
-                made = None
-            if made is None:
-                made = self._opaque(eqn.primitive.name, operands, eqn.outvars, stack)
-            known |= zip(eqn.outvars, made)
-        return [read(variable) for variable in jaxpr.outvars]
-
-    def _opaque(
-        self, name: str, operands: Sequence[int], results: Sequence[Variable], stack: Stack
-    ) -> list[int]:
-        """The outputs of an equation whose inside stays closed."""
-        equation = Equation(name, tuple(operands), stack)
-        made = [self._new(variable.aval) for variable in results]
-        self.made_by |= dict.fromkeys(made, equation)
-        return made
-
-    def _enter(
-        self, eqn: JaxEquation, operands: list[int], stack: Stack
-    ) -> list[int] | None:
-        """The outputs of an equation that contains jaxprs; None if it contains none."""
-        params = eqn.params
-        add: Callable[..., list[int]] = lambda jaxpr, inputs, stack=stack: self._add(
-            jaxpr, dict(zip(jaxpr.invars, inputs)), stack
-        )
-        outputs = [self._new(variable.aval) for variable in eqn.outvars]
-        if eqn.primitive.name == "cond":
-            for branch in params["branches"]:
-                self._join(outputs, add(open_jaxpr(branch), operands[1:]))
-        elif eqn.primitive.name in ("scan", "while"):
-            closed, start, consts, count = loop_parts(eqn)
-            body, operands = open_jaxpr(closed), operands[start:]
-            # The body sees slices of the scanned arrays, and the carry comes round again.
-            entered = [
-                self._new(variable.aval, [value])
-                for variable, value in zip(body.invars[consts:], operands[consts:])
-            ]
-            made = add(body, operands[:consts] + entered)
-            self._join(entered[:count], made[:count])
-            self._join(outputs, entered[:count] + made[count:])
+    def read(
+        self,
+        block: Block,
+        user: Node | Block,
+        place: int,
+        var: Variable,
+        values: dict[Variable, int],
+    ) -> int:
+        is_number = is_literal(var)
+        if not is_number and var in values:
+            return values[var]
+        value = self._new(var.aval)
+        self.constants[value] = user.stack
+        self.variables[value] = var
+        if user is block and block.stack:
+            self.returned_by[value] = open_jaxpr(block.jaxpr)
+        if is_number:
+            self.values[value] = var.val
         else:
-            ends = len(operands), len(outputs)
-            for jaxpr in map(open_jaxpr, (*params.values(), expanded(eqn))):
-                is_jaxpr = hasattr(jaxpr, "eqns")
-                if is_jaxpr and ends == (len(jaxpr.invars), len(jaxpr.outvars)):
-                    made = add if self._left > 0 else self._share
-                    self._join(outputs, made(jaxpr, operands, stack))
-                    break
-            else:
-                return None
-        return outputs
+            values[var] = value
+            if var in block.constants:
+                self.values[value] = block.constants[var]
+        return value
 
-    def _share(self, jaxpr: Jaxpr, operands: list[int], stack: Stack) -> list[int]:
-        """The outputs of a call, whose inside is that of all calls of this jaxpr."""
-        if id(jaxpr) in self._shared:
-            entered, made, _ = self._shared[id(jaxpr)]
-            self._join(entered, operands)
-            return made
-        pairs = zip(jaxpr.invars, operands)
-        entered = [self._new(variable.aval, [value]) for variable, value in pairs]
-        made = self._add(jaxpr, dict(zip(jaxpr.invars, entered)), stack)
-        self._shared[id(jaxpr)] = entered, made, jaxpr  # which keeps its id
-        return made
-
-    def _join(self, values: Sequence[int], others: Sequence[int]) -> None:
-        for value, other in zip(values, others):
-            self.same.setdefault(value, []).append(other)
-
-
-def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
-    """The open jaxpr of a closed one."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
-
-
-class LoopParts(NamedTuple):
-    """The body of a `scan` or `while`, and the number of operands in each group."""
-
-    body: Jaxpr  # closed
-    of_condition: int  # constants of the condition
-    consts: int  # constants of the body
-    carried: int  # the rest is scanned
-
-
-def loop_parts(eqn: JaxEquation) -> LoopParts:
-    """How the operands of a loop are grouped, by shapes: JAX's own parameters change."""
-    body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "body_jaxpr"]
-    inside = open_jaxpr(body)
-    of_condition = len(eqn.invars) - len(inside.invars)
-    scanned = _scanned(eqn.invars[of_condition:], inside.invars)
-    carried = len(eqn.outvars) - _scanned(eqn.outvars, inside.outvars)
-    return LoopParts(body, of_condition, len(inside.invars) - scanned - carried, carried)
-
-
-def manual_axes(eqn: JaxEquation) -> Collection[str]:
-    """The axes of the mesh of a `shard_map` over which it splits its operands."""
-    params = eqn.params  # of other names from JAX 0.10 on
-    return params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
-
-
-def _scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
-    """How many variables, the last ones, have one more axis outside a scan than inside."""
-    axes = lambda variable: len(getattr(variable.aval, "shape", ()))
-    return sum(axes(outer) > axes(inner) for outer, inner in zip(outside, inside))
-
-
-def jaxprs_in(params: object) -> list[Jaxpr]:
-    """The jaxprs among the parameters of an equation, also in tuples."""
-    if hasattr(open_jaxpr(params), "eqns"):
-        return [params]
-    if isinstance(params, dict):
-        params = list(params.values())
-    values = params if isinstance(params, (tuple, list)) else ()
-    return [jaxpr for value in values for jaxpr in jaxprs_in(value)]
-
-
-def count_equations(jaxpr: Jaxpr, counted: set[int]) -> int:
-    """Returns the number of equations, those of a jaxpr that is called often once.
-
-    Args:
-        jaxpr: with all jaxprs inside it.
-        counted: the identities of jaxprs that are left out, to which it adds.
-    """
-    jaxpr = open_jaxpr(jaxpr)
-    if id(jaxpr) in counted:
-        return 0
-    counted.add(id(jaxpr))
-    inside = [each for eqn in jaxpr.eqns for each in jaxprs_in(eqn.params)]
-    return len(jaxpr.eqns) + sum(count_equations(each, counted) for each in inside)
-
-
-# By the identity of the object: equal ones may have operands of other types. An equation
-# has one jaxpr, whoever asks: others know its equations by it.
-_EXPANDED: dict[int, Jaxpr] = {}
-
-
-def expanded(eqn: JaxEquation) -> Jaxpr | None:
-    """What an equation holds that JAX expands when it compiles, such as `custom_root`.
-
-    On JAX 0.12 such an equation holds no jaxpr, but an object that makes one.
-    """
-    made: Any = eqn.params.get("_prim")
-    if not hasattr(made, "expand"):
-        return None
-    if id(made) not in _EXPANDED:
-
-        def run(*operands):
-            results = made.expand(*jax.tree_util.tree_unflatten(made.in_tree, operands))
-            return jax.tree_util.tree_leaves(results)
-
+    def node(self, node: Node, operands: list[int]) -> Sequence[int]:
         try:
-            jaxpr = jax.make_jaxpr(run)(*(var.aval for var in eqn.invars))
-            weakref.finalize(made, _EXPANDED.pop, id(made), None)
-        except Exception:  # another release has other objects
+            results = self._enter(node, operands)
+        except Exception:  # the parameters differ in this release of JAX
+            results = None
+        if results is None:
+            equation = Equation(node.name, tuple(operands), node.stack)
+            return self._results(equation, node.eqn.outvars)
+        return results
+
+    def _results(self, equation: Equation, variables: Sequence[Variable]) -> list[int]:
+        """Returns the results of an equation whose inside stays closed."""
+        results: list[int] = []
+        for variable in variables:
+            value = self._new(variable.aval)
+            self.made_by[value] = equation
+            results.append(value)
+        return results
+
+    def _enter(self, node: Node, operands: list[int]) -> list[int] | None:
+        """Returns the results of a node with others inside; None of another one."""
+        if node.form not in _OPEN:
             return None
-        _EXPANDED[id(made)] = jaxpr
-    return _EXPANDED[id(made)]
+        results = [self._new(variable.aval) for variable in node.eqn.outvars]
+        if node.form in LOOPS:
+            self._join(results, self._loop(node, operands))
+        elif node.form == COND:
+            for branch in node.inner:
+                self._join(results, self.block(branch, operands[1:]))
+        else:
+            call = self.block if self._remaining > 0 else self._shared_call
+            self._join(results, call(node.inner[0], operands))
+        return results
+
+    def _loop(self, node: Node, operands: list[int]) -> list[int]:
+        _, before, consts, carried = loop_parts(node.eqn)
+        body = node.inner[0]
+        constants = operands[before : before + consts]
+        # The body sees slices of the scanned arrays, and the carry comes round again.
+        variables = open_jaxpr(body.jaxpr).invars[consts:]
+        entered: list[int] = []
+        for variable, value in zip(variables, operands[before + consts :]):
+            entered.append(self._new(variable.aval, [value]))
+        results = self.block(body, [*constants, *entered])
+        self._join(entered[:carried], results[:carried])
+        return [*entered[:carried], *results[carried:]]
+
+    def _shared_call(self, block: Block, operands: list[int]) -> list[int]:
+        """Returns the results of a call whose inside is that of all calls of its jaxpr."""
+        jaxpr = open_jaxpr(block.jaxpr)
+        if id(jaxpr) in self._shared:
+            entered, results, _ = self._shared[id(jaxpr)]
+            self._join(entered, operands)
+            return results
+        entered = []
+        for variable, value in zip(jaxpr.invars, operands):
+            entered.append(self._new(variable.aval, [value]))
+        results = self.block(block, entered)
+        # With the jaxpr, which keeps its identity.
+        self._shared[id(jaxpr)] = (entered, results, jaxpr)
+        return results
+
+    def _join(self, values: Sequence[int], sources: Sequence[int]) -> None:
+        for value, source in zip(values, sources):
+            self.same.setdefault(value, []).append(source)
+
+
+_OPEN = LOOPS | {CALL, COND, SHARD_MAP}

@@ -8,7 +8,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import dtypeguard
 from dtypeguard import Plan
-from dtypeguard._program.graph import jaxprs_in, open_jaxpr
+from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 from dtypeguard._tracebacks.written import Written
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)

@@ -25,7 +25,7 @@ from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._numbers import primitives
 from dtypeguard._numbers.nodes import CONTROL
 from dtypeguard._numbers.probes import _VALUES
-from dtypeguard._program import graph
+from dtypeguard._program import jaxprs
 from dtypeguard._source.files import is_users
 from dtypeguard._tracebacks.written import Written
 from tests.support.helpers import need
@@ -53,8 +53,8 @@ def held(names):
 def equations(jaxpr):
     for each in jaxpr.eqns:
         yield each
-        for inside in graph.jaxprs_in(each.params):
-            yield from equations(graph.open_jaxpr(inside))
+        for inside in jaxprs.jaxprs_in(each.params):
+            yield from equations(jaxprs.open_jaxpr(inside))
 
 
 def sharded(x):
@@ -101,7 +101,8 @@ PARAMETERS = {
     "custom_vjp_call": ForeignNames("call_jaxpr out_trees bwd"),
     "custom_lin": ForeignNames("num_res"),
     "shard_map": ForeignNames(
-        "jaxpr mesh in_specs out_specs check_vma newly_manual_axes@jax>=0.10"
+        "jaxpr mesh in_specs out_specs check_vma manual_axes@jax<0.10 "
+        "newly_manual_axes@jax>=0.10"
     ),
     "custom_linear_solve": ForeignNames("const_lengths jaxprs"),
     "call_hi_primitive": ForeignNames("_prim@jax>=0.12"),
@@ -176,7 +177,7 @@ def test_primitives():
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
     said = {*_VALUES, *CONTROL, *held(internals.REPEATING)}
-    for module in graph, primitives:
+    for module in jaxprs, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))
     said |= {each for each in PARAMETERS if [*held(PARAMETERS[each])]}
@@ -237,7 +238,7 @@ def test_what_a_name_stack_holds():
 
     jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(run)))(X).jaxpr
     (repeating,) = [x for x in jaxpr.eqns if x.primitive.name in internals.REPEATING]
-    inside = graph.open_jaxpr(repeating.params["jaxpr"]).eqns
+    inside = jaxprs.open_jaxpr(repeating.params["jaxpr"]).eqns
     assert {Written((each, repeating)).is_backward for each in inside} == {False, True}
     (scope, *_) = inside[0].source_info.name_stack.stack
     assert scope.name == internals.REPEATED

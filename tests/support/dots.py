@@ -2,7 +2,7 @@
 
 import jax
 
-from dtypeguard._program.graph import jaxprs_in, open_jaxpr
+from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 
 
 def equations(jaxpr):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtypeguard._program.graph import loop_parts
+from dtypeguard._program.jaxprs import loop_parts
 
 # Of the operands: bfloat16, and TF32.
 DIGITS = {"bfloat16": 7, "tensorfloat32": 10}

@@ -1,0 +1,144 @@
+"""What is read of JAX's jaxprs and equations, whose parameters differ between releases."""
+
+import weakref
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .._leaves.internals import ForeignNames
+from .._leaves.types import Equation, Jaxpr
+
+# The result of these is their operand, in another shape or place.
+SHAPES = ForeignNames(
+    "broadcast_in_dim reshape squeeze transpose slice rev copy stop_gradient "
+    "optimization_barrier sharding_constraint device_put "
+    "reshard@jax>=0.7"
+)
+# Products and convolutions promote operands of different dtypes by themselves.
+PRODUCTS = ForeignNames(
+    "dot_general conv_general_dilated ragged_dot@jax>=0.4.31,<0.6 "
+    "ragged_dot_general@jax>=0.6.2"
+)
+
+Variable = Any  # of a jaxpr: a variable or a literal
+# An equation and those whose jaxprs contain it, inside out.
+Stack = tuple[Equation, ...]
+
+
+def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
+    """Returns the open jaxpr of a closed one."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def is_literal(var: Variable) -> bool:
+    """Returns whether an operand is a number that stands in its equation."""
+    return hasattr(var, "val")
+
+
+class LoopParts(NamedTuple):
+    """The body of a `scan` or `while`, and the number of operands in each group.
+
+    Attributes:
+        body: its closed jaxpr.
+        of_condition: the constants of the condition, which come first.
+        consts: the constants of the body.
+        carried: what the body returns for its next turn. The rest is scanned.
+    """
+
+    body: Jaxpr
+    of_condition: int
+    consts: int
+    carried: int
+
+
+def loop_parts(eqn: Equation) -> LoopParts:
+    """Returns the groups of a loop's operands."""
+    # Told by shapes: the parameters that say so have other names in other releases.
+    body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "body_jaxpr"]
+    inside = open_jaxpr(body)
+    of_condition = len(eqn.invars) - len(inside.invars)
+    scanned = _count_scanned(eqn.invars[of_condition:], inside.invars)
+    carried = len(eqn.outvars) - _count_scanned(eqn.outvars, inside.outvars)
+    consts = len(inside.invars) - scanned - carried
+    return LoopParts(body, of_condition, consts, carried)
+
+
+def _count_scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
+    """Returns how many variables have one more axis outside a scan than inside."""
+    count = 0
+    for outer, inner in zip(outside, inside):
+        count += _count_axes(outer) > _count_axes(inner)
+    return count
+
+
+def _count_axes(var: Variable) -> int:
+    return len(getattr(var.aval, "shape", ()))
+
+
+def manual_axes(eqn: Equation) -> Collection[str]:
+    """Returns the axes of the mesh over which a `shard_map` splits its operands."""
+    params = eqn.params
+    if "newly_manual_axes" in params:  # from JAX 0.10 on
+        return params["newly_manual_axes"]
+    return params["manual_axes"]
+
+
+def jaxprs_in(params: object) -> list[Jaxpr]:
+    """Returns the jaxprs among the parameters of an equation, also in tuples."""
+    if hasattr(open_jaxpr(params), "eqns"):
+        return [params]
+    if isinstance(params, dict):
+        params = list(params.values())
+    if not isinstance(params, (tuple, list)):
+        return []
+    jaxprs: list[Jaxpr] = []
+    for param in params:
+        jaxprs.extend(jaxprs_in(param))
+    return jaxprs
+
+
+def count_equations(jaxpr: Jaxpr, counted: set[int]) -> int:
+    """Returns the number of equations, those of a jaxpr that is called often once.
+
+    Args:
+        jaxpr: with all jaxprs inside it.
+        counted: the identities of jaxprs that are left out, to which it adds.
+    """
+    jaxpr = open_jaxpr(jaxpr)
+    if id(jaxpr) in counted:
+        return 0
+    counted.add(id(jaxpr))
+    total = len(jaxpr.eqns)
+    for eqn in jaxpr.eqns:
+        for inner in jaxprs_in(eqn.params):
+            total += count_equations(inner, counted)
+    return total
+
+
+# By the identity of the object: equal ones may have operands of other types. An equation
+# has one jaxpr, whoever asks: others know its equations by it.
+_EXPANSIONS: dict[int, Jaxpr] = {}
+
+
+def expanded(eqn: Equation) -> Jaxpr | None:
+    """Returns the jaxpr of what JAX expands when it compiles, such as `custom_root`.
+
+    On JAX 0.12 such an equation holds no jaxpr, but an object that makes one.
+    """
+    operation: Any = eqn.params.get("_prim")
+    if not hasattr(operation, "expand"):
+        return None
+    if id(operation) not in _EXPANSIONS:
+
+        def run(*operands):
+            arguments = jax.tree_util.tree_unflatten(operation.in_tree, operands)
+            return jax.tree_util.tree_leaves(operation.expand(*arguments))
+
+        try:
+            jaxpr = jax.make_jaxpr(run)(*(var.aval for var in eqn.invars))
+            weakref.finalize(operation, _EXPANSIONS.pop, id(operation), None)
+        except Exception:  # another release has other objects
+            return None
+        _EXPANSIONS[id(operation)] = jaxpr
+    return _EXPANSIONS[id(operation)]

@@ -13,7 +13,7 @@ from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import by_path, key_paths
 from .._leaves.leaf_change import tree_changes
 from .._leaves.table import Table
-from .._leaves.types import Leaf, Params, PyTree, State, Updates
+from .._leaves.types import DType, Leaf, Params, PyTree, State, Updates
 from .policy import Policy
 from .settle import Output, Settled, report_drift, settle_carried, settle_leaves
 
@@ -75,60 +75,61 @@ def _settle_updates(
     `params + updates` cannot promote a param then. Without params, they come in the dtypes
     of the given updates.
     """
-    gradients = Snapshot(updates)
-    recorded_params = Snapshot(params)
-    if policy.updates_dtype == "grads":
-        recorded = _leaves_for_updates(new_updates, gradients, recorded_params)
-    else:
-        recorded = _leaves_for_updates(new_updates, recorded_params, gradients)
-    for i, new in enumerate(tree_util.tree_leaves(new_updates)):
-        shape = np.shape(recorded[i])
-        dtype = dtype_of(recorded[i])
-        if policy.updates_dtype not in (None, "params", "grads") and kind(dtype) == "float":
-            recorded[i] = jax.ShapeDtypeStruct(shape, policy.updates_dtype)
-        # An update may have another shape than its param if `params + updates` keeps the
-        # shape of the param, or if it is a batch of per-example gradients, as it came in.
-        new_shape = np.shape(new)
-        if (
-            new_shape != shape
-            and dtype is not None
-            and (
-                not recorded_params.leaves
-                or broadcasts(new_shape, shape)
-                or new_shape == np.shape(_leaves_at_paths_of(new_updates, gradients)[i])
-            )
-        ):
-            recorded[i] = jax.ShapeDtypeStruct(new_shape, dtype_of(recorded[i]))
+    # Params are optional in Optax: an update may be called without.
+    has_params = bool(tree_util.tree_leaves(params))
+    record = params if has_params else updates
+    recorded = []
+    for new, param, gradient in zip(
+        tree_util.tree_leaves(new_updates),
+        _leaves_at_paths_of(new_updates, record),
+        _leaves_at_paths_of(new_updates, updates),
+    ):
+        leaf = _record_of_update(new, param, gradient, policy.updates_dtype, has_params)
+        recorded.append(leaf)
+    if any(map(_is_none, recorded)):
+        remedy = "return the tree of params"
+        changes = tree_changes("updates", record, new_updates, remedy)
+        table = Table("update changed the tree of its updates:", changes)
+        raise DtypeDriftError(str(table), table.rows())
     return settle_leaves(_NEW_UPDATES, new_updates, recorded, policy)
 
 
-def _leaves_for_updates(
-    new_updates: Updates, record: Snapshot, other_record: Snapshot
-) -> list[Leaf]:
-    """Returns for each new update the leaf at its place in a record.
+def _record_of_update(
+    new: Leaf, param: Leaf, gradient: Leaf, updates_dtype: DType, has_params: bool
+) -> Leaf:
+    """Returns a leaf of the type in which a new update has to come back.
 
-    Where that is no array, as a function among the params, the other record counts.
+    None if there is neither a param nor a gradient at its place.
     """
-    # Params are optional in Optax: an update may be called without.
-    main_record = record if record.leaves else other_record
-    recorded = _leaves_at_paths_of(new_updates, main_record)
-    if tree_util.tree_structure(new_updates) == main_record.treedef:
-        return recorded
-    for i, alternative in enumerate(_leaves_at_paths_of(new_updates, other_record)):
-        if dtype_of(recorded[i]) is None:
-            recorded[i] = alternative
-    if any(leaf is None for leaf in recorded):
-        remedy = "return the tree of params"
-        changes = tree_changes("updates", main_record.copy(), new_updates, remedy)
-        table = Table("update changed the tree of its updates:", changes)
-        raise DtypeDriftError(str(table), table.rows())
-    return recorded
+    names_dtype = updates_dtype not in (None, "params", "grads")
+    leaf = gradient if updates_dtype == "grads" else param
+    try:
+        # Most updates end here: an eager update pays for each leaf.
+        if new.dtype == leaf.dtype and new.shape == leaf.shape and not names_dtype:
+            return leaf
+    except AttributeError:
+        pass  # of a Python number
+    if dtype_of(leaf) is None:
+        # No array, as a function among the params: the other tree counts.
+        leaf = param if updates_dtype == "grads" else gradient
+    dtype = dtype_of(leaf)
+    if names_dtype and kind(dtype) == "float":
+        leaf = jax.ShapeDtypeStruct(np.shape(leaf), updates_dtype)
+    # An update may have another shape than its param if `params + updates` keeps the shape
+    # of the param, or if it is a batch of per-example gradients, as it came in.
+    shape = np.shape(new)
+    is_as_given = not has_params or shape == np.shape(gradient)
+    if dtype is None or not (is_as_given or broadcasts(shape, np.shape(leaf))):
+        return leaf
+    has_shape = shape == np.shape(leaf)
+    return leaf if has_shape else jax.ShapeDtypeStruct(shape, dtype_of(leaf))
 
 
-def _leaves_at_paths_of(tree: PyTree, record: Snapshot) -> list[Leaf]:
+def _leaves_at_paths_of(tree: PyTree, record: PyTree) -> list[Leaf]:
     """Returns for each leaf of a tree the one at its place in a record, or None."""
-    if tree_util.tree_structure(tree) == record.treedef:
-        return list(record.leaves)
+    leaves, treedef = tree_util.tree_flatten(record)
+    if tree_util.tree_structure(tree) == treedef:
+        return leaves
     # The trees may differ: `optax.masked` and Equinox leave None for leaves.
-    recorded = by_path(record.copy())
+    recorded = by_path(record)
     return [recorded.get(path) for path in key_paths(tree)]

@@ -173,13 +173,14 @@ def settle_leaves(
         return LeafChange(leaf_paths()[i], before, after, remedy, castable)
 
     casts = Casts(part.wrapper, leaf_paths)
+    is_changed = False
     for i, (leaf, recorded) in enumerate(zip(leaves, recorded_leaves)):
-        if _has_recorded_type(part, leaf, recorded):
-            continue
-        if i in constant_positions or _is_exempt(part, leaf, recorded):
+        if i in constant_positions or _has_recorded_type(part, leaf, recorded):
             continue
         dtype = _dtype_to_return(part, leaf, recorded)
         new_dtype = dtype_of(leaf)
+        if _is_exempt(part, leaf, recorded, dtype):
+            continue
         if dtype is None:
             # No array came in: a function or a PRNG key has to stay what it is.
             if leaf_type(leaf) != leaf_type(recorded):
@@ -207,8 +208,9 @@ def settle_leaves(
                 drifted.append(make_change(i, _remedy_for_cast(dtype, new_dtype)))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
+            is_changed = is_changed or new_leaves[i] is not leaf
     # The same object, and no copy of it: a guarded step sees by `is` that nothing was cast.
-    if any(new is not old for new, old in zip(new_leaves, leaves)):
+    if is_changed:
         tree = Snapshot(tree).with_leaves(new_leaves)
     return Settled(tree, refused, drifted)
 
@@ -229,19 +231,19 @@ def _has_recorded_type(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
         return False
 
 
-def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
+def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf, dtype: DType) -> bool:
     """Returns whether a leaf keeps the type in which it comes back."""
     if type(leaf) is bool and type(recorded) is bool:
         return True  # a flag to branch on, which promotes nothing
-    are_of_numpy = isinstance(leaf, _NUMPY_TYPES) and isinstance(recorded, _NUMPY_TYPES)
-    if part.starts_weak and are_of_numpy and leaf_type(leaf) == leaf_type(recorded):
-        return True  # a step's own statistics on the host, which may have 64 bits
-    dtype = dtype_of(leaf)
-    if part.starts_weak and is_weak(recorded) and dtype is not None:
-        # It comes back in the dtype that a JAX loop gives it: no cast is needed.
-        is_promoted = dtype == promoted_weakly(recorded, leaf)
-        return is_promoted and np.shape(leaf) == np.shape(recorded)
-    has_no_dtype = dtype is None or dtype_of(recorded) is None
+    if part.starts_weak:
+        are_of_numpy = isinstance(leaf, _NUMPY_TYPES) and isinstance(recorded, _NUMPY_TYPES)
+        if are_of_numpy and leaf_type(leaf) == leaf_type(recorded):
+            return True  # a step's own statistics on the host, which may have 64 bits
+        has_chosen_type = dtype is not None and dtype == dtype_of(leaf)
+        if has_chosen_type and is_weak(recorded):
+            # JAX's loops trace their body again with this type, weak or not.
+            return np.shape(leaf) == np.shape(recorded)
+    has_no_dtype = dtype_of(leaf) is None or dtype is None
     # A function, a PRNG key or a float0: there is no dtype to keep.
     return has_no_dtype and not part.is_carried
 

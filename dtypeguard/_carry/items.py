@@ -8,6 +8,7 @@ import numpy as np
 from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, fits
+from .._leaves.key_path import key_value
 from .._leaves.leaf_type import type_or_class
 from .._leaves.types import Key, Leaf, PyTree, PyTreeDef
 from .modules import close_objects, is_in_place
@@ -68,7 +69,7 @@ class Items:
             # In JAX 0.4.25 the paths of a defaultdict have other keys.
             return sorted(self.result)
         pairs, _ = tree_util.tree_flatten_with_path(self.result, is_leaf=self._is_inside)
-        return [_key_of_entry(path[0], i) for i, (path, _) in enumerate(pairs)]
+        return [key_value(path[0]) for path, _ in pairs]
 
     @property
     def are_ordered(self) -> bool:
@@ -128,14 +129,6 @@ class Items:
             return str(type_or_class(self.result))
         keys = ", ".join(map(repr, self.keys))
         return f"a {type(self.result).__name__} with the items {keys}"
-
-
-def _key_of_entry(entry: object, position: int) -> Key:
-    # Of a DictKey, a GetAttrKey or a SequenceKey. Others have no name that a user writes.
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return position
 
 
 @dataclasses.dataclass(frozen=True)

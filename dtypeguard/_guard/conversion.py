@@ -24,13 +24,13 @@ def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
         converted = _astype(values, dtype)
         # Floats may be rounded. float8_e8m0fnu has powers of two alone, and no zero.
         is_same_kind = kind(values.dtype) == kind(dtype)
-        is_rounded = (
-            is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
-        )
-        which_survive = _is_in_range if is_rounded else _has_same_values
-        is_lost = ~which_survive(np.real(values), np.real(converted))
+        if is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype):
+            is_preserved = _is_rounded
+        else:
+            is_preserved = _is_same
+        is_lost = ~is_preserved(np.real(values), np.real(converted))
         if "complex" in (kind(values.dtype), kind(dtype)):
-            is_lost |= ~which_survive(np.imag(values), np.imag(converted))
+            is_lost |= ~is_preserved(np.imag(values), np.imag(converted))
     if is_lost.any():
         raise _cannot_hold(dtype, values[is_lost].flat[0])
     return converted
@@ -75,22 +75,23 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
     return np.where(is_moved, np.nextafter(nearest, direction), nearest)
 
 
-def _is_in_range(values: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """Returns which numbers were rounded to a number near by, and not out of range.
+def _is_rounded(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
+    """Returns which floats were rounded to a neighbour, and are not out of range.
 
     Some formats have no infinity: a number that is too large becomes NaN or their largest.
     """
-    info = jnp.finfo(rounded.dtype)
-    largest = float(info.max)
-    half_spacing = 2.0 ** np.floor(np.log2(largest)) * float(info.eps) / 2
-    wide = values.dtype if values.dtype.itemsize >= 4 else np.dtype("float32")
-    old = values.astype(wide, copy=False)
-    new = rounded.astype(wide, copy=False)
-    is_kept = (np.isnan(old) == np.isnan(new)) & (np.isinf(old) == np.isinf(new))
-    return is_kept & ~(np.isfinite(old) & (np.abs(old) > largest + half_spacing))
+    info = jnp.finfo(converted.dtype)
+    wide = np.promote_types(values.dtype, np.float32)
+    old = values.astype(wide)
+    new = converted.astype(wide)
+    _, exponents = np.frexp(new)
+    spacing = np.ldexp(float(info.eps) / 2, exponents)
+    # Below the normal numbers, all have the spacing of the smallest.
+    spacing = np.maximum(spacing, float(info.smallest_subnormal))
+    return np.isclose(new, old, rtol=0, atol=spacing / 2, equal_nan=True)
 
 
-def _has_same_values(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
+def _is_same(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
     """Returns which numbers are the same in another kind of dtype."""
     back = _astype(converted, values.dtype)
     is_same = (values == back) | (np.isnan(values) & np.isnan(back))

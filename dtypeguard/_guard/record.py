@@ -15,7 +15,7 @@ from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import leaf_type, type_or_class
-from .._leaves.table import FEW, Table, and_more, count
+from .._leaves.table import Table, count
 from .._leaves.types import Leaf, Optimizer, Params, State, public
 from .._source.warn import warn_caller
 from .containers import match_containers
@@ -114,16 +114,9 @@ def restore(state: State, record: _T) -> _T:
         table = Table(f"{count(refused)} cannot be restored:", refused)
         raise DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
     if container_changes:
-        _warn_of_containers(container_changes)
+        headline = "restore changed containers to those of the record:"
+        warn_caller(f"{Table(headline, container_changes)}{more('checkpoints')}")
     return Snapshot(tree).with_leaves(restored)
-
-
-def _warn_of_containers(changes: list[LeafChange]) -> None:
-    headline = "restore changed containers to those of the record:"
-    lines = [str(Table(headline, changes[:FEW]))]
-    for line in and_more(max(0, len(changes) - FEW), "container"):
-        lines.append(f"  {line}")
-    warn_caller("\n".join(lines) + more("checkpoints"))
 
 
 def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:

@@ -17,10 +17,11 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
-from .._numbers.nodes import Block, Node, has_no_wide_form
+from .._numbers.nodes import has_no_wide_form
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
 from .._program.jaxprs import PRODUCTS as OF_PRODUCTS, jaxprs_in, loop_parts, open_jaxpr
+from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry

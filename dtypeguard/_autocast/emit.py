@@ -21,21 +21,13 @@ from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import as_dtype, bits_of, evaluate_in
 from .._numbers.formats import Formats
-from .._numbers.nodes import (
-    CALL,
-    COMPUTED,
-    OWN,
-    SOLVE,
-    STOCHASTIC,
-    Block,
-    Interpreter,
-    Node,
-)
+from .._numbers.nodes import COMPUTED, OWN, STOCHASTIC, Interpreter
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import loop_parts, manual_axes, open_jaxpr
+from .._program.program import CALL, SOLVE, Block, Node
 from .decide import (
     BODY_PARAMETERS,
     FLOAT32,

@@ -12,6 +12,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
+from .._program.program import Node
 from . import primitives
 from .evaluate import (
     DtypeOf,
@@ -24,7 +25,6 @@ from .evaluate import (
     rounded_as,
 )
 from .formats import Formats, product
-from .nodes import Node
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
 from .primitives import is_inexact
 from .program import NumericProgram

@@ -16,10 +16,11 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Leaf
+from .._program.program import Node
 from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import evaluate
-from .nodes import SAMPLE, Node, Noted
+from .nodes import SAMPLE, Noted
 from .plans import WRITTEN, Propagation
 from .primitives import is_inexact, is_key
 from .program import NumericProgram

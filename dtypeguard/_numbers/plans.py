@@ -1,27 +1,31 @@
 """Plans: what each equation of a program computes in, of what is known of values.
 
-There is one way through calls, loops, branches and shards. What a plan says of an equation
-is a rule of its own: `WideLines` here has lines of the source wide, and `ByPlan` of
-`_autocast` what a file names.
+What a plan says of an equation is a rule of its own: `WideLines` here has lines of the
+source wide, and `ByPlan` of `_autocast` what a file names.
 """
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Leaf
-from .._program.jaxprs import loop_parts
-from .nodes import CALL, COMPUTED, SOLVE, STOCHASTIC, Block, Node
+from .._program.jaxprs import Variable, loop_parts
+from .._program.program import CALL, COND, LOOPS, SHARD_MAP, SOLVE, WHILE, Block, Node
+from .._program.walk import Walk
+from .nodes import COMPUTED, REDUCE_PRECISION, STOCHASTIC
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
 
 # What an equation computes in: the dtypes as written, wide ones, or in wide ones what it
 # makes as written of what it is given. `ROUNDED` is the error of one line alone. Greater
 # entries are of `WidthPlan.dtypes`, in order.
-WRITTEN, WIDE, ROUNDED, FIRST_DTYPE = 0, 1, 2, 3
+WRITTEN = 0
+WIDE = 1
+ROUNDED = 2
+FIRST_DTYPE = 3
 
 
 class Computes(NamedTuple):
@@ -31,7 +35,7 @@ class Computes(NamedTuple):
     result: DType
 
     def of(self, dtype: DType) -> DType:
-        """The dtype of a result that is written in another."""
+        """Returns the dtype of a result that is written in another."""
         return self.result if kind(dtype) == "float" else dtype
 
 
@@ -58,24 +62,26 @@ class WidthPlan(NamedTuple):
     dtypes: tuple[Computes, ...] = ()
 
     def computes(self, entry: int) -> Computes | None:
-        """The dtype that an entry names; None if it names none."""
+        """Returns the dtypes that an entry names; None if it names none."""
         return self.dtypes[entry - FIRST_DTYPE] if entry >= FIRST_DTYPE else None
 
     def part(self, first: int, last: int) -> object:
-        """What it says of the equations in a range, as a key that calls have in common."""
-        carried = [
-            (n - first, x) for n, x in self.carried.items() if first <= n <= last and any(x)
-        ]
-        entries = self.entries[first : last + 1].tobytes()
-        named = self.is_wide, self.constants, self.dtypes
-        return entries, (*carried,), *named
+        """Returns a key for the equations in a range, that equal calls have in common."""
+        carried: list[tuple[int, tuple[int, ...]]] = []
+        for number, entries in self.carried.items():
+            if first <= number <= last and any(entries):
+                carried.append((number - first, entries))
+        entries_inside = self.entries[first : last + 1].tobytes()
+        return entries_inside, tuple(carried), self.is_wide, self.constants, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
 
 
-class Propagation(Generic[PlanState]):
+class Propagation(Walk[PlanState]):
     """Pushes what a plan knows of values through a program.
+
+    Where a value is one of several, as what a loop carries, their states are joined.
 
     Attributes:
         program: the program.
@@ -91,106 +97,128 @@ class Propagation(Generic[PlanState]):
     # What a plan says
 
     def constant(self, array: Leaf, aval: Aval) -> PlanState:
-        """What is known of an array that the program holds."""
+        """Returns what is known of an array that the program holds."""
         raise NotImplementedError
 
     def computed(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """What is known of the results of an equation without others inside."""
+        """Returns what is known of the results of an equation without others inside."""
         raise NotImplementedError
 
     def opaque(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """The same of an equation that runs as it stands."""
+        """Returns what is known of the results of an equation that runs as it stands."""
         raise NotImplementedError
 
     def called(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """The same of a call."""
+        """Returns what is known of the results of a call."""
         return self.block(node.inner[0], values)
 
+    def solve(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
+        """Returns what is known of the results of a linear solver."""
+        return self.block(node.inner[0], solved(node, values))
+
     def entering(self, node: Node, values: list[PlanState]) -> list[PlanState]:
-        """The operands of a loop, of branches or of shards inside of it."""
+        """Returns the operands of a loop, of branches or of shards inside of it."""
         return values
 
     def leaving(self, block: Block, values: list[PlanState]) -> list[PlanState]:
-        """The results of a block outside of it."""
+        """Returns the results of a block outside of it."""
         return values
 
     def crossing(self, value: PlanState, aval: Aval) -> PlanState:
-        """What a loop carries, of what it is given first."""
+        """Returns what a loop carries, of what it is given first."""
         return value
 
     def ended(self, value: PlanState) -> PlanState:
-        """A value behind a cast to the dtype that it has."""
+        """Returns a value behind a cast to the dtype that it has."""
         return value
 
     def joined(self, values: Sequence[PlanState], attempt: int) -> PlanState:
-        """What is known of a value that is one of several."""
+        """Returns what is known of a value that is one of several."""
         raise NotImplementedError
 
     def entry_of(self, value: PlanState, aval: Aval) -> int:
-        """What a value leaves a loop, branches, shards or a call in."""
-        raise NotImplementedError
+        """Returns the entry in which a value leaves a loop, branches, shards or a call."""
+        return WRITTEN
 
     # The way through a program
 
-    def block(self, block: Block, given: Sequence[PlanState]) -> list[PlanState]:
-        count = len(block.inputs) - len(given)
-        consts = zip(block.consts[:count], block.inputs)
-        held = [self.constant(x, var.aval) for x, var in consts]
-        known = dict(zip(block.inputs, [*held, *given]))
-        read = lambda v: self.constant(v.val, v.aval) if hasattr(v, "val") else known[v]
-        for node in block.nodes:
-            values = [*map(read, node.eqn.invars)]
-            values = [self.ended(x) if n in node.ends else x for n, x in enumerate(values)]
-            known |= zip(node.eqn.outvars, self.node(node, values))
-        values = [*map(read, block.outputs)]
-        return [self.ended(x) if n in block.ends else x for n, x in enumerate(values)]
+    def enter(self, block: Block, arguments: Sequence[PlanState]) -> dict[Variable, Any]:
+        values = dict[Variable, Any]()
+        # The arguments may begin with those of the arrays that the block holds.
+        count = len(block.inputs) - len(arguments)
+        for var, array in zip(block.inputs[:count], block.consts):
+            values[var] = self.constant(array, var.aval)
+        values.update(zip(block.inputs[count:], arguments))
+        return values
 
-    def node(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
+    def literal(self, var: Variable) -> PlanState:
+        return self.constant(var.val, var.aval)
+
+    def read(
+        self,
+        block: Block,
+        user: Node | Block,
+        place: int,
+        var: Variable,
+        values: dict[Variable, PlanState],
+    ) -> PlanState:
+        value = super().read(block, user, place, var, values)
+        return self.ended(value) if place in user.ends else value
+
+    def node(self, node: Node, operands: list[PlanState]) -> Sequence[PlanState]:
         if node.rule == CALL:
-            return self.called(node, values)
+            return self.called(node, operands)
         if node.rule == SOLVE:
-            return self.solve(node, values)
-        if node.rule in ("scan", "while", "cond", "shard_map"):
-            is_loop = node.rule in ("scan", "while")
-            join = self._loop if is_loop else self._branches
-            made = join(node, self.entering(node, values))
-            self.leave(node, made)
-            return [self.crossing(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
-        rule = self.computed if node.rule == COMPUTED else self.opaque
-        return rule(node, values)
+            return self.solve(node, operands)
+        if node.rule in LOOPS:
+            return self._left(node, self._loop(node, self.entering(node, operands)))
+        if node.rule in (COND, SHARD_MAP):
+            return self._left(node, self._branches(node, self.entering(node, operands)))
+        if node.rule == COMPUTED:
+            return self.computed(node, operands)
+        return self.opaque(node, operands)
+
+    def _left(self, node: Node, results: list[PlanState]) -> list[PlanState]:
+        self.leave(node, results)
+        variables = node.eqn.outvars
+        return [self.crossing(value, var.aval) for value, var in zip(results, variables)]
 
     def leave(self, node: Node, values: Sequence[PlanState]) -> None:
         """Notes what results leave in."""
-        pairs = zip(values, node.eqn.outvars)
-        self.carried[node.number] = (*(self.entry_of(x, v.aval) for x, v in pairs),)
+        entries: list[int] = []
+        for value, var in zip(values, node.eqn.outvars):
+            entries.append(self.entry_of(value, var.aval))
+        self.carried[node.number] = tuple(entries)
 
-    def solve(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        return self.block(node.inner[0], solved(node, values))
+    def inside(self, block: Block, arguments: Sequence[PlanState]) -> list[PlanState]:
+        """Returns the results of a block of a loop, of branches or of shards."""
+        return self.leaving(block, self.block(block, arguments))
 
-    def inside(self, block: Block, given: Sequence[PlanState]) -> list[PlanState]:
-        return self.leaving(block, self.block(block, given))
+    def _branches(self, node: Node, operands: list[PlanState]) -> list[PlanState]:
+        if node.rule == COND:
+            operands = operands[1:]  # behind the number of the branch
+        results = [self.inside(block, operands) for block in node.inner]
+        return [self.joined(values, 0) for values in zip(*results)]
 
-    def _branches(self, node: Node, values: list[PlanState]) -> list[PlanState]:
-        given = values[1:] if node.rule == "cond" else values  # what shards are given
-        made = [self.inside(block, given) for block in node.inner]
-        return [self.joined(each, 0) for each in zip(*made)]
-
-    def _loop(self, node: Node, values: list[PlanState]) -> list[PlanState]:
+    def _loop(self, node: Node, operands: list[PlanState]) -> list[PlanState]:
         _, before, consts, count = loop_parts(node.eqn)
-        first, last = before + consts, before + consts + count
-        pairs = zip(values[first:last], node.eqn.outvars)
-        carry = [self.crossing(value, var.aval) for value, var in pairs]
-        made: list[Any] = []
+        first = before + consts
+        last = first + count
+        carry: list[Any] = []
+        for value, var in zip(operands[first:last], node.eqn.outvars):
+            carry.append(self.crossing(value, var.aval))
+        # What the body returns comes in again, until nothing new does.
         for attempt in itertools.count(1):
-            given = [*values[before:first], *carry, *values[last:]]
-            made = self.inside(node.inner[0], given)
-            after = [self.joined(pair, attempt) for pair in zip(carry, made)]
-            if after == carry:
+            arguments = [*operands[before:first], *carry, *operands[last:]]
+            results = self.inside(node.inner[0], arguments)
+            pairs = zip(carry, results)
+            carry_after = [self.joined(pair, attempt) for pair in pairs]
+            if carry_after == carry:
                 break
-            carry = after
-        if node.rule == "while":
-            self.block(node.inner[1], [*values[:before], *carry])
-        return [*carry, *made[count:]]
+            carry = carry_after
+        if node.rule == WHILE:
+            self.block(node.inner[1], [*operands[:before], *carry])
+        return [*carry, *results[count:]]
 
 
 class WideLines(Propagation[bool]):
@@ -206,12 +234,14 @@ class WideLines(Propagation[bool]):
         is_given_wide: bool = False,
     ):
         super().__init__(program)
-        self._is_wide, self._is_given_wide = is_wide, is_given_wide
+        self._is_wide = is_wide
+        self._is_given_wide = is_given_wide
 
     def plan(self) -> WidthPlan:
+        """Returns the plan."""
         is_wide = self._is_given_wide
-        given = [is_wide and is_inexact(x) for x in self.program.jaxpr.in_avals]
-        self.block(self.program.block, given)
+        arguments = [is_wide and is_inexact(x) for x in self.program.jaxpr.in_avals]
+        self.block(self.program.block, arguments)
         return WidthPlan(self.entries, is_wide, is_wide, self.carried)
 
     def constant(self, array: Leaf, aval: Aval) -> bool:
@@ -227,64 +257,74 @@ class WideLines(Propagation[bool]):
         return WIDE if value else WRITTEN
 
     def opaque(self, node: Node, values: list[bool]) -> list[bool]:
-        is_rounding = node.rule in ("reduce_precision", STOCHASTIC)
+        is_rounding = node.rule in (REDUCE_PRECISION, STOCHASTIC)
         if is_rounding and not self.program.formats.is_own:
             return self.computed(node, values)
         return [False] * len(node.eqn.outvars)
 
     def computed(self, node: Node, values: list[bool]) -> list[bool]:
-        # `x.at[0].set(y)` has the dtype of `x`.
-        counted = values[:1] if node.name in IN_PLACE else values
-        is_wide = self._is_wide(node, any(counted))
+        if node.name in IN_PLACE:
+            values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
+        is_wide = self._is_wide(node, any(values))
         self.entries[node.number] = WIDE if is_wide else WRITTEN
         return [is_wide and is_inexact(var.aval) for var in node.eqn.outvars]
 
 
 def solved(node: Node, values: Sequence[Any]) -> list[Any]:
-    """The operands of the solver of a `custom_linear_solve`."""
-    sizes = [size or 0 for size in node.eqn.params["const_lengths"]]
-    first = sum(sizes[:2])
+    """Returns the operands of the solver of a `custom_linear_solve`."""
+    # Those of the matrix, of its transpose, of the solver, of the solver of the transpose,
+    # and the right-hand side.
+    lengths = node.eqn.params["const_lengths"]
+    sizes = [size or 0 for size in lengths]
+    first = sizes[0] + sizes[1]
     return [*values[first : first + sizes[2]], *values[sum(sizes) :]]
 
 
 def written(program: NumericProgram) -> WidthPlan:
-    """Every equation as written."""
+    """Returns the plan with every equation as written."""
     return WidthPlan(np.zeros(program.size, np.int8), False, False)
 
 
 def wide(program: NumericProgram) -> WidthPlan:
-    """Every equation in wide types, explicit casts as well."""
+    """Returns the plan with every equation in wide types, explicit casts as well."""
     return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
 def rounding(
     program: NumericProgram, lines: Collection[int], lossless: Collection[int] = ()
 ) -> WidthPlan:
-    """Some lines round what they make, and all else is wide; so may the inputs.
+    """Returns a plan by which some lines round what they make, and all else is wide.
 
-    Lossless are the equations that round nothing as written, by their numbers.
+    Args:
+        program: the program.
+        lines: the numbers of these lines; 0 may stand for the inputs.
+        lossless: the numbers of equations that round nothing as written.
     """
-    chosen = {*lines}
+    rounded_lines = set(lines)
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        if node.line in chosen and node.number not in lossless:
+        if node.line in rounded_lines and node.number not in lossless:
             entries[node.number] = ROUNDED
-    is_given = program.formats.narrow is not None and 0 in chosen
-    return WidthPlan(entries, not is_given, True)
+    rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
+    return WidthPlan(entries, not rounds_inputs, True)
 
 
 def constant(program: NumericProgram, line: int, meant: float) -> WidthPlan:
-    """One Python number is rounded, and all else is wide."""
+    """Returns a plan by which one Python number is rounded, and all else is wide."""
     return wide(program)._replace(constants=frozenset([(line, meant)]))
 
 
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:
-    """Some lines wide in the source; the backward pass of a line is as wide as the line.
+    """Returns a plan with some lines wide in the source, and the rest as written.
 
-    With `keeps`, what is made of what they make is wide as well, up to an explicit cast;
-    otherwise other lines are as written.
+    The backward pass of a line is as wide as the line.
+
+    Args:
+        program: the program.
+        lines: the numbers of the lines.
+        keeps: whether what is made of their results stays wide up to an explicit cast.
     """
-    are_wide = {*lines}
+    all_wide = set(lines)
 
     def is_wide(node: Node, has_wide: bool) -> bool:
         if node.line in lines:
@@ -292,16 +332,21 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         if node.name == "add_any":  # of gradients
             return has_wide
         if node.is_backward and node.line is not None:
-            return node.line in are_wide
-        if not keeps or node.is_of_ours:
+            return node.line in all_wide
+        if not keeps or node.is_of_ours or not has_wide:
             return False
-        # Up to where the source asks for a narrow dtype, whatever is given.
-        is_asked = node.name == "convert_element_type" and node.is_asked
-        is_narrow = is_asked and program.formats.rounds(node.eqn.outvars[0].aval.dtype)
-        is_kept = has_wide and (node.is_backward or not is_narrow)
-        if is_kept and node.line is not None:
-            are_wide.add(node.line)
-        return is_kept
+        if not node.is_backward and _asks_for_narrow(program, node):
+            return False
+        if node.line is not None:
+            all_wide.add(node.line)
+        return True
 
     is_given = program.formats.narrow is not None and 0 in lines
     return WideLines(program, is_wide, is_given).plan()
+
+
+def _asks_for_narrow(program: NumericProgram, node: Node) -> bool:
+    """Returns whether the source asks for a narrow dtype there, whatever it is given."""
+    if node.name != "convert_element_type" or not node.is_asked:
+        return False
+    return program.formats.rounds(node.eqn.outvars[0].aval.dtype)

@@ -15,10 +15,11 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
+from .._program.program import Node
 from .arithmetic import Value, wide_form
 from .evaluate import of_mesh
 from .integers import NOTHING, Watched, otherwise
-from .nodes import Node, Noted
+from .nodes import Noted
 from .primitives import OF_OWN_DTYPES, SELECTS, is_key
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])

@@ -1,6 +1,7 @@
 """A traced program as blocks of nodes: one record of each equation, where it stands."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -8,7 +9,9 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, open_jaxpr
+from .._program.jaxprs import Stack, Variable
+from .._program.program import CALL, Block, Node
+from .._program.walk import Walk
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from . import primitives
@@ -22,18 +25,15 @@ from .constants import (
 from .formats import Formats
 from .lines import Lines
 from .nodes import (
-    CALL,
     COMPUTED,
     OWN,
+    REDUCE_PRECISION,
     SAMPLE,
     STOCHASTIC,
-    Block,
-    Node,
+    WITHOUT_BLOCKS,
     has_no_wide_form,
     has_reference,
-    live,
     rule_of,
-    scalars_of,
 )
 from .primitives import is_inexact
 
@@ -72,12 +72,14 @@ class NumericProgram:
         self.unexamined = dict[tuple[str, Origin | None], None]()
         self.backward = set[np.dtype]()
         self.literals, self.functions = dict[object, Any](), dict[object, Any]()
-        self._is_measured, self._is_judged = is_measured, is_judged
+        self.is_measured, self.is_judged = is_measured, is_judged
         if formats.narrow is not None:  # the first line stands for the inputs
             line = self.lines[self.lines.number_of(())]
             dtypes = {x.dtype for x in jaxpr.in_avals if is_inexact(x)}
             line.dtypes |= {str(y) for x in dtypes if (y := formats.written(x)) != x}
-        self.block = self._enter(jaxpr, (), formats.narrow is None, {}, traces)
+        self.block = Block(jaxpr, traces=traces)
+        is_fixed = formats.narrow is None
+        _Annotation(self).block(self.block, [_Known(is_fixed) for _ in jaxpr.in_avals])
         self.size = self._count(self.block, 0)
         if is_measured:
             for node in self.block.all_nodes():
@@ -89,94 +91,6 @@ class NumericProgram:
     def leave_out(self, stack: Stack) -> None:
         """Notes that an equation runs as written."""
         self.unexamined[stack[0].primitive.name, Written(stack).origin] = None
-
-    # Building
-
-    def _enter(
-        self,
-        jaxpr: Jaxpr,
-        outer: Stack,
-        is_fixed: bool,
-        scalars: dict[int, float],
-        traces: SecondTraces,
-    ) -> Block:
-        """A block.
-
-        Args:
-            jaxpr: closed or open.
-            outer: the equations around it.
-            is_fixed: whether no line rounds its arguments.
-            scalars: the arguments that are Python numbers, by their place.
-            traces: it beside its other traces.
-        """
-        block = Block(jaxpr)
-        consts = len(block.consts)
-        fixed = {*block.inputs} if is_fixed else {*block.inputs[:consts]}
-        numbers = {block.inputs[consts + n]: x for n, x in scalars.items()}
-        nodes = []
-        for eqn in open_jaxpr(jaxpr).eqns:
-            if self._is_measured and eqn.primitive.name in primitives.DEBUG:
-                continue
-            node = self._node(eqn, (eqn, *outer), fixed, numbers, traces)
-            if node.rule == SAMPLE:
-                fixed.update(eqn.outvars)
-            nodes.append(node)
-        if self._is_measured:
-            block.meant = meant_constants(
-                traces.wide, block.outputs, None, outer, self.formats, self._is_judged
-            )
-        block.ends = ends_of_width(traces.wide, block.outputs, None)
-        block.nodes = live(nodes, block.outputs)
-        return block
-
-    def _node(
-        self,
-        eqn: Equation,
-        stack: Stack,
-        fixed: set[Any],
-        numbers: dict[Any, float],
-        traces: SecondTraces,
-    ) -> Node:
-        """The record of an equation."""
-        if self._is_measured and has_reference(eqn):
-            raise TypeError(
-                "audit_precision does not run programs with mutable references "
-                f"({eqn.primitive.name}): give it a function that returns new arrays."
-            )
-        meant: dict[int, np.ndarray] = {}
-        if self._is_measured:
-            meant = meant_constants(
-                traces.wide, eqn.invars, eqn, stack, self.formats, self._is_judged
-            )
-        is_fixed = self._is_measured and all(
-            hasattr(var, "val") or var in fixed or not is_inexact(var.aval)
-            for var in eqn.invars
-        )
-        scalars = scalars_of(eqn, meant, numbers)
-        rule, jaxprs = rule_of(eqn, stack, is_fixed, self.formats)
-        if rule == OWN and has_no_wide_form(eqn):
-            self.leave_out(stack)
-        is_call = rule == CALL
-        blocks: list[Block] = []
-        for inner in jaxprs:
-            inside = traces.of_inner(eqn, inner)
-            arguments = scalars if is_call else {}
-            blocks.append(
-                self._enter(inner, stack, is_fixed and is_call, arguments, inside)
-            )
-        node = Node(eqn, stack, rule, blocks)
-        node.meant = meant
-        node.ends = ends_of_width(traces.wide, eqn.invars, eqn)
-        if self._is_measured:
-            node.doubtful = doubtful_constants(traces.wide, eqn, stack)
-        if traces.sibling is not None:
-            node.follows = traces.sibling.follows(eqn)
-            node.asks_for_result = traces.sibling.asks_for_result(eqn)
-        if node.name == "convert_element_type" and rule == COMPUTED and 0 in scalars:
-            dtype = self.formats.written(eqn.outvars[0].aval.dtype)
-            if kind(dtype) == "float" and number_in_dtype(scalars[0], dtype) != scalars[0]:
-                node.constant = scalars[0]
-        return node
 
     def _count(self, block: Block, number: int) -> int:
         """Numbers a block and all inside of it; the next number."""
@@ -211,7 +125,7 @@ class NumericProgram:
             dtype = formats.written(eqn.outvars[0].aval.dtype)
             rounded = number_in_dtype(node.constant, dtype)
             self._note_number(node, node.constant, rounded, dtype)
-        if node.rule in (STOCHASTIC, "reduce_precision"):
+        if node.rule in (STOCHASTIC, REDUCE_PRECISION):
             node.rounds = not formats.is_own and any(map(formats.rounds, written))
         elif node.rule == COMPUTED:
             node.rounds = self._rounds(eqn) if products is None else products.rounds(eqn)
@@ -230,7 +144,7 @@ class NumericProgram:
     def _note_number(self, node: Node, meant: float, rounded: float, dtype: DType) -> None:
         if not self.formats.rounds(dtype):
             return
-        node.constants.append(meant)
+        node.constants = [*node.constants, meant]
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
         line.dtypes.add(str(dtype))
@@ -247,3 +161,113 @@ class NumericProgram:
         """What has the dtype of a value as written."""
         dtype = self.formats.written(getattr(var.aval, "dtype", np.dtype(bool)))
         return jax.ShapeDtypeStruct((), dtype)
+
+
+class _Known(NamedTuple):
+    """What is known of a value before the program runs.
+
+    Attributes:
+        is_fixed: whether no line rounds it.
+        number: the Python number that it is.
+    """
+
+    is_fixed: bool
+    number: float | None = None
+
+
+_UNKNOWN = _Known(False)
+
+
+class _Annotation(Walk[_Known]):
+    """Notes how each equation is run, and which of its constants were meant otherwise."""
+
+    def __init__(self, program: NumericProgram):
+        self._program = program
+        self._formats = program.formats
+        self._is_measured = program.is_measured
+
+    def enter(self, block: Block, arguments: Sequence[_Known]) -> dict[Variable, _Known]:
+        constants = [_Known(True) for _ in block.consts]
+        return dict(zip(block.inputs, [*constants, *arguments]))
+
+    def literal(self, var: Variable) -> _Known:
+        if kind(getattr(var.aval, "dtype", None)) != "float" or np.ndim(var.val):
+            return _Known(True)
+        return _Known(True, float(np.asarray(var.val)))
+
+    def block(self, block: Block, arguments: Sequence[_Known]) -> list[_Known]:
+        if self._is_measured:
+            nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
+            block.nodes = nodes
+            block.meant = self._meant(block, block.outputs, None)
+        block.ends = ends_of_width(block.traces.wide, block.outputs, None)
+        results = super().block(block, arguments)
+        block.drop_unused()
+        return results
+
+    def node(self, node: Node, operands: list[_Known]) -> list[_Known]:
+        eqn = node.eqn
+        if self._is_measured:
+            if has_reference(eqn):
+                raise TypeError(
+                    "audit_precision does not run programs with mutable references "
+                    f"({node.name}): give it a function that returns new arrays."
+                )
+            node.meant = self._meant(node, eqn.invars, eqn)
+            node.doubtful = doubtful_constants(node.traces.wide, eqn, node.stack)
+            operands = self._as_meant(node, operands)
+        is_fixed = self._is_measured and _are_fixed(node, operands)
+        node.rule = rule_of(node, is_fixed, self._formats)
+        if node.rule in WITHOUT_BLOCKS:
+            node.inner = ()
+        if node.rule == OWN and has_no_wide_form(eqn):
+            self._program.leave_out(node.stack)
+        node.ends = ends_of_width(node.traces.wide, eqn.invars, eqn)
+        sibling = node.traces.sibling
+        if sibling is not None:
+            node.follows = sibling.follows(eqn)
+            node.asks_for_result = sibling.asks_for_result(eqn)
+        if node.name == "convert_element_type" and node.rule == COMPUTED:
+            node.constant = self._rounded_number(node, operands[0].number)
+        for block in node.inner:
+            if node.rule == CALL:
+                self.block(block, [_Known(is_fixed, x.number) for x in operands])
+            else:
+                self.block(block, [_UNKNOWN] * (len(block.inputs) - len(block.consts)))
+        return [_Known(node.rule == SAMPLE)] * len(eqn.outvars)
+
+    def _meant(
+        self, user: Node | Block, variables: Sequence[Variable], eqn: Equation | None
+    ) -> dict[int, np.ndarray]:
+        return meant_constants(
+            user.traces.wide,
+            variables,
+            eqn,
+            user.stack,
+            self._formats,
+            self._program.is_judged,
+        )
+
+    def _as_meant(self, node: Node, operands: list[_Known]) -> list[_Known]:
+        """Returns the operands with the Python numbers among them as they were meant."""
+        result: list[_Known] = []
+        for place, operand in enumerate(operands):
+            if operand.number is not None and place in node.meant:
+                operand = _Known(operand.is_fixed, float(node.meant[place]))
+            result.append(operand)
+        return result
+
+    def _rounded_number(self, node: Node, number: float | None) -> float | None:
+        """Returns the number that a conversion rounds, if it does."""
+        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
+        if number is None or kind(dtype) != "float":
+            return None
+        return None if number_in_dtype(number, dtype) == number else number
+
+
+def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
+    """Returns whether no line rounds an operand."""
+    for var, operand in zip(node.eqn.invars, operands):
+        if not operand.is_fixed and is_inexact(var.aval):
+            return False
+    return True

@@ -17,19 +17,17 @@ from jax import lax
 
 from .._leaves.types import Equation, Leaf
 from .._program.jaxprs import loop_parts
+from .._program.program import CALL, COND, SCAN, SHARD_MAP, SOLVE, WHILE, Block, Node
 from .arithmetic import Arithmetic, Either, Value, own_form
 from .evaluate import as_dtype, current_mesh, of_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
-    CALL,
     COMPUTED,
     OWN,
+    REDUCE_PRECISION,
     SAMPLE,
-    SOLVE,
     STOCHASTIC,
-    Block,
     Interpreter,
-    Node,
     Noted,
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
@@ -325,12 +323,12 @@ _Run.rules = {
     OWN: _Run.own,
     SAMPLE: _Run.sample,
     CALL: _Run.call,
-    "scan": _Run.scan,
-    "while": _Run.loop,
-    "cond": _Run.cond,
-    "shard_map": _Run.shard_map,
+    SCAN: _Run.scan,
+    WHILE: _Run.loop,
+    COND: _Run.cond,
+    SHARD_MAP: _Run.shard_map,
     SOLVE: _Run.solve,
-    "reduce_precision": _Run.reduce_precision,
+    REDUCE_PRECISION: _Run.reduce_precision,
     STOCHASTIC: _Run.stochastic,
 }
 

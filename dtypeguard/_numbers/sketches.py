@@ -11,8 +11,9 @@ from jax import lax
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, Leaf
 from .._program.jaxprs import Stack
+from .._program.program import CALL, Node
 from . import plans
-from .nodes import CALL, Node, Noted
+from .nodes import Noted
 from .plans import Propagation
 from .probes import Probes
 from .program import NumericProgram

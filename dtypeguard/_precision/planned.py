@@ -20,11 +20,11 @@ from .._leaves.leaf_type import type_or_class
 from .._leaves.types import Args, DType, Function, Kwargs, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.measure import Inputs
-from .._numbers.nodes import Node
 from .._numbers.plans import WidthPlan
 from .._numbers.run import run
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
+from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
 
 BUDGET = 300

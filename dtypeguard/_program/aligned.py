@@ -282,6 +282,8 @@ class SecondTraces:
 
     def of_inner(self, eqn: Equation, jaxpr: Jaxpr) -> "SecondTraces":
         """Returns a jaxpr that an equation contains beside its second traces."""
+        if self is NO_TRACES:
+            return self
         wide = None
         if self.wide is not None:
             wide = self.wide.inner_alignment(eqn, jaxpr)
@@ -291,6 +293,7 @@ class SecondTraces:
         return SecondTraces(wide, sibling)
 
 
+NO_TRACES = SecondTraces()
 _OF_OUTPUTS = 0  # in place of the identity of an equation
 
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
 from .jaxprs import Stack, Variable, count_equations, is_literal, loop_parts, open_jaxpr
-from .walk import CALL, COND, LOOPS, SHARD_MAP, Block, Node, Walk
+from .program import CALL, COND, LOOPS, SHARD_MAP, Block, Node
+from .walk import Walk
 
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
 # of the program's own: functions that call each other twice, level by level, would make one

@@ -10,7 +10,8 @@ from .._blame.why import Has, why
 from .._leaves.key_path import KeyPath, key_value, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.types import Leaf, PyTreeDef
-from .._program.graph import Graph, open_jaxpr
+from .._program.graph import Graph
+from .._program.jaxprs import open_jaxpr
 from .._recording.values import is_array
 from .._source.origin import Why
 from .call import CompilingCall

@@ -23,9 +23,10 @@ from dtypeguard._leaves import internals
 from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._numbers import primitives
-from dtypeguard._numbers.nodes import CONTROL
+from dtypeguard._numbers.nodes import REDUCE_PRECISION
 from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import jaxprs
+from dtypeguard._program.program import JAXPRS_OF_FORM
 from dtypeguard._source.files import is_users
 from dtypeguard._tracebacks.written import Written
 from tests.support.helpers import need
@@ -176,7 +177,7 @@ def test_primitives():
             importlib.import_module(name)
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_VALUES, *CONTROL, *held(internals.REPEATING)}
+    said = {*_VALUES, REDUCE_PRECISION, *JAXPRS_OF_FORM, *held(internals.REPEATING)}
     for module in jaxprs, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit
-from dtypeguard._program import walk
+from dtypeguard._program import program
 from dtypeguard._program.graph import Graph
-from dtypeguard._program.walk import form_of
+from dtypeguard._program.program import form_of
 from tests.support import planted
 
 pytestmark = pytest.mark.third_party
@@ -31,7 +31,7 @@ def renamed(eqn):
 def test_what_jax_names_otherwise_costs_lines_and_no_report(name, monkeypatch):
     case = planted.CASES[name]
     for reader in (renamed, unreadable):
-        monkeypatch.setattr(walk, "form_of", reader)
+        monkeypatch.setattr(program, "form_of", reader)
         (drift,) = audit(case.opt, PARAMS).drifts
         assert (drift.before, drift.after) == (case.before, case.after)
         # Where a loop stays closed, the line that calls it is named.

@@ -1,0 +1,237 @@
+"""A program as blocks of nodes: jaxprs and equations where they stand.
+
+Both read what is inside of them when a walk comes there, so a part that no walk enters
+costs nothing. What a walk learns of a node, it notes there.
+"""
+
+import collections
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from .._leaves.types import Equation, Jaxpr, Leaf
+from .._tracebacks.written import Written
+from .aligned import NO_TRACES, SecondTraces
+from .jaxprs import Stack, Variable, expanded, is_literal, jaxprs_in, loop_parts, open_jaxpr
+
+# The forms of equations, by what runs in their place. Loops, branches and shards are named
+# as their primitives. A closed one has jaxprs that say how it computes, or none.
+SCAN = "scan"
+WHILE = "while"
+COND = "cond"
+SHARD_MAP = "shard_map"
+SOLVE = "custom_linear_solve"
+CALL = "call"
+CLOSED = "closed"
+LOOPS = frozenset([SCAN, WHILE])
+
+
+def _branches_of(eqn: Equation) -> Sequence[Jaxpr]:
+    return eqn.params["branches"]
+
+
+def _body_of(eqn: Equation) -> Sequence[Jaxpr]:
+    return [loop_parts(eqn).body]
+
+
+def _body_and_condition_of(eqn: Equation) -> Sequence[Jaxpr]:
+    return [eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]]
+
+
+def _solver_of(eqn: Equation) -> Sequence[Jaxpr]:
+    return [eqn.params["jaxprs"].solve]
+
+
+def _shard_of(eqn: Equation) -> Sequence[Jaxpr]:
+    return jaxprs_in(eqn.params)
+
+
+JAXPRS_OF_FORM: Mapping[str, Callable[[Equation], Sequence[Jaxpr]]] = {
+    SCAN: _body_of,
+    WHILE: _body_and_condition_of,
+    COND: _branches_of,
+    SHARD_MAP: _shard_of,
+    SOLVE: _solver_of,
+}
+
+
+def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
+    """Returns the form of an equation, and the jaxprs that run in its place."""
+    read_jaxprs = JAXPRS_OF_FORM.get(eqn.primitive.name)
+    if read_jaxprs is not None:
+        return eqn.primitive.name, read_jaxprs(eqn)
+    # A call has a jaxpr with its own operands and results, whatever JAX names both.
+    for param in eqn.params.values():
+        if _is_called(param, eqn):
+            return CALL, [param]
+    expansion = expanded(eqn)
+    if expansion is not None:
+        return CALL, [expansion]
+    return CLOSED, []
+
+
+def _is_called(param: object, eqn: Equation) -> bool:
+    jaxpr = open_jaxpr(param)
+    if not hasattr(jaxpr, "eqns"):
+        return False
+    takes_operands = len(jaxpr.invars) == len(eqn.invars)
+    return takes_operands and len(jaxpr.outvars) == len(eqn.outvars)
+
+
+class Node:
+    """An equation where it stands: a function called twice has two nodes of each.
+
+    The attributes from `rule` on are noted by who runs the program in other dtypes.
+
+    Attributes:
+        eqn: the equation.
+        stack: it and those whose jaxprs contain it, inside out.
+        traces: the jaxpr that holds it beside its other traces.
+        name: that of its primitive.
+        rule: how it is run.
+        number: its place in the order of the program, after all inside of it.
+        line: the number of its line; None if nothing rounds there.
+        rounds: whether it rounds as written, where it has a wide form.
+        meant: the constants among its operands as they were meant, by operand.
+        constant: the Python number that it rounds, if it is the conversion of one.
+        constants: what was rounded of both: of an array the number that changed most.
+        doubtful: its constants of 16 bits that may have been rounded before the trace.
+        ends: the operands that are cast to the dtype that they have, where width ends.
+        follows: of a conversion, whether its target follows the dtypes of the arguments;
+            None if it is not known.
+        asks_for_result: of a product, whether it asks for the dtype of its result.
+        last: the variables that nothing after it uses.
+    """
+
+    rule: str
+    number = -1
+    line: int | None = None
+    rounds = False
+    meant: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    constant: float | None = None
+    constants: Sequence[float] = ()
+    doubtful: Sequence[np.ndarray] = ()
+    ends: frozenset[int] = frozenset()
+    follows: bool | None = None
+    asks_for_result = False
+    last: Sequence[Variable] = ()
+
+    def __init__(self, eqn: Equation, stack: Stack, traces: SecondTraces):
+        self.eqn = eqn
+        self.stack = stack
+        self.traces = traces
+        self.name: str = eqn.primitive.name
+
+    @functools.cached_property
+    def form(self) -> str:
+        """How its inside is read."""
+        form, _ = form_of(self.eqn)
+        return form
+
+    @functools.cached_property
+    def inner(self) -> "Sequence[Block]":
+        """The blocks that run in its place."""
+        blocks: list[Block] = []
+        _, jaxprs = form_of(self.eqn)
+        for jaxpr in jaxprs:
+            traces = self.traces.of_inner(self.eqn, jaxpr)
+            blocks.append(Block(jaxpr, self.stack, traces))
+        return blocks
+
+    # Plans ask for these again and again.
+
+    @functools.cached_property
+    def is_backward(self) -> bool:
+        """Whether it belongs to a backward pass."""
+        return Written(self.stack).is_backward
+
+    @functools.cached_property
+    def is_of_ours(self) -> bool:
+        """Whether it is a cast of dtypeguard."""
+        return Written(self.stack).cast_of_ours is not None
+
+    @functools.cached_property
+    def is_asked(self) -> bool:
+        """Whether the source asks for the target of this conversion."""
+        return self.follows is not True and Written(self.stack).is_explicit
+
+
+class Block:
+    """A jaxpr where it stands in a program.
+
+    Attributes:
+        jaxpr: open or closed.
+        stack: the equations around it, inside out.
+        traces: it beside its other traces.
+        consts: the arrays that it holds.
+        inputs: its variables, those of the arrays that it holds first.
+        outputs: its results.
+        number: its place in the order of the program, after all inside of it.
+        first: the number of the first node inside of it.
+        meant: the constants among the outputs as they were meant, by output.
+        ends: the outputs that are cast to the dtype that they have.
+    """
+
+    number = -1
+    first = -1
+    meant: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    ends: frozenset[int] = frozenset()
+
+    def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
+        opened = open_jaxpr(jaxpr)
+        self.jaxpr = jaxpr
+        self.stack = stack
+        self.traces = traces
+        self.consts: list[Leaf] = list(getattr(jaxpr, "consts", ()))
+        self.inputs: list[Variable] = [*opened.constvars, *opened.invars]
+        self.outputs: list[Variable] = list(opened.outvars)
+
+    @functools.cached_property
+    def nodes(self) -> Sequence[Node]:
+        """Its equations, in order."""
+        equations = open_jaxpr(self.jaxpr).eqns
+        return [Node(eqn, (eqn, *self.stack), self.traces) for eqn in equations]
+
+    @functools.cached_property
+    def constants(self) -> dict[Variable, Leaf]:
+        """The arrays that it holds, by their variables."""
+        return dict(zip(self.inputs, self.consts))
+
+    @functools.cached_property
+    def uses(self) -> collections.Counter[Variable]:
+        """How often each of its variables is used."""
+        counts = collections.Counter[Variable]()
+        for node in self.nodes:
+            counts.update(_without_literals(node.eqn.invars))
+        counts.update(_without_literals(self.outputs))
+        return counts
+
+    def all_nodes(self) -> Iterator[Node]:
+        """Yields its nodes and those inside of them, in the order of the program."""
+        for node in self.nodes:
+            for block in node.inner:
+                yield from block.all_nodes()
+            yield node
+
+    def drop_unused(self) -> None:
+        """Drops nodes on which nothing depends, and notes what nothing uses after each."""
+        used = set(_without_literals(self.outputs))
+        live_nodes: list[Node] = []
+        for node in reversed(self.nodes):
+            eqn = node.eqn
+            if not eqn.effects and used.isdisjoint(eqn.outvars):
+                continue
+            operands = set(_without_literals(eqn.invars))
+            unused_results = {var for var in eqn.outvars if var not in used}
+            node.last = [*(operands - used), *unused_results]
+            used |= operands
+            live_nodes.append(node)
+        live_nodes.reverse()
+        self.nodes = live_nodes
+
+
+def _without_literals(operands: Sequence[Variable]) -> list[Variable]:
+    """Returns the operands that are no numbers."""
+    return [var for var in operands if not is_literal(var)]

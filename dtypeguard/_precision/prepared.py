@@ -18,13 +18,12 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import is_wide
 from .._leaves.types import Function
-from .._numbers.finite import not_finite
+from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
 from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
-from .._program.jaxprs import Stack
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .integers import misfits
@@ -88,9 +87,7 @@ def prepare(
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.traces), arrays)
     rounded = rounded_arguments(measures, subject.given.paths)
-    first_bad = _first_bad_line(
-        subject.f, measures, graph, subject.given.paths, paths, rounded
-    )
+    first_bad = _first_bad_line(subject.f, measures, subject.given.paths, paths, rounded)
     show_status("running it plainly")
     runs = Runs(measures, graph)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
@@ -103,7 +100,6 @@ def prepare(
 def _first_bad_line(
     f: Function,
     measures: Measures,
-    graph: Graph,
     given: Sequence[str],
     outputs: Sequence[str],
     rounded: Sequence[RoundedArgument],
@@ -120,7 +116,7 @@ def _first_bad_line(
     wrong = [p for p, x in zip(outputs, measures.own.exact) if not jnp.isfinite(x).all()]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
-    written, in_wide = not_finite(measures, graph)
+    written, in_wide = not_finite(measures)
     if in_wide is not None:
         lost = ", ".join(filter(None, wrong)) or "the output"
         wide = measures.program.formats.wide
@@ -131,11 +127,11 @@ def _first_bad_line(
             )
         raise ValueError(
             f"audit_precision: {lost} of {shown(f)} is not finite in {wide} either. First "
-            f"{_cause_of_non_finite(*in_wide, given)} is not. Give it arguments for which "
+            f"{_cause_of_non_finite(in_wide, given)} is not. Give it arguments for which "
             "all are finite, and floats in place of ints that overflow"
             f"{_overflow(measures)}."
         )
-    return Written(written[1]).origin if written else None
+    return Written(written.stack).origin if written else None
 
 
 def _overflow(measures: Measures) -> str:
@@ -146,11 +142,11 @@ def _overflow(measures: Measures) -> str:
     return f": those of {rows[0].origin.place} do not fit {rows[0].dtype}"
 
 
-def _cause_of_non_finite(number: int, stack: Stack, paths: Sequence[str]) -> str:
-    """The input or the line of source whose value is not finite."""
-    if not stack:
-        return f"the input {argument_path(paths[number])}"
-    made, origin = stack[0].primitive.name, Written(stack).origin
+def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
+    """Returns the input or the line of source whose value is not finite."""
+    if not birth.stack:
+        return f"the input {argument_path(paths[birth.number])}"
+    made, origin = birth.stack[0].primitive.name, Written(birth.stack).origin
     if origin is None:
         return f"what {made} makes, inside JAX,"
     return f"what {origin.place} makes ({made}), `{origin.users.code}`,"

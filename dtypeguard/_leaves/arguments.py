@@ -23,10 +23,12 @@ def check_number(
     is_number = kind(dtype_of(value)) in ("int", "float")
     if not is_number or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
-    if not isinstance(value, (int, float, np.generic, np.ndarray)):
+    number = value
+    if isinstance(value, (float, np.generic, np.ndarray)):
+        # To compare in a narrow dtype would round the bound.
+        number = float(value)
+    elif not isinstance(value, int):
         return
-    # An int may be too large for a float.
-    number = value if isinstance(value, int) else float(value)
     if not is_allowed(number):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
@@ -42,9 +44,12 @@ def check_leaves(
     """Raises a `TypeError` that lists the leaves for which `is_right` is false."""
     lines = []
     for path, leaf in by_path(tree, name).items():
-        if not is_right(leaf):
-            text = shown(leaf) if dtype_of(leaf) is None else type_or_class(leaf)
-            lines.append(f"  {path_text(path)}: {text}")
+        if is_right(leaf):
+            continue
+        text = type_or_class(leaf)
+        if dtype_of(leaf) is None:
+            text = shown(leaf)
+        lines.append(f"  {path_text(path)}: {text}")
     if lines:
         raise TypeError("\n".join([f"{takes}; these are not:", *lines, remedy]))
 
@@ -64,21 +69,26 @@ def check_names(owner: str, name: str, value: object) -> None:
     """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return
-    example = f'{name}={{"value": loss}}'
-    remedy = f"Write a dict of arguments by name, such as {example}"
-    raise TypeError(f"{owner} got {name}={shown(value)}. {remedy}.")
+    raise TypeError(
+        f"{owner} got {name}={shown(value)}. Write a dict of arguments by name, such as "
+        f'{name}={{"value": loss}}.'
+    )
 
 
 def shown(value: object) -> str:
     """Returns the repr of a value on one line, cut at 80 characters."""
     # The repr of an array has lines of its own.
     text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if len(text) > 80:
+        return f"{text[:77]}..."
+    return text
 
 
 def is_transformation(thing: object) -> TypeGuard[Optimizer]:
     """Returns whether a thing has the two functions of a gradient transformation."""
-    return all(callable(getattr(thing, name, None)) for name in ("init", "update"))
+    has_init = callable(getattr(thing, "init", None))
+    has_update = callable(getattr(thing, "update", None))
+    return has_init and has_update
 
 
 def runs_later(function: object) -> bool:

@@ -1,6 +1,6 @@
 """Casts as they are written in source, and what they lose."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import jax.numpy as jnp
 
@@ -11,7 +11,9 @@ from .types import DType
 
 def dtype_text(dtype: DType) -> str:
     """Returns a dtype as it is written in source."""
-    return "bool" if kind(dtype) == "bool" else f"jnp.{dtype}"
+    if kind(dtype) == "bool":
+        return "bool"
+    return f"jnp.{dtype}"
 
 
 def cast_text(dtype: DType, text: str = "x") -> str:
@@ -21,16 +23,17 @@ def cast_text(dtype: DType, text: str = "x") -> str:
 
 def return_as(dtype: DType, new_dtype: DType) -> str:
     """Returns the advice to return a leaf named x in its old dtype, and the loss."""
+    kinds = (kind(new_dtype), kind(dtype))
     text = "x"
-    if kind(new_dtype) == "complex" and kind(dtype) != "complex":
-        text = "jnp.real(x)"
-    elif kind(new_dtype) == "float" and kind(dtype) == "int":
+    if kinds == ("float", "int"):
         text = "jnp.round(x)"
+    elif kinds[0] == "complex" and kinds[1] != "complex":
+        text = "jnp.real(x)"
     return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
 
 
 # By the kinds of both dtypes. What a float rounds is told once, for all casts of a message.
-_LOSSES = {
+_LOSSES: Mapping[object, str] = {
     ("complex", "int"): "the imaginary part and the fraction are lost",
     ("complex", "float"): "the imaginary part is lost",
     ("complex", "bool"): "the imaginary part is lost",
@@ -42,25 +45,25 @@ _LOSSES = {
 
 def lost(source: DType, target: DType) -> str:
     """Returns the loss of a cast, in brackets; empty if it only rounds a float."""
-    if kind(source) == "int":
+    loss = _LOSSES.get((kind(source), kind(target)))
+    if kind(source) == "int" and loss is None:
         loss = _loss_of_int(source, target)
-    else:
-        loss = _LOSSES.get((kind(source) or "", kind(target) or ""))
-    return f" ({loss})" if loss else ""
+    if loss is None:
+        return ""
+    return f" ({loss})"
 
 
 def _loss_of_int(source: DType, target: DType) -> str | None:
     if kind(target) == "int":
-        has_range = jnp.can_cast(source, target)
-        return None if has_range else "numbers out of range wrap"
-    if kind(target) in ("float", "complex"):
+        if not jnp.can_cast(source, target):
+            return "numbers out of range wrap"
+    elif kind(target) in ("float", "complex"):
         # The leading bit of a mantissa is not stored.
         exact_bits = jnp.finfo(target).nmant + 1
         sign_bits = 1
         if jnp.iinfo(source).bits - sign_bits > exact_bits:
             return f"integers beyond 2**{exact_bits} are rounded"
-        return None
-    return _LOSSES.get(("int", kind(target) or ""))
+    return None
 
 
 def rounding_sentence(dtypes: Iterable[DType]) -> str:

@@ -25,7 +25,7 @@ class Cast(str):
     path: KeyPath
 
     def __new__(cls, owner: str, path: KeyPath):
-        cast = super().__new__(cls, _cast_name(owner, path_text(path)))
+        cast = super().__new__(cls, f"{owner}'s cast of {path_text(path)}")
         cast.owner = owner
         cast.path = path
         return cast
@@ -40,10 +40,6 @@ class Cast(str):
         return path_text(self.path)
 
 
-def _cast_name(owner: str, what: str) -> str:
-    return f"{owner}'s cast of {what}"
-
-
 class Casts:
     """Names the casts that the public function `owner` makes of the leaves of a tree."""
 
@@ -54,14 +50,17 @@ class Casts:
 
     def of(self, number: int, *leaves: Leaf) -> contextlib.AbstractContextManager[object]:
         """Returns a context that names the cast of a leaf, if an operand is traced."""
-        if not any(isinstance(leaf, Tracer) for leaf in leaves):
-            return contextlib.nullcontext()
-        return jax.named_scope(Cast(self._owner, self._paths()[number]))
+        for leaf in leaves:
+            if isinstance(leaf, Tracer):
+                path = self._paths()[number]
+                return jax.named_scope(Cast(self._owner, path))
+        return contextlib.nullcontext()
 
 
 def casts_text(casts: Sequence[Cast]) -> str:
     """Returns the name of casts of one owner in a message; of many, the first."""
     paths = [path_text(cast.path) for cast in casts]
-    if len(paths) > FEW:
-        paths[FEW - 1 :] = [f"{len(paths) - FEW + 1} more"]
-    return _cast_name(casts[0].owner, joined(paths))
+    remaining = len(paths) - (FEW - 1)
+    if remaining > 1:
+        paths[FEW - 1 :] = [f"{remaining} more"]
+    return f"{casts[0].owner}'s cast of {joined(paths)}"

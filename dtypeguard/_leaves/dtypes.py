@@ -60,7 +60,9 @@ def bits(dtype: DType) -> int:
     """Returns the bits of a float, or of a complex number's parts; 0 for other dtypes."""
     if kind(dtype) == "float":
         return 8 * dtype.itemsize
-    return 4 * dtype.itemsize if kind(dtype) == "complex" else 0
+    if kind(dtype) == "complex":
+        return 4 * dtype.itemsize
+    return 0
 
 
 def has_zero(dtype: DType) -> bool:
@@ -70,14 +72,20 @@ def has_zero(dtype: DType) -> bool:
 
 def dtype_of(leaf: Leaf) -> DType:
     """Returns the dtype under which an array leaf is recorded; None for any other leaf."""
-    if isinstance(leaf, (np.ndarray, np.generic)):
+    is_of_numpy = isinstance(leaf, (np.ndarray, np.generic))
+    if is_of_numpy:
         dtype = _native_dtype(leaf.dtype)
-        return jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else None
-    if is_array(leaf):
-        return leaf.dtype if kind(leaf.dtype) else None
-    if isinstance(leaf, _PYTHON_NUMBERS):
+    elif is_array(leaf):
+        dtype = leaf.dtype
+    elif isinstance(leaf, _PYTHON_NUMBERS):
         return jax.dtypes.canonicalize_dtype(_number_type(leaf))
-    return None
+    else:
+        return None
+    if kind(dtype) is None:
+        return None
+    if is_of_numpy:
+        return jax.dtypes.canonicalize_dtype(dtype)
+    return dtype
 
 
 def _number_type(number: Leaf) -> type:
@@ -113,8 +121,9 @@ def is_array(leaf: Leaf) -> bool:
     """
     if isinstance(leaf, jax.Array):
         return True
-    has_both = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
-    return has_both and not isinstance(leaf, (type, Ref))
+    if isinstance(leaf, (type, Ref)):
+        return False
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
 def is_python_number(leaf: Leaf) -> bool:
@@ -145,9 +154,10 @@ def is_wide_scalar(leaf: Leaf) -> bool:
         return False
     if np.ndim(leaf) > 0:
         return False
-    # The value of a tracer is not known. A number that JAX makes an int64 may be larger.
-    is_known_int = kind(leaf.dtype) == "int" and not isinstance(leaf, Tracer)
-    return not is_known_int or -(2**31) <= int(leaf) < 2**31
+    if kind(leaf.dtype) != "int":
+        return True
+    # A number that JAX makes an int64 may be larger. That of a tracer is not known.
+    return isinstance(leaf, Tracer) or not wraps(np.asarray(leaf), np.dtype("int32"))
 
 
 def canonical(leaf: Leaf) -> jax.Array:
@@ -157,7 +167,9 @@ def canonical(leaf: Leaf) -> jax.Array:
 
 def canonical_scalar(leaf: Leaf) -> Leaf:
     """Returns the `canonical` array for a wide scalar; any other leaf unchanged."""
-    return canonical(leaf) if is_wide_scalar(leaf) else leaf
+    if is_wide_scalar(leaf):
+        return canonical(leaf)
+    return leaf
 
 
 def narrow(leaf: Leaf) -> Leaf:
@@ -169,8 +181,9 @@ def narrow(leaf: Leaf) -> Leaf:
 
 def fits(source: DType, target: DType) -> bool:
     """Returns whether a cast stays within a kind, or goes between bool and int."""
-    kinds = {kind(source), kind(target)}
-    return len(kinds) == 1 or kinds == {"bool", "int"}
+    if kind(source) == kind(target):
+        return True
+    return {kind(source), kind(target)} == {"bool", "int"}
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -189,21 +202,27 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
         return leaf
     leaf = native(leaf)
     if is_python_number(leaf):
-        leaf = _number_type(leaf)(leaf)  # JAX makes a weakly typed array of a subclass
-    if kind(dtype) != "complex" and kind(dtype_of(leaf)) == "complex":
+        # JAX makes a weakly typed array of a subclass.
+        python_type = _number_type(leaf)
+        leaf = python_type(leaf)
+    is_complex = kind(dtype_of(leaf)) == "complex"
+    if is_complex and kind(dtype) != "complex":
         leaf = lax.real(leaf)
     return lax.convert_element_type(leaf, dtype)
 
 
 def cast_float(leaf: Leaf, dtype: DType) -> Leaf:
     """Returns a floating leaf in another dtype; any other leaf as it is."""
-    return cast(leaf, dtype) if kind(dtype_of(leaf)) == "float" else leaf
+    if kind(dtype_of(leaf)) == "float":
+        return cast(leaf, dtype)
+    return leaf
 
 
 def widen_float(leaf: Leaf, dtype: DType) -> Leaf:
     """Returns a narrower floating leaf in a wider dtype; any other leaf as it is."""
-    is_narrower = 0 < bits(dtype_of(leaf)) < bits(dtype)
-    return cast_float(leaf, dtype) if is_narrower else leaf
+    if bits(dtype_of(leaf)) < bits(dtype):
+        return cast_float(leaf, dtype)
+    return leaf
 
 
 def wraps(leaf: Leaf, dtype: DType) -> bool:
@@ -212,11 +231,11 @@ def wraps(leaf: Leaf, dtype: DType) -> bool:
         return False
     if kind(dtype) != "int" or kind(dtype_of(leaf)) != "int":
         return False
-    info = jnp.iinfo(dtype)
     numbers = np.asarray(leaf)
+    limits = jnp.iinfo(dtype)
     # As Python's: NumPy wraps a limit that does not fit into the dtype of the numbers.
-    is_below = numbers < int(info.min)
-    is_above = numbers > int(info.max)
+    is_below = numbers < int(limits.min)
+    is_above = numbers > int(limits.max)
     return bool(np.any(is_below | is_above))
 
 
@@ -234,7 +253,9 @@ def _promote_two(first: DType, second: DType) -> DType:
 
 def _promotable(dtype: DType) -> DType:
     """Returns float32 for a float of 8 bits or fewer, which has no implicit promotion."""
-    return jnp.dtype("float32") if bits(dtype) == 8 else dtype
+    if bits(dtype) == 8:
+        return jnp.dtype("float32")
+    return dtype
 
 
 def promoted_weakly(weak: Leaf, strong: Leaf) -> DType:

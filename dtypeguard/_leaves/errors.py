@@ -16,7 +16,6 @@ class Row(NamedTuple):
     before: str
     after: str
     remedy: str = ""
-    castable: bool = False  # by Policy(casting="unsafe")
 
 
 @public
@@ -39,8 +38,9 @@ class DtypeDriftError(TypeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle names no class but this one."""
-        state = {name: value for name, value in vars(self).items() if name != "rows"}
-        return type(self), (str(self), [tuple(row) for row in self.rows]), state
+        state = vars(self).copy()
+        rows = [tuple(row) for row in state.pop("rows")]
+        return type(self), (str(self), rows), state
 
 
 @public

@@ -26,9 +26,11 @@ def key_paths(
 ) -> list[KeyPath]:
     """Returns the path of every leaf, after the name of the tree if there is one."""
     # A path of no name is that of the tree itself: trees are compared without their names.
-    root = (TreeName(name),) if name else ()
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf)
-    return [(*root, *path) for path, _ in pairs]
+    paths = [path for path, _ in pairs]
+    if not name:
+        return paths
+    return [(TreeName(name), *path) for path in paths]
 
 
 def by_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
@@ -48,7 +50,10 @@ def path_texts(tree: PyTree, name: str = "") -> list[str]:
 
 def tree_name(path: KeyPath) -> str:
     """Returns the name of the tree into which a path leads; empty if it has none."""
-    return path[0].name if path and isinstance(path[0], TreeName) else ""
+    for key in path[:1]:
+        if isinstance(key, TreeName):
+            return key.name
+    return ""
 
 
 def key_value(key: Any) -> Any:
@@ -68,15 +73,17 @@ def path_with_stars(path: KeyPath) -> str:
 def _key_pattern(key: Any) -> str:
     if isinstance(key, tree_util.SequenceKey):
         return "[*]"
-    if isinstance(key, tree_util.DictKey):
-        return "['*']" if isinstance(key.key, str) else "[*]"
-    return str(key)
+    if not isinstance(key, tree_util.DictKey):
+        return str(key)
+    if isinstance(key.key, str):
+        return "['*']"
+    return "[*]"
 
 
 def leaves_of_holders(paths: Sequence[KeyPath]) -> str:
     """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`."""
     depth = _common_depth(paths)
-    holders: list[str] = []
+    holders = []
     for path in paths:
         holder = path_text(path[: depth + 1])
         if holder not in holders:
@@ -84,15 +91,16 @@ def leaves_of_holders(paths: Sequence[KeyPath]) -> str:
     if len(holders) > 3:  # more would not fit in a row
         holders = [path_text(paths[0][:depth])]
     names = joined(holders)
-    # Leaves of several arguments have no node above them in common.
-    return f"{len(paths)} leaves" + (f" of {names}" if names else "")
+    if not names:  # leaves of several arguments have no node above them in common
+        return f"{len(paths)} leaves"
+    return f"{len(paths)} leaves of {names}"
 
 
 def _common_depth(paths: Sequence[KeyPath]) -> int:
     """Returns the number of keys with which all paths begin."""
     depth = 0
     for keys in zip(*paths):
-        if any(key != keys[0] for key in keys):
+        if len(set(keys)) > 1:
             break
         depth += 1
     return depth
@@ -102,4 +110,5 @@ def joined(names: Sequence[str]) -> str:
     """Returns names as a sentence lists them: `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    first_names = ", ".join(names[:-1])
+    return f"{first_names} and {names[-1]}"

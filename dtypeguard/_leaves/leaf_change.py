@@ -33,9 +33,9 @@ class LeafChange:
 
     def row(self) -> Row:
         """Returns the texts of the change, as errors hand them on."""
-        before = ABSENT if self.before is None else str(self.before)
-        after = ABSENT if self.after is None else str(self.after)
-        return Row(path_text(self.path), before, after, self.remedy, self.castable)
+        before = str(self.before or ABSENT)
+        after = str(self.after or ABSENT)
+        return Row(path_text(self.path), before, after, self.remedy)
 
 
 def leaf_changes(
@@ -48,8 +48,9 @@ def leaf_changes(
     changes = []
     for path, old, new, remedy in zip(paths, before, after, remedies):
         if remedy:
-            change = LeafChange(path, type_or_class(old), type_or_class(new), remedy)
-            changes.append(change)
+            old_type = type_or_class(old)
+            new_type = type_or_class(new)
+            changes.append(LeafChange(path, old_type, new_type, remedy))
     return changes
 
 
@@ -60,12 +61,14 @@ def tree_changes(
     old_leaves = by_path(before, name)
     new_leaves = by_path(after, name)
     changes = []
-    for path, leaf in old_leaves.items():
+    for path in old_leaves:
         if path not in new_leaves:
-            changes.append(LeafChange(path, type_or_class(leaf), None, remedy))
-    for path, leaf in new_leaves.items():
+            old_type = type_or_class(old_leaves[path])
+            changes.append(LeafChange(path, old_type, None, remedy))
+    for path in new_leaves:
         if path not in old_leaves:
-            changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
+            new_type = type_or_class(new_leaves[path])
+            changes.append(LeafChange(path, None, new_type, remedy))
     if changes:
         return changes
     # The trees differ in a container or in what a node holds beside its leaves.

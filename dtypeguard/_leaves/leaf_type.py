@@ -17,17 +17,22 @@ class LeafType:
     shape: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return self.without_weak + (",weak" if self.weak else "")
+        if self.weak:
+            return f"{self.without_weak},weak"
+        return self.without_weak
 
     @property
     def without_weak(self) -> str:
         """The dtype and the shape: `float32[3]`."""
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        sizes = ",".join(map(str, self.shape))
+        return f"{self.dtype}[{sizes}]"
 
     @property
     def without_shape(self) -> str:
         """The dtype, and whether it is weak: `float32 (weak)`."""
-        return f"{self.dtype} (weak)" if self.weak else str(self.dtype)
+        if self.weak:
+            return f"{self.dtype} (weak)"
+        return str(self.dtype)
 
 
 def leaf_type(leaf: Leaf) -> LeafType | None:
@@ -45,7 +50,8 @@ def _type_in(leaf: Leaf, dtype: DType) -> LeafType | None:
         return None
     # A Python bool promotes like an array: JAX has no weak bools.
     weak = is_weak(leaf) and not isinstance(leaf, bool)
-    return LeafType(dtype, weak, tuple(np.shape(leaf)))
+    shape = tuple(np.shape(leaf))
+    return LeafType(dtype, weak, shape)
 
 
 def type_or_class(leaf: Leaf) -> LeafType | str:
@@ -55,5 +61,7 @@ def type_or_class(leaf: Leaf) -> LeafType | str:
 
 def type_text(leaf: Leaf) -> str:
     """Returns the dtype and the shape of a leaf for a message, without its weakness."""
-    described = leaf_type(leaf)
-    return type(leaf).__name__ if described is None else described.without_weak
+    described = type_or_class(leaf)
+    if isinstance(described, LeafType):
+        return described.without_weak
+    return described

@@ -1,5 +1,6 @@
 """Tables of messages: leaves that share a cause have one row."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -35,21 +36,23 @@ class Table:
 
     def __str__(self) -> str:
         most_rows = FEW * CAUSES
+        # Many leaves of few kinds are told by kind alone, so that every kind is told.
+        most_alike = FEW
+        if len(self.changes) > most_rows:
+            most_alike = 1
         rows: list[Row] = []
         for group in grouped(self.changes, _kind_of_change):
-            # Many leaves of few kinds are told by kind alone, so that every kind is told.
-            is_listed = len(group) <= FEW and len(self.changes) <= most_rows
-            if is_listed or len(group) == 1:
+            if len(group) <= most_alike:
                 rows.extend(change.row() for change in group)
             else:
                 rows.append(_common_row(group))
-        listed = rows[:most_rows]
-        types = arrows([(row.before, row.after) for row in listed])
-        paths = [row.path for row in listed]
-        remedies = [row.remedy for row in listed]
-        lines = columns(list(zip(paths, types, remedies)))
-        lines += and_more(len(rows) - len(listed), "kind")
-        return "\n".join([self.headline, *(f"  {line}" for line in lines)])
+        types = arrows([(row.before, row.after) for row in rows[:most_rows]])
+        cells = []
+        for row, change in zip(rows, types):
+            cells.append((row.path, change, row.remedy))
+        lines = columns(cells)
+        lines += and_more(len(rows) - len(cells), "kind")
+        return "\n  ".join([self.headline, *lines])
 
 
 def _kind_of_change(change: LeafChange) -> Hashable:
@@ -64,14 +67,15 @@ def _kind_of_change(change: LeafChange) -> Hashable:
 def _common_row(changes: Sequence[LeafChange]) -> Row:
     """Returns one row for changes that share dtypes, remedy and pattern of path."""
     first = changes[0]
+    row = first.row()
     types = {(change.before, change.after) for change in changes}
-    if len(types) == 1:
-        row = first.row()
-    else:
-        before = _text_without_shape(first.before)
-        after = _text_without_shape(first.after)
-        row = Row("", before, after, first.remedy)
-    return row._replace(path=f"{len(changes)} leaves {path_with_stars(first.path)}")
+    if len(types) > 1:
+        row = row._replace(
+            before=_text_without_shape(first.before),
+            after=_text_without_shape(first.after),
+        )
+    pattern = path_with_stars(first.path)
+    return row._replace(path=f"{len(changes)} leaves {pattern}")
 
 
 def _text_without_shape(described: LeafType | str | None) -> str:
@@ -83,52 +87,64 @@ def _text_without_shape(described: LeafType | str | None) -> str:
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
     """Returns the items with equal keys together, in the order of the first of each."""
     # Not `itertools.groupby`, for which equal keys have to stand beside each other.
-    groups: dict[Hashable, list[_T]] = {}
+    groups = collections.defaultdict(list)
     for item in items:
-        groups.setdefault(key(item), []).append(item)
+        groups[key(item)].append(item)
     return list(groups.values())
 
 
 def count(items: Sequence[object]) -> str:
     """Returns `1 leaf` or `2 leaves`."""
-    return "1 leaf" if len(items) == 1 else f"{len(items)} leaves"
+    if len(items) == 1:
+        return "1 leaf"
+    return f"{len(items)} leaves"
 
 
 def and_more(number: int, noun: str = "cause") -> list[str]:
     """Returns the line `and 3 more causes`; nothing for none."""
     if number == 0:
         return []
-    return [f"and 1 more {noun}" if number == 1 else f"and {number} more {noun}s"]
+    if number > 1:
+        noun += "s"
+    return [f"and {number} more {noun}"]
 
 
 def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
     """Returns `before -> after` for each, with the arrows below each other."""
-    befores = _padded([before for before, _ in changes])
-    return [f"{before} -> {after}" for before, (_, after) in zip(befores, changes)]
+    width = max((len(before) for before, _ in changes), default=0)
+    return [f"{before:{width}} -> {after}" for before, after in changes]
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as lines with their columns aligned; empty columns are left out."""
-    padded = [_padded(column) for column in zip(*rows) if any(column)]
-    return ["  ".join(cells).rstrip() for cells in zip(*padded)]
-
-
-def _padded(cells: Sequence[str]) -> list[str]:
-    width = max((len(cell) for cell in cells), default=0)
-    return [cell.ljust(width) for cell in cells]
+    lines = ["" for _ in rows]
+    for column in zip(*rows):
+        width = max(map(len, column))
+        if width == 0:
+            continue
+        for i, cell in enumerate(column):
+            lines[i] += f"  {cell:{width}}"
+    return [line[2:].rstrip() for line in lines]
 
 
 def percent(share: float) -> str:
     """Returns a share of 1 with two digits, as reports print it."""
     if math.isinf(share):
         return "inf"
-    digits = ".0f" if share >= 0.1 else ".2g"
-    text = f"{100 * share:{digits}}"
+    digits = ".2g"
+    if share >= 0.1:
+        digits = ".0f"
+    text = f"{100 * share:{digits}}%"
     # Rounding errors may put a share of nothing just below 0.
-    return "0%" if text == "-0" else f"{text}%"
+    if text == "-0%":
+        return "0%"
+    return text
 
 
 def shown_fields(record: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass, except those that its `repr` leaves out."""
-    names = [field.name for field in dataclasses.fields(record) if field.repr]
-    return {name: getattr(record, name) for name in names}
+    fields = {}
+    for field in dataclasses.fields(record):
+        if field.repr:
+            fields[field.name] = getattr(record, field.name)
+    return fields

@@ -11,7 +11,9 @@ def quoted(text: str) -> str:
 
 def toml_key(name: str) -> str:
     """Returns a TOML key, bare if it may be."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return name
+    return quoted(name)
 
 
 def toml_line(name: str, text: str) -> str:
@@ -21,4 +23,5 @@ def toml_line(name: str, text: str) -> str:
 
 def toml_list(name: str, texts: list[str]) -> str:
     """Returns a line that gives a key a list of strings."""
-    return f"{toml_key(name)} = [{', '.join(map(quoted, texts))}]"
+    items = ", ".join(map(quoted, texts))
+    return f"{toml_key(name)} = [{items}]"

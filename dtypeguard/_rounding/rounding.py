@@ -37,10 +37,9 @@ Word = int | jax.Array  # a Python int or a uint32 scalar
 
 def rounds(dtype: DType) -> bool:
     """Returns whether `stochastic_round` supports a dtype: 16 bits, or 8 with a zero."""
-    if kind(dtype) != "float":
+    if kind(dtype) != "float" or not has_zero(dtype):
         return False
-    is_narrow = 8 <= jnp.finfo(dtype).bits < 32
-    return is_narrow and has_zero(dtype)
+    return 8 <= jnp.finfo(dtype).bits < 32
 
 
 def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
@@ -49,10 +48,11 @@ def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
     From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
     """
     source = dtype_of(x)
-    is_narrower = dtype.itemsize <= source.itemsize and dtype != source
-    if not (is_narrower and rounds(dtype)):
+    is_wider = dtype.itemsize > source.itemsize
+    if is_wider or dtype == source or not rounds(dtype):
         return cast(x, dtype)
-    return _round_float32(cast(x, jnp.float32), dtype, bits)
+    x = cast(x, jnp.float32)
+    return _round_float32(x, dtype, bits)
 
 
 def _named_for_traces(function: Function) -> Function:
@@ -91,8 +91,9 @@ def _zeros_that_depend_on(x: jax.Array) -> jax.Array:
     bits = jnp.finfo(x.dtype).bits
     word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
     # XLA does not know that two shifts by half of the bits leave 0; LLVM does, later.
-    half = bits // 2
-    return (word >> half >> half).astype(jnp.uint32)
+    word >>= bits // 2
+    word >>= bits // 2
+    return word.astype(jnp.uint32)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -106,7 +107,8 @@ def _round_float32(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
 def _round_float32_jvp(dtype, primals, tangents):
     x, bits = primals
     x_tangent, _ = tangents
-    return _round_float32(x, dtype, bits), x_tangent.astype(dtype)
+    rounded = _round_float32(x, dtype, bits)
+    return rounded, x_tangent.astype(dtype)
 
 
 def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
@@ -118,9 +120,10 @@ def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array
     noise = jnp.where(is_largest, jnp.uint32(0x8000), bits >> 16)
     # A NaN keeps its sign, becomes quiet, and takes no carry.
     is_nan = magnitude > 0x7F800000
-    word = jnp.where(is_nan, word | 0x00400000, word + noise)
-    upper_half = (word >> 16).astype(jnp.uint16)
-    return lax.bitcast_convert_type(upper_half, dtype)
+    quiet_nan = word | 0x00400000
+    word = jnp.where(is_nan, quiet_nan, word + noise)
+    word >>= 16
+    return lax.bitcast_convert_type(word.astype(jnp.uint16), dtype)
 
 
 def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
@@ -135,31 +138,37 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     # A subnormal float32 has the lowest exponent, and no hidden bit.
-    exponent = jnp.maximum(magnitude >> 23, jnp.uint32(1))
-    is_normal = magnitude >> 23 > 0
-    hidden_bit = jnp.where(is_normal, jnp.uint32(1 << 23), jnp.uint32(0))
-    significand = magnitude & 0x7FFFFF | hidden_bit
+    exponent = jnp.maximum(magnitude >> 23, 1)
+    hidden_bit = jnp.minimum(magnitude >> 23, 1) << 23
+    significand = magnitude & 0x7FFFFF
+    significand |= hidden_bit
     # Below its lowest exponent, the format drops more bits.
-    binade = jnp.maximum(exponent, jnp.uint32(lowest_exponent))
-    dropped_bits = binade - exponent + (23 - mantissa_bits)
+    binade = jnp.maximum(exponent, lowest_exponent)
+    dropped_bits = binade - exponent
+    dropped_bits += 23 - mantissa_bits
 
+    # The noise is uniform below one spacing: the sum carries as often as it should.
+    shift = jnp.minimum(dropped_bits, 31)
+    noise = bits >> (32 - shift)
+    near_count = significand + noise
+    near_count >>= shift
     # A shift by 32 bits or more is undefined. Then at most one spacing is left, with the
     # probability that the significand has as a fraction of it.
-    near = jnp.minimum(dropped_bits, jnp.uint32(31))
-    far = jnp.clip(dropped_bits, jnp.uint32(32), jnp.uint32(56)) - 32
-    count = jnp.where(
-        dropped_bits < 32,
-        significand + (bits >> (32 - near)) >> near,
-        (bits < significand >> far).astype(jnp.uint32),
-    )
+    shift = jnp.clip(dropped_bits, 32, 56) - 32
+    has_far_spacing = bits < significand >> shift
+    far_count = has_far_spacing.astype(jnp.uint32)
+    count = jnp.where(dropped_bits < 32, near_count, far_count)
     # An exponent without a mantissa is a power of two.
-    spacing = lax.bitcast_convert_type(binade - mantissa_bits << 23, jnp.float32)
-    rounded = count.astype(jnp.int32).astype(jnp.float32) * spacing
+    spacing = binade - mantissa_bits
+    spacing = lax.bitcast_convert_type(spacing << 23, jnp.float32)
+    rounded = count.astype(jnp.int32).astype(jnp.float32)
+    rounded *= spacing
     is_negative = word >> 31 > 0
     rounded = jnp.where(is_negative, -rounded, rounded)
     # The conversion of larger numbers rounds to nearest.
     largest = np.float32(info.max).view(np.uint32)
-    return jnp.where(magnitude < largest, rounded, x).astype(dtype)
+    rounded = jnp.where(magnitude < largest, rounded, x)
+    return rounded.astype(dtype)
 
 
 def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
@@ -192,9 +201,13 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     Without the key, two streams would be one sequence, shifted. With an earlier key, some
     pairs of streams share more words than chance allows.
     """
-    word = (word ^ word >> 17) * jnp.uint32(0xED5AD4BB)
-    word = (word ^ word >> 11) * jnp.uint32(0xAC4C1B51)
-    word = (word ^ word >> 15 ^ key) * jnp.uint32(0x31848BAB)
+    word ^= word >> 17
+    word *= jnp.uint32(0xED5AD4BB)
+    word ^= word >> 11
+    word *= jnp.uint32(0xAC4C1B51)
+    word ^= word >> 15
+    word ^= key
+    word *= jnp.uint32(0x31848BAB)
     return word ^ word >> 14
 
 
@@ -204,8 +217,9 @@ def _index(shape: tuple[int, ...]) -> jax.Array:
     stride = 1
     # Axis by axis: the size may not fit into 32 bits.
     for axis in reversed(range(len(shape))):
-        iota = lax.broadcasted_iota(jnp.uint32, shape, axis)
-        index = index + iota * jnp.uint32(stride % 2**32)
+        position = lax.broadcasted_iota(jnp.uint32, shape, axis)
+        position *= jnp.uint32(stride % 2**32)
+        index += position
         stride *= shape[axis]
     return index
 
@@ -264,11 +278,13 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     casts = Casts("apply_updates", lambda: key_paths(updates, "params", _is_missing))
     new_params = []
     for i, (param, update) in enumerate(zip(param_leaves, update_leaves)):
-        # Each leaf has noise of its own.
-        leaf_words = (*words, i) if words else ()
+        leaf_words = words
+        if words:
+            # Each leaf has noise of its own.
+            leaf_words = (*words, i)
         with casts.of(i, param, update):
             new_params.append(_add(param, update, leaf_words))
-    return tree_util.tree_unflatten(treedef, new_params)
+    return treedef.unflatten(new_params)
 
 
 def _is_missing(update: Leaf) -> bool:
@@ -308,7 +324,7 @@ def _param_leaves(
 
 def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
-    remedies = [_remedy_of_update(param, update) for param, update in zip(params, leaves)]
+    remedies = list(map(_remedy_of_update, params, leaves))
     if any(remedies):
         paths = key_paths(updates, "updates", _is_missing)
         changes = leaf_changes(paths, params, leaves, remedies)
@@ -324,21 +340,25 @@ def _remedy_of_update(param: Leaf, update: Leaf) -> str:
     update_dtype = dtype_of(update)
     if update_dtype is None:
         is_float0 = hasattr(update, "dtype")
-        return "" if is_float0 else "give an array or None"
+        if is_float0:
+            return ""
+        return "give an array or None"
     if param_dtype is None:
         return "give None"
     if not broadcasts(np.shape(update), np.shape(param)):
         return f"give it in shape {np.shape(param)}"
     if kind(update_dtype) == "complex" and kind(param_dtype) != "complex":
         return "give jnp.real(x)"
-    dtypes = {param_dtype, update_dtype}
-    if len(dtypes) > 1 and any(_is_below_8_bits(dtype) for dtype in dtypes):
+    has_narrow_ints = _is_below_8_bits(param_dtype) or _is_below_8_bits(update_dtype)
+    if has_narrow_ints and param_dtype != update_dtype:
         return f"give it in {param_dtype}: JAX does not promote 4-bit integers"
     return ""
 
 
 def _is_below_8_bits(dtype: DType) -> bool:
-    return kind(dtype) == "int" and jnp.iinfo(dtype).bits < 8
+    if kind(dtype) != "int":
+        return False
+    return jnp.iinfo(dtype).bits < 8
 
 
 def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
@@ -347,11 +367,12 @@ def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
         return param
     param = jnp.asarray(param)
     # A float32 update of a bfloat16 param is not rounded before the sum.
-    wide = promoted(param.dtype, dtype_of(update))
+    sum_dtype = promoted(param.dtype, dtype_of(update))
     is_stochastic = bool(words) and rounds(param.dtype)
     if is_stochastic:
-        wide = promoted(wide, jnp.dtype("float32"))
-    total = cast(param, wide) + cast(update, wide)
+        sum_dtype = promoted(sum_dtype, jnp.dtype("float32"))
+    total = cast(param, sum_dtype)
+    total += cast(update, sum_dtype)
     if is_stochastic:
         return round_with(total, param.dtype, words)
     return cast(total, param.dtype)

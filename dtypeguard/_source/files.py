@@ -6,6 +6,7 @@ an imported library that `LIBRARIES` names. An editable installation is the user
 
 import functools
 import importlib.util
+import inspect
 import os
 import site
 import sys
@@ -33,7 +34,7 @@ _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers")
 _SCENE_FOLDER = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
 _SITES = *site.getsitepackages(), site.getusersitepackages()
 _INSTALLED = tuple(_folder(path) for path in _SITES)
-_STANDARD_LIBRARY = _folder(os.path.dirname(os.__file__)), "<frozen "
+_STANDARD_LIBRARY = _folder(os.path.dirname(inspect.getfile(os))), "<frozen "
 _ARRAY_PACKAGES = _folders_of_packages(("jax", "jaxlib", "numpy"))
 
 
@@ -53,18 +54,23 @@ def file_text(file: str) -> str:
 def line_text(file: str, line: int) -> str:
     """Returns a line as reports name it: `train.py:5`, `Cell In[3], line 5`."""
     cell = _cell(file)
-    return f"{cell}, line {line}" if cell else f"{short_path(file)}:{line}"
+    if cell:
+        return f"{cell}, line {line}"
+    return f"{short_path(file)}:{line}"
 
 
 def _cell(file: str) -> str:
     """Returns the name of a cell; empty for a file, and outside of IPython."""
     # To import IPython would take half a second.
     ipython: Any = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    if ipython is None:
+        return ""
+    shell = ipython.get_ipython()
     if shell is None:
         return ""
     # None for a file, else a pair such as "Cell", "In[3]".
-    return " ".join(shell.compile.format_code_name(file) or ())
+    words = shell.compile.format_code_name(file) or ()
+    return " ".join(words)
 
 
 def package(file: str) -> str:
@@ -83,7 +89,9 @@ def is_installed(file: str) -> bool:
 @functools.cache
 def is_recorded(file: str) -> bool:
     """Returns whether a file is the user's own, and has lines: not so `<string>`."""
-    return is_users(file) and not is_installed(file) and not file.startswith("<")
+    if file.startswith("<"):
+        return False
+    return is_users(file) and not is_installed(file)
 
 
 def is_ours(file: str) -> bool:
@@ -103,7 +111,9 @@ def is_users(file: str) -> bool:
     if file.startswith(_ARRAY_PACKAGES):
         return False
     # Packages may be installed in a folder within Python's own.
-    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD_LIBRARY)
+    if file.startswith(_INSTALLED):
+        return True
+    return not file.startswith(_STANDARD_LIBRARY)
 
 
 @functools.cache
@@ -116,7 +126,8 @@ def _root(file: str) -> str | None:
             return folder
     # A library may also lie unpacked on the path, or in an archive.
     for name in ("dtypeguard", *LIBRARIES):
-        for path in getattr(sys.modules.get(name), "__path__", ()):
+        module = sys.modules.get(name)
+        for path in getattr(module, "__path__", ()):
             if file.startswith(_folder(path)):
                 return _folder(os.path.dirname(path))
     return None

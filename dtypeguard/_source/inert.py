@@ -4,6 +4,7 @@ An attribute, a comparison, a length or a text of such an object may be a user's
 `__getattr__` of Flax runs `setup()`. Even `isinstance` asks an object for its `__class__`.
 """
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -43,7 +44,10 @@ def static(kind: type, name: str) -> Any:
 def package_of(kind: type) -> str:
     """Returns the package of a class, by its module."""
     module = _module(kind)
-    return module.partition(".")[0] if type(module) is str else ""
+    if type(module) is not str:
+        return ""
+    package, _, _ = module.partition(".")
+    return package
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -57,12 +61,12 @@ def fields_of(value: object) -> dict[str, Any]:
             if type(variables) in (dict, MappingProxyType):
                 fields = dict(variables) | fields
         for name, slot in namespace.items():
-            is_slot = type(slot) is MemberDescriptorType and name != "__dict__"
-            if is_slot and name not in fields:
-                try:
-                    fields[name] = slot.__get__(value)
-                except AttributeError:  # not assigned yet
-                    continue
+            if type(slot) is not MemberDescriptorType:
+                continue
+            if name == "__dict__" or name in fields:
+                continue
+            with contextlib.suppress(AttributeError):  # not assigned yet
+                fields[name] = slot.__get__(value)
     return fields
 
 
@@ -93,18 +97,21 @@ def code_of(function: Any, is_written: bool = False) -> CodeType | None:
         is_written: whether to look into wrappers, for the code that a user wrote.
     """
     for _ in range(20):  # wrappers of one function
-        wrapped = fields_of(function).get("__wrapped__") if is_written else None
+        wrapped = None
         if type(function) is MethodType:
-            function = function.__func__
+            wrapped = function.__func__
         elif type(function) is functools.partial:
-            function = function.func
-        elif wrapped is not None:
-            function = wrapped
-        else:
+            wrapped = function.func
+        elif is_written:
+            wrapped = fields_of(function).get("__wrapped__")
+        if wrapped is None:
             break
+        function = wrapped
     if type(function) is not FunctionType:
         function = static(type(function), "__call__")
-    return function.__code__ if type(function) is FunctionType else None
+    if type(function) is not FunctionType:
+        return None
+    return function.__code__
 
 
 written_code = functools.partial(code_of, is_written=True)

@@ -66,21 +66,26 @@ class Origin:
     def is_of_apply_updates(self) -> bool:
         """Whether Optax or Equinox adds updates to params there."""
         # By their code: a user's function of that name is another one.
-        codes = list(ADDING.codes())
-        return any(frame.is_in(code) for frame in self._through for code in codes)
+        for code in ADDING.codes():
+            if any(frame.is_in(code) for frame in self._through):
+                return True
+        return False
 
     @property
     def outermost(self) -> Frame | None:
         """The outermost of the user's own functions that led to it."""
-        for frame in reversed(self._through):
+        outermost = None
+        for frame in self._through:
             if is_users(frame.file) and not is_installed(frame.file):
-                return frame
-        return None
+                outermost = frame
+        return outermost
 
     @property
     def place(self) -> str:
         """The line as reports print it, the user's own line first."""
-        return f"{self.users} (in {self})" if self.called_from else str(self)
+        if self.called_from:
+            return f"{self.called_from} (in {self})"
+        return str(self)
 
 
 class Why(NamedTuple):
@@ -115,7 +120,9 @@ class Why(NamedTuple):
 
 
 def _place_after(words: str, origin: Origin | None) -> str:
-    return "" if origin is None else words + origin.place
+    if origin is None:
+        return ""
+    return words + origin.place
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
@@ -130,8 +137,9 @@ def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
 def origin_of_error(error: BaseException) -> Origin | None:
     """Returns the innermost line outside JAX and dtypeguard that an error came through."""
     # A traceback has the line that raised, where the frame may have gone on.
+    raised_through = error.__traceback__
     frames = []
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    for frame, line in traceback.walk_tb(raised_through):
         if is_users(frame.f_code.co_filename):
             frames.append(frame_of(frame, line))
     return origin_of_frames(reversed(frames))
@@ -140,7 +148,9 @@ def origin_of_error(error: BaseException) -> Origin | None:
 def origin_of_frames(frames: Iterable[Frame]) -> Origin | None:
     """Returns the line of the innermost frame; the frames come inside out."""
     through = tuple(frames)
-    return _origin_inside_of(through) if through else None
+    if not through:
+        return None
+    return _origin_inside_of(through)
 
 
 def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
@@ -193,22 +203,25 @@ def release(frames: Iterable[FrameType]) -> None:
     if sys.version_info >= (3, 13):
         return
     for frame in frames:
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            variables = frame.f_locals
-            if sys.getrefcount(variables) <= 3:  # nobody else holds it: `locals()`
-                variables.clear()
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            continue
+        variables = frame.f_locals
+        if sys.getrefcount(variables) <= 3:  # nobody else holds it: `locals()`
+            variables.clear()
 
 
 def frame_of(frame: FrameType, line: int | None = None) -> Frame:
     """Returns a running function at its current line, or another."""
     code = frame.f_code
     if line is None:
-        line = frame.f_lineno  # None for an instruction without a line
-    return Frame(code.co_filename, line or 0, code.co_qualname)
+        line = frame.f_lineno or 0  # an instruction may have no line
+    return Frame(code.co_filename, line, code.co_qualname)
 
 
 def place_of(origin: Origin | str) -> str:
     """Returns a line or an input as reports print it."""
     if isinstance(origin, str):
         return origin
-    return origin.place if origin.file else "inside JAX"
+    if not origin.file:
+        return "inside JAX"
+    return origin.place

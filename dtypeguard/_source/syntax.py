@@ -4,31 +4,25 @@ A file that cannot be parsed, such as a notebook with magic commands, has none o
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import itertools
 import linecache
-import re
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign
-_CodePosition = tuple[
-    int | None, int | None, int | None, int | None
-]  # as `co_positions` has it
+_CodePosition = tuple[int | None, ...]  # as `co_positions` has it
 
 # How methods and functions that cast are called.
 _CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"
 _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
-# An escape that a string may hold, or else a backslash of which Python warns. The next
-# character is a part of either: backslashes come in pairs in code, strings and comments.
-_ESCAPE = re.compile(
-    r"""\\(?:(?![4-7][0-7]{2})[\\\n'"abfnrtvx0-7]|N(?={)|u(?=[\da-fA-F]{4})|U(?=000|0010))|\\"""
-)
 
 
 def line_at(file: str, line: int) -> str:
@@ -41,28 +35,22 @@ def source_text(file: str) -> str:
     """Returns the text of a file; empty if it cannot be read."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
-    if file not in _text_by_file or _text_by_file[file][0] is not lines:
-        _text_by_file[file] = lines, "".join(lines)
-    return _text_by_file[file][1]
+    old_lines, text = _text_by_file.get(file, ([], ""))
+    # `linecache` keeps the list until the file changes.
+    if lines is not old_lines:
+        text = "".join(lines)
+        _text_by_file[file] = (lines, text)
+    return text
 
 
-# The lines of a file, which `linecache` keeps until they change, and its text: a string
-# keeps its hash.
+# The lines of a file and its text: a string keeps its hash.
 _text_by_file: dict[str, tuple[list[str], str]] = {}
 
 
 def parse_quietly(text: str) -> ast.Module:
-    """Parses source without a warning of Python's: the import has given it.
-
-    A string with an invalid escape, such as a backslash before an `m`, has `_` in its place
-    here. Any other way to be quiet changes filters that all threads share.
-    """
-    return ast.parse(_ESCAPE.sub(_without_invalid_escape, text))
-
-
-def _without_invalid_escape(match: re.Match[str]) -> str:
-    # One byte for another: the columns of all that follows stay.
-    return "_" if match[0] == "\\" else match[0]
+    """Parses source without a warning of Python's: the import has given it."""
+    with warnings_ignored():
+        return ast.parse(text)
 
 
 @functools.lru_cache(8)
@@ -80,17 +68,17 @@ def _expressions(text: str) -> dict[_CodePosition, Expression]:
     expressions: dict[_CodePosition, Expression] = {}
     for node in _nodes(text):
         if isinstance(node, Expression):
-            place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-            expressions.setdefault(place, node)
+            lines = (node.lineno, node.end_lineno)
+            columns = (node.col_offset, node.end_col_offset)
+            expressions.setdefault(lines + columns, node)
     return expressions
 
 
 def expression(code: CodeType, instruction: int) -> Expression | None:
     """Returns the expression that an instruction evaluates; the outermost of several."""
-    number = instruction // 2
-    for place in itertools.islice(code.co_positions(), number, number + 1):
-        return _expressions(source_text(code.co_filename)).get(place)
-    return None
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    position = next(positions, ())
+    return _expressions(source_text(code.co_filename)).get(position)
 
 
 def statement(file: str, line: int) -> ast.stmt | None:
@@ -117,15 +105,18 @@ def contains(node: ast.stmt, line: int) -> bool:
 
 def return_line(file: str, first: int) -> int:
     """Returns the line of a function's one `return`, or its first line if it has more."""
-    lines = [first]
+    lines = []
     for node in _nodes(source_text(file)):
         if isinstance(node, ast.Lambda) and node.lineno == first:
             lines = [node.body.lineno]
         elif isinstance(node, ast.FunctionDef):
-            decorators = [decorator.lineno for decorator in node.decorator_list]
-            if first == min([node.lineno, *decorators]):
+            # A function with decorators begins at the first of these.
+            first_nodes = [*node.decorator_list, node]
+            if first_nodes[0].lineno == first:
                 lines = list(_return_lines(node))
-    return lines[0] if len(lines) == 1 else first
+    if len(lines) != 1:
+        return first
+    return lines[0]
 
 
 def _return_lines(node: ast.AST) -> Iterator[int]:
@@ -149,17 +140,18 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
             scope = node
     lines = []
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and node.lineno < line:
-            # A name leaves no trace in the program, nor does a branch that did not run.
-            is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
-            targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if name in targets and (is_renaming or _is_cast(node.value)):
+        if isinstance(node, ast.Assign) and _may_lack_cast(node.value):
+            targets = map(ast.unparse, node.targets)
+            if name in targets and node.lineno < line:
                 lines.append(node.lineno)
     return max(lines, default=None)
 
 
-def _is_cast(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _CASTING
+def _may_lack_cast(value: ast.expr) -> bool:
+    # A name leaves no trace in the program, nor does a branch that did not run.
+    if isinstance(value, ast.Call):
+        return getattr(value.func, "attr", "") in _CASTING
+    return isinstance(value, (ast.Name, ast.Subscript))
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
@@ -171,13 +163,13 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
         return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         owner = evaluated(node.value, frame)
-        fields = dict(items_of(owner)) if is_a(owner, tuple) else fields_of(owner)
+        fields = fields_of(owner)
+        if is_a(owner, tuple):
+            fields = dict(items_of(owner))
         return fields.get(node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = evaluated(node.value, frame)
         if type(owner) in (list, tuple, dict):
-            try:
+            with contextlib.suppress(LookupError, TypeError):
                 return owner[node.slice.value]
-            except (LookupError, TypeError):
-                return None
     return None

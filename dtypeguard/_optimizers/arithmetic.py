@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax, tree_util
 
 from .._leaves.dtypes import cast, dtype_of, promoted
@@ -18,14 +19,20 @@ Scalar = float | np.number | jax.Array
 
 def at_least_float32(tree: PyTree) -> DType:
     """Returns the dtype to compute in: float64 if a leaf is float64, else float32."""
-    dtypes = [dtype_of(leaf) for leaf in tree_util.tree_leaves(tree)]
+    dtypes = map(dtype_of, tree_util.tree_leaves(tree))
     return promoted(np.dtype("float32"), *dtypes)
 
 
-def increment(count: jax.Array) -> jax.Array:
-    """Returns `count + 1`, or the largest number of its dtype once that is reached."""
-    next_count = count + cast(1, count.dtype)
-    return jnp.where(count < jnp.iinfo(count.dtype).max, next_count, count)
+# `count + 1`, which stays at the largest number of its dtype. Optax 0.2.4 renamed it.
+increment = getattr(optax, "safe_increment", None) or optax.safe_int32_increment
+
+
+def moving_average(decay: Scalar, old: jax.Array, new: jax.Array) -> jax.Array:
+    """Returns `decay * old + (1 - decay) * new`."""
+    old *= cast(decay, new.dtype)
+    # 1 - decay is exact only before it is rounded.
+    new *= cast(1 - decay, new.dtype)
+    return old + new
 
 
 def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, jax.Array]:
@@ -37,17 +44,17 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     info = jnp.finfo(x.dtype)
     largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     # A power of two near the largest entry: to divide by it is exact.
-    power = lax.reduce_precision(jnp.maximum(largest, least), int(info.nexp), 0)
+    power = jnp.maximum(largest, least)
+    power = lax.reduce_precision(power, int(info.nexp), 0)
     # `scale` and `1 / scale`, by which XLA multiplies, have to be normal numbers: CPUs
     # flush others to zero. As Python numbers these would be float32 with x64 off.
     smallest_power = cast(2.0 ** int(info.minexp), x.dtype)
     largest_power = cast(2.0 ** (int(info.maxexp) - 2), x.dtype)
     scale = lax.stop_gradient(jnp.clip(power, smallest_power, largest_power))
-    squares = jnp.sum((x / scale) ** 2)
-    # The root has no derivative at 0.
-    is_zero = squares == 0
-    root = jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, squares)))
-    return scale, jnp.where(largest == 0, 0, jnp.maximum(root, least / scale))
+    entries = x / scale
+    root = sqrt(jnp.sum(entries**2))
+    root = jnp.maximum(root, least / scale)
+    return scale, jnp.where(largest == 0, 0, root)
 
 
 def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> jax.Array:
@@ -59,10 +66,13 @@ def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> 
     """
     if not rounds(param.dtype):
         return cast(step, param.dtype)
-    wide_param = cast(param, jnp.float32)
-    moved = cast(round_with(wide_param + step, param.dtype, noise), jnp.float32)
-    correction = lax.stop_gradient(moved - wide_param - step)
-    return cast(step + correction, param.dtype)
+    float32_param = cast(param, jnp.float32)
+    moved = round_with(float32_param + step, param.dtype, noise)
+    correction = cast(moved, jnp.float32)
+    correction -= float32_param
+    correction -= step
+    step += lax.stop_gradient(correction)
+    return cast(step, param.dtype)
 
 
 def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
@@ -70,12 +80,14 @@ def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
     if isinstance(beta, (int, float)):
         if beta == 0:
             return jnp.ones_like(exponent)
-        return -jnp.expm1(exponent * cast(math.log(beta), exponent.dtype))
+        log = cast(math.log(beta), exponent.dtype)
+        return -jnp.expm1(exponent * log)
     # An array may be 0, where the logarithm has no derivative.
     is_positive = beta > 0
     beta = cast(beta, exponent.dtype)
     log = jnp.log(jnp.where(is_positive, beta, 1))
-    return jnp.where(is_positive, -jnp.expm1(exponent * log), 1 - beta**exponent)
+    difference = -jnp.expm1(exponent * log)
+    return jnp.where(is_positive, difference, 1 - beta**exponent)
 
 
 @jax.custom_jvp
@@ -89,4 +101,5 @@ def _sqrt_jvp(primals, tangents):
     root = sqrt(*primals)
     is_positive = root > 0
     slope = 0.5 / jnp.where(is_positive, root, 1)
-    return root, jnp.where(is_positive, slope, 0) * tangents[0]
+    slope = jnp.where(is_positive, slope, 0)
+    return root, slope * tangents[0]

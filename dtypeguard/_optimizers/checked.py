@@ -78,6 +78,11 @@ def is_finite(number: float) -> bool:
     return abs(number) <= _LARGEST_FLOAT32
 
 
+def is_non_negative(number: float) -> bool:
+    """Returns whether a number is at least 0, and finite in float32."""
+    return 0 <= number <= _LARGEST_FLOAT32
+
+
 def check_rate(
     owner: str,
     value: Leaf,

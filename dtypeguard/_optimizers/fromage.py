@@ -13,7 +13,7 @@ from .._leaves.arguments import check_number
 from .._leaves.dtypes import cast
 from .._leaves.types import Params, public
 from .arithmetic import Scalar, at_least_float32, increment, scaled_norm
-from .checked import check_rate, checked_update, is_finite, rate_at, real_params
+from .checked import check_rate, checked_update, is_non_negative, rate_at, real_params
 
 
 @public
@@ -97,19 +97,20 @@ def fromage(
     """
     check_rate("fromage", learning_rate)
     remedy = "write a number from 0 to 3e38"
-    check_number("fromage", "min_norm", min_norm, _is_bound, remedy)
+    check_number("fromage", "min_norm", min_norm, is_non_negative, remedy)
     if isinstance(p_bound, Real) and p_bound == math.inf:
         p_bound = None
     if p_bound is not None:
         remedy += ", or math.inf for no bound"
-        check_number("fromage", "p_bound", p_bound, _is_bound, remedy)
+        check_number("fromage", "p_bound", p_bound, is_non_negative, remedy)
 
     def init(params):
         params = real_params("fromage", params)
 
         def max_norm(param):
-            scale, root = scaled_norm(cast(param, at_least_float32(param)))
-            return cast(p_bound, scale.dtype) * scale * root
+            dtype = at_least_float32(param)
+            scale, root = scaled_norm(cast(param, dtype))
+            return cast(p_bound, dtype) * scale * root
 
         max_norms = ()
         if p_bound is not None:
@@ -123,15 +124,16 @@ def fromage(
             if grad is None:
                 return None
             dtype = at_least_float32(param)
-            wide_param = cast(param, dtype)
+            float32_param = cast(param, dtype)
             change = _fromage_step(
-                wide_param,
-                cast(grad, dtype),
-                cast(rate, dtype),
-                cast(min_norm, dtype),
+                float32_param,
+                grad=cast(grad, dtype),
+                rate=cast(rate, dtype),
+                min_norm=cast(min_norm, dtype),
             )
             if max_norm is not None:
-                change = _bounded_change(wide_param, change, cast(max_norm, dtype))
+                max_norm = cast(max_norm, dtype)
+                change = _bounded_change(float32_param, change, max_norm)
             return cast(change, param.dtype)
 
         trees = [params, updates]
@@ -142,10 +144,6 @@ def fromage(
 
     update = checked_update("fromage", FromageState, step)
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _is_bound(number: float) -> bool:
-    return number >= 0 and is_finite(number)
 
 
 def _fromage_step(
@@ -160,9 +158,11 @@ def _fromage_step(
     """
     # The square of a large rate overflows.
     largest = lax.stop_gradient(jnp.maximum(1, jnp.abs(rate)))
-    root = largest * jnp.sqrt((1 / largest) ** 2 + (rate / largest) ** 2)
+    root = jnp.sqrt((1 / largest) ** 2 + (rate / largest) ** 2)
+    root *= largest
     # `1 / root - 1`, which would cancel at a small rate.
-    shrink = -(rate / root) * (rate / (1 + root))
+    shrink = -(rate / root)
+    shrink *= rate / (1 + root)
     param_scale, param_root = scaled_norm(param, min_norm)
     grad_scale, grad_root = scaled_norm(grad, min_norm)
     # Where a norm is 0, the authors' code takes a step of `rate * g`.
@@ -173,8 +173,10 @@ def _fromage_step(
     grad_root = jnp.where(is_plain, 1, grad_root)
     # |p|, |g| and |p| / |g| may overflow. The factor of the direction does only if the
     # update does: the largest entry of the direction is near 1.
+    factor = rate / root * param_scale
+    factor *= param_root / grad_root
     direction = grad / grad_scale
-    return shrink * param - rate / root * param_scale * (param_root / grad_root) * direction
+    return shrink * param - factor * direction
 
 
 def _bounded_change(param: jax.Array, change: jax.Array, max_norm: jax.Array) -> jax.Array:
@@ -183,5 +185,6 @@ def _bounded_change(param: jax.Array, change: jax.Array, max_norm: jax.Array) ->
     bound = max_norm / scale
     is_over = norm > bound
     norm = jnp.where(is_over, norm, 1)
-    scaled = (bound - norm) / norm * param + bound / norm * change
+    scaled = (bound - norm) / norm * param
+    scaled += bound / norm * change
     return jnp.where(is_over, scaled, change)

@@ -10,7 +10,7 @@ from .._leaves.compat import barrier
 from .._leaves.dtypes import cast
 from .._leaves.types import DType, Leaf
 from .._rounding.rounding import round_with
-from .arithmetic import Scalar, at_least_float32, sqrt
+from .arithmetic import Scalar, at_least_float32, moving_average, sqrt
 
 
 class Moments(NamedTuple):
@@ -37,10 +37,12 @@ def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> U
     """
     if jnp.finfo(param.dtype).minexp <= jnp.finfo(jnp.float32).minexp:
         return None
-    wide = at_least_float32(param)
-    d = cast(d, wide)
-    d_squared = d / cast(d0, wide) * d  # the square alone may underflow
-    return Units(of_m=d, of_s=d_squared / jnp.maximum(1 - cast(beta3, wide), 1e-4))
+    dtype = at_least_float32(param)
+    d = cast(d, dtype)
+    d_squared = d / cast(d0, dtype) * d  # the square alone may underflow
+    weight = 1 - cast(beta3, dtype)
+    of_s = d_squared / jnp.maximum(weight, 1e-4)
+    return Units(of_m=d, of_s=of_s)
 
 
 def read_moments(stored: Moments, units: Units | None, dtype: DType) -> Moments:
@@ -48,9 +50,28 @@ def read_moments(stored: Moments, units: Units | None, dtype: DType) -> Moments:
     m = cast(stored.m, dtype)
     v = cast(stored.v, dtype)
     s = cast(stored.s, dtype)
-    if units is None:
-        return Moments(m, v, s)
-    return Moments(m * units.of_m, (v * units.of_m) ** 2, s * units.of_s)
+    if units is not None:
+        m *= units.of_m
+        v *= units.of_m
+        v **= 2
+        s *= units.of_s
+    return Moments(m, v, s)
+
+
+def next_moments(
+    old: Moments,
+    change: jax.Array,
+    weighted_grad: jax.Array,
+    decay_rates: Sequence[Scalar],
+) -> Moments:
+    """Returns the moments after a gradient; `change` is `d * g`."""
+    beta1, beta2, numerator_decay = decay_rates
+    s = cast(numerator_decay, change.dtype) * old.s
+    return Moments(
+        m=moving_average(beta1, old.m, change),
+        v=moving_average(beta2, old.v, change**2),
+        s=s + weighted_grad,
+    )
 
 
 def write_moments(
@@ -66,9 +87,10 @@ def write_moments(
     """
     m, v, s = new
     if units is not None:
-        m = m / units.of_m
-        v = sqrt(v) / units.of_m
-        s = s / units.of_s
+        m /= units.of_m
+        v = sqrt(v)
+        v /= units.of_m
+        s /= units.of_s
     # XLA writes `m` and `v` over the old ones. The update reads these, so it comes first.
     reader = update if _needs_barrier(update) else None
     return Moments(

@@ -30,8 +30,22 @@ from .arithmetic import (
     rounded_step,
     sqrt,
 )
-from .checked import check_rate, checked_update, is_finite, rate_at, real_params
-from .moments import Moments, operands_of_sum, read_moments, units_for, write_moments
+from .checked import (
+    check_rate,
+    checked_update,
+    is_finite,
+    is_non_negative,
+    rate_at,
+    real_params,
+)
+from .moments import (
+    Moments,
+    next_moments,
+    operands_of_sum,
+    read_moments,
+    units_for,
+    write_moments,
+)
 
 # `inject_hyperparams` would turn a Python int into an array, but it decides shapes.
 _EVERY_ENTRY = np.int32(1)
@@ -187,9 +201,10 @@ def prodigy(
         Learner", 2023, https://arxiv.org/abs/2306.06101: Algorithm 4, "Prodigy (Adam
         version)".
     """
-    beta1, beta2, numerator_decay = _checked_betas(betas, beta3)
+    decay_rates = _checked_betas(betas, beta3)
+    beta1, beta2, numerator_decay = decay_rates
     _check_sizes(eps, estim_lr0, estim_lr_coef, weight_decay, growth_rate)
-    check_rate("prodigy", learning_rate, _is_non_negative)
+    check_rate("prodigy", learning_rate, is_non_negative)
     if not callable(mask):
         _check_mask(mask)
     stride = _checked_slice(slice_p)
@@ -202,7 +217,7 @@ def prodigy(
 
     def step(updates, state, params):
         decays = _decayed_params(mask, weight_decay, params)
-        # The dtype of the scalars. Each param is computed in its own, `wide`.
+        # The dtype of the scalars. Each param is computed in its own.
         dtype = at_least_float32(params)
         params, treedef = tree_util.tree_flatten(params)
         updates = treedef.flatten_up_to(updates)
@@ -217,35 +232,34 @@ def prodigy(
         d = cast(state.estim_lr, dtype)
         d0 = cast(cast(estim_lr0, state.estim_lr.dtype), dtype)
         d_squared = d / d0 * d  # in units of d0: the square alone may underflow
-        weight = d_squared if safeguard_warmup else d_squared * lr
+        weight = d_squared
+        if not safeguard_warmup:
+            weight *= lr
 
         new_moments = {}
         inner_product = jnp.zeros((), dtype)  # <g, p0 - p> over all params
         norm = jnp.zeros((), dtype)  # |s|_1
         for i in moving:
-            wide = at_least_float32(params[i])
-            grad = cast(updates[i], wide)
-            change = cast(d, wide) * grad
+            param_dtype = at_least_float32(params[i])
+            grad = cast(updates[i], param_dtype)
+            change = cast(d, param_dtype) * grad
             units = units_for(params[i], d, d0, numerator_decay)
-            old = read_moments(moments[i], units, wide)
-            # 1 - beta is exact only before it is rounded.
-            new_moments[i] = Moments(
-                m=cast(beta1, wide) * old.m + cast(1 - beta1, wide) * change,
-                v=cast(beta2, wide) * old.v + cast(1 - beta2, wide) * change**2,
-                s=cast(numerator_decay, wide) * old.s
-                + cast(weight, wide) * _every(stride, grad),
-            )
+            old = read_moments(moments[i], units, param_dtype)
+            weighted_grad = cast(weight, param_dtype) * _every(stride, grad)
+            new_moments[i] = next_moments(old, change, weighted_grad, decay_rates)
             g, p, p0 = operands_of_sum(updates[i], params[i], first_params[i])
-            moved = cast(p0, wide) - cast(_every(stride, p), wide)
-            product = jnp.sum(cast(_every(stride, g), wide) * moved)
-            inner_product += cast(product, dtype)
+            moved = cast(p0, param_dtype)
+            moved -= cast(_every(stride, p), param_dtype)
+            product = cast(_every(stride, g), param_dtype) * moved
+            inner_product += cast(jnp.sum(product), dtype)
             norm += cast(jnp.sum(jnp.abs(new_moments[i].s)), dtype)
 
         # As long as every gradient has been zero, |s|_1 is zero too.
         is_moving = is_active & (norm != 0)
         r = cast(numerator_decay, dtype) * cast(state.numerator_weighted, dtype)
         r += d_squared * lr * inner_product
-        estimate = cast(estim_lr_coef, dtype) * r / jnp.where(norm == 0, 1, norm)
+        estimate = cast(estim_lr_coef, dtype) * r
+        estimate /= jnp.where(norm == 0, 1, norm)
         largest_d = jnp.maximum(cast(state.estim_lr_max, dtype), estimate)
         # As long as d is d0, growth_rate does not hold it back.
         base = jnp.where(d == d0, jnp.maximum(d, estimate), d)
@@ -254,20 +268,22 @@ def prodigy(
         choose = functools.partial(jnp.where, is_active)
 
         def if_moving(new, old):
-            return cast(jnp.where(is_moving, new, cast(old, new.dtype)), old.dtype)
+            chosen = jnp.where(is_moving, new, cast(old, new.dtype))
+            return cast(chosen, old.dtype)
 
         for i in moving:
-            wide = at_least_float32(params[i])
+            param_dtype = at_least_float32(params[i])
             # Without an average, the authors' code steps with the new d.
-            average = cast(new_d, wide) * cast(updates[i], wide)
+            average = cast(new_d, param_dtype) * cast(updates[i], param_dtype)
             if keeps_m:
-                average = jnp.where(cast(beta1, wide) == 0, average, new_moments[i].m)
-            scale = sqrt(new_moments[i].v) + cast(new_d * cast(eps, dtype), wide)
-            scale = jnp.where(scale == 0, 1, scale)  # v has underflowed and eps is 0
-            change = cast(d * lr, wide) * (average / scale)
+                has_no_average = cast(beta1, param_dtype) == 0
+                average = jnp.where(has_no_average, average, new_moments[i].m)
+            least_root = cast(new_d * cast(eps, dtype), param_dtype)
+            change = cast(d * lr, param_dtype)
+            change *= _direction(average, new_moments[i].v, least_root)
             if decays[i]:
                 decay = cast(weight_decay, dtype) * d * lr
-                change += cast(decay, wide) * cast(params[i], wide)
+                change += cast(decay, param_dtype) * cast(params[i], param_dtype)
             noise = (*seeds, state.count, i)
             change = jnp.where(is_moving, -change, 0)
             updates[i] = rounded_step(params[i], change, noise)
@@ -316,8 +332,18 @@ def _stored_moments(
     """Returns the moments of each param as the state holds them."""
     v = treedef.flatten_up_to(state.exp_avg_sq)
     s = treedef.flatten_up_to(state.grad_sum)
-    m = treedef.flatten_up_to(state.exp_avg) if keeps_m else [0.0 for _ in v]
-    return [Moments(*moments) for moments in zip(m, v, s)]
+    m = [0.0 for _ in v]
+    if keeps_m:
+        m = treedef.flatten_up_to(state.exp_avg)
+    return list(map(Moments, m, v, s))
+
+
+def _direction(average: jax.Array, v: jax.Array, least_root: jax.Array) -> jax.Array:
+    """Returns `average / (sqrt(v) + least_root)`."""
+    scale = sqrt(v) + least_root
+    # v may have underflowed where eps is 0.
+    scale = jnp.where(scale == 0, 1, scale)
+    return average / scale
 
 
 def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
@@ -326,7 +352,8 @@ def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
     It is that of Adam as at the end of section 2 of Kingma and Ba, 2015:
     https://arxiv.org/abs/1412.6980.
     """
-    return jnp.sqrt(one_minus_power(beta2, k)) / one_minus_power(beta1, k)
+    factor = jnp.sqrt(one_minus_power(beta2, k))
+    return factor / one_minus_power(beta1, k)
 
 
 def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.Array:
@@ -334,17 +361,19 @@ def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.
     if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
         return largest  # without an infinity that jax_debug_infs would find
     growth_rate = cast(growth_rate, base.dtype)
-    # The derivative of a product with infinity would be inf * 0.
     is_finite_rate = jnp.isfinite(growth_rate)
-    bound = base * jnp.where(is_finite_rate, growth_rate, 1)
-    return jnp.where(is_finite_rate, jnp.minimum(largest, bound), largest)
+    # The derivative of a product with infinity would be inf * 0.
+    growth_rate = jnp.where(is_finite_rate, growth_rate, 1)
+    bounded = jnp.minimum(largest, base * growth_rate)
+    return jnp.where(is_finite_rate, bounded, largest)
 
 
 def _every(stride: int, leaf: Leaf) -> Leaf:
     """Returns every `stride`-th entry as a flat array; for 1 the leaf itself."""
     if stride == 1:
         return leaf
-    flat = jnp.reshape(leaf, (math.prod(jnp.shape(leaf)),))
+    size = math.prod(jnp.shape(leaf))
+    flat = jnp.reshape(leaf, (size,))
     return lax.slice(flat, (0,), flat.shape, (stride,))
 
 
@@ -357,14 +386,15 @@ def _decayed_params(
     if callable(mask):
         mask = mask(params)
         _check_mask(mask)
-    if mask is None:
+    if _is_plain_zero(weight_decay):
+        mask = False
+    elif mask is None:
         mask = True
     # The mask may be a prefix of the tree: one flag for a subtree.
     flags, treedef = tree_util.tree_flatten(mask)
     decays = []
     for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
-        is_decayed = flag and not _is_plain_zero(weight_decay)
-        decays.extend(is_decayed for _ in tree_util.tree_leaves(subtree))
+        decays.extend(flag for _ in tree_util.tree_leaves(subtree))
     return decays
 
 
@@ -403,7 +433,7 @@ def _check_sizes(
     growth_rate: Scalar,
 ) -> None:
     remedy = "write a number from 0 up"
-    check_number("prodigy", "eps", eps, _is_non_negative, remedy)
+    check_number("prodigy", "eps", eps, is_non_negative, remedy)
     # XLA flushes smaller numbers to 0.
     least = float(np.finfo(np.float32).tiny)
     remedy = "write a small number above 0, such as 1e-6"
@@ -416,10 +446,6 @@ def _check_sizes(
     check_number("prodigy", "weight_decay", weight_decay, is_finite, remedy)
     remedy = "write a number from 1 to 3e38, or math.inf"
     check_number("prodigy", "growth_rate", growth_rate, lambda x: x >= 1, remedy)
-
-
-def _is_non_negative(number: float) -> bool:
-    return number >= 0 and is_finite(number)
 
 
 def _check_mask(mask: PyTree) -> None:
@@ -443,9 +469,9 @@ def _checked_slice(slice_p: int | np.integer) -> int:
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
-    if kind(dtype_of(seed)) != "int" or np.ndim(seed) > 0:
+    if kind(dtype_of(seed)) != "int":
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
-    if not isinstance(seed, (int, np.integer)):
+    check_number("prodigy", "seed", seed, lambda x: 0 <= x < 2**32, remedy)
+    if isinstance(seed, jax.Array):
         return seed
-    check_number("prodigy", "seed", int(seed), lambda x: 0 <= x < 2**32, remedy)
     return np.uint32(seed)

@@ -40,7 +40,7 @@ def audit(
 def audit(
     target: Optimizer | Step, /, *args: PyTree, x64: bool | None = None, **options: Any
 ) -> AuditReport:
-    """Finds the leaves that change their types in one update or one step, and the lines.
+    """Finds the leaves that change types in one update or step, and the lines of source.
 
     A state or a carry has to come back in the types that came in. If it does not,
     `lax.scan` raises and a jitted step compiles twice; JAX names the leaf but not the line.
@@ -126,13 +126,16 @@ def audit_optimizer(
 
     The advice calls it by a name, by default that of the function that made it.
     """
-    extra_args = {} if extra_args is None else extra_args
+    if extra_args is None:
+        extra_args = {}
+    if updates is None:
+        updates = params
+    if name is None:
+        name = name_of(opt)
     check_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)
-    updates = params if updates is None else updates
     check_arrays("audit", "params", params)
     check_arrays("audit", "updates", updates)
-    name = name_of(opt) if name is None else name
     subject = OptimizerUpdate(opt, params, updates, extra_args, name)
     return examine(subject, x64, has_advice)
 
@@ -161,7 +164,8 @@ def audit_step(
     x64: bool | None = None,
 ) -> AuditReport:
     """Audits a step."""
-    kwargs = {} if kwargs is None else kwargs
+    if kwargs is None:
+        kwargs = {}
     check_names("audit", "kwargs", kwargs)
     check_x64("audit", x64)
     return examine(StepCall(step, args, kwargs, carry, returned), x64)

@@ -9,7 +9,7 @@ from .._blame.why import line_of
 from .._carry.split import constant_changes
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import bits, is_weak, is_wide
+from .._leaves.dtypes import bits, dtype_of, is_weak, is_wide
 from .._leaves.leaf_type import type_text
 from .._leaves.quiet import warnings_ignored
 from .._program.trace import Program, TraceFailed
@@ -46,7 +46,9 @@ def examine(
     # The program warns when it runs.
     with set_x64(x64), RECORD, warnings_ignored():
         report = report_without_advice(subject)
-        return subject.advise(report) if has_advice and not report.ok else report
+        if has_advice and not report.ok:
+            return subject.advise(report)
+        return report
 
 
 def report_without_advice(subject: AuditSubject) -> AuditReport:
@@ -59,13 +61,16 @@ def report_without_advice(subject: AuditSubject) -> AuditReport:
     drifts = tuple(drift.find(program))
     constants = tuple(_constants_that_change(program))
     # `optax.apply_updates` casts wide updates: params keep their types.
-    is_carry_stable = all(leaf.where == "updates" for leaf in drifts)
+    changes_carry = any(leaf.where != "updates" for leaf in drifts)
+    compilations = 1
+    if changes_carry or constants:
+        compilations = 2
     return dataclasses.replace(
         empty,
         drifts=drifts,
         wide_operations=tuple(_wide_operations(program)),
         changed_constants=constants,
-        compilations=1 if is_carry_stable and not constants else 2,
+        compilations=compilations,
     )
 
 
@@ -73,8 +78,9 @@ def _wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
     if program.asks_wide:
         return
-    if any(is_wide(aval) and not is_weak(aval) for aval in program.caller_inputs):
-        return
+    for aval in program.caller_inputs:
+        if is_wide(aval) and not is_weak(aval):
+            return
     graphs = [program.step]
     # The caller's own first carry is no part of a step.
     if program.is_optimizer and program.first is not None:
@@ -82,13 +88,14 @@ def _wide_operations(program: Program) -> Iterator[WideOperation]:
     for graph in graphs:
         for value, equation in graph.made_by.items():
             aval = graph.avals[value]
-            if bits(getattr(aval, "dtype", None)) == 64:
-                yield WideOperation(
-                    primitive=equation.primitive,
-                    type=type_text(aval),
-                    is_array=aval.shape != (),
-                    origin=line_of(equation),
-                )
+            if bits(dtype_of(aval)) != 64:
+                continue
+            yield WideOperation(
+                primitive=equation.primitive,
+                type=type_text(aval),
+                is_array=aval.shape != (),
+                origin=line_of(equation),
+            )
 
 
 def _constants_that_change(program: Program) -> Iterator[ChangedConstant]:
@@ -100,5 +107,5 @@ def _constants_that_change(program: Program) -> Iterator[ChangedConstant]:
 
 def check_x64(owner: str, x64: object) -> None:
     """Rejects an `x64` that is neither a bool nor None."""
-    if not (x64 is None or isinstance(x64, bool)):
+    if x64 is not None and not isinstance(x64, bool):
         raise TypeError(f"{owner} got x64={shown(x64)}. Write True, False or None.")

@@ -75,13 +75,16 @@ class TraceError:
     @property
     def is_of_dtypes(self) -> bool:
         """Whether two types disagree, and not two shapes such as `(3,)` and `(4,)`."""
-        return bool(self.types) and not self.types[0].startswith("(")
+        if not self.types:
+            return False
+        return not self.types[0].startswith("(")
 
     @property
     def is_of_call(self) -> bool:
         """Whether it is a `TypeError` outside of the user's own functions."""
-        is_in_function = self.origin is not None and self.origin.outermost is not None
-        return self.is_type_error and not is_in_function
+        if self.origin is not None and self.origin.outermost is not None:
+            return False
+        return self.is_type_error
 
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
@@ -98,24 +101,29 @@ def wide_summary(operations: Sequence[WideOperation]) -> str:
     if not operations:
         return ""
     array_count = sum(operation.is_array for operation in operations)
-    places = [str(operation.origin) for operation in operations if operation.origin]
-    # A line may make many of them.
-    lines = [group[0] for group in grouped(places, str)]
+    lines = []
+    for operation in operations:
+        # A line may make many of them.
+        line = str(operation.origin)
+        if operation.origin and line not in lines:
+            lines.append(line)
+    count = "1 operation"
+    if len(operations) > 1:
+        count = f"{len(operations)} operations"
     if len(lines) > _MOST_LINES_NAMED:
-        lines = [*lines[:_MOST_LINES_NAMED], "..."]
-    count = "1 operation" if len(operations) == 1 else f"{len(operations)} operations"
-    return (
-        f"{count} in 64 bits though no input is ({array_count} on arrays): "
-        f"{', '.join(lines)}"
-    )
+        lines[_MOST_LINES_NAMED:] = ["..."]
+    names = ", ".join(lines)
+    return f"{count} in 64 bits though no input is ({array_count} on arrays): {names}"
 
 
 def constants_summary(constants: Sequence[ChangedConstant]) -> str:
     """Returns the first constant and the number of the rest; empty for none."""
     if not constants:
         return ""
-    more = f" (and {len(constants) - 1} more)" if len(constants) > 1 else ""
-    return f"{constants[0]}{more}. Begin a number with jnp.asarray."
+    first = str(constants[0])
+    if len(constants) > 1:
+        first += f" (and {len(constants) - 1} more)"
+    return f"{first}. Begin a number with jnp.asarray."
 
 
 @public
@@ -167,20 +175,26 @@ class AuditReport:
         """The result in one sentence."""
         if self.error is not None:
             return f"the {self.error.function} does not trace."
-        call = "step" if self.subject == "step" else "update"
+        call = "update"
+        if self.subject == "step":
+            call = "step"
         if not self.drifts:
             return f"no leaf changed its type in one {call}."
         # In the order of the first leaf of each kind.
         counts = collections.Counter((drift.where, drift.kind) for drift in self.drifts)
         parts = []
         for (where, kind), count in counts.items():
+            singular, plural = _LEAVES[where]
+            leaves = f"1 {singular}"
+            if count > 1:
+                leaves = f"{count} {plural}"
             change = f"changed {kind.replace('_', ' ')}"
             # `optax.apply_updates` casts the sum, Equinox's does not.
             if where == "updates" and kind == "dtype":
                 change = "would promote a param"
-            singular, plural = _LEAVES[where]
-            parts.append(f"{count} {plural if count > 1 else singular} {change}")
-        return f"{', '.join(parts)} in one {call}."
+            parts.append(f"{leaves} {change}")
+        changes = ", ".join(parts)
+        return f"{changes} in one {call}."
 
     @property
     def advice(self) -> str:
@@ -211,13 +225,18 @@ class AuditReport:
         changes = arrows([(drift.before, drift.after) for drift in self.drifts])
         rows = []
         for drift, change in zip(self.drifts, changes):
-            rows.append((drift.name, change, *Why(drift.origin, drift.cause).places()))
+            lines = Why(drift.origin, drift.cause)
+            rows.append((drift.name, change, *lines.places()))
         return rows
 
     def lines(self) -> list[str]:
         """The error, then one line for each drift."""
-        lines = [] if self.error is None else self.error.lines()
-        return lines + columns(self.rows())
+        return self._error_lines() + columns(self.rows())
+
+    def _error_lines(self) -> list[str]:
+        if self.error is None:
+            return []
+        return self.error.lines()
 
     def __repr__(self) -> str:
         return f"<AuditReport: {self.headline}>"
@@ -226,25 +245,26 @@ class AuditReport:
         printer.text(str(self))
 
     def __str__(self) -> str:
-        lines = [] if self.error is None else self.error.lines()
         groups = grouped(self.drifts, _cause_of_drift)
-        listed = groups[:CAUSES]
-        lines += columns(self._rows_of_causes(listed))
-        lines += and_more(len(groups) - len(listed))
-        text = [f"audit: {self.headline}", *(f"  {line}" for line in lines)]
+        rows = self._rows_of_causes(groups[:CAUSES])
+        lines = self._error_lines() + columns(rows)
+        lines += and_more(len(groups[CAUSES:]))
+        text = "\n  ".join([f"audit: {self.headline}", *lines])
         paragraphs = [*self.summaries, self.note, self.advice, self._rounding_sentence()]
-        text += [paragraph for paragraph in paragraphs if paragraph]
-        has_many = any(len(group) > FEW for group in listed)
-        if has_many or len(groups) > len(listed):
-            text.append("Every leaf: the report's drifts, or --json.")
-        return "\n".join(text)
+        if len(rows) < len(self.drifts):
+            paragraphs.append("Every leaf: the report's drifts, or --json.")
+        # One is empty where nothing of its kind was found.
+        return "\n".join([text, *(part for part in paragraphs if part)])
 
     def _rounding_sentence(self) -> str:
         """Returns a line about the casts of the remedy that round; empty for none."""
         if self.refusal is not None:
             return ""
-        drifts = [drift for drift in self.drifts if drift.kind == "dtype"]
-        return rounding_sentence(drift.dtype_to_cast_to for drift in drifts)
+        dtypes = []
+        for drift in self.drifts:
+            if drift.kind == "dtype":
+                dtypes.append(drift.dtype_to_cast_to)
+        return rounding_sentence(dtypes)
 
     def _rows_of_causes(self, groups: Sequence[Sequence[Drift]]) -> list[Cells]:
         """Returns a row for each drift, or one for all of a cause with many."""
@@ -257,8 +277,10 @@ class AuditReport:
             _, change, *places = row_of[drifts[0]]
             # Shapes may differ where one line changes many.
             types = {(drift.before, drift.after) for drift in drifts}
+            if len(types) > 1:
+                change = ""
             name = leaves_of_holders([drift.keys for drift in drifts])
-            rows.append((name, change if len(types) == 1 else "", *places))
+            rows.append((name, change, *places))
         return rows
 
     def to_json(self) -> str:
@@ -269,6 +291,8 @@ class AuditReport:
 
 def _cause_of_drift(drift: Drift) -> Hashable:
     """Returns the key of a cause, which leaves of one line share."""
+    cause = [drift.where, drift.kind, str(drift.origin), str(drift.cause)]
     # Shapes of one cause differ from leaf to leaf.
-    types = (drift.before, drift.after) if drift.kind == "dtype" else ()
-    return drift.where, drift.kind, types, str(drift.origin), str(drift.cause)
+    if drift.kind == "dtype":
+        cause += [drift.before, drift.after]
+    return tuple(cause)

@@ -127,8 +127,8 @@ def guard_code(name: str, policy: Policy | None) -> str:
     """Returns how to write a guard with a policy of `policies_to_try`."""
     if policy is None:
         return f"dtypeguard.guard({name})"
-    # A policy of the caller's own may have no short text.
     code = "dtypeguard.Policy(compute_dtype=jnp.float32)"
+    # A policy of the caller's own may have no short text.
     if policy != Policy(compute_dtype=jnp.float32):
         code = "dataclasses.replace(policy, compute_dtype=jnp.float32)"
     return f"dtypeguard.guard({name}, policy={code})"
@@ -193,10 +193,14 @@ class StepCall:
 
     def _is_stable_from_other_types(self, drifts: Sequence[Drift]) -> bool:
         """Returns whether the step keeps its types once weak leaves begin strongly."""
-        if not drifts or not all(drift.was_weak for drift in drifts):
-            return False
-        types = {x.path: x.avals[1].dtype for x in drifts if x.kind == "dtype"}
-        return report_without_advice(dataclasses.replace(self, types=types)).ok
+        types = {}
+        for drift in drifts:
+            if not drift.was_weak:
+                return False
+            if drift.kind == "dtype":
+                types[drift.path] = drift.avals[1].dtype
+        call = dataclasses.replace(self, types=types)
+        return bool(drifts) and report_without_advice(call).ok
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
@@ -209,14 +213,16 @@ def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
     sentences = []
     names = []
     for drift in drifts:
+        name = f"dtypeguard.strong({tree_name(drift.keys)})"
         if drift.kind == "dtype":
-            loss = lost(*(aval.dtype for aval in drift.avals))
+            before, after = drift.avals
+            loss = lost(before.dtype, after.dtype)
             array = f"jnp.asarray(x, {dtype_text(drift.after)})"
             sentences.append(f"Start {drift.path} as {drift.after}: {array}{loss}.")
-        elif tree_name(drift.keys) not in names:
-            names.append(tree_name(drift.keys))
+        elif name not in names:
+            names.append(name)
     if names:
-        calls = ", ".join(f"dtypeguard.strong({name})" for name in names)
+        calls = ", ".join(names)
         sentences.append(f"Begin with a strongly typed carry: {calls}.")
     return " ".join(sentences)
 
@@ -224,16 +230,17 @@ def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
 def _refused_report(report: AuditReport, guarded: AuditReport) -> AuditReport:
     """Returns a report that says why a guard does not fix its subject."""
     error = guarded.error
-    return dataclasses.replace(
-        report,
-        refusal=guarded.headline if error is None else error.message,
-        is_same_error=error is not None and error == report.error,
-    )
+    if error is None:
+        return dataclasses.replace(report, refusal=guarded.headline)
+    is_same_error = error == report.error
+    return dataclasses.replace(report, refusal=error.message, is_same_error=is_same_error)
 
 
 def guard_step_code(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:
     """Returns how to write the guard of a step."""
-    options = "" if carry == 0 else f", carry={carry!r}"
+    options = name
+    if carry != 0:
+        options += f", carry={carry!r}"
     if returned is not None:
         options += f", returned={returned!r}"
-    return f"dtypeguard.guard_step({name}{options})"
+    return f"dtypeguard.guard_step({options})"

@@ -3,8 +3,10 @@
 A check raises where a user's program would. Nearly everything is traced and does not run.
 """
 
+import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +19,7 @@ from jax import lax, tree_util
 
 from .._audit.audit import audit_optimizer
 from .._audit.examine import examine
-from .._audit.report import AuditReport
+from .._audit.report import AuditReport, wide_summary
 from .._audit.subjects import StepCall
 from .._blame.drift import Drift
 from .._carry.modules import Contents
@@ -28,8 +30,8 @@ from .._guard.record import record, restore
 from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.errors import DtypeDriftError, first_line
-from .._leaves.key_path import by_path, path_text
+from .._leaves.errors import DtypeDriftError
+from .._leaves.key_path import KeyPath, by_path, path_text
 from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.quiet import warnings_ignored
@@ -65,8 +67,9 @@ def some_zeros(params: Params) -> Params:
     leaves, treedef = tree_util.tree_flatten(params)
     for i in range(0, len(leaves), 2):
         # NumPy makes the zeros: nothing compiles.
-        leaves[i] = jnp.asarray(np.zeros_like(leaves[i]), leaves[i].dtype)
-    return tree_util.tree_unflatten(treedef, leaves)
+        zeros = np.zeros_like(leaves[i])
+        leaves[i] = jnp.asarray(zeros, leaves[i].dtype)
+    return treedef.unflatten(leaves)
 
 
 def run_once(step: CarryStep, carry: PyTree) -> None:
@@ -76,7 +79,11 @@ def run_once(step: CarryStep, carry: PyTree) -> None:
 
 def scan(step: CarryStep, carry: PyTree) -> None:
     """Runs a step as the body of a scan."""
-    lax.scan(lambda carry, _: (step(carry), None), carry, None, length=2)
+
+    def body(carry, _):
+        return step(carry), None
+
+    lax.scan(body, carry, None, length=2)
 
 
 def cond(step: CarryStep, carry: PyTree) -> None:
@@ -105,15 +112,18 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
         path = row.path.lstrip(".")
         raise Fault(f"another tree, {path}: {row.before} -> {row.after}{where}")
     faults = []
-    new_leaves = tree_util.tree_leaves(after)
-    for (path, old_leaf), new_leaf in zip(by_path(before, name).items(), new_leaves):
+    new_leaves = by_path(after, name)
+    for path, old_leaf in by_path(before, name).items():
         old = traced_type(old_leaf) or type(old_leaf).__name__
-        new = traced_type(new_leaf) or type(new_leaf).__name__
-        if old != new:
-            message = f"{path_text(path).lstrip('.')}: {old} -> {new}{where}"
-            is_array = isinstance(new, LeafType)
-            is_of_weak_type = is_array and old == dataclasses.replace(new, weak=True)
-            faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
+        new = traced_type(new_leaves[path]) or type(new_leaves[path]).__name__
+        if old == new:
+            continue
+        is_of_weak_type = False
+        if isinstance(new, LeafType):
+            is_of_weak_type = old == dataclasses.replace(new, weak=True)
+        shown_path = path_text(path).lstrip(".")
+        message = f"{shown_path}: {old} -> {new}{where}"
+        faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
     raise_first(faults)
 
 
@@ -130,16 +140,17 @@ def one_line(error: Exception) -> str:
     """Returns the first line of an error and the first leaf that it names."""
     if isinstance(error, Fault):
         return str(error)
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {' '.join(lines[:1])}"
     if isinstance(error, DtypeDriftError) and error.rows:
         row = error.rows[0]
         leaf = f"{row.path}  {row.before} -> {row.after}  {row.remedy}"
-        return f"{type(error).__name__}: {first_line(error)} {leaf}".strip()
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return f"{text} {leaf}".strip()
     for line in lines[1:]:
         # How JAX names a leaf of a carry or of a branch.
         if " has type " in line:
-            return f"{text} {line.removeprefix('* ')}"
+            leaf = line.strip().removeprefix("* ")
+            return f"{text} {leaf}"
     return text.strip()
 
 
@@ -163,18 +174,21 @@ class Trial:
 
     def buffers(self) -> list[tuple[str, Leaf]]:
         """Returns params and the first state, and what each first state has in common."""
-        first_carries = []
-        for _ in range(2):
-            # A state may hold the params themselves.
-            params = tree_util.tree_map(jnp.copy, self.inputs.params)
-            first_carries.append(by_path(Training(params, self.opt.init(params))))
-        carry, next_carry = first_carries
-        buffers = [(path_text(path), leaf) for path, leaf in carry.items()]
+        carry = self._first_leaves()
+        next_carry = self._first_leaves()
+        buffers = []
         for path, leaf in carry.items():
+            buffers.append((path_text(path), leaf))
             # The optimizer holds it, and it would be gone once the state is donated.
             if leaf is next_carry.get(path):
                 buffers.append(("another first state", leaf))
         return buffers
+
+    def _first_leaves(self) -> dict[KeyPath, Leaf]:
+        # A state may hold the params themselves.
+        params = tree_util.tree_map(jnp.copy, self.inputs.params)
+        state = self.opt.init(params)
+        return by_path(Training(params, state))
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""
@@ -232,12 +246,13 @@ class StepTrial:
         jax.eval_shape(run, self.carried, self._call.rest.arrays)
 
     def _run(self, carry: Contents, other_arrays: Sequence[Leaf]) -> Contents:
-        remaining = iter(carry.values.values())
         # The order of `_by_path`: JAX keeps that of `Contents`.
+        remaining = iter(carry.values.values())
         arrays = []
         for parts in self._call.carried:
-            arrays.append([next(remaining) for _ in parts.arrays])
-        return self._by_path(self._call.run(arrays, other_arrays).carried)
+            arrays.append(list(itertools.islice(remaining, len(parts.arrays))))
+        results = self._call.run(arrays, other_arrays)
+        return self._by_path(results.carried)
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
         leaves = {}
@@ -261,12 +276,12 @@ def _drift_faults(trial: AnyTrial, is_meant: Callable[[Drift], bool]) -> list[Fa
     for drift, row in zip(report.drifts, report.rows()):
         if not is_meant(drift):
             continue
+        message = "  ".join(text for text in row if text)
         if drift.where == "carry":
             # An advice says that an audit names the lines of a step.
-            tree = "another tree, " if drift.kind == "structure" else ""
-            message = f"{tree}{drift.name}: {drift.before} -> {drift.after}"
-        else:
-            message = "  ".join(text for text in row if text)
+            message = f"{drift.name}: {drift.before} -> {drift.after}"
+            if drift.kind == "structure":
+                message = f"another tree, {message}"
         is_of_weak_type = drift.kind == "weak_type" and drift.was_weak
         faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
     return faults
@@ -278,7 +293,8 @@ def _keeps_types(is_meant: Callable[[Drift], bool]) -> CommonRule:
     def check(trial: AnyTrial) -> None:
         error = trial.report.error
         if error is not None:
-            raise Fault(": ".join(line.strip(" :") for line in error.lines()))
+            lines = [line.strip(" :") for line in error.lines()]
+            raise Fault(": ".join(lines))
         raise_first(_drift_faults(trial, is_meant))
 
     return check
@@ -315,8 +331,9 @@ def _donation(trial: AnyTrial) -> None:
     for path, leaf in trial.buffers():
         pointer = _pointer(leaf)
         name = path.lstrip(".")
-        if pointer is not None and names.setdefault(pointer, name) != name:
-            raise Fault(f"{names[pointer]} and {name} are one buffer")
+        first_name = names.setdefault(pointer, name)
+        if pointer is not None and first_name != name:
+            raise Fault(f"{first_name} and {name} are one buffer")
 
 
 def _pointer(leaf: Leaf) -> int | None:
@@ -324,35 +341,38 @@ def _pointer(leaf: Leaf) -> int | None:
     if not isinstance(leaf, jax.Array) or not leaf.size or not leaf.is_fully_addressable:
         return None
     # A key has no buffer of its own; its bits are a leaf like others.
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-    data = jax.random.key_data(leaf) if is_key else leaf
-    return data.addressable_data(0).unsafe_buffer_pointer()
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        leaf = jax.random.key_data(leaf)
+    shard = leaf.addressable_data(0)
+    return shard.unsafe_buffer_pointer()
 
 
 def _checkpoint(trial: Trial) -> None:
     """Checks that a saved state loads, and an update accepts the loaded state."""
     params, updates, extra_args = trial.inputs
     state = trial.opt.init(params)
-    leaves, treedef = tree_util.tree_flatten(state)
-    without_dtype = [leaf for leaf in leaves if dtype_of(leaf) is None]
-    for leaf in without_dtype:
-        if not is_array(leaf):
+    leaves = tree_util.tree_leaves(state)
+    for leaf in leaves:
+        if dtype_of(leaf) is None and not is_array(leaf):
             raise Fault(f"the state holds {leaf!r}, which is not an array")
-    if without_dtype:
+    if any(dtype_of(leaf) is None for leaf in leaves):
         # Random keys are saved in ways of their own.
         return
     # As most savers give it back, in arrays of NumPy.
-    loaded = tree_util.tree_unflatten(treedef, [np.asarray(leaf) for leaf in leaves])
+    loaded = tree_util.tree_map(np.asarray, state)
     restored = restore(loaded, record(trial.opt, params))
     same_types("state", state, restored)
     eqx.filter_eval_shape(trial.opt.update, updates, restored, params, **extra_args)
 
 
 def _blind_to_x64(trial: Trial) -> None:
+    if not HAS_X64_SCOPE:
+        return
     # A function of the caller's runs under the caller's flag.
-    has_functions = any(map(callable, trial.inputs.extra_args.values()))
-    if HAS_X64_SCOPE and not has_functions and trial.report.wide_operations:
-        raise Fault(trial.report.summaries[0])
+    if any(map(callable, trial.inputs.extra_args.values())):
+        return
+    if trial.report.wide_operations:
+        raise Fault(wide_summary(trial.report.wide_operations))
 
 
 # An optimizer is a step that carries params and a state.
@@ -393,9 +413,14 @@ def failures_of(
 
 def _error_of_trace(trial: AnyTrial) -> Exception | None:
     """Returns the error of a step that does not trace at all."""
-    error = failures_of({"": _traces(run_once)}, trial).get("")
-    # Another tree breaks the rules for loops.
-    return None if isinstance(error, Fault) else error
+    try:
+        trial.trace(run_once)
+    except Fault:
+        # Another tree breaks the rules for loops.
+        return None
+    except Exception as error:
+        return error
+    return None
 
 
 def broken(
@@ -406,18 +431,20 @@ def broken(
 ) -> dict[str, list[tuple[Configuration, Exception]]]:
     """Returns the rules that an optimizer breaks, each with where and how."""
     checks = {rule: RULES[rule] for rule in rules}
-    failures = {}
-    refusals = {}
+    failures = collections.defaultdict(list)
+    refusals = collections.defaultdict(list)
     was_accepted = False
     for configuration in configurations:
         with configuration.flags(), warnings_ignored():
             trial = Trial(make(), inputs(configuration))
             is_refused = _is_refused(trial)
             errors = failures_of(checks, trial)
-        was_accepted = was_accepted or not is_refused
-        places_of_rule = refusals if is_refused else failures
+        places_of_rule = refusals
+        if not is_refused:
+            was_accepted = True
+            places_of_rule = failures
         for rule, error in errors.items():
-            places_of_rule.setdefault(rule, []).append((configuration, error))
+            places_of_rule[rule].append((configuration, error))
     # A policy that goes with no configuration breaks the rules.
     return failures if was_accepted else refusals
 
@@ -434,4 +461,5 @@ def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, Exceptio
     error = _error_of_trace(trial)
     if error is not None:
         return {"traces": error}
-    return failures_of({rule: STEP_RULES[rule] for rule in rules}, trial)
+    checks = {rule: STEP_RULES[rule] for rule in rules}
+    return failures_of(checks, trial)

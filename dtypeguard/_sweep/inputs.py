@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -35,7 +36,9 @@ class Configuration:
     @property
     def where(self) -> str:
         """The configuration in a message, such as `bf16, x64 off`."""
-        return f"{self.name}, x64 {'on' if self.x64 else 'off'}"
+        if self.x64:
+            return f"{self.name}, x64 on"
+        return f"{self.name}, x64 off"
 
     @contextlib.contextmanager
     def flags(self) -> Iterator[None]:
@@ -94,8 +97,9 @@ def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Returns params of these shapes, with values between -1 and 1."""
     params = {}
     for name, shape in shapes.items():
+        angles = np.arange(1.0, 1 + np.prod(shape))
         # No two elements are equal, and none is 0.
-        params[name] = np.sin(np.arange(1.0, 1 + np.prod(shape))).reshape(shape)
+        params[name] = np.sin(angles).reshape(shape)
     return params
 
 
@@ -108,9 +112,12 @@ def loss(params: Params) -> jax.Array:
     """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
     leaves = tree_util.tree_leaves(params)
     leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    dtype = functools.reduce(jnp.promote_types, [leaf.dtype for leaf in leaves])
-    squares = [((leaf - 1) ** 2).sum().astype(dtype) for leaf in leaves]
-    return sum(squares, jnp.zeros((), dtype)) / 2
+    dtype = jnp.result_type(*(leaf.dtype for leaf in leaves))
+    total = jnp.zeros((), dtype)
+    for leaf in leaves:
+        differences = leaf - 1
+        total += jnp.sum(differences**2).astype(dtype)
+    return total / 2
 
 
 class Recipe(NamedTuple):
@@ -147,12 +154,14 @@ class Entry:
             grads: those of the gradients.
             extra_args: of the caller; by default those of Optax that the optimizer needs.
         """
-        if extra_args is not None:
-            return self._inputs(params, grads, ())._replace(extra_args=extra_args)
         names = ()
-        with contextlib.suppress(Exception):  # the checks will raise it
-            names = self.extra_names
-        return self._inputs(params, grads, names)
+        if extra_args is None:
+            with contextlib.suppress(Exception):  # the checks will raise it
+                names = self.extra_names
+        inputs = self._inputs(params, grads, names)
+        if extra_args is None:
+            return inputs
+        return inputs._replace(extra_args=extra_args)
 
     @functools.cached_property
     def extra_names(self) -> tuple[str, ...]:
@@ -188,7 +197,8 @@ class Entry:
         self, params: LeafDTypes, grads: LeafDTypes, names: tuple[str, ...]
     ) -> UpdateInputs:
         arrays = in_turn(self.recipe.params, params)
-        updates = in_turn(self.recipe.grads(self.recipe.params), grads)
+        updates = self.recipe.grads(self.recipe.params)
+        updates = in_turn(updates, grads)
         extra_args = {name: _EXTRA_ARGS[name](arrays, updates) for name in names}
         return UpdateInputs(arrays, updates, extra_args)
 
@@ -197,8 +207,11 @@ def _names_to_try(opt: Optimizer) -> list[tuple[str, ...]]:
     """Returns the extra args to run an update with, the fewest first."""
     parameters = inspect.signature(opt.update).parameters
     is_variadic = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    names = [name for name in _EXTRA_ARGS if is_variadic or name in parameters]
-    return [(), *((name,) for name in names), *_TOGETHER, tuple(names)]
+    names = tuple(_EXTRA_ARGS)
+    if not is_variadic:
+        names = tuple(name for name in names if name in parameters)
+    alone = [(name,) for name in names]
+    return [(), *alone, *_TOGETHER, names]
 
 
 def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
@@ -206,22 +219,27 @@ def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
 
     A `jax.ShapeDtypeStruct` becomes an array of ones.
     """
-    choices = dtypes if isinstance(dtypes, tuple) else (dtypes,)
+    if not isinstance(dtypes, tuple):
+        dtypes = (dtypes,)
     leaves, treedef = tree_util.tree_flatten(tree)
-    for i, leaf in enumerate(map(ones_like, leaves)):
-        leaves[i] = leaf
+    arrays = []
+    # One dtype for each leaf, over and over.
+    for leaf, dtype in zip(leaves, itertools.cycle(dtypes)):
+        leaf = ones_like(leaf)
         if kind(dtype_of(leaf)) == "float":
-            dtype = choices[i % len(choices)]
-            # NumPy casts its own arrays: nothing compiles.
-            cast = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf).astype(dtype)
-            leaves[i] = jnp.asarray(cast, dtype)
-    return tree_util.tree_unflatten(treedef, leaves)
+            if not isinstance(leaf, jax.Array):
+                # NumPy casts its own arrays: nothing compiles.
+                leaf = np.asarray(leaf).astype(dtype)
+            leaf = jnp.asarray(leaf, dtype)
+        arrays.append(leaf)
+    return treedef.unflatten(arrays)
 
 
 def ones_like(leaf: Leaf) -> Leaf:
     """Returns an array for a `jax.ShapeDtypeStruct`; any other leaf as it is."""
-    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
-    return jnp.ones(leaf.shape, leaf.dtype) if is_struct else leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jnp.ones(leaf.shape, leaf.dtype)
+    return leaf
 
 
 def _value(params: Params, _: Updates) -> jax.Array:

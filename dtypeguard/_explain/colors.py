@@ -14,30 +14,32 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.text import Text
 
-MARKS = (
-    (re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+"), "cyan"),
-    (re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?"), "yellow"),
-    (re.compile(r"^dtypeguard(?=:)", re.MULTILINE), "bold red"),
-)
+_PLACES = re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+")
+_TYPES = re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?")
+_NAME = re.compile(r"^dtypeguard(?=:)", re.MULTILINE)
+# A chain of causes may be a circle that somebody has made by hand.
+_MOST_ERRORS = 20
 
 
 def is_colored(stream: TextIO) -> bool:
-    """Whether a stream is a terminal, and rich is installed."""
+    """Returns whether a stream is a terminal, and rich is installed."""
     return stream.isatty() and importlib.util.find_spec("rich") is not None
 
 
 def marked(text: str, style: str = "") -> "Text":
-    """A text for rich, with what stands out."""
+    """Returns a text for rich in which places, and without a style types, stand out."""
     from rich.text import Text
 
-    made = Text(text, style)
-    for pattern, mark in MARKS[: 1 if style else None]:
-        made.highlight_regex(pattern, mark)
-    return made
+    rich_text = Text(text, style)
+    rich_text.highlight_regex(_PLACES, "cyan")
+    if not style:
+        rich_text.highlight_regex(_TYPES, "yellow")
+        rich_text.highlight_regex(_NAME, "bold red")
+    return rich_text
 
 
 def ansi(text: str, stream: TextIO) -> str:
-    """A text as a terminal shows it in color."""
+    """Returns a text as a terminal shows it in color."""
     from rich.console import Console
 
     console = Console(file=stream)
@@ -49,16 +51,22 @@ def ansi(text: str, stream: TextIO) -> str:
 @contextlib.contextmanager
 def colored_notes(error: BaseException | None) -> Iterator[None]:
     """A context in which the notes of dtypeguard have colors on a terminal."""
-    before: list[tuple[list[object], list[object]]] = []
-    while error is not None and len(before) < 20 and is_colored(sys.stderr):
+    uncolored: list[tuple[list[object], list[object]]] = []
+    while error is not None and len(uncolored) < _MOST_ERRORS and is_colored(sys.stderr):
         notes = getattr(error, "__notes__", None)
         if type(notes) is list:
-            before.append((notes, [*notes]))
-            is_own = lambda note: type(note) is str and note.startswith("dtypeguard: ")
-            notes[:] = [ansi(x, sys.stderr) if is_own(x) else x for x in notes]
+            uncolored.append((notes, list(notes)))
+            # In place: whoever prints the error reads this list.
+            notes[:] = [_with_colors(note) for note in notes]
         error = error.__cause__ or error.__context__
     try:
         yield
     finally:
-        for notes, values in reversed(before):
-            notes[:] = values
+        for notes, texts in reversed(uncolored):
+            notes[:] = texts
+
+
+def _with_colors(note: object) -> object:
+    if isinstance(note, str) and note.startswith("dtypeguard: "):
+        return ansi(note, sys.stderr)
+    return note

@@ -1,12 +1,12 @@
-"""The leaves that come back otherwise: from a loop's body, or from one of two branches."""
+"""Finds the leaves that come back otherwise: from a loop's body, or from a branch."""
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jax import tree_util
 
-from .._blame.body import difference
+from .._blame.body import Results, difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
@@ -20,117 +20,192 @@ from .frames import ControlFlow, control_flow
 
 
 def find_in_control_flow(failure: Failure) -> Finding | None:
-    """The leaves of the first call that come back in the types which a message names."""
+    """Returns the leaves of the first call that come back in the types of a message."""
     for call in control_flow(failure.frames):
-        find = _find_in_loop if call.is_loop else _find_in_branches
-        headline, leaves = find(call, failure)
-        if leaves:
-            return Finding(headline, leaves, call)
+        if call.is_loop:
+            finding = _find_in_loop(call, failure)
+        else:
+            finding = _find_in_branches(call, failure)
+        if finding.leaves:
+            return finding
     return None
 
 
-def _is_meant(failure: Failure, *avals: Aval) -> bool:
-    """Whether a message names dtypes, in full like JAX or abbreviated like Equinox."""
-    names = [str(aval.dtype) for aval in avals]
-    short = lambda x: re.sub(r"(loat|nt|omplex)(?=\d)", "", x.replace("uint", "u"))
-    return all(x in failure.message or short(x) in failure.message for x in names)
+def _names_dtypes_of(failure: Failure, *avals: Aval) -> bool:
+    """Returns whether a message names dtypes, in full as JAX or short as Equinox."""
+    for aval in avals:
+        name = str(aval.dtype)
+        short = re.sub(r"(loat|nt|omplex)(?=\d)", "", name.replace("uint", "u"))
+        if name not in failure.message and short not in failure.message:
+            return False
+    return True
 
 
 # Loops
 
 
-def _find_in_loop(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
-    """The leaves of a carry that come back in another dtype or shape."""
-    body, found = call.bodies["body"], list[RefusedLeaf]()
+def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
+    """Returns the leaves of a carry that come back in another dtype or shape."""
+    body = call.bodies["body"]
     places = [body.name + path for path in body.carried.paths]
-    meant: dict[str, Drift] = {}
-    for drifts in _drifts(call):
-        for drift in drifts if not meant else ():
-            if _is_meant(failure, *drift.avals):
-                meant.setdefault(drift.path, drift)
-    others = [x for path, x in zip(places, call.first) if path not in meant]
-    for drift in meant.values():
+    drifts = _refused_drifts(call, failure)
+    leaves = []
+    for number, drift in enumerate(drifts.values()):
         place = places.index(drift.path) if drift.path in places else None
+        first = None if place is None else call.first[place]
         # No line in what JAX wrote is anything to the user.
         origin = drift.origin or (call.line if call.is_of_jax else None)
-        first = call.first[place : place + 1] if place is not None else ()
-        # To change its line would change both, as of the params of an average.
-        arrays = [x for x in first if not is_python_number(x)]
-        is_shared = any(x is y for x in arrays for y in others)
-        begun = None if is_shared or not first else _begun(first[0], drift.keys)
-        is_written = first and not arrays and failure.sites[-1].writes(first[0])
-        begun = begun or (call.line if is_written else None)
-        why = Why(origin, drift.cause, begun)
-        leaf = RefusedLeaf(len(found), call.path(drift.path), drift.avals, why, place)
+        is_shared = _is_shared(first, call, places, drifts)
+        begins_at = None
+        if first is not None and not is_shared:
+            begins_at = _first_line(first, drift.keys, call, failure)
+        why = Why(origin, drift.cause, begins_at)
+        leaf = RefusedLeaf(number, call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
-        found.append(dataclasses.replace(leaf, begins_as_rarer=is_rarer))
-    some = f"{count(found)} of the carry of {call.kind.name} come{'s' * (len(found) == 1)}"
-    return f"{some} back in another type.", found
+        leaves.append(dataclasses.replace(leaf, begins_as_rarer=is_rarer))
+    verb = "comes" if len(leaves) == 1 else "come"
+    headline = (
+        f"{count(leaves)} of the carry of {call.kind.name} {verb} back in another type."
+    )
+    return Finding(headline, leaves, call)
+
+
+def _refused_drifts(call: ControlFlow, failure: Failure) -> dict[str, Drift]:
+    """Returns by path what drifts between the types that a message names."""
+    for drifts in _drifts(call):
+        refused: dict[str, Drift] = {}
+        for drift in drifts:
+            if _names_dtypes_of(failure, *drift.avals):
+                refused.setdefault(drift.path, drift)
+        if refused:
+            return refused
+    return {}
 
 
 def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
-    """What drifts, by each jaxpr that may be the body's, or by Equinox's comparison.
+    """Yields what drifts, by each jaxpr that may be the body's, then by Equinox's trees."""
+    yield from call.bodies["body"].drifts(call.first)
+    yield _drifts_of_equinox(call)
 
-    Equinox compares the carry before there is a jaxpr: then its tracers have the lines.
+
+def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
+    """Yields what drifts in the trees that Equinox compares.
+
+    It does before there is a jaxpr: then its tracers have the lines.
     """
     body = call.bodies["body"]
-    yield from body.drifts(call.first)
     pairs = zip(*map(tree_util.tree_leaves, call.compared))
-    yield (
-        drift_between((TreeName(body.name), *path), what, old, new, lines=of_value(new))
-        for path, (old, new) in zip(body.carried.key_paths, pairs)
-        if (what := difference(old, new))
-    )
+    for path, (before, after) in zip(body.carried.key_paths, pairs):
+        what = difference(before, after)
+        if what is not None:
+            place = (TreeName(body.name), *path)
+            yield drift_between(place, what, before, after, lines=of_value(after))
+
+
+def _is_shared(
+    first: Leaf, call: ControlFlow, places: Sequence[str], drifts: dict[str, Drift]
+) -> bool:
+    """Returns whether a leaf begins as an array that other leaves hold as well.
+
+    To change the line that made it would change both, as of the params of an average.
+    """
+    if first is None or is_python_number(first):
+        return False
+    for path, leaf in zip(places, call.first):
+        if path not in drifts and leaf is first:
+            return True
+    return False
+
+
+def _first_line(
+    first: Leaf, path: KeyPath, call: ControlFlow, failure: Failure
+) -> Origin | None:
+    """Returns the line that made the first value of a leaf, else that of its cause."""
+    origin = of_value(first).origin
+    if origin is None or is_installed(origin.users.file):
+        origin = of_leaf(first, str(path[-1]))
+    if origin is None and is_python_number(first) and failure.sites[-1].writes(first):
+        return call.line
+    return origin
 
 
 def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
-    """Whether the leaf begins in the dtype that fewer inputs of the body have.
+    """Returns whether the leaf begins in the dtype that fewer inputs of the body have.
 
     The odd dtype is most often the mistake: on 36 programs by others it told the line to
-    change more often than whatever loses nothing.
+    change more often than the lossless direction did.
     """
-    old, new = leaf.dtypes
-    begun = leaf.why.begun
-    if begun is None or is_installed(begun.users.file):
+    before, after = leaf.dtypes
+    line = leaf.why.begun
+    if line is None or is_installed(line.users.file):
         return False
     if is_weak(leaf.values[0]) or leaf.why.origin is None:
         return True
     if leaf.is_of_optimizer or leaf.why.cause is None:  # the user's own cast
         return False
     dtypes = [dtype_of(value) for value in call.first]
-    return (rank(old), dtypes.count(old)) <= (rank(new), dtypes.count(new))
-
-
-def _begun(first: Leaf, path: KeyPath) -> Origin | None:
-    """The line that made the first value of a leaf, before that which forced its type."""
-    made = of_value(first).origin
-    is_own = made is not None and not is_installed(made.users.file)
-    return made if is_own else of_leaf(first, str(path[-1]))
+    return (rank(before), dtypes.count(before)) <= (rank(after), dtypes.count(after))
 
 
 # Branches
 
 
-def _find_in_branches(call: ControlFlow, failure: Failure) -> tuple[str, list[RefusedLeaf]]:
-    """For each leaf that differs, what the first branch and those that differ return."""
-    traced = [(name, body.results()) for name, body in call.bodies.items()]
-    branches = [(name, results) for name, results in traced if results is not None]
-    counts = {len(results.graph.outputs) for _, results in branches}
-    differing, found = [], list[RefusedLeaf]()
-    for number in range(*counts) if len(counts) == 1 else ():
-        avals = [results.aval(number) for _, results in branches]
-        kinds = [difference(avals[0], aval) for aval in avals]
-        kinds[0] = next(filter(None, kinds), None)
-        items = [(*branch, what) for branch, what in zip(branches, kinds) if what]
-        if items and _is_meant(failure, *(x.aval(number) for _, x, _ in items[:2])):
-            differing.append((number, items))
-    # JAX names all of one branch that differ.
+def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
+    """Returns the leaves that differ: as the first branch has them, and as others do."""
+    branches = []
+    for name, body in call.bodies.items():
+        results = body.results()
+        if results is not None:
+            branches.append((name, results))
+    differing = []
+    for number in range(_number_of_results(branches)):
+        returned = _differing_branches(branches, number)
+        avals = [results.aval(number) for _, results, _ in returned[:2]]
+        if returned and _names_dtypes_of(failure, *avals):
+            differing.append((number, returned))
+    # JAX names all results of one branch that differ.
     paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
-    paths = paths if len(paths) == len(differing) else [f"[{n}]" for n, _ in differing]
-    for path, (number, items) in zip(paths, differing):
-        for name, results, what in items:
-            why, kept = results.lines(number, what)
-            about = len(found), call.path(f"result{path}"), (results.aval(number),), why
-            found.append(RefusedLeaf(*about, branch=name, passed_on=kept))
-    some = f"{count(differing)} of their result in different types."
-    return f"the branches of {call.kind.name} give {some}", found
+    if len(paths) != len(differing):
+        paths = [f"[{number}]" for number, _ in differing]
+    leaves = []
+    for path, (number, returned) in zip(paths, differing):
+        for name, results, what in returned:
+            why, passed_on = results.lines(number, what)
+            leaf = RefusedLeaf(
+                number=len(leaves),
+                path=call.path(f"result{path}"),
+                values=(results.aval(number),),
+                why=why,
+                branch=name,
+                passed_on=passed_on,
+            )
+            leaves.append(leaf)
+    number_of_leaves = count(differing)
+    headline = (
+        f"the branches of {call.kind.name} give {number_of_leaves} of their result in "
+        "different types."
+    )
+    return Finding(headline, leaves, call)
+
+
+def _number_of_results(branches: Sequence[tuple[str, Results]]) -> int:
+    """Returns how many leaves each branch returns; 0 if they return different trees."""
+    counts = {len(results.graph.outputs) for _, results in branches}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _differing_branches(
+    branches: Sequence[tuple[str, Results]], number: int
+) -> list[tuple[str, Results, str]]:
+    """Returns the first branch and those that differ from it in a result, with in what."""
+    _, first_results = branches[0]
+    differing = []
+    for name, results in branches[1:]:
+        what = difference(first_results.aval(number), results.aval(number))
+        if what is not None:
+            differing.append((name, results, what))
+    if not differing:
+        return []
+    _, _, what = differing[0]
+    first_name, _ = branches[0]
+    return [(first_name, first_results, what), *differing]

@@ -8,13 +8,12 @@ release that changes them may cost a note, and nothing else.
 """
 
 import contextlib
+import dataclasses
 import inspect
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import NamedTuple
 
 import jax
 from jax import tree_util
@@ -26,22 +25,45 @@ from .._program.trace import strong_type
 from .._source.files import is_users, package
 from .._source.inert import variables_of
 from .._source.origin import Origin, origin_of_frame
-from .unfiltered import JAX
+from .unfiltered import FOLDER_OF_JAX
 
 
-class ControlFlowKind(NamedTuple):
-    """A function of control flow."""
+def _no_inputs(arguments: Kwargs) -> tuple[PyTree, ...]:
+    del arguments
+    return ()
+
+
+def _same(compared: PyTree) -> PyTree:
+    return compared
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlFlowKind:
+    """A function of control flow.
+
+    Attributes:
+        name: of the function.
+        module: that has it.
+        keyword: the parameter of its body; empty if it has branches.
+        body_inputs: makes the arguments of the body from those of the call.
+        carry: the position among them of what comes back.
+        is_pair: whether the body returns a pair, whose first item comes back.
+        branches: takes the branches from the arguments, by the names of their parameters.
+        carry_of_equinox: takes the carry from what Equinox compares before it has a jaxpr.
+    """
 
     name: str
-    keyword: str = ""  # the parameter of its body
-    # Makes the arguments of the body from those of the call. Branches have none.
-    inputs: Callable[[Kwargs], tuple[PyTree, ...]] = lambda given: ()
-    carry: int = 0  # the position among them of what comes back
-    is_pair: bool = False  # whether the body returns a pair, whose first item comes back
-    branches: Callable[[Kwargs], Kwargs] | None = None  # by the names of their parameters
+    keyword: str = ""
+    body_inputs: Callable[[Kwargs], tuple[PyTree, ...]] = _no_inputs
+    carry: int = 0
+    is_pair: bool = False
+    branches: Callable[[Kwargs], Kwargs] | None = None
     module: str = "jax.lax"
-    # Takes the carry from what Equinox compares before there is a jaxpr.
-    compared: Callable[[PyTree], PyTree] = lambda value: value
+    carry_of_equinox: Callable[[PyTree], PyTree] = _same
+
+    def function(self) -> Function | None:
+        """Returns the function; None if its module is not imported."""
+        return getattr(sys.modules.get(self.module), self.name, None)
 
 
 def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
@@ -49,46 +71,67 @@ def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
-_SCAN = ControlFlowKind(
-    "scan",
-    "f",
-    lambda x: (x["init"], tree_util.tree_map(_slice, x.get("xs"))),
-    is_pair=True,
-)
-_WHILE = ControlFlowKind("while_loop", "body_fun", lambda x: (x["init_val"],))
+def _inputs_of_scan(arguments: Kwargs) -> tuple[PyTree, ...]:
+    return arguments["init"], tree_util.tree_map(_slice, arguments.get("xs"))
+
+
+def _inputs_of_while(arguments: Kwargs) -> tuple[PyTree, ...]:
+    return (arguments["init_val"],)
+
+
+def _inputs_of_fori(arguments: Kwargs) -> tuple[PyTree, ...]:
+    return arguments["lower"], arguments["init_val"]
+
+
+def _branches_of_cond(arguments: Kwargs) -> Kwargs:
+    return {name: arguments.get(name) for name in ("true_fun", "false_fun")}
+
+
+def _branches_of_switch(arguments: Kwargs) -> Kwargs:
+    branches = arguments.get("branches", ())
+    return {f"branches[{number}]": branch for number, branch in enumerate(branches)}
+
+
+def _carry_of_equinox_scan(compared: PyTree) -> PyTree:
+    # Its loop carries an index and the results as well.
+    is_whole = isinstance(compared, tuple) and len(compared) == 3
+    return compared[1] if is_whole else None
+
+
+_SCAN = ControlFlowKind("scan", "f", _inputs_of_scan, is_pair=True)
+_WHILE = ControlFlowKind("while_loop", "body_fun", _inputs_of_while)
 _CONTROL_FLOW_KINDS = (
     _SCAN,
     _WHILE,
-    ControlFlowKind(
-        "fori_loop", "body_fun", lambda x: (x["lower"], x["init_val"]), carry=1
+    ControlFlowKind("fori_loop", "body_fun", _inputs_of_fori, carry=1),
+    ControlFlowKind("cond", branches=_branches_of_cond),
+    ControlFlowKind("switch", branches=_branches_of_switch),
+    dataclasses.replace(
+        _SCAN, carry_of_equinox=_carry_of_equinox_scan, module="equinox.internal"
     ),
-    ControlFlowKind(
-        "cond", branches=lambda x: {n: x.get(n) for n in ("true_fun", "false_fun")}
-    ),
-    ControlFlowKind(
-        "switch",
-        branches=lambda x: {
-            f"branches[{n}]": branch for n, branch in enumerate(x.get("branches", ()))
-        },
-    ),
-    _SCAN._replace(
-        # Its loop carries an index and the results as well.
-        compared=lambda x: x[1] if isinstance(x, tuple) and len(x) == 3 else None,
-        module="equinox.internal",
-    ),
-    _WHILE._replace(module="equinox.internal"),
+    dataclasses.replace(_WHILE, module="equinox.internal"),
 )
 
 
-class ControlFlow(NamedTuple):
-    """One call of control flow."""
+@dataclasses.dataclass(frozen=True)
+class ControlFlow:
+    """One call of control flow.
+
+    Attributes:
+        kind: which function it calls.
+        line: that of the innermost frame outside JAX and Equinox that led to it.
+        carry: the position of the carry in what the user gives to a package.
+        bodies: that of a loop; branches, by the names of their parameters.
+        first: the first values of a carry and the arrays beside it.
+        compared: the carries that Equinox compares.
+    """
 
     kind: ControlFlowKind
-    line: Origin | None  # of the innermost frame outside JAX and Equinox that led to it
-    carry: int  # the position of the carry in what the user gives to a package
-    bodies: Mapping[str, Body] = {}  # that of a loop; branches, by their parameters
-    first: Sequence[Leaf] = ()  # what a carry and the arrays beside it are at first
-    compared: Sequence[PyTree] = ()  # the carries that Equinox compares
+    line: Origin | None
+    carry: int
+    bodies: Mapping[str, Body]
+    first: Sequence[Leaf] = ()
+    compared: Sequence[PyTree] = ()
 
     @property
     def file(self) -> str:
@@ -96,9 +139,10 @@ class ControlFlow(NamedTuple):
         return self.line.file if self.line else ""
 
     def path(self, path: str) -> str:
-        """A path in its carry or result, without the nodes that Flax NNX puts in."""
-        plain = re.sub(r"\.states\[\d+\]", "", path).removesuffix(".value")
-        return plain if package(self.file) == "flax" else path
+        """Returns a path in its carry or result without the nodes that Flax NNX puts in."""
+        if package(self.file) != "flax":
+            return path
+        return re.sub(r"\.states\[\d+\]", "", path).removesuffix(".value")
 
     @property
     def is_loop(self) -> bool:
@@ -108,12 +152,12 @@ class ControlFlow(NamedTuple):
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX itself wrote the body of a loop."""
-        codes = [body.code for body in self.bodies.values() if self.is_loop]
-        return any(code and code.co_filename.startswith(JAX) for code in codes)
+        code = self.bodies["body"].code if self.is_loop else None
+        return code is not None and code.co_filename.startswith(FOLDER_OF_JAX)
 
 
 def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
-    """The calls of control flow that raised an error, outside in.
+    """Yields the calls of control flow that raised an error, outside in.
 
     Only JAX and Equinox may stand inside them: an error that the body of a `scan` raised
     does not come from the `scan`.
@@ -122,99 +166,128 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
         frames: those that the error passed through, outside in.
     """
     first = len(frames)
-    while first and not _is_others(frames[first - 1]):
+    while first > 0 and not _is_of_others(frames[first - 1]):
         first -= 1
-    known = [
-        (x, getattr(sys.modules.get(x.module), x.name, None)) for x in _CONTROL_FLOW_KINDS
-    ]
     line = origin_of_frame(frames[first - 1]) if first else None
-    for number, (kind, called) in itertools.product(range(first, len(frames)), known):
-        if (arguments := _arguments_in_frame(called, frames[number])) is not None:
-            # Flax NNX lets the user choose it for a scan.
-            chosen = getattr(arguments.get("f"), "input_carry_argnum", 0)
-            carry = chosen if chosen and type(chosen) is int else kind.carry
-            filled = _with_branches if kind.branches else _with_body
-            with contextlib.suppress(LookupError, AttributeError):  # no longer held
-                yield filled(ControlFlow(kind, line, carry), arguments, frames[number:])
+    for number in range(first, len(frames)):
+        inner_frames = frames[number:]
+        for kind in _CONTROL_FLOW_KINDS:
+            arguments = _arguments_in_frame(kind.function(), frames[number])
+            if arguments is None:
+                continue
+            with contextlib.suppress(LookupError, AttributeError):  # JAX has let them go
+                read = _read_loop if kind.branches is None else _read_branches
+                call = read(kind, line, arguments, inner_frames)
+                if not _runs_one_of(call.bodies, inner_frames):
+                    yield call
 
 
-def _with_body(
-    call: ControlFlow, given: Kwargs, frames: Sequence[FrameType]
+def _runs_one_of(bodies: Mapping[str, Body], frames: Sequence[FrameType]) -> bool:
+    """Returns whether a body was running: then the error is of a call inside of it."""
+    codes = [body.code for body in bodies.values()]
+    return any(frame.f_code in codes for frame in frames)
+
+
+def _read_loop(
+    kind: ControlFlowKind,
+    line: Origin | None,
+    arguments: Kwargs,
+    frames: Sequence[FrameType],
 ) -> ControlFlow:
-    """A loop with its body."""
-    kind, last = call.kind, frames[-1].f_locals
+    """Returns a loop with its body."""
+    variables = frames[-1].f_locals
+    # Flax NNX lets the user choose the carry of a scan.
+    chosen_carry = getattr(arguments.get("f"), "input_carry_argnum", 0)
+    has_chosen = type(chosen_carry) is int and chosen_carry > 0
+    if kind.keyword not in arguments:  # Equinox has deleted it, and compares in this frame
+        arguments = {"body_fun": variables["body_fun"], "init_val": variables["val"]}
     # The condition of a loop may stand next to its body.
-    held = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
-    if kind.keyword not in given:  # Equinox has deleted it, and compares in this frame
-        given = {"body_fun": last["body_fun"], "init_val": last["val"]}
-    inputs, function = kind.inputs(given), given[kind.keyword]
-    jaxprs = [jaxpr for _, jaxpr in held]
-    first = SplitTree(inputs[kind.carry]).arrays + tree_util.tree_leaves(given.get("xs"))
-    return call._replace(
-        bodies={"body": Body(function, inputs, kind.carry, kind.is_pair, jaxprs)},
-        first=first,
-        compared=[kind.compared(last.get(name)) for name in ("buffer_val", "buffer_val2")],
+    named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
+    jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
+    inputs = kind.body_inputs(arguments)
+    body = Body(arguments[kind.keyword], inputs, kind.carry, kind.is_pair, jaxprs)
+    # Equinox names the carry before and after a turn so.
+    compared = [variables.get(name) for name in ("buffer_val", "buffer_val2")]
+    beside = tree_util.tree_leaves(arguments.get("xs"))
+    return ControlFlow(
+        kind,
+        line,
+        chosen_carry if has_chosen else kind.carry,
+        {"body": body},
+        first=SplitTree(inputs[kind.carry]).arrays + beside,
+        compared=[kind.carry_of_equinox(value) for value in compared],
     )
 
 
-def _with_branches(
-    call: ControlFlow, given: Kwargs, frames: Sequence[FrameType]
+def _read_branches(
+    kind: ControlFlowKind,
+    line: Origin | None,
+    arguments: Kwargs,
+    frames: Sequence[FrameType],
 ) -> ControlFlow:
-    """A call with its branches; without them if a jaxpr is missing."""
-    functions = call.kind.branches(given) if call.kind.branches else {}
-    number = len(functions)
-    lists = [items for _, items in _variables(frames) if all(map(_is_jaxpr, items))]
-    lists = [[jaxpr for _, jaxpr in _jaxprs(frames)][-number:], *lists]
-    jaxprs = [items for items in lists if len(items) == number][-1]
-    operands = tuple(given.get("operands") or ())
-    bodies = {
-        name: Body(function, operands, jaxprs=[jaxpr])
-        for (name, function), jaxpr in zip(functions.items(), jaxprs)
-        if function
-    }
-    return call._replace(bodies=bodies)
+    """Returns a call with its branches; an error if a jaxpr is missing."""
+    functions = kind.branches(arguments) if kind.branches else {}
+    # JAX holds them one by one, or in a list: the last list of that length.
+    single_jaxprs = [jaxpr for _, jaxpr in _jaxprs(frames)]
+    lists = [single_jaxprs[-len(functions) :]]
+    for _, items in _variables(frames):
+        if all(map(_is_jaxpr, items)):
+            lists.append(list(items))
+    jaxprs = [items for items in lists if len(items) == len(functions)][-1]
+    operands = tuple(arguments.get("operands") or ())
+    bodies = {}
+    for (name, function), jaxpr in zip(functions.items(), jaxprs):
+        if function is not None:
+            bodies[name] = Body(function, operands, jaxprs=[jaxpr])
+    return ControlFlow(kind, line, kind.carry, bodies)
 
 
 def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs | None:
-    """The arguments of a function, if a frame is one of its frames; else None."""
+    """Returns the arguments of a function, if a frame is one of its frames; else None."""
     code = frame.f_code
     if function is None or code is not getattr(function, "__code__", None):
         return None
-    values = dict(variables_of(frame))
+    variables = dict(variables_of(frame))
     inner = getattr(function, "__wrapped__", None)
-    # All functions of one wrapper share its code. Their variables hold what they wrap.
     if inner is None:
-        return values
-    if all(value is not inner for value in values.values()):
+        return variables
+    # All functions of one wrapper share its code. Their variables hold the wrapped one.
+    if all(value is not inner for value in variables.values()):
         return None
     _, positional, keyword = inspect.getargs(code)
-    given, keywords = values.get(positional, ()), values.get(keyword, {})
+    args = variables.get(positional, ())
+    kwargs = variables.get(keyword, {})
     try:
-        return inspect.signature(function).bind_partial(*given, **keywords).arguments
+        return inspect.signature(function).bind_partial(*args, **kwargs).arguments
     except TypeError:
         return None
 
 
 def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
-    """The jaxprs in JAX's variables, each with the name of the variable."""
+    """Yields the jaxprs in JAX's variables, with the names of the variables."""
     for name, items in _variables(frames):
-        yield from ((name, each) for each in items if _is_jaxpr(each))
+        for item in items:
+            if _is_jaxpr(item):
+                yield name, item
 
 
 def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTree]]]:
-    """JAX's variables, each as the items of a list."""
+    """Yields JAX's variables by name, those that are no list as a list of one."""
     for frame in frames:
-        if not is_users(frame.f_code.co_filename):
-            for name, value in list(variables_of(frame).items()):
-                yield name, value if type(value) in (list, tuple) else (value,)
+        if is_users(frame.f_code.co_filename):
+            continue
+        for name, value in list(variables_of(frame).items()):
+            yield name, value if type(value) in (list, tuple) else (value,)
 
 
-def _is_others(frame: FrameType) -> bool:
+def _is_of_others(frame: FrameType) -> bool:
+    """Returns whether a frame belongs neither to JAX nor to Equinox."""
     module = frame.f_globals.get("__name__", "")
     return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
 
 
 def _is_jaxpr(value: object) -> bool:
-    is_from_jax = type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
-    inside = getattr(value, "jaxpr", value) if is_from_jax else None
-    return all(hasattr(inside, name) for name in ("eqns", "invars", "outvars"))
+    module = type(value).__module__
+    is_from_jax = module.partition(".")[0] in ("jax", "jaxlib")
+    opened = getattr(value, "jaxpr", value) if is_from_jax else None
+    return all(hasattr(opened, name) for name in ("eqns", "invars", "outvars"))

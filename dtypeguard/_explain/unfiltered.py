@@ -13,7 +13,7 @@ from types import TracebackType
 
 import jax
 
-JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+FOLDER_OF_JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
 
 
 class Unfiltered:
@@ -25,21 +25,23 @@ class Unfiltered:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open = 0
+        self._open_contexts = 0
         self.before = ""
 
     def enter(self) -> None:
+        """Turns the filtering off, for the first context."""
         with self._lock:
-            if not self._open:
+            if self._open_contexts == 0:
                 self.before = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
                 jax.config.update("jax_traceback_filtering", "off")
-            self._open += 1
+            self._open_contexts += 1
 
     def leave(self) -> None:
+        """Sets the option back after the last context, unless the user has set it since."""
         with self._lock:
-            self._open -= 1
-            now = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-            if not self._open and now == "off":
+            self._open_contexts -= 1
+            option = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+            if self._open_contexts == 0 and option == "off":
                 jax.config.update("jax_traceback_filtering", self.before)
 
 
@@ -47,37 +49,43 @@ UNFILTERED = Unfiltered()
 
 
 def printed(error: BaseException) -> Iterator[BaseException]:
-    """An error, its causes, and the members of a group."""
-    queue, seen = [error], set()
+    """Yields the errors that Python prints with one: its causes, and members of groups."""
+    queue = [error]
+    seen = set()
     for part in queue:
         if id(part) in seen:
-            continue
+            continue  # somebody raised an error from itself
         seen.add(id(part))
         yield part
-        before = part.__cause__
-        if before is None and not part.__suppress_context__:
-            before = part.__context__
-        queue += [before] if before is not None else []
-        queue += part.exceptions if isinstance(part, BaseExceptionGroup) else ()
+        cause = part.__cause__
+        if cause is None and not part.__suppress_context__:
+            cause = part.__context__
+        if cause is not None:
+            queue.append(cause)
+        if isinstance(part, BaseExceptionGroup):
+            queue.extend(part.exceptions)
 
 
 def hide_jax(error: BaseException) -> None:
     """Takes JAX's frames out of an error that is explained, where JAX would."""
-    for part in printed(error) if UNFILTERED.before != "off" else ():
+    if UNFILTERED.before == "off":
+        return
+    for part in printed(error):
         with contextlib.suppress(Exception):  # an error may be frozen
             part.__traceback__ = _without_jax(part.__traceback__)
 
 
 def _without_jax(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback as JAX filters it: without its frames, if it passed a boundary of JAX."""
+    """Returns a traceback as JAX filters it: only if it passed a boundary of JAX."""
+    # All of JAX's public functions have the code of one wrapper.
     boundary = getattr(jax.lax.scan, "__code__", None)
     if not any(frame.f_code is boundary for frame, _ in traceback.walk_tb(trace)):
         return trace
-    kept = []
+    steps_outside = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(JAX):
-            kept.append(trace)
+        if not trace.tb_frame.f_code.co_filename.startswith(FOLDER_OF_JAX):
+            steps_outside.append(trace)
         trace = trace.tb_next
-    for old in reversed(kept):
-        trace = TracebackType(trace, old.tb_frame, old.tb_lasti, old.tb_lineno)
+    for step in reversed(steps_outside):
+        trace = TracebackType(trace, step.tb_frame, step.tb_lasti, step.tb_lineno)
     return trace

@@ -1,246 +1,208 @@
-"""Finds the arguments of a call that are refused, by the table of JAX's messages."""
+"""Finds the arguments of a call that are refused, by what a message says of them."""
 
 import ast
-import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax.numpy as jnp
 
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_python_number, kind
-from .._leaves.types import DType
 from .._source.files import is_installed, is_users
 from .._tracebacks.path_text import parameter
-from .._tracebacks.sites import Argument, Site, arguments, written_in
+from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf
+from .messages import PLACES, WHOLE_NUMBERS, Complaint
 
-_TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
-_GIVEN, _WANTED = rf"(?P<given>{_TYPE})", rf"(?P<wanted>{_TYPE})"
-
-# Arguments that say where or which: their types have nothing to do with the others'.
-_INDICES = {"index", "indices", "idx", "item", "start_index", "start_indices"}
-_INDICES |= {"scatter_indices", "segment_ids", "padding_config"}
-_CHOICES = {"which", "pred", "condition", "init_val"}
-_SIZES = {"shape", "args", "newshape", "new_sizes", "N", "M", "num", "reps", "repeats"}
-_SIZES |= {"slice_size", "index", "idx", "item", "dimensions"}
-_WHERE = frozenset(_INDICES | _CHOICES)
-# What may be cast to an int and lose no more than an index or a size does.
-_WHOLE = _INDICES | _SIZES | {"seed", "lower", "upper"}
+_LONGEST_LABEL = 40
 
 
-class Role(NamedTuple):
-    """What a message says."""
-
-    pattern: str  # with the type that was given, the one wanted, and the parameter
-    wanted: str = ""  # the dtype that JAX takes; "alike" for arguments of one type
-    names: frozenset[str] = frozenset()  # of parameters; empty if it may be any
-    is_only: bool = False  # whether no other is meant where one of such a name is there
-    is_checked: bool = False  # whether another library refuses what the user's call has
-
-
-# The first that fits an error is its role.
-_ROLES = (
-    Role(
-        rf"Argument '(?P<parameter>.*?)' compiled with {_WANTED}\[\S*\] and called with "
-        rf"(?!(?P=wanted)\W){_GIVEN}\[",
-    ),
-    Role(
-        rf"expected tangent dtype {_WANTED}, but got tangent dtype {_GIVEN}",
-        names=frozenset(["tangents"]),
-        is_only=True,
-    ),
-    Role(rf"Invalid dtype for `swap`. Ref dtype: {_WANTED}. Value dtype: {_GIVEN}"),
-    Role(rf"Dtype mismatch for .*: expected {_WANTED} and called with {_GIVEN}"),
-    Role(
-        "(?s)cotangent type does not match function output, expected "
-        rf".*?{_WANTED}.*? but got .*?{_GIVEN}"
-    ),
-    Role(
-        f"with holomorphic=True requires inputs with complex dtype, but got {_GIVEN}",
-        "complex64",
-    ),
-    Role(
-        r"must be integers of the same type, got:?(?:,? u?int\d+)+$",
-        "alike",
-        frozenset(_INDICES),
-        is_only=True,
-    ),
-    Role(
-        "arguments to have the same dtypes|must be same dtype|"
-        "two inexact dtypes must match|no available implicit dtype promotion path|"
-        f"arguments to fori_loop must have equal types|dtype should be {_TYPE}, but got",
-        "alike",
-    ),
-    Role(
-        "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent)"
-        rf".*[Gg]ot (?:tangent aval )?~?{_GIVEN}.*? expected ~?{_WANTED}"
-    ),
-    Role("select `which` must be bool", "bool", _WHERE, is_only=True),
-    Role(
-        "object cannot be interpreted as an integer|converted to a scalar index|"
-        "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type",
-        "int32",
-        frozenset(_SIZES),
-        is_only=True,
-    ),
-    Role(r"^(?P<parameter>\w+) (argument to \w+ )?must (have|be) an integer", "int32"),
-    Role(
-        "Indexer must have integer|indices must (have an|be of) integer|must be integers|"
-        "Index type must be an integer|must have an integer type|seed must be an integer",
-        "int32",
-        _WHERE | {"seed"},
-    ),
-    Role(
-        "requires real-.*valued inputs|must have a floating dtype|primal dtype u?int|"
-        "FFT input must be|does not accept dtype .* are (?:subtypes of )?.*float",
-        "float32",
-    ),
-    Role("does not accept dtype .* are (?:subtypes of )?.*(integer|number)", "int32"),
-    Role(
-        "Input type must be an integer|only accepts integer dtypes",
-        "int32",
-        is_checked=True,
-    ),
-    Role("dtype argument to `.*` must be a float", "float32", is_checked=True),
-)
-_REFUSED = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
-_FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
-
-
-class Complaint(NamedTuple):
-    """What a message says of the arguments of a call, by a row of the table."""
-
-    types: frozenset[str]  # those that it names; of Python's numbers their types
-    wanted: DType | None  # None if arguments are to be alike
-    role: Role
-    names: frozenset[str] = frozenset()  # of parameters, or the path of an argument
-
-
-def complaint(message: str) -> Complaint | None:
-    """What a message says; None if it is about something else."""
-    matches = ((role, re.search(role.pattern, message)) for role in _ROLES)
-    role, found = next((pair for pair in matches if pair[1]), (None, None))
-    if role is None or found is None:
-        return None
-    named = found.groupdict()
-    given, wanted = named.get("given"), named.get("wanted") or role.wanted
-    names = role.names | {*filter(None, [named.get("parameter")])}
-    if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
-        types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", message))
-        return Complaint(types, None, role, names)
-    types = [given] if given else _REFUSED.findall(message)
-    if wanted == "int32":  # the first that is none is refused
-        types = [x for x in re.findall(_TYPE, message) if "int" not in x]
-    if given in ("float64", "complex128") and role.wanted:
-        wanted = {"float32": "float64", "complex64": "complex128"}.get(wanted, wanted)
-    refused = frozenset(types[:1] or (_FLOATS if role.is_checked else ()))
-    return None if wanted == given else Complaint(refused, jnp.dtype(wanted), role, names)
-
-
-def checked(message: str) -> Complaint | None:
-    """What the message of another library says of types; None if it names none.
-
-    It is about types if it names two, or one and a class for all of a kind.
-    """
-    types = frozenset(re.findall(rf"\b{_TYPE}", message))
-    is_of_kind = types and re.search("<class '(int|float|complex)'>", message)
-    about = Complaint(types, None, Role("", is_checked=True))
-    return about if len(types) > 1 or is_of_kind else None
-
-
-def find_arguments(failure: Failure, about: Complaint) -> Finding | None:
-    """The arguments of a call that JAX refuses."""
-    names = [frame.f_code.co_name for frame in failure.frames]
-    if not failure.is_of_jax or any(x.startswith("backward_pass") for x in names):
-        return None  # or the rule of a derivative has returned what cannot be added
+def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
+    """Returns the arguments that a message is about."""
+    if complaint.role.is_checked:
+        return find_checked(failure, complaint)
     site = failure.sites[-1]
-    find = _different if about.wanted is None else _refused_arguments
-    refused = next(filter(None, (find(x, about, site) for x in arguments(site))), [])
-    keeps = not {x.base for x in refused} <= _WHOLE | about.names
+    is_index = isinstance(site.node, ast.Subscript)  # Python and NumPy refuse some
+    if failure.is_of_backward_pass or not (failure.is_of_jax or is_index):
+        return None
+    refused: list[Argument] = []
+    for candidates in arguments(site):
+        if complaint.wanted is None:
+            refused = _arguments_that_differ(candidates, complaint)
+        else:
+            refused = _refused_arguments(candidates, complaint, site)
+        if refused:
+            break
+    if not refused and is_index and kind(complaint.wanted) == "int":
+        refused = list(_floats_of_index(site))
+    if not refused:
+        return None
+    finding = _finding_in_jax(refused, complaint, site)
+    if is_installed(site.file) and not any(leaf.why.root for leaf in finding.leaves):
+        return _find_in_call_of_package(failure, complaint) or finding
+    return finding
+
+
+def _finding_in_jax(
+    refused: Sequence[Argument], complaint: Complaint, site: Site
+) -> Finding:
+    bases = {argument.base for argument in refused}
+    is_whole_number = bases <= WHOLE_NUMBERS | complaint.parameters
     call = RefusedCall(
-        about.wanted,
         site,
-        is_only_for_ints=keeps and kind(about.wanted) == "int",
-        has_floats_beside=_has_floats_beside(refused, site),
+        is_only_for_ints=kind(complaint.wanted) == "int" and not is_whole_number,
+        has_floats_beside=_has_floats_beside(site),
     )
-    note = _found(call, [(_label(x, site), x) for x in refused])
-    is_lost = is_installed(site.file) and note and not any(x.why.root for x in note.leaves)
-    users = find_checked(failure, about) if is_lost and about.wanted is None else None
+    labels = [_label(argument, site) for argument in refused]
+    leaves = refused_leaves(refused, labels, [complaint.wanted] * len(refused), site)
+    return refused_call(call, leaves)
+
+
+def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding | None:
+    """Returns what the user gave to a package that computed of it what JAX refuses.
+
+    It may also have been given to a function that the package compiles.
+    """
+    finding = find_checked(failure, complaint)
+    if finding is None:
+        return None
+    if complaint.wanted is not None:
+        return finding if kind(complaint.wanted) == "float" else None
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
-    held = {x.dtypes[-1] for x in users.leaves} if users else ()
-    return users if len(held) > 1 == len({*map(kind, held)}) else note
+    dtypes = {leaf.dtype for leaf in finding.leaves}
+    kinds = {kind(dtype) for dtype in dtypes}
+    return finding if len(dtypes) > 1 and len(kinds) == 1 else None
 
 
-def find_checked(failure: Failure, about: Complaint) -> Finding | None:
-    """The arrays of the types that another library's message names, in the user's call."""
-    users = [site for site in failure.sites if not is_installed(site.file)]
-    is_own = failure.sites[-1:] == users[-1:]
-    for site in reversed(users):
+def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
+    """Returns the arrays of the types that a message names, in the user's call."""
+    users_sites = [site for site in failure.sites if not is_installed(site.file)]
+    is_raised_by_user = failure.sites[-1:] == users_sites[-1:]
+    for site in reversed(users_sites):
         is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.inside[:1])
-        named = [x for x in written_in(site) if str(dtype_of(x.value)) in about.types]
-        if about.wanted is None and is_of_jax and (is_own or not named):
+        refused = [x for x in written_in(site) if complaint.refuses(dtype_of(x.value))]
+        if complaint.wanted is None and is_of_jax and (is_raised_by_user or not refused):
             return None  # it was raised in a function that JAX calls
-        if named:
-            others = about.types - {str(dtype_of(x.value)) for x in named}
-            wanted = None if named[1:] else about.wanted
-            if len(about.types) == 2 and len(others) == 1 and "assert" not in site.name:
-                wanted = jnp.dtype(next(iter(others)))
-            return _found(RefusedCall(wanted, site), [(x.text + x.name, x) for x in named])
+        if refused:
+            wanted = _dtype_that_is_expected(refused, complaint, site)
+            labels = [argument.text + argument.name for argument in refused]
+            leaves = refused_leaves(refused, labels, [wanted] * len(refused), site)
+            return refused_call(RefusedCall(site), leaves)
     return None
 
 
-def _found(call: RefusedCall, named: Sequence[tuple[str, Argument]]) -> Finding | None:
-    site, leaves = call.site, list[RefusedLeaf]()
-    for place, (text, x) in enumerate(named):
-        why = of_argument(x, site)
+def _dtype_that_is_expected(refused: Sequence[Argument], complaint: Complaint, site: Site):
+    """Returns the dtype that a call takes; None if it is not known."""
+    types = {str(dtype_of(argument.value)) for argument in refused}
+    missing = complaint.refused - types
+    is_assertion = "assert" in site.name
+    if len(complaint.refused) == 2 and len(missing) == 1 and not is_assertion:
+        return jnp.dtype(missing.pop())
+    return complaint.wanted if len(refused) == 1 else None
+
+
+def refused_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Finding:
+    """Returns a call with the leaves that it refuses."""
+    name = call.site.name or "a call"
+    return Finding(f"{name} refuses the types of what it is given.", leaves, call)
+
+
+def refused_leaves(
+    refused: Sequence[Argument], labels: Sequence[str], wanted: Sequence, site: Site
+) -> list[RefusedLeaf]:
+    """Returns the leaves of arguments, each with a label and the dtype that is wanted."""
+    leaves = []
+    for number, argument in enumerate(refused):
+        why = of_argument(argument, site)
         # What made an index a float is rather to be changed, but for the line of its use.
-        is_made = why.origin is None or why.origin.users.line != site.line
-        is_first = kind(call.wanted) == "int" and is_made
-        leaves.append(RefusedLeaf(place, text, (x.value,), why, None, is_first, argument=x))
-    text = f"{site.name or 'a call'} refuses the types of what it is given."
-    return Finding(text, leaves, call) if leaves else None
+        is_made_elsewhere = why.origin is None or why.origin.users.line != site.line
+        leaf = RefusedLeaf(
+            number,
+            labels[number],
+            (argument.value,),
+            why,
+            begins_as_rarer=kind(wanted[number]) == "int" and is_made_elsewhere,
+            argument=argument,
+            wanted=wanted[number],
+        )
+        leaves.append(leaf)
+    return leaves
 
 
-def _different(given: Sequence[Argument], about: Complaint, site: Site) -> list[Argument]:
-    """The arguments of those types that a message names."""
-    types = lambda value: {str(dtype_of(value)), type(value).__name__}
-    # A bool is an option of a function.
-    given = [x for x in given if type(x.value) is not bool]
-    named = [x for x in given if types(x.value) & about.types]
-    is_named = about.names.__contains__ if about.names else lambda base: base not in _WHERE
-    named = [x for x in named if is_named(x.base)]
+def _arguments_that_differ(
+    candidates: Iterable[Argument], complaint: Complaint
+) -> list[Argument]:
+    """Returns the arguments of those types that a message names."""
+    refused = []
+    for argument in candidates:
+        types = {str(dtype_of(argument.value)), type(argument.value).__name__}
+        if complaint.parameters:
+            is_meant_by_name = argument.base in complaint.parameters
+        else:
+            is_meant_by_name = argument.base not in PLACES
+        is_option = type(argument.value) is bool
+        if is_meant_by_name and not is_option and types & complaint.refused:
+            refused.append(argument)
     # A Python number may be an option, such as an axis.
-    arrays = [x for x in named if not is_python_number(x.value)]
-    if about.types <= {str(dtype_of(x.value)) for x in arrays}:
-        named = arrays
-    return named if len({dtype_of(x.value) for x in named}) > 1 else []
+    arrays = [x for x in refused if not is_python_number(x.value)]
+    if complaint.refused <= {str(dtype_of(x.value)) for x in arrays}:
+        refused = arrays
+    return refused if len({dtype_of(x.value) for x in refused}) > 1 else []
 
 
 def _refused_arguments(
-    given: Sequence[Argument], about: Complaint, site: Site
+    candidates: Sequence[Argument], complaint: Complaint, site: Site
 ) -> list[Argument]:
-    """The arguments of a type that JAX refuses."""
-    named = [
-        x for x in given if type(x.value) is not bool and _is_refused_argument(x, about)
-    ]
-    bases = {parameter(x) for x in about.names}
-    paths = tuple(x[len(parameter(x)) :] for x in about.names if x not in bases)
-    if paths:  # in what was compiled, which has no names
-        return [x for x in named if x.name.endswith(paths)]
-    if about.role.is_only or any(x.base in bases for x in given):
-        named = [x for x in named if not bases or x.base in bases]
+    """Returns the arguments of a type that JAX refuses."""
+    refused = [x for x in candidates if _is_refused_argument(x, complaint)]
+    bases = {parameter(name) for name in complaint.parameters}
+    if complaint.role.is_only or any(x.base in bases for x in candidates):
+        refused = [x for x in refused if not bases or x.base in bases]
     positions = _differentiated(site)
     if not positions:
-        return named
-    differentiated = [x for x in named if x.position in positions]
+        return refused
+    differentiated = [x for x in refused if x.position in positions]
     # What is differentiated may be in a function that is given to another one.
-    is_inside = not differentiated and kind(about.wanted) == "complex"
-    return named if is_inside else differentiated
+    is_inside = not differentiated and kind(complaint.wanted) == "complex"
+    return refused if is_inside else differentiated
+
+
+def _is_refused_argument(argument: Argument, complaint: Complaint) -> bool:
+    if type(argument.value) is bool:  # an option of a function
+        return False
+    dtype = dtype_of(argument.value)
+    is_number = not complaint.refused or is_python_number(argument.value)
+    if kind(complaint.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
+        return kind(dtype) == "float"
+    # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
+    dtype_of_numpy = getattr(argument.value, "dtype", dtype)
+    return complaint.refuses(dtype) or complaint.refuses(dtype_of_numpy)
+
+
+def _floats_of_index(site: Site) -> Iterator[Argument]:
+    """Yields the floats in an index, as far as its source looks them up."""
+    if not isinstance(site.node, ast.Subscript):
+        return
+    nodes_of_index = set(ast.walk(site.node.slice))
+    for argument in looked_up(site):
+        if argument.source in nodes_of_index and kind(dtype_of(argument.value)) == "float":
+            yield argument._replace(name="index")
+
+
+def _label(argument: Argument, site: Site) -> str:
+    """Returns the name of an argument, and its expression if that says more."""
+    text = argument.text if argument.is_whole else ""
+    is_operand = argument.base in ("self", "other")
+    if not text or len(text) > _LONGEST_LABEL or is_operand:
+        return text[:_LONGEST_LABEL] or argument.name
+    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
+    return name if text == argument.name else f"{name} = {text}"
+
+
+# Derivatives
 
 
 def _differentiated(site: Site) -> set[int]:
-    """The positions of the arguments in which a call differentiates; empty if in none."""
+    """Returns the positions of the arguments in which a call differentiates, if it does."""
     for frame in site.inside:
         numbers = frame.f_locals.get("argnums")
         values = frame.f_locals.get("args")
@@ -250,34 +212,15 @@ def _differentiated(site: Site) -> set[int]:
     return set()
 
 
-def _has_floats_beside(refused: Sequence[Argument], site: Site) -> bool:
-    """Whether what is differentiated has floats beside the ints that are refused.
+def _has_floats_beside(site: Site) -> bool:
+    """Returns whether what is differentiated has floats.
 
-    A cast would make a parameter of a counter.
+    A cast of an int beside them could make a parameter of a counter.
     """
     positions = _differentiated(site)
     for candidates in arguments(site):
         for argument in candidates:
             is_float = kind(dtype_of(argument.value)) in ("float", "complex")
-            if is_float and argument.position in positions and refused:
+            if is_float and argument.position in positions:
                 return True
     return False
-
-
-def _is_refused_argument(argument: Argument, about: Complaint) -> bool:
-    dtype = dtype_of(argument.value)
-    is_number = not about.types or is_python_number(argument.value)
-    if kind(about.wanted) in ("int", "bool") and is_number:  # a number in 64 bits
-        return kind(dtype) == "float"
-    # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own type.
-    own = getattr(argument.value, "dtype", dtype)
-    return not {str(dtype), str(own)}.isdisjoint(about.types)
-
-
-def _label(argument: Argument, site: Site) -> str:
-    """The name of an argument, and its expression if that says more."""
-    text = argument.text if argument.is_whole else ""
-    if not text or len(text) > 40 or argument.base in ("self", "other"):
-        return text[:40] or argument.name
-    name = "index" if isinstance(site.node, ast.Subscript) else argument.name
-    return name if text == argument.name else f"{name} = {text}"

@@ -21,7 +21,7 @@ from .._leaves.types import DType, Leaf
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame, frame_of, is_update
 from .._tracebacks.sites import Site
-from .finding import Finding, RefusedCall, RefusedLeaf, users_line, width
+from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
 from .remedies import (
     BeginAs,
@@ -32,6 +32,7 @@ from .remedies import (
     GuardOptimizer,
     LeaveOutOfGrad,
     MakeNumber,
+    OwnArrays,
     Remedy,
     ReturnFromBranch,
 )
@@ -59,6 +60,8 @@ def choose(finding: Finding) -> Advice:
     """Returns what to write for the leaves of an error."""
     if _is_of_optimizer(finding):
         return Advice([GuardOptimizer(tuple(finding.leaves), line="")], [])
+    if isinstance(finding.cause, SharedArrays):
+        return Advice([OwnArrays(tuple(finding.leaves), "", finding.cause.holder)], [])
     if isinstance(finding.cause, RefusedCall):
         return _first_two(_for_call(finding.cause, finding.leaves))
     if finding.cause.is_loop:
@@ -78,9 +81,10 @@ def _is_of_optimizer(finding: Finding) -> bool:
     """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
     innermost_first = reversed(finding.sites)
     packages = itertools.takewhile(lambda site: is_installed(site.file), innermost_first)
-    if is_update([frame_of(site.frame) for site in packages]):
+    is_in_update = is_update([frame_of(site.frame) for site in packages])
+    if is_in_update and not isinstance(finding.cause, SharedArrays):
         return True
-    if isinstance(finding.cause, RefusedCall):
+    if not isinstance(finding.cause, ControlFlow):
         return False
     changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
     return bool(changed) and all(leaf.is_of_optimizer for leaf in changed)
@@ -244,38 +248,61 @@ def _for_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidat
     if call.is_only_for_ints:
         return []
     if call.has_floats_beside:
-        line = line_text(call.site.file, call.site.line)
-        return [[LeaveOutOfGrad(tuple(leaves), line)]]
-    targets = _meeting(leaves) if call.wanted is None else [call.wanted]
-    return [_as_arguments(leaves, dtype, call.site) for dtype in targets]
+        return [[LeaveOutOfGrad(tuple(leaves), _line_of_grad(call, leaves[0]))]]
+    if any(leaf.wanted for leaf in leaves):
+        return [_as_arguments(leaves, call.site)]
+    if not all(leaf.argument for leaf in leaves):
+        return []  # the cotangents of a rule that is not known
+    candidates = []
+    for dtype in _meeting(leaves):
+        wanted = [dataclasses.replace(leaf, wanted=dtype) for leaf in leaves]
+        candidates.append(_as_arguments(wanted, call.site))
+    return candidates
 
 
-def _as_arguments(leaves: Sequence[RefusedLeaf], dtype: DType, site: Site) -> Candidate:
-    changed = [x for x in leaves if x.dtype != dtype]
-    if is_installed(site.file):  # only what the user made can be changed
-        changed = [x for x in changed if users_line(x.why.origin)]
-    return [_as_argument(leaf, dtype, site) for leaf in changed]
+def _line_of_grad(call: RefusedCall, leaf: RefusedLeaf) -> str:
+    """Returns the call of `grad`: the one that fails, or that made the gradient."""
+    if kind(leaf.dtype) is None:
+        return users_line(leaf.why.origin)
+    return line_text(call.site.file, call.site.line)
+
+
+def _as_arguments(leaves: Sequence[RefusedLeaf], site: Site) -> Candidate:
+    """Returns what to write for the arguments that are not of the dtype wanted."""
+    remedies = []
+    for leaf in leaves:
+        # Only what the user made can be changed in the call of a package.
+        is_users = not is_installed(site.file) or users_line(leaf.why.origin)
+        if leaf.wanted and leaf.wanted != leaf.dtype and is_users:
+            remedies.append(_as_argument(leaf, leaf.wanted, site))
+    return remedies
 
 
 def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
-    """What to write for one argument: where it is made, else in the call."""
-    begun = users_line(leaf.why.origin)
-    is_changed_where_made = is_installed(site.file) or _is_made_for_it(leaf, dtype)
-    line = begun if begun and is_changed_where_made else _line_in_call(leaf, site)
+    """Returns what to write for one argument, at the line that made it or in the call."""
+    made_at = users_line(leaf.why.origin)
+    is_for_call = _is_made_for_it(leaf, dtype)
+    is_changed_where_made = is_installed(site.file) or is_for_call or not leaf.argument
+    line = made_at if made_at and is_changed_where_made else _line_in_call(leaf, site)
     leaf = dataclasses.replace(leaf, path=_name_of_leaf(leaf))
     if is_python_number(leaf.values[-1]):
         return _number_as(leaf, dtype, line)
-    if begun and _is_made_for_it(leaf, dtype):
+    if made_at and is_for_call:
         return BeginAs((leaf,), line, dtype)
     return CastArgument((leaf,), line, dtype)
 
 
 def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
-    """Whether the line that made an argument is to be changed rather than the call."""
-    if leaf.why.cause is not None or leaf.why.is_promoted:
+    """Returns whether the line that made an argument is to be changed, not the call."""
+    if leaf.why.cause is not None:
         return False  # it was computed of others
-    is_inside = leaf.argument is not None and not leaf.argument.is_whole
-    return _is_of_host(leaf.values[-1]) or is_inside or kind(dtype) != kind(leaf.dtype)
+    is_of_one_kind = kind(dtype) == kind(leaf.dtype)
+    if is_of_one_kind and width(dtype) > width(leaf.dtype):
+        return True  # no later cast brings back the digits that this line has rounded
+    if leaf.why.is_promoted:
+        return False
+    is_part = leaf.argument is not None and not leaf.argument.is_whole
+    return _is_of_host(leaf.values[-1]) or is_part or not is_of_one_kind
 
 
 def _is_of_host(value: Leaf) -> bool:
@@ -318,11 +345,15 @@ def _meeting(leaves: Sequence[RefusedLeaf]) -> list[DType]:
     dtypes = sorted({leaf.dtype for leaf in leaves}, key=width, reverse=True)
     if not all(kind(dtype) for dtype in dtypes):
         return []
-    by_name = {x.argument.base: x.dtype for x in leaves if x.argument}
+    by_name = {}
+    for leaf in leaves:
+        if leaf.argument is not None:
+            by_name[leaf.argument.base] = leaf.dtype
     if by_name.keys() <= {"lower", "upper"}:
         return [jnp.dtype("int32")]  # the bounds of a loop
     is_clip = "min" in by_name or "max" in by_name
-    for name in (*_WRITTEN_INTO, "x") if is_clip else _WRITTEN_INTO:
+    names = [*_WRITTEN_INTO, "x"] if is_clip else _WRITTEN_INTO
+    for name in names:
         if name in by_name:
             return [by_name[name]]
     return [dtype for dtype in dtypes if rank(dtype) == rank(dtypes[0])]

@@ -6,15 +6,20 @@ import itertools
 from types import TracebackType
 from typing import TypeVar, overload
 
+import jax
+
 from .._blame.provenance import TRACES_SO_FAR
 from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
 from .._leaves.types import Function, public
 from .._recording.monitored import RECORD
-from .arguments import checked, complaint, find_arguments, find_checked
+from .arguments import find_arguments, find_checked
 from .choose import choose
+from .compiled import find_in_compiled
 from .control_flow import find_in_control_flow
+from .derivatives import find_cotangents, find_gradients_of_ints
 from .finding import Failure, Finding
+from .messages import complaint, complaint_of_a_package
 from .text import noted, text_of
 from .unfiltered import UNFILTERED, hide_jax, printed
 
@@ -113,8 +118,18 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
+# A compiled function that is given an array twice to donate raises JAX's own error.
+_EXPLAINED = (
+    TypeError,
+    ValueError,
+    AssertionError,
+    IndexError,
+    jax.errors.JaxRuntimeError,
+)
+
+
 def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") -> None:
-    """Adds notes to an error and to those that Python prints with it.
+    """Adds notes to an error, its causes and the members of its groups.
 
     Args:
         error: any.
@@ -124,25 +139,31 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, (TypeError, ValueError, AssertionError)) and not is_explained:
+        if isinstance(part, _EXPLAINED) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
-                if (finding := _finding(part)) is not None:
-                    part.add_note(text_of(finding, choose(finding), is_whole, hint))
-                    part.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
+                _explain_part(part, is_whole, hint)
     TRACES_SO_FAR.clear()
 
 
-def _finding(error: BaseException) -> Finding | None:
-    """What to say of an error; None if no leaf is found that is at fault."""
-    failure = Failure(error)
-    if about := complaint(failure.message):
-        find = find_checked if about.role.is_checked else find_arguments
-        finding = find(failure, about)
+def _explain_part(error: BaseException, is_whole: bool, hint: str) -> None:
+    finding = _finding(Failure(error))
+    if finding is not None:
+        error.add_note(text_of(finding, choose(finding), is_whole, hint))
+        error.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
+
+
+def _finding(failure: Failure) -> Finding | None:
+    """Returns what to say of an error; None if no leaf is at fault."""
+    about = complaint(failure.message)
+    if about is not None:
+        finding = find_arguments(failure, about)
     else:
-        finding = find_in_control_flow(failure)
-        about = None if finding else checked(failure.message)
-        if about and not failure.is_of_jax:
-            finding = find_checked(failure, about)
+        finding = find_in_compiled(failure) or find_in_control_flow(failure)
+    if finding is None:
+        finding = find_cotangents(failure) or find_gradients_of_ints(failure)
+    if finding is None and about is None and not failure.is_of_jax:
+        about = complaint_of_a_package(failure.message)
+        finding = find_checked(failure, about) if about else None
     if finding is None:
         return None
     return dataclasses.replace(finding, sites=failure.sites)

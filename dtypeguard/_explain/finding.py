@@ -32,6 +32,12 @@ class Failure:
         """Whether JAX raised it, and not what JAX has called."""
         return bool(self.sites and self.sites[-1].inside)
 
+    @property
+    def is_of_backward_pass(self) -> bool:
+        """Whether JAX was adding up what the rules of derivatives have returned."""
+        names = [frame.f_code.co_name for frame in self.frames]
+        return any(name.startswith("backward_pass") for name in names)
+
 
 @dataclasses.dataclass(frozen=True)
 class RefusedLeaf:
@@ -48,6 +54,7 @@ class RefusedLeaf:
         branch: the branch that returns it, by the name of its parameter.
         passed_on: how a branch returns what was there before, as a note says it.
         argument: the argument that has the type.
+        wanted: the dtype that a call takes; None if its arguments are to be alike.
     """
 
     number: int
@@ -59,6 +66,7 @@ class RefusedLeaf:
     branch: str = ""
     passed_on: str = ""
     argument: Argument | None = None
+    wanted: DType | None = None
 
     @property
     def dtypes(self) -> list[DType]:
@@ -115,16 +123,27 @@ class RefusedCall:
     """A call whose arguments are refused.
 
     Attributes:
-        wanted: the dtype that is taken; None if the arguments are to be alike.
         site: the line of the call.
         is_only_for_ints: whether JAX wants ints of what is no index and no size.
         has_floats_beside: whether what is differentiated has floats beside the ints.
     """
 
-    wanted: DType | None
     site: Site
     is_only_for_ints: bool = False
     has_floats_beside: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedArrays:
+    """A call that donates an array which stands in more than one of its arguments.
+
+    Attributes:
+        site: the line of the call.
+        holder: the arguments, as the call writes them.
+    """
+
+    site: Site
+    holder: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +152,7 @@ class Finding:
 
     headline: str
     leaves: Sequence[RefusedLeaf]
-    cause: ControlFlow | RefusedCall
+    cause: ControlFlow | RefusedCall | SharedArrays
     sites: Sequence[Site] = ()
 
 

@@ -157,6 +157,17 @@ class LeaveOutOfGrad(Remedy):
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnArrays(Remedy):
+    """To give each leaf an array of its own, where a call donates what others hold."""
+
+    holder: str
+
+    def sentence(self, names: str) -> str:
+        given = f"dtypeguard.strong({self.holder})"
+        return f"before the first call give each leaf an array of its own: {given}"
+
+
+@dataclasses.dataclass(frozen=True)
 class ReturnFromBranch(Remedy):
     """To return a result in another dtype, from the branches that are named."""
 

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+from jax.dtypes import float0
+
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.dtypes import is_python_number
 from .._leaves.leaf_type import type_text
@@ -176,13 +178,18 @@ def _named_types(leaf: RefusedLeaf) -> tuple[str, str]:
     first, last = leaf.values[0], leaf.values[-1]
     if is_python_number(last):
         return str(leaf.dtypes[0]), type(last).__name__
+    if leaf.dtype == float0:
+        return "float0", "float0"
     if leaf.is_reshaped:
         return type_text(first), type_text(last)
     return str(leaf.dtypes[0]), str(leaf.dtype)
 
 
 def _type_of_value(value: Leaf) -> str:
-    return type(value).__name__ if is_python_number(value) else type_text(value)
+    if is_python_number(value):
+        return type(value).__name__
+    # NumPy prints it as a list of fields.
+    return "float0" if getattr(value, "dtype", None) == float0 else type_text(value)
 
 
 # What to write

@@ -89,7 +89,7 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     The first that fits an error is the best: it is the function that the user wrote.
     """
     unnamed = []
-    written = {id(x.value): x for x in reversed([*_looked_up(site)])}
+    written = {id(x.value): x for x in reversed([*looked_up(site)])}
     is_others = lambda frame: not is_users(frame.f_code.co_filename)
     for frame in itertools.takewhile(is_others, site.inside):
         named = _named_arguments(frame)
@@ -110,12 +110,12 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
 
 def written_in(site: Site) -> Iterator[Argument]:
     """The arrays in a call, as far as its source looks them up."""
-    for known in _looked_up(site) if isinstance(site.node, ast.Call) else ():
+    for known in looked_up(site) if isinstance(site.node, ast.Call) else ():
         if is_array(known.value) and kind(dtype_of(known.value)):
             yield known
 
 
-def _looked_up(site: Site) -> Iterator[Argument]:
+def looked_up(site: Site) -> Iterator[Argument]:
     """The leaves of what an expression looks up to compute with, whole ones first."""
     node, frame, inside = site.node, site.frame, list[Argument]()
     if isinstance(getattr(node, "ctx", None), ast.Store):  # what is written to an item

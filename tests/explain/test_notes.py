@@ -370,7 +370,7 @@ def an_embedding_of_flax():
     return nn.Embed(4, 2).init(jax.random.PRNGKey(0), tokens)
 
 
-@noted("argument", ("operator, b)", 'operator.astype("float32"), b)'))
+@noted("begin", ("dtype=BF16)", "dtype=F32)"), checked=False)
 def a_check_of_another_library():
     def solve(structure, x):
         if structure.dtype != x.dtype:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from jax import tree_util
+from jax.tree_util import all_leaves
 
 from .._leaves.arguments import shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, Step
@@ -48,19 +48,16 @@ class Carry:
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
         """Returns the carries of a call, or their defaults."""
-        values = []
-        missing = []
-        # `Parameter.empty` and not None, which is a carry like any other.
-        for place in self.places:
-            value = place.take(args, kwargs)
-            if value is inspect.Parameter.empty:
-                missing.append(place.label)
-            values.append(value)
-        if missing:
+        values = [place.take(args, kwargs) for place in self.places]
+        # Not None, which is a carry like any other.
+        absent = inspect.Parameter.empty
+        labels = [x.label for x, value in zip(self.places, values) if value is absent]
+        if labels:
+            names = ", ".join(kwargs) or "none"
             raise TypeError(
                 f"{self.step} was called with {len(args)} arguments by position and "
-                f"{', '.join(kwargs) or 'none'} by name: give it {', '.join(missing)} as "
-                f"well, which {self.owner} carries."
+                f"{names} by name: give it {', '.join(labels)} as well, which {self.owner} "
+                "carries."
             )
         for value in values:
             if is_unregistered(value):
@@ -90,19 +87,16 @@ class Carry:
 
         A step changes them in place, so that they come back in any case.
         """
-        arguments = []
         # A bound method hides its object from the arguments.
-        if self.bound is not None:
-            arguments.append(("self", self.bound))
+        arguments = {"self": self.bound}
         for position, value in enumerate(args):
-            arguments.append((self.names.at(position), value))
-        arguments.extend(kwargs.items())
-        trees: dict[int, ObjectSnapshot] = {}
-        for name, value in arguments:
+            arguments[self.names.at(position)] = value
+        arguments.update(kwargs)
+        snapshots: dict[int, ObjectSnapshot] = {}
+        for name, value in arguments.items():
             for path, node in objects_by_path(value).items():
-                if id(node) not in trees:
-                    trees[id(node)] = ObjectSnapshot(name + path, node)
-        return list(trees.values())
+                snapshots.setdefault(id(node), ObjectSnapshot(name + path, node))
+        return list(snapshots.values())
 
     def find(
         self,
@@ -173,12 +167,11 @@ class Carry:
         required: Sequence[int],
     ) -> ReturnedCarry:
         """Returns where carries are whose trees have changed, for a message about that."""
+        carry_type = type(values[0]) if self.is_one else None
         # Of a carry that is a tuple, a changed result is a tuple as well: it is the carry,
         # unless its first item is of the carry's type.
-        first_items = items.values[:1] if items.are_ordered else []
-        is_first = any(type(item) is type(values[0]) for item in first_items)
-        is_whole = type(items.result) is type(values[0]) and not is_first
-        if self.is_one and is_whole:
+        has_carry_first = items.are_ordered and type(items.first) is carry_type
+        if type(items.result) is carry_type and not has_carry_first:
             return ReturnedCarry(items.result)
         if items.are_ordered and len(items.values) >= len(required):
             return ReturnedCarry(items.result, required, items, range(len(required)))
@@ -186,16 +179,12 @@ class Carry:
 
     def self_remedy(self, args: Args, result: PyTree) -> str:
         """Returns what to write if the `self` of a method comes back; "" if it does not."""
-        if not (self.is_default and args and self.names.at(0) == "self"):
+        is_method = self.is_default and bool(args) and self.names.at(0) == "self"
+        # The only argument is carried already, and not every class is a tree.
+        if not is_method or self.places[0].name == "self" or all_leaves(args[:1]):
             return ""
-        if self.places[0].name == "self":
-            return ""  # it is the only argument, and carried already
-        if tree_util.all_leaves([args[0]]):
-            return ""  # of a class that is no tree
-        if type(result) is type(args[0]):
-            return f'{self.owner}(..., carry="self")'
         items = Items(result)
-        for key, item in zip(items.keys, items.values):
+        for key, item in [(0, result), *zip(items.keys, items.values)]:
             if type(item) is type(args[0]):
                 which = "" if key == 0 else f", returned={key!r}"
                 return f'{self.owner}(..., carry="self"{which})'
@@ -207,11 +196,12 @@ class Carry:
         # The user has said which item it is, or there is but one.
         if items is None or not returned.indices or not self.is_one or self.returned:
             return ""
-        like_carry = []
-        for key, item in zip(items.keys[1:], items.values[1:]):
+        like_carry = [
+            repr(key)
+            for key, item in zip(items.keys[1:], items.values[1:])
             # A step for `scan` may return its carry twice.
-            if item is not items.values[0] and is_alike(carry, item):
-                like_carry.append(repr(key))
+            if item is not items.first and is_alike(carry, item)
+        ]
         if not like_carry:
             return ""
         first = repr(items.keys[0])

@@ -72,6 +72,11 @@ class Items:
         return [key_value(path[0]) for path, _ in pairs]
 
     @property
+    def first(self) -> PyTree:
+        """The first item; None if there are none."""
+        return self.values[0] if self.values else None
+
+    @property
     def are_ordered(self) -> bool:
         """Whether the items have an order that the user wrote, as those of no dict have."""
         return isinstance(self.result, (tuple, list))

@@ -143,15 +143,15 @@ class GuardedCall:
         try:
             location = self._locate(result)
             # All of them before any report, which names every leaf.
+            in_place = []
+            for snapshot, node in self._objects_after(location):
+                output = self._output(snapshot.label)
+                in_place.append(settle_object(output, snapshot, node, policy))
             for number, tree in zip(location.numbers, location.values):
                 output = self._output(self._carry.labels[number])
                 record = self._carried[number]
                 settled = settle_carried(output, close_objects(tree), record, policy)
                 returned.append(settled)
-            in_place = []
-            for snapshot, node in self._objects_after(location):
-                output = self._output(snapshot.label)
-                in_place.append(settle_object(output, snapshot, node, policy))
             report_drift([*in_place, *returned], self._output(""), policy, warn_once)
         except TypeError as error:
             remedy = self._remedy_of_other_carry(result, returned)

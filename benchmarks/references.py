@@ -3,7 +3,7 @@
     python benchmarks/references.py --seeds 4
 
 Prints a line for each case, and how often rounding is called another computation, and the
-other way round. docs/how-precision-is-measured.md has the table of one seed.
+other way round. docs/reference.md has the table of one seed.
 """
 
 import argparse

@@ -28,7 +28,7 @@ MERGED_PAGES = {
     "libraries": ("devices", "notebooks"),
     "faq": ("glossary",),
     "find-the-line": ("why-dtypes-drift", "lbfgs"),
-    "precision": ("stalled-updates", "not-finite", "too-wide"),
+    "precision": ("stalled-updates", "not-finite", "too-wide", "products"),
 }
 
 

@@ -42,7 +42,8 @@ class CompilingCall:
         static_names: the names of such arguments.
         jaxpr: the program; None if it is not on the stack.
         out_tree: the structure of its results.
-        wrapper: the package whose `jit` or `pmap` wraps JAX's own `jit`; else empty.
+        wrapper: the package that defines the function; if it is Equinox or Flax, its own
+            `jit` wraps JAX's.
         outer_frames: the frames around the call, but JAX's and the wrapper's, inside out.
     """
 
@@ -112,59 +113,45 @@ def call_that_compiles(frame: FrameType) -> CompilingCall | None:
 
 
 def _call_around(
-    variables: dict[str, Any], traced: Any, outside: Iterator[FrameType]
+    cached_call: dict[str, Any], traced: Any, outside: Iterator[FrameType]
 ) -> CompilingCall:
-    settings = variables.get("jit_info")
-    cached = variables["fun"] if "fun" in variables else getattr(settings, "fun", None)
+    """Returns the call as the user wrote it, from the variables of JAX's own one."""
+    settings = cached_call.get("jit_info")
+    cached = cached_call.get("fun") or getattr(settings, "fun", None)
+    function = cached
+    variables = cached_call
+    static_positions = getattr(settings, "static_argnums", ())
     code = code_of(cached)
     wrapper = package(code.co_filename) if code else ""
-    call = CompilingCall(
+    outer_frames: list[FrameType] = []
+    for frame in outside:
+        file = frame.f_code.co_filename
+        if outer_frames:
+            if is_users(file):
+                outer_frames.append(frame)
+        elif frame.f_code.co_qualname in MAPPING:
+            variables = frame.f_locals
+            mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals
+            function = mapped["wrapped_fun"].f
+            static_positions = mapped["static_broadcasted_tuple"]
+        elif wrapper in _WRAPPERS and package(file) == wrapper:
+            wrapping: Any = frame.f_locals.get("self")
+            if package_of(type(wrapping)) == wrapper and hasattr(wrapping, "__wrapped__"):
+                function = wrapping.__wrapped__
+                variables = frame.f_locals
+        elif is_users(file):
+            outer_frames.append(frame)
+    if wrapper == "equinox":
+        static_positions = ()  # of the arguments of a function of its own
+    return CompilingCall(
         cached=cached,
-        function=cached,
+        function=function,
         args=variables["args"],
         kwargs=variables["kwargs"],
-        static_positions=getattr(settings, "static_argnums", ()),
+        static_positions=static_positions,
         static_names=getattr(settings, "static_argnames", ()),
         jaxpr=None if traced is None else traced.params.get("jaxpr"),
         out_tree=None if traced is None else traced.out_tree,
-        wrapper=wrapper if wrapper in _WRAPPERS else "",
-        outer_frames=[],
+        wrapper=wrapper,
+        outer_frames=outer_frames,
     )
-    outer_frames = []
-    for frame in outside:
-        if is_users(frame.f_code.co_filename):
-            outer_frames.append(frame)
-        elif frame.f_code.co_qualname in MAPPING and not outer_frames:
-            call = _call_of_pmap(call, frame.f_locals)
-    return _without_wrapper(call, outer_frames)
-
-
-def _call_of_pmap(call: CompilingCall, variables: dict[str, Any]) -> CompilingCall:
-    """Returns the call of a mapped function: JAX's `pmap` is a `jit` of `shard_map`."""
-    infer: Any = variables["infer_params"]
-    cells = dict(zip(infer.__code__.co_freevars, infer.__closure__))
-    return dataclasses.replace(
-        call,
-        function=cells["wrapped_fun"].cell_contents.f,
-        args=variables["args"],
-        kwargs=variables["kwargs"],
-        static_positions=cells["static_broadcasted_tuple"].cell_contents,
-    )
-
-
-def _without_wrapper(call: CompilingCall, frames: list[FrameType]) -> CompilingCall:
-    """Returns the call as the user wrote it, where a package's own `jit` made it."""
-    while frames and call.wrapper == package(frames[0].f_code.co_filename) != "":
-        variables = frames.pop(0).f_locals
-        wrapping: Any = variables.get("self")
-        is_wrapper = package_of(type(wrapping)) == call.wrapper
-        if is_wrapper and hasattr(wrapping, "__wrapped__"):
-            call = dataclasses.replace(
-                call,
-                function=wrapping.__wrapped__,
-                args=variables["args"],
-                kwargs=variables["kwargs"],
-                # Those of Equinox's own function are other arguments.
-                static_positions=call.static_positions if call.wrapper == "flax" else (),
-            )
-    return dataclasses.replace(call, outer_frames=frames)

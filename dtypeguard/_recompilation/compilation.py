@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Hashable
 from types import CodeType
 
-from .._leaves.key_path import KeyPath, tree_name
+from .._leaves.key_path import KeyPath
 from .._source.files import is_installed, is_users, line_text
 from .._source.inert import written_code
 from .._source.origin import Origin, Why, origin_at
@@ -50,11 +50,6 @@ class Compilation:
         """The types of all leaves."""
         leaves = self.parts.items()
         return tuple((path, part.leaf_type) for path, part in leaves if part.leaf_type)
-
-    def why(self, path: KeyPath) -> Why:
-        """Returns the lines that gave a leaf or a constant its type."""
-        record = self.parts[path].record
-        return Why() if record is None else record.why()
 
     def is_called_from(self, caller: Origin | None) -> bool:
         """Returns whether a line calls it; several functions may share a file."""
@@ -140,17 +135,10 @@ def _difference_of_type(
     before: Compilation, after: Compilation, path: KeyPath, is_returned: bool
 ) -> CallDifference:
     part = before.parts[path]
-    begun = before.why(path).root
+    begun = _why(path, before, before).root
     if begun is None and part.leaf_type.weak and len(path) == 1:
         begun = before.caller  # which writes the number
-    if is_returned:
-        why = before.returned[path].why
-    else:
-        why = after.why(path)
-        # A line that makes it for both calls explains nothing.
-        is_one_call = before.is_called_from(after.caller)
-        if why.root and is_one_call and before.is_called_from(why.root.users):
-            why = Why()
+    why = before.returned[path].why if is_returned else _why(path, after, before)
     return CallDifference(
         path=path,
         before=part,
@@ -162,22 +150,22 @@ def _difference_of_type(
     )
 
 
+def _why(path: KeyPath, call: Compilation, other_call: Compilation) -> Why:
+    """Returns the lines behind a part of a call."""
+    record = call.parts[path].record
+    why = Why() if record is None else record.why()
+    # What the line of both calls makes is to be changed where it begins.
+    calls = (call, other_call)
+    is_made_by_call = why.root and all(x.is_called_from(why.root.users) for x in calls)
+    return Why() if is_made_by_call else why
+
+
 def _other_difference(
     before: Compilation, after: Compilation, path: KeyPath
 ) -> CallDifference:
     """Returns another shape or constant, with the line that made it."""
-    line = None
+    origin = None
     if after.parts[path].leaf_type is None:
-        # What the call itself gives back is to be changed where it begins.
-        for call in (after, before):
-            root = call.why(path).root
-            is_own = root and all(c.is_called_from(root.users) for c in (before, after))
-            if line is None and not is_own:
-                line = root
+        origin = _why(path, after, before).root or _why(path, before, after).root
     part = before.parts[path]
-    return CallDifference(path, part, after.parts[path], Why(line), after.caller)
-
-
-def parameter_of(difference: CallDifference) -> str:
-    """Returns the name of the parameter that holds what differs."""
-    return tree_name(difference.path)
+    return CallDifference(path, part, after.parts[path], Why(origin), after.caller)

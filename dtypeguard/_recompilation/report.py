@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
-from .._leaves.key_path import leaves_of_holders, path_text
+from .._leaves.key_path import leaves_of_holders, path_text, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
-from .compilation import CallDifference, parameter_of
+from .compilation import CallDifference
 
 _WEAK = (
     "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
@@ -38,7 +38,7 @@ def lines_of_differences(
     advice = {_advice(difference) for difference in in_order if not _is_guarded(difference)}
     lines += sorted(advice - {""})
     guarded = [
-        parameter_of(difference) for difference in in_order if _is_guarded(difference)
+        tree_name(difference.path) for difference in in_order if _is_guarded(difference)
     ]
     if guarded:
         lines.append(_guard_advice(guarded, items))
@@ -113,7 +113,7 @@ def _advice(difference: CallDifference) -> str:
     if difference.is_type:
         return _advice_for_leaf(difference, before.leaf_type, after.leaf_type)
     if after.is_object:
-        return f"Make {parameter_of(difference)} once, before the calls."
+        return f"Make {tree_name(difference.path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
     is_named = not any(
         hasattr(key, "idx") or hasattr(key, "key") for key in difference.path

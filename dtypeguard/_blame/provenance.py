@@ -11,7 +11,7 @@ from typing import Any
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
 from .._program.graph import Graph
-from .._recording.values import is_array
+from .._recording.values import is_concrete
 from .._source.files import is_recorded
 from .._source.origin import Origin, Why, origin_of_frame
 from .._source.syntax import evaluated
@@ -29,7 +29,7 @@ def of_argument(argument: Argument, site: Site) -> Why:
         is_own = is_recorded(site.file)
         return Why(origin_of_frame(site.frame, site.line) if is_own else None)
     users: Any = evaluated(source, site.frame) if argument.is_whole else None
-    if is_array(users) and users.dtype == value.dtype:
+    if is_concrete(users) and users.dtype == value.dtype:
         value = users  # JAX may have converted it
     return of_value(value)
 

@@ -16,7 +16,7 @@ from .._leaves.types import Aval, DType, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
 from .._recording.monitored import RECORD
-from .._recording.values import Made
+from .._recording.value_record import ValueRecord
 from .._source.origin import Origin, Why, origin_of_frames
 from .._tracebacks.frames import line_of_return, line_of_tracer
 from .._tracebacks.written import Written
@@ -112,9 +112,9 @@ def unwrapped(value: Leaf) -> Leaf:
     return value
 
 
-def made_of(value: Leaf) -> Made | None:
+def made_of(value: Leaf) -> ValueRecord | None:
     """How a value was made; the record does not keep the value."""
-    return _KNOWN.made(value) or _KNOWN.made(unwrapped(value))
+    return _KNOWN.record_of(value) or _KNOWN.record_of(unwrapped(value))
 
 
 def recorded(value: Leaf) -> Why:
@@ -125,14 +125,14 @@ def recorded(value: Leaf) -> Why:
 
 def of_number(name: str, value: object) -> Origin | None:
     """The line that gave a Python number, by its name or if one line alone did."""
-    made = _KNOWN.number(name, value)
-    return origin_of_frames(made.through) if made else None
+    made = _KNOWN.record_of_number(name, value)
+    return origin_of_frames(made.frames) if made else None
 
 
 def read_on(line: Origin, matches: Matches) -> Origin | None:
     """The line that made the one array with a property that a line has read."""
-    made = [x for x in _KNOWN.read(line.file, line.line) if not x.type[1]]
-    found = [each.why() for each in made if matches(_scalar(each.type[0]))]
+    made = [x for x in _KNOWN.read_by(line.file, line.line) if not x.type.is_weak]
+    found = [each.why() for each in made if matches(_scalar(each.type.dtype))]
     is_known = not any(why.is_earlier for why in found)  # else it may be that one
     roots = [why.root for why in found]
     others = {x.users: x for x in roots if x and x.users.line != line.line}

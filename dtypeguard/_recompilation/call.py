@@ -21,7 +21,7 @@ from .._leaves.dtypes import is_python_number
 from .._leaves.internals import COMPILING, MAPPING
 from .._leaves.key_path import KeyPath, by_path
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
-from .._recording.values import is_array
+from .._recording.values import is_concrete
 from .._source.files import is_users, package
 from .._source.inert import code_of, package_of, static
 from .._source.origin import Origin, callers, origin_of_frame
@@ -91,7 +91,7 @@ class CompilingCall:
             for path, leaf in by_path(spread(argument), name).items():
                 # Equinox makes a constant of a Python number.
                 is_number = is_python_number(leaf) and self.wrapper != "equinox"
-                if is_array(leaf) or is_number:
+                if is_concrete(leaf) or is_number:
                     leaves[path] = leaf
         return leaves
 

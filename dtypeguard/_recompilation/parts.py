@@ -15,7 +15,8 @@ from .._leaves.key_path import KeyPath, TreeName, key_value
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, PyTree
 from .._recording.monitored import RECORD
-from .._recording.values import Made, is_array
+from .._recording.value_record import ValueRecord
+from .._recording.values import is_concrete
 from .._source.inert import fields_of, is_a, items_of, static
 from .call import CompilingCall
 
@@ -42,7 +43,7 @@ class ArgumentPart:
 
     text: str
     identity: Hashable
-    record: Made | None = None
+    record: ValueRecord | None = None
     leaf_type: LeafType | None = None
     constant_type: type | None = None
 
@@ -86,8 +87,8 @@ def _leaf_part(path: KeyPath, leaf: Leaf) -> ArgumentPart:
     return ArgumentPart(text, leaf_type, _record_of(path, leaf), leaf_type)
 
 
-def _record_of(path: KeyPath, value: Any) -> Made | None:
-    number = RECORD.recorder.number(str(key_value(path[-1])), value)
+def _record_of(path: KeyPath, value: Any) -> ValueRecord | None:
+    number = RECORD.recorder.record_of_number(str(key_value(path[-1])), value)
     return number or made_of(value)
 
 
@@ -95,7 +96,7 @@ def _constants(
     path: KeyPath, value: Any, holders: tuple[Any, ...]
 ) -> Iterator[tuple[KeyPath, ArgumentPart]]:
     """Yields the constants in an argument by path; `holders` are the objects around it."""
-    if is_array(value) or len(holders) >= _DEEPEST:
+    if is_concrete(value) or len(holders) >= _DEEPEST:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
         text = f"{value:.6g}" if type(value) is float else str(value)
@@ -118,7 +119,7 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
         identity = id(value.__self__), id(value.__func__)
     record = None
     for holder in (value, *holders):
-        record = record or RECORD.recorder.made(holder)
+        record = record or RECORD.recorder.record_of(holder)
     return ArgumentPart(type(value).__name__, identity, record)
 
 

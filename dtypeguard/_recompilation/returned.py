@@ -12,7 +12,7 @@ from .._leaves.leaf_type import LeafType
 from .._leaves.types import Leaf, PyTreeDef
 from .._program.graph import Graph
 from .._program.jaxprs import open_jaxpr
-from .._recording.values import is_array
+from .._recording.values import is_concrete
 from .._source.origin import Why
 from .call import CompilingCall
 from .parts import type_in_program
@@ -94,7 +94,7 @@ def _structure_in_results(call: CompilingCall, name: str) -> PyTreeDef:
     argument = call.arguments[name]
     if call.wrapper == "equinox":  # which returns constants beside the arrays
         leaves, structure = tree_util.tree_flatten(argument)
-        arrays = [leaf if is_array(leaf) else None for leaf in leaves]
+        arrays = [leaf if is_concrete(leaf) else None for leaf in leaves]
         argument = tree_util.tree_unflatten(structure, arrays)
     return tree_util.tree_structure(argument)
 

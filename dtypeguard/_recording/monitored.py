@@ -20,9 +20,11 @@ from .._source.origin import callers, release
 from .recorder import Recorder
 
 # How often a line is looked at, and a call of a function is seen.
-_MOST_SEEN, _MOST_CALLS = 10, 1000
-# How often what was made before is looked at as recording begins.
+_MOST_LOOKS = 10
+_MOST_CALLS = 1000
+# How often the arrays of before are looked at as recording begins.
 _MOST_STARTS = 100
+_TOOLS = (4, 3)  # places for tools that no known tool takes
 
 
 class Monitored:
@@ -36,14 +38,15 @@ class Monitored:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self._tool: int | None = None
-        self._entered = self._starts = 0
+        self._entered = 0
+        self._starts = 0
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
-        # By identity, as to hash code takes long: the user's, with the line on which a call
-        # begins, and that of others.
-        self._own: dict[int, tuple[CodeType, int]] = {}
-        self._others: dict[int, CodeType] = {}
-        self._seen: Counter[tuple[int, object]] = Counter()
+        # By identity, as to hash code takes long: the user's functions, with the line on
+        # which a call begins, and those of others.
+        self._users: dict[int, tuple[CodeType, int]] = {}
+        self._foreign: dict[int, CodeType] = {}
+        self._counts: Counter[tuple[int, object]] = Counter()
 
     def __enter__(self) -> "Monitored":
         with self._lock:
@@ -73,69 +76,78 @@ class Monitored:
     def _start(self) -> None:
         """Begins, in the functions that run as well."""
         monitoring: Any = getattr(sys, "monitoring", None)
-        places = (4, 3) if monitoring else ()  # nobody's
-        self._tool = next((x for x in places if monitoring.get_tool(x) is None), None)
-        if self._tool is None:
+        if monitoring is None:
             return
+        free = [tool for tool in _TOOLS if monitoring.get_tool(tool) is None]
+        if not free:
+            return
+        self._tool = free[0]
         self._starts += 1
         events = monitoring.events
         callbacks = {
-            events.PY_START: self._on_start,
             events.LINE: self._on_line,
             events.PY_RETURN: self._on_return,
             events.PY_YIELD: self._on_return,
             events.CALL: self._on_call,
         }
-        self._monitoring, self._return = monitoring, events.PY_RETURN
-        self._every = sum(callbacks) - events.PY_START
+        self._monitoring = monitoring
+        self._return_event = events.PY_RETURN
+        self._users_events = sum(callbacks)
         monitoring.use_tool_id(self._tool, "dtypeguard")
         for event, callback in callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
+        monitoring.register_callback(self._tool, events.PY_START, self._on_start)
         monitoring.set_events(self._tool, events.PY_START)
-        for code, _ in list(self._own.values()):
-            self._set(code, self._every)
-        for code in list(self._others.values()):
-            self._set(code, self._return)
+        for code, _ in list(self._users.values()):
+            self._set_events(code, self._users_events)
+        for code in list(self._foreign.values()):
+            self._set_events(code, self._return_event)
         for frame in callers(sys._getframe()):
             self._watch(frame.f_code)
             if is_recorded(frame.f_code.co_filename) and self._starts < _MOST_STARTS:
-                self._call(self.recorder.were_before, frame)
+                self._record(self.recorder.before_recording, frame)
 
     def _stop(self) -> None:
         """Ends."""
         if self._tool is None:
             return
         self._monitoring.set_events(self._tool, 0)
-        own = [code for code, _ in list(self._own.values())]
-        for code in (*own, *list(self._others.values())):
-            self._set(code, 0)
+        for code, _ in list(self._users.values()):
+            self._set_events(code, 0)
+        for code in list(self._foreign.values()):
+            self._set_events(code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
-        self._seen.clear()
-        self.recorder.forget()
+        self._counts.clear()
+        self.recorder.forget_calls()
 
-    def _set(self, code: CodeType, events: int) -> None:
+    def _set_events(self, code: CodeType, events: int) -> None:
         self._monitoring.set_local_events(self._tool, code, events)
 
     def _watch(self, code: CodeType) -> None:
-        if id(code) not in self._own and is_recorded(code.co_filename):
-            lines = [line for *_, line in code.co_lines() if line]
-            inside = (line for line in lines if line != code.co_firstlineno)
-            self._own[id(code)] = code, next(inside, code.co_firstlineno)
-            self._set(code, self._every)
+        """Switches on the events of a function, if it is the user's."""
+        if id(code) in self._users or not is_recorded(code.co_filename):
+            return
+        first_lines = [line for *_, line in code.co_lines() if line]
+        # The line of `def` has an event only where a function has no other line.
+        inside = [line for line in first_lines if line != code.co_firstlineno]
+        self._users[id(code)] = code, inside[0] if inside else code.co_firstlineno
+        self._set_events(code, self._users_events)
 
-    def _times(self, code: CodeType, event: object) -> int:
-        """How often an event was seen, with this time."""
-        self._seen[id(code), event] += 1
-        return self._seen[id(code), event]
+    def _count(self, code: CodeType, event: object) -> int:
+        """Returns how often an event was seen, with this time."""
+        self._counts[id(code), event] += 1
+        return self._counts[id(code), event]
 
-    def _call(self, record: Callable[..., None], frame: FrameType, *given: object) -> None:
+    def _record(
+        self, record: Callable[..., None], frame: FrameType, *arguments: object
+    ) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
         thread = get_ident()
         self._busy.add(thread)
         try:
             with contextlib.suppress(Exception):
-                record(frame, *given)
+                record(frame, *arguments)
             release([frame])
         finally:
             self._busy.discard(thread)
@@ -144,64 +156,64 @@ class Monitored:
         is_seen = get_ident() not in self._busy
         if code.co_qualname in TRACED:
             if is_seen:
-                self._call(self.recorder.ends_trace, sys._getframe(1))
+                self._record(self.recorder.on_trace_end, sys._getframe(1))
             return None
         self._watch(code)
-        # It has no other line, and so no event of one.
-        if id(code) in self._own and _is_on_one_line(code):
-            times = self._times(code, code.co_firstlineno)
+        # A function on one line has no event of a line.
+        if id(code) in self._users and _is_on_one_line(code):
+            count = self._count(code, code.co_firstlineno)
             if is_seen:
-                self._enter(sys._getframe(1), times)
-            return None if times <= _MOST_CALLS else self._monitoring.DISABLE
+                self._enter(sys._getframe(1), count)
+            if count <= _MOST_CALLS:
+                return None
         return self._monitoring.DISABLE
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if get_ident() in self._busy:
             return None
-        frame, times = sys._getframe(1), self._times(code, line)
-        is_first = line == self._own[id(code)][1]
+        frame = sys._getframe(1)
+        count = self._count(code, line)
+        is_first = line == self._users[id(code)][1]
         if is_first:
-            self._enter(frame, times)
-        if times <= _MOST_SEEN:
-            self._call(self.recorder.runs, frame, line)
-        if is_first or times < _MOST_SEEN:
-            return None
-        self.recorder.unseen.add((id(code), line))
-        return self._monitoring.DISABLE
+            self._enter(frame, count)
+        is_last = count >= _MOST_LOOKS
+        if count <= _MOST_LOOKS:
+            self._record(self.recorder.on_line, frame, line, is_last)
+        return self._monitoring.DISABLE if is_last and not is_first else None
 
-    def _enter(self, frame: FrameType, times: int) -> None:
-        """A function of the user's begins; one that often does is switched off."""
-        if times > _MOST_SEEN:
-            self.recorder.begins(frame)  # not one that had the same identity
+    def _enter(self, frame: FrameType, count: int) -> None:
+        """Records that a user's function begins; one that often does is switched off."""
+        if count > _MOST_LOOKS:
+            self.recorder.on_call(frame)  # not one that had the same identity
         else:
-            self._call(self.recorder.enters, frame)
-        if times > _MOST_CALLS:
-            self._set(frame.f_code, 0)
+            self._record(self.recorder.on_arguments, frame)
+        if count > _MOST_CALLS:
+            self._set_events(frame.f_code, 0)
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
         if get_ident() in self._busy:
             return None
         frame = sys._getframe(1)
-        if id(code) in self._own:
-            if self._times(code, ("return", instruction)) <= _MOST_SEEN:
-                self._call(self.recorder.leaves, frame, value)
-            self.recorder.ends(frame)
+        if id(code) in self._users:
+            if self._count(code, ("return", instruction)) <= _MOST_LOOKS:
+                self._record(self.recorder.on_return, frame, value)
+            self.recorder.on_end(frame)
             return None
-        user = frame.f_back
-        is_seen = value is not None and id(user and user.f_code) in self._own
-        if user and is_seen and self._times(code, user.f_lineno) <= _MOST_SEEN:
-            self._call(self.recorder.returns, user, value)
-        is_often = self._times(code, None) > _MOST_CALLS
+        caller = frame.f_back
+        is_result = value is not None and caller and id(caller.f_code) in self._users
+        if is_result and self._count(code, caller.f_lineno) <= _MOST_LOOKS:
+            self._record(self.recorder.on_result, caller, value)
+        is_often = self._count(code, None) > _MOST_CALLS
         return self._monitoring.DISABLE if is_often else None
 
     def _on_call(
-        self, code: CodeType, instruction: int, called: object, argument: object
+        self, code: CodeType, instruction: int, function: object, argument: object
     ) -> object:
-        """Sees what functions of others return that the user calls."""
-        inner = code_of(called)
-        if inner and id(inner) not in self._others and not is_recorded(inner.co_filename):
-            self._others[id(inner)] = inner
-            self._set(inner, self._return)
+        """Switches on the returns of a foreign function that the user calls."""
+        inner = code_of(function)
+        if inner and id(inner) not in self._foreign and not is_recorded(inner.co_filename):
+            self._foreign[id(inner)] = inner
+            self._set_events(inner, self._return_event)
         return self._monitoring.DISABLE
 
 

@@ -1,15 +1,15 @@
-"""Remembers at which line of the user's each array was made, while a script runs.
+"""Remembers at which line of the user's each value was made, while a script runs.
 
-`monitored.py` calls it after each first execution of a line. Arrays, and the tracers that
-stand for them, are known by identity and kept weakly. Nothing here imports JAX, which a
-script may choose first.
+`monitored.py` calls it around each of the first executions of a line. Arrays, and the
+tracers that stand for them, are known by identity and kept weakly. Nothing here imports
+JAX, which a script may choose first.
 """
 
 import inspect
-import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,342 +17,414 @@ from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
 from .._source.inert import is_a, items_of, package_of, variables_of
 from .._source.origin import Frame, callers, frame_of, release
+from .value_record import ValueRecord
 from .values import (
-    Made,
-    Path,
-    Words,
-    as_array,
-    held,
-    is_array,
+    Names,
+    ValueType,
+    arrays_in,
+    is_concrete,
     is_number,
     is_of_numpy,
     is_tracer,
-    passed_as,
-    type_of,
-    words_of,
+    leaves_for_tracers,
+    named_leaves,
+    value_type,
 )
+from .words import Words, words_of
 
-# Callers of a line, frames between two, values that calls return, and those that are not
-# kept weakly.
-_MOST_CALLERS, _MOST_FRAMES, _MOST_CAME, _MOST_KEPT = 12, 500, 20, 10_000
+_MOST_CALLERS = 12  # of a line
+_MOST_FRAMES = 500  # between two of the user's
+_MOST_RETURNED = 20  # values of a call
+_MOST_STRONG = 10_000  # values that have no weak references
 _MOST_READ = 50  # arrays, by one run of a line
-_UNFLATTEN = "unflatten"  # ends what of JAX calls functions of the user's nodes
+_UNFLATTEN = "unflatten"  # ends the names of JAX's functions that make a user's node
+
+Read = tuple[Names, ValueRecord]  # the place in a tree; empty for what the line names
 
 
-class _Running:
-    """A running function: its last line, and what a traced function gave to JAX there."""
+class _RunningFunction:
+    """A running function of the user's, at a statement."""
 
-    __slots__ = ("before", "came", "code", "line", "returned", "start")
+    __slots__ = ("code", "line", "read", "results", "statement")
 
     def __init__(self, code: CodeType):
-        self.code, self.line, self.start = code, 0, 0
-        # What the variables held that the line assigns and reads.
-        self.before: dict[str, list[tuple[Path, Made]]] = {}
-        self.came: list[tuple[Path, Made]] = []
-        self.returned: tuple[int, Sequence[Made | None]] = 0, ()
+        self.code = code
+        self.line = 0
+        self.statement = 0  # its first line
+        # What the statement reads: variables, and what its calls return.
+        self.read: list[Read] = []
+        # What a function returned that JAX called there.
+        self.results: Sequence[ValueRecord | None] = ()
 
 
 class Recorder:
-    """Knows the lines that made the arrays of a script."""
+    """Knows the lines that made the values of a script."""
 
     def __init__(self):
         # Arrays, objects and variables of jaxprs, by identity.
-        self._known: dict[int, tuple[Any, Made]] = {}
+        self._records: dict[int, tuple[Any, ValueRecord]] = {}
         self._strong: OrderedDict[int, None] = OrderedDict()
-        self._numbers: dict[str, dict[str, Made]] = {}  # by their text and their names
-        self._running: dict[int, _Running] = {}
+        # Python numbers, by their text and their names.
+        self._numbers: dict[str, dict[str, ValueRecord]] = {}
+        # By the identity of the frame, and of the code: to hash code takes long.
+        self._running: dict[int, _RunningFunction] = {}
         self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
-        self.unseen: set[tuple[int, int]] = set()  # lines that are not looked at again
-        # By their file and their number what lines have read.
-        self._read: dict[tuple[str, int], dict[object, Made]] = {}
+        # What each line has read, by the lines that made it.
+        self._read_by_line: dict[tuple[str, int], dict[object, ValueRecord]] = {}
 
-    def made(self, value: Any) -> Made | None:
-        """How an array, an object or a variable of a jaxpr came to be, if it is known."""
-        ref, made = self._known.get(id(value), (None, None))
-        if (ref() if type(ref) is weakref.ref else ref) is value and made:
-            return made
-        base = value.base if is_of_numpy(value) else None  # of which it is a view
-        if base is None or not is_of_numpy(base) or base.dtype != value.dtype:
+    def record_of(self, value: Any) -> ValueRecord | None:
+        """Returns how an array, an object or a variable of a jaxpr came to be."""
+        reference, record = self._records.get(id(value), (None, None))
+        referent = reference() if type(reference) is weakref.ref else reference
+        if record is not None and referent is value:
+            return record
+        if not is_of_numpy(value) or not is_of_numpy(value.base):
             return None
-        return self.made(base)
+        is_view = value.base.dtype == value.dtype
+        return self.record_of(value.base) if is_view else None
 
-    def number(self, name: str, value: object) -> Made | None:
-        """How a Python number came to be, by its name or if one line alone gave it."""
-        named = self._numbers.get(repr(value), {}) if is_number(value) else {}
-        every = [*named.values()]
-        is_alone = len({made.through[0] for made in every}) == 1
-        return named.get(name) or (
-            every[0] if is_alone and type(value) is not int else None
-        )
+    def record_of_number(self, name: str, value: object) -> ValueRecord | None:
+        """Returns how a number came to be, by its name or if one line alone gave it."""
+        if not is_number(value):
+            return None
+        by_name = self._numbers.get(repr(value), {})
+        lines = {record.frames[0] for record in by_name.values()}
+        if name not in by_name and len(lines) == 1 and type(value) is not int:
+            return next(iter(by_name.values()))
+        return by_name.get(name)
 
-    def read(self, file: str, line: int) -> Sequence[Made]:
-        """The arrays that a line has read, one for each line that made them."""
-        return [*self._read.get((file, line), {}).values()]
+    def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
+        """Returns the arrays that a line has read, one for each line that made them."""
+        return list(self._read_by_line.get((file, line), {}).values())
 
-    def begins(self, frame: FrameType) -> None:
-        """A function of the user's begins."""
-        self._running[id(frame)] = _Running(frame.f_code)
+    def forget_calls(self) -> None:
+        """Forgets running functions, whose ends may not be seen, and numbers."""
+        self._running.clear()
+        self._numbers.clear()
 
-    def ends(self, frame: FrameType) -> None:
-        """A function of the user's ends or yields."""
+    # Calls of the user's functions
+
+    def on_call(self, frame: FrameType) -> None:
+        """Records that a function of the user's begins."""
+        self._running[id(frame)] = _RunningFunction(frame.f_code)
+
+    def on_end(self, frame: FrameType) -> None:
+        """Records that a function of the user's ends or yields."""
         self._running.pop(id(frame), None)
 
-    def forget(self) -> None:
-        """Numbers are known as long as it records; calls may not have been seen to end."""
-        for each in (self._running, self._numbers, self.unseen):
-            each.clear()
-
-    def _running_of(self, frame: FrameType) -> _Running:
-        running = self._running.get(id(frame))
-        if running is None or running.code is not frame.f_code:
-            self.begins(frame)
-        return self._running[id(frame)]
-
-    def enters(self, frame: FrameType) -> None:
-        """Links the tracers and numbers that a function is given to what they stand for."""
-        self.begins(frame)
-        code, values, caller = frame.f_code, variables_of(frame), frame.f_back
-        count = code.co_argcount + code.co_kwonlyargcount
-        count += bool(code.co_flags & inspect.CO_VARARGS)
-        count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        given = list(map(values.get, code.co_varnames[:count]))
-        if caller and _is_own(caller):
-            line = caller.f_lineno
-            for name, value in zip(code.co_varnames, given):
+    def on_arguments(self, frame: FrameType) -> None:
+        """Links the numbers and tracers that a function is given to their lines."""
+        self.on_call(frame)
+        code = frame.f_code
+        caller = frame.f_back
+        variables = variables_of(frame)
+        arguments = {name: variables.get(name) for name in _parameters(code)}
+        if caller is not None and _is_users(caller):
+            frames = _frames(caller, caller.f_lineno)
+            words = self._words_of(caller.f_code).get(caller.f_lineno)
+            for name, value in arguments.items():
                 if is_number(value):
-                    words = self._words_of(caller.f_code).get(line)
-                    self._see(name, value, words, _through(caller, line))
-        known = [(path, leaf, self.made(leaf)) for path, leaf in held(given)]
-        new = [(x, leaf) for x, leaf, made in known if not (made and made.through)]
-        new = [(path, leaf) for path, leaf in new if is_tracer(leaf)]
-        if new and caller and caller.f_code.co_name.endswith(_UNFLATTEN):
-            for _, tracer in new:  # linked where the whole is given to a function
-                self._add(tracer, Made((), type_of(tracer)))
+                    self._add_number(name, value, words, frames)
+        tracers = []
+        for names, leaf in named_leaves(list(arguments.values())):
+            record = self.record_of(leaf)
+            if is_tracer(leaf) and (record is None or not record.frames):
+                tracers.append((names, leaf))
+        if not tracers:
             return
-        if not new:
+        if caller is not None and caller.f_code.co_name.endswith(_UNFLATTEN):
+            # They are linked where the whole node is given to a function.
+            for _, tracer in tracers:
+                self._add(tracer, ValueRecord((), value_type(tracer)))
             return
-        passed = self._passed(frame, [leaf for _, leaf in new])
-        through = _through(frame, code.co_firstlineno)
-        for (path, tracer), leaf in itertools.zip_longest(new, passed):
-            source = self.made(leaf) or self.number(path[-1], leaf)
-            sources = [source] if source else []
-            made = Made(through, type_of(tracer), sources, is_passed=True)
-            self._add(tracer, made)
-            self._link(getattr(tracer, "val", None), made)
+        leaves = self._leaves_given_to_jax(frame, [tracer for _, tracer in tracers])
+        frames = _frames(frame, code.co_firstlineno)
+        for number, (names, tracer) in enumerate(tracers):
+            sources = []
+            if number < len(leaves):
+                leaf = leaves[number]
+                source = self.record_of(leaf) or self.record_of_number(names[-1], leaf)
+                sources = [source] if source else []
+            record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
+            self._add(tracer, record)
+            self._add_variable(getattr(tracer, "val", None), record)
 
-    def _see(
-        self, name: str, number: object, words: Words | None, through: Sequence[Frame]
-    ) -> None:
-        """Records how a number came to be: as one that a line names, or on that line."""
-        named = self._numbers.setdefault(repr(number), {})
-        names = (name, *words.read, *words.others) if words else (name,)
-        known = next(filter(None, map(named.get, names)), None)
-        named[name] = known or Made(through, type_of(number))
+    def _leaves_given_to_jax(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
+        """Returns what JAX was given, by its frames, for tracers that it made."""
+        outermost: list[Leaf] = []
+        for caller in takewhile(_is_not_users, callers(frame)):
+            for value in list(variables_of(caller).values()):
+                if package_of(type(value)) == "jax":
+                    value = getattr(value, "vals", None)  # of a tree that is flat
+                if is_a(value, (tuple, list)):
+                    leaves = [leaf for _, leaf in named_leaves(value)]
+                    outermost = leaves_for_tracers(leaves, tracers) or outermost
+            release([caller])
+        return outermost
 
-    def were_before(self, frame: FrameType) -> None:
-        """Notes the arrays that a function holds as recording begins: of no known line."""
-        for variables in (variables_of(frame), frame.f_globals):
-            for _, leaf in held(dict(variables)):
-                if is_array(leaf) and self.made(leaf) is None:
-                    self._add(leaf, Made((), type_of(leaf)))
-
-    def ends_trace(self, frame: FrameType) -> None:
+    def on_trace_end(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines."""
         variables = frame.f_locals
         for variable, value in list(variables["self"].constvar_to_val.items()):
-            value = value if is_array(value) else getattr(value, "original", None)
-            self._link(variable, self.made(value))
+            if not is_concrete(value):
+                value = getattr(value, "original", None)
+            self._add_variable(variable, self.record_of(value))
         for tracer in variables["out_tracers"]:
-            self._link(tracer.val, self.made(tracer))
+            self._add_variable(tracer.val, self.record_of(tracer))
 
-    def _link(self, variable: object, made: Made | None) -> None:
-        """Records what a variable of a jaxpr stands for."""
-        if made and variable is not None and not is_array(variable):
-            self._add(variable, made)
-
-    def _passed(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
-        """What JAX was given, by its frames, for the tracers that it made of that."""
-        found: list[Leaf] = []
-        for caller in itertools.takewhile(lambda x: not _is_own(x), callers(frame)):
-            for value in list(variables_of(caller).values()):
-                if package_of(type(value)) == "jax":  # a tree taken apart
-                    value = getattr(value, "vals", None)
-                if is_a(value, (tuple, list)):
-                    leaves = [leaf for _, leaf in held(value)]
-                    found = passed_as(leaves, tracers) or found  # the outermost
-            release([caller])
-        return found
-
-    def runs(self, frame: FrameType, line: int) -> None:
-        """A line begins to run, so that the one before it has run."""
-        running, words = self._running_of(frame), self._words_of(frame.f_code)
-        if running.line in words:
-            self._has_run(frame, running.line, words[running.line])
-        start, here = words.get(running.start), words.get(line)
-        if start is None or not running.start <= line <= start.end:
-            running.start, running.came = line, []
-        both = here.read.keys() & here.stored.keys() if here else set[str]()
-        both = here.read.keys() if here and here.is_changing else both
-        running.line = line
-        running.before = {name: list(self._held(frame, name, words[line])) for name in both}
-
-    def leaves(self, frame: FrameType, value: PyTree) -> None:
-        """A function of the user's returns or yields a value."""
-        self.runs(frame, frame.f_lineno)
-        self.returns(frame, value)
-        outer = next(filter(_is_own, itertools.islice(callers(frame), _MOST_FRAMES)), None)
-        running = self._running.get(id(outer))
-        if outer is None or running is None:
+    def on_return(self, frame: FrameType, value: PyTree) -> None:
+        """Records what a function of the user's returns or yields, and who gets it."""
+        self.on_line(frame, frame.f_lineno)
+        self.on_result(frame, value)
+        outside = islice(callers(frame), _MOST_FRAMES)
+        for outer in outside:
+            running = self._running.get(id(outer))
+            if not _is_users(outer):
+                continue
+            if running is not None and outer is frame.f_back:
+                running.read += self._reads_of(value)
+            elif running is not None:
+                # What JAX calls comes out of it as other values.
+                running.results = [self.record_of(leaf) for leaf in arrays_in(value)]
             return
-        found = [(path, leaf, self.made(leaf)) for path, leaf in held(value)]
-        if outer is frame.f_back:
-            running.came += [(path, made) for path, _, made in found if made]
-        else:  # what JAX calls comes out of it as other values
-            arrays = [made for _, leaf, made in found if is_array(leaf)]
-            running.returned = outer.f_lineno, arrays
 
-    def returns(self, frame: FrameType, value: PyTree) -> None:
-        """A call on the current line of a function of the user's returns a value."""
-        leaves, line = list(held(value)), frame.f_lineno
-        for path, leaf in leaves:  # such as an object that a call makes
-            name = _name_in(path)
-            if type(leaf) is float and name.isidentifier():
-                self._see(name, leaf, None, _through(frame, line))
-        arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
-        self._make(frame, line, [x for x in arrays if self.made(x[1]) is None])
-        if running := self._running.get(id(frame)):
-            found = [(path, self.made(leaf)) for path, leaf in arrays]
-            running.came += [(path, made) for path, made in found if made][:_MOST_CAME]
+    def on_result(self, frame: FrameType, value: PyTree) -> None:
+        """Records what a call on the current line of a user's function returns."""
+        frames = _frames(frame, frame.f_lineno)
+        arrays = []
+        for names, leaf in named_leaves(value):
+            name = _last_name(names)
+            if is_concrete(leaf) and self.record_of(leaf) is None:
+                arrays.append((names, leaf))
+            elif type(leaf) is float and name.isidentifier():
+                self._add_number(name, leaf, None, frames)
+        self._add_arrays(frame, frame.f_lineno, arrays)
+        running = self._running.get(id(frame))
+        if running is not None:
+            running.read += self._reads_of(value)[:_MOST_RETURNED]
 
-    def _has_run(self, frame: FrameType, line: int, words: Words) -> None:
-        """Records what the variables hold that a line names."""
-        values, new, read = variables_of(frame), [], []
-        is_unseen = lambda number: (id(frame.f_code), number) in self.unseen
-        every = self._words_of(frame.f_code).items() if is_unseen(line) else ()
-        hidden = {y for n, x in every if n != line and is_unseen(n) for y in x.sets()}
-        for name in (x for x in (*words.stored, *words.read) if x not in hidden):
-            is_stored, is_local = name in words.stored, name in values
-            value = values.get(name, None if is_stored else frame.f_globals.get(name))
-            # The functions of an optimizer, which is a tuple, are new with it.
-            parts = (x for _, x in itertools.islice(items_of(value), _MOST_CAME))
-            for part in (value, *parts) if is_stored else ():
-                if self.made(part) is None and _is_referred_to_weakly(part):
-                    self._add(part, Made(_through(frame, line), (type(part), False)))
-            for path, leaf in held(value):
-                # What a global variable holds may have been made before.
-                is_made = is_stored or (path and words.is_making and is_local)
-                made = self.made(leaf)
-                if is_number(leaf):
-                    if is_stored or (is_made and _name_in(path) in words.others):
-                        name_in = _name_in((name, *path))
-                        self._see(name_in, leaf, words, _through(frame, line))
-                elif is_made and not made:
-                    new.append((path, leaf))
-                elif not is_stored and words.names(path) and (made or is_of_numpy(leaf)):
-                    read.append(made or Made((), type_of(leaf)))
-        if running := self._running.get(id(frame)):
-            pairs = itertools.chain(running.came, *running.before.values())
-            read += [made for path, made in pairs if words.names(path)]
-        known = self._read.setdefault((frame.f_code.co_filename, line), {})
-        known |= {next(iter(made.through), made.type): made for made in read[:_MOST_READ]}
-        self._make(frame, line, new)
+    def _reads_of(self, value: PyTree) -> list[Read]:
+        """Returns the arrays in a value and the known numbers, by their places."""
+        reads = []
+        for names, leaf in named_leaves(value):
+            if is_concrete(leaf):
+                record = self.record_of(leaf) or ValueRecord((), value_type(leaf))
+                reads.append((names, record))
+            elif names:
+                record = self.record_of_number(names[-1], leaf)
+                if record is not None:
+                    reads.append((names, record))
+        return reads
 
-    def _make(self, frame: FrameType, line: int, new: list[tuple[Path, Leaf]]) -> None:
-        """Records values that a line has made."""
-        if not new:
-            return
-        through, words = _through(frame, line), self._words_of(frame.f_code).get(line)
-        running = self._running.get(id(frame)) or _Running(frame.f_code)
-        returned: Sequence[Made | None] = ()
-        if running.returned[0] == line and len(running.returned[1]) == len(new):
-            returned, running.returned = running.returned[1], (0, ())
-        before = running.before if running.line == line else {}
-        read = list(running.came)
-        for name in words.read if words else ():
-            read += before.get(name) or self._held(frame, name, words)
-        behind: dict[Path, list[tuple[Path, Made]]] = {}
-        for path, made in read:
-            behind.setdefault(path[-1:], []).append((path, made))
-        for (path, leaf), inner in itertools.zip_longest(new, returned):
-            type_ = type_of(leaf)
-            if inner is not None and inner.type[0] == leaf.dtype:
-                made = Made(through, type_, [inner], is_passed=True)
-            else:
-                sources = (as_array(each, type_) for each in _of_place(behind, path))
-                sources = [*filter(None, sources)]
-                others = any(x.type != type_ and not x.type[1] for x in sources)
-                sources = [] if words and words.has_dtype else sources
-                made = Made(through, type_, sources, others)
-            self._add(leaf, made)
+    # Lines
 
-    def _held(
-        self, frame: FrameType, name: str, words: Words | None
-    ) -> Iterator[tuple[Path, Made]]:
-        """The arrays that a variable holds, and the numbers that are known.
+    def before_recording(self, frame: FrameType) -> None:
+        """Notes the arrays that a function has before recording begins: of no line."""
+        for variables in (variables_of(frame), frame.f_globals):
+            for leaf in arrays_in(dict(variables)):
+                if self.record_of(leaf) is None:
+                    self._add(leaf, ValueRecord((), value_type(leaf)))
 
-        An array of NumPy in an attribute that the line names has no path.
+    def on_line(self, frame: FrameType, line: int, is_last: bool = False) -> None:
+        """Records that a line begins to run, so that the one before it has run.
+
+        Args:
+            frame: of the function.
+            line: that begins.
+            is_last: whether nobody will see what runs after it.
         """
-        values = variables_of(frame)
-        value = values[name] if name in values else frame.f_globals.get(name)
-        for path, leaf in held(value):
-            if is_array(leaf):
-                made = self.made(leaf) or Made((), type_of(leaf))
-                others = words.others if words else ()
-                is_named = is_of_numpy(leaf) and not set(others).isdisjoint(path)
-                where = () if is_named else path
-                yield where, made
-            elif path and (made := self.number(path[-1], leaf)):
-                yield path, made
+        running = self._running.get(id(frame))
+        if running is None or running.code is not frame.f_code:
+            self.on_call(frame)
+            running = self._running[id(frame)]
+        words_by_line = self._words_of(frame.f_code)
+        if running.line in words_by_line:
+            self._after_line(frame, running, words_by_line[running.line])
+        # What lines do that are not seen would be taken for what this one does.
+        running.line = 0 if is_last else line
+        words = words_by_line.get(line)
+        statement = words_by_line.get(running.statement)
+        if statement is None or not running.statement <= line <= statement.end:
+            running.statement = line
+            running.read = []
+            running.results = ()
+        if words is not None:
+            running.read += self._reads_before(frame, words)
+
+    def _reads_before(self, frame: FrameType, words: Words) -> list[Read]:
+        """Returns what the variables hold that a line reads."""
+        variables = variables_of(frame)
+        reads = []
+        for name in words.read:
+            value = variables.get(name, frame.f_globals.get(name))
+            for names, record in self._reads_of(value):
+                reads.append((() if words.names(names) else names, record))
+        return reads
+
+    def _after_line(
+        self, frame: FrameType, running: _RunningFunction, words: Words
+    ) -> None:
+        """Records what is new in the variables that a line names."""
+        variables = variables_of(frame)
+        frames = _frames(frame, running.line)
+        arrays = []
+        for name in words.stored:
+            value = variables.get(name)
+            self._add_objects(value, frames)
+            for names, leaf in named_leaves(value):
+                if is_number(leaf):
+                    self._add_number(_last_name((name, *names)), leaf, words, frames)
+                else:
+                    arrays.append((names, leaf))
+        # A call may change an object, but for a global one, which others share.
+        changed = [name for name in words.read if words.calls and name in variables]
+        for name in changed:
+            for names, leaf in named_leaves(variables[name]):
+                last_name = _last_name(names)
+                if is_number(leaf) and last_name in words.attributes:
+                    self._add_number(last_name, leaf, words, frames)
+                elif names and is_concrete(leaf):
+                    arrays.append((names, leaf))
+        named = [record for names, record in running.read if not names]
+        read = self._read_by_line.setdefault((frame.f_code.co_filename, running.line), {})
+        for record in named[:_MOST_READ]:
+            read[record.frames[0] if record.frames else record.type] = record
+        new = [(names, leaf) for names, leaf in arrays if self.record_of(leaf) is None]
+        self._add_arrays(frame, running.line, new)
+
+    def _add_arrays(
+        self, frame: FrameType, line: int, arrays: list[tuple[Names, Leaf]]
+    ) -> None:
+        """Records arrays that a line has made."""
+        running = self._running.get(id(frame))
+        if not arrays or running is None:
+            return
+        frames = _frames(frame, line)
+        words = self._words_of(frame.f_code).get(line)
+        results: Sequence[ValueRecord | None] = [None] * len(arrays)
+        if len(running.results) == len(arrays):
+            results = running.results
+            running.results = ()
+        for (names, leaf), result in zip(arrays, results):
+            leaf_type = value_type(leaf)
+            if result is not None and result.type.dtype == leaf.dtype:
+                record = ValueRecord(frames, leaf_type, [result], is_passed=True)
+            else:
+                read = [
+                    record.as_source_of(leaf_type) for record in _at(names, running.read)
+                ]
+                sources = [record for record in read if record is not None]
+                strong_types = {x.type for x in sources if not x.type.is_weak}
+                is_promoted = bool(strong_types - {leaf_type})
+                if words is not None and words.has_dtype:
+                    sources = []
+                record = ValueRecord(frames, leaf_type, sources, is_promoted)
+            self._add(leaf, record)
 
     def _words_of(self, code: CodeType) -> dict[int, Words]:
-        if id(code) not in self._words:  # to hash code takes long
+        if id(code) not in self._words:
             self._words[id(code)] = code, words_of(code)
         return self._words[id(code)][1]
 
-    def _add(self, value: object, made: Made) -> None:
-        key, known = id(value), self._known
+    # What is known
+
+    def _add(self, value: object, record: ValueRecord) -> None:
+        key = id(value)
+        records = self._records
         try:
-            known[key] = weakref.ref(value, lambda _: known.pop(key, None)), made
+            reference = weakref.ref(value, lambda _: records.pop(key, None))
+            records[key] = reference, record
         except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
-            known[key], self._strong[key] = (value, made), None
-            if len(self._strong) > _MOST_KEPT:
-                known.pop(self._strong.popitem(last=False)[0], None)
+            records[key] = value, record
+            self._strong[key] = None
+            if len(self._strong) > _MOST_STRONG:
+                oldest, _ = self._strong.popitem(last=False)
+                records.pop(oldest, None)
+
+    def _add_variable(self, variable: object, record: ValueRecord | None) -> None:
+        """Records what a variable of a jaxpr stands for."""
+        if record and variable is not None and not is_concrete(variable):
+            self._add(variable, record)
+
+    def _add_number(
+        self, name: str, number: object, words: Words | None, frames: Sequence[Frame]
+    ) -> None:
+        """Records a number, as one that the line names or else as one of the line's own."""
+        by_name = self._numbers.setdefault(repr(number), {})
+        names = [name]
+        if words is not None:
+            names += [*words.read, *words.attributes]
+        for candidate in names:
+            if candidate in by_name:
+                by_name[name] = by_name[candidate]
+                return
+        by_name[name] = ValueRecord(frames, value_type(number))
+
+    def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
+        """Records an object, and those in a tuple: the functions of an optimizer."""
+        parts = [part for _, part in islice(items_of(value), _MOST_RETURNED)]
+        for part in (value, *parts):
+            if _has_weak_references(part) and self.record_of(part) is None:
+                # To ask for a dtype would run a function of the object's.
+                self._add(part, ValueRecord(frames, ValueType(type(part), False)))
 
 
-def _is_referred_to_weakly(value: object) -> bool:
-    """Whether it is an object that can be: no number, and no tree."""
+def _parameters(code: CodeType) -> Sequence[str]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS)
+    count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+def _has_weak_references(value: object) -> bool:
+    """Returns whether it is an object that can have them: no number, no tree."""
     try:
-        return not is_array(value) and weakref.ref(value) is not None
+        weakref.ref(value)
     except TypeError:
         return False
+    return not is_concrete(value)
 
 
-def _of_place(behind: dict[Path, list[tuple[Path, Made]]], path: Path) -> list[Made]:
-    """What of all that is read was at a place of a tree, and what was no tree.
-
-    What is read is `behind`, by the ends of paths.
-    """
-
-    def alike(other: Path) -> int:
-        pairs = zip(reversed(other), reversed(path))
-        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    whole = [made for _, made in behind.get((), ())]
-    parts = [(alike(x), made) for x, made in behind.get(path[-1:], ()) if path]
-    most = max((count for count, _ in parts), default=0)
-    return whole + [made for count, made in parts if count == most]
-
-
-def _name_in(path: Path) -> str:
-    """The last name in a path, which may end with places in tuples."""
-    return next((part for part in reversed(path) if not part.isdigit()), "")
+def _at(names: Names, reads: Iterable[Read]) -> list[ValueRecord]:
+    """Returns what was read at a place of a tree, and what is no tree."""
+    whole = []
+    most_common = 1
+    parts: list[ValueRecord] = []
+    for place, record in reads:
+        common = _common_end(place, names)
+        if not place:
+            whole.append(record)
+        elif common == most_common:
+            parts.append(record)
+        elif common > most_common:
+            most_common = common
+            parts = [record]
+    return whole + parts
 
 
-def _is_own(frame: FrameType) -> bool:
+def _common_end(first: Names, second: Names) -> int:
+    """Returns how many names at the end of two places are alike."""
+    pairs = zip(reversed(first), reversed(second))
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _last_name(names: Names) -> str:
+    """Returns the last name of a place, which may end with indices."""
+    for name in reversed(names):
+        if not name.isdigit():
+            return name
+    return ""
+
+
+def _is_users(frame: FrameType) -> bool:
     return is_recorded(frame.f_code.co_filename)
 
 
-def _through(frame: FrameType, line: int) -> Sequence[Frame]:
-    """A line of a running function, and the user's lines that led there."""
-    outer = itertools.islice(filter(_is_own, callers(frame)), _MOST_CALLERS)
-    return [frame_of(frame, line), *map(frame_of, outer)]
+def _is_not_users(frame: FrameType) -> bool:
+    return not _is_users(frame)
+
+
+def _frames(frame: FrameType, line: int) -> list[Frame]:
+    """Returns a line of a running function, and the user's lines that led there."""
+    outer = filter(_is_users, callers(frame))
+    return [frame_of(frame, line), *map(frame_of, islice(outer, _MOST_CALLERS))]

@@ -1,0 +1,76 @@
+"""What each line of a function names, by its code: a file may have changed or be gone."""
+
+import dataclasses
+import dis
+import re
+import types
+from collections.abc import Sequence
+
+_DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
+_CHANGING = ("STORE_ATTR", "STORE_SUBSCR")
+_OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
+_LONGEST_STATEMENT = 50  # lines
+
+
+@dataclasses.dataclass
+class Words:
+    """What a line of a function names.
+
+    Attributes:
+        end: the last line of its statement.
+        stored: the variables that it assigns, in order.
+        read: the other variables, in order.
+        attributes: attributes and keys.
+        calls: whether it calls something, or changes an object.
+    """
+
+    end: int
+    stored: dict[str, None] = dataclasses.field(default_factory=dict)
+    read: dict[str, None] = dataclasses.field(default_factory=dict)
+    attributes: set[str] = dataclasses.field(default_factory=set)
+    calls: bool = False
+
+    @property
+    def has_dtype(self) -> bool:
+        """Whether it names a dtype, so that what it reads does not decide its own."""
+        names = (*self.attributes, *self.read)
+        return any(_DTYPE.fullmatch(name) for name in names)
+
+    def names(self, path: Sequence[str]) -> bool:
+        """Returns whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""
+        return all(part.isdigit() or part in self.attributes for part in path)
+
+
+def words_of(code: types.CodeType) -> dict[int, Words]:
+    """Returns what each line names; the first line of a statement what all of it does."""
+    words_by_line: dict[int, Words] = {}
+    for instruction in dis.get_instructions(code):
+        line, end, *_ = instruction.positions or (None, None)
+        if line is not None and end is not None:
+            words = words_by_line.setdefault(line, Words(line))
+            words.end = max(words.end, min(end, line + _LONGEST_STATEMENT))
+            _add_instruction(words, instruction)
+    for line, words in words_by_line.items():
+        for inner_line in range(line + 1, words.end + 1):
+            inner = words_by_line.get(inner_line)
+            if inner is not None:
+                words.read.update(inner.read)
+                words.attributes.update(inner.attributes)
+    return words_by_line
+
+
+def _add_instruction(words: Words, instruction: dis.Instruction) -> None:
+    operation = instruction.opname
+    value = instruction.argval
+    if _OF_VARIABLE.match(operation):
+        # `STORE_FAST_LOAD_FAST` is of two variables.
+        variables = value if isinstance(value, tuple) else (value,)
+        for access, variable in zip(re.findall("STORE|LOAD", operation), variables):
+            names = words.stored if access == "STORE" else words.read
+            names[variable] = None
+    elif isinstance(value, str):
+        words.attributes.add(value)
+    elif isinstance(value, tuple):  # the names of keywords, before a call
+        words.attributes.update(name for name in value if isinstance(name, str))
+    if operation.startswith((*_CHANGING, "CALL")):
+        words.calls = True

@@ -9,7 +9,7 @@ from .._blame.why import line_of
 from .._carry.split import constant_changes
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import bits, dtype_of, is_weak, is_wide
+from .._leaves.dtypes import bits, dtype_of, has_64_bits, is_weak
 from .._leaves.leaf_type import type_text
 from .._leaves.quiet import warnings_ignored
 from .._program.trace import Program, TraceFailed
@@ -76,10 +76,10 @@ def report_without_advice(subject: AuditSubject) -> AuditReport:
 
 def _wide_operations(program: Program) -> Iterator[WideOperation]:
     """Yields the operations in 64 bits, if neither an input nor a policy asks for them."""
-    if program.asks_wide:
+    if program.asks_float64:
         return
     for aval in program.caller_inputs:
-        if is_wide(aval) and not is_weak(aval):
+        if has_64_bits(aval) and not is_weak(aval):
             return
     graphs = [program.step]
     # The caller's own first carry is no part of a step.

@@ -16,10 +16,10 @@ from .._carry.carry import Carry, carry_of
 from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
-from .._guard.policy import Policy, asks_wide
+from .._guard.policy import Policy, asks_float64
 from .._leaves.cast_text import dtype_text, lost
 from .._leaves.compat import has_float64, set_x64
-from .._leaves.dtypes import is_wide
+from .._leaves.dtypes import has_64_bits
 from .._leaves.key_path import tree_name
 from .._leaves.types import (
     Args,
@@ -81,7 +81,7 @@ class OptimizerUpdate:
         policy = policy_of(self.opt)
         return program._replace(
             updates_dtype=policy.updates_dtype,
-            asks_wide=asks_wide(policy) or _stores_wide(policy, program),
+            asks_float64=asks_float64(policy) or _stores_wide(policy, program),
         )
 
     def advise(self, report: AuditReport) -> AuditReport:
@@ -108,7 +108,7 @@ def _stores_wide(policy: Policy, program: Program) -> bool:
     """
     if policy.state_dtype is None:
         return False
-    return any(is_wide(leaf) for parts in program.carried for leaf in parts.arrays)
+    return any(has_64_bits(leaf) for parts in program.carried for leaf in parts.arrays)
 
 
 def policies_to_try(opt: Optimizer) -> list[Policy | None]:
@@ -205,7 +205,7 @@ class StepCall:
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
         # A Python number is 64-bit to NumPy alone.
-        return any(is_wide(x) for x in leaves if hasattr(x, "dtype"))
+        return any(has_64_bits(x) for x in leaves if hasattr(x, "dtype"))
 
 
 def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:

@@ -21,10 +21,10 @@ from .._leaves.types import Leaf, PyTree
 
 # Keys of tuples, of lists, and of nodes that are registered without keys.
 _POSITIONS = (tree_util.SequenceKey, tree_util.FlattenedIndexKey)
-_ABSENT = object()  # None is a node
+_NOTHING = object()  # None is a node
 
 
-class _Node:
+class _Container:
     """A node of a tree with its children by name; a leaf has none."""
 
     def __init__(self, tree: PyTree):
@@ -78,7 +78,7 @@ class Matched:
         if isinstance(loaded, np.ndarray) and loaded.dtype == object:
             # np.save makes such an array of a tuple or a dict.
             loaded = loaded.tolist()
-        node = _Node(record)
+        node = _Container(record)
         children = _children_for(record, loaded, path)
         if type(record) is not type(loaded) and tree_util.tree_leaves(record):
             is_by_position = type(loaded) in (list, tuple)
@@ -113,8 +113,8 @@ def match_containers(record: PyTree, loaded: PyTree) -> Matched:
 
 def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, PyTree]:
     """Returns the children of a loaded node by their names in the record, or raises."""
-    node = _Node(record)
-    loaded_node = _Node(loaded)
+    node = _Container(record)
+    loaded_node = _Container(loaded)
     children = loaded_node.children
     if type(loaded) in (list, tuple) and _fits_by_position(record, node, loaded):
         return dict(zip(node.keys, loaded))
@@ -129,14 +129,14 @@ def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, Py
         # An empty child, such as an EmptyState, may be missing.
         if name not in children and tree_util.tree_leaves(child):
             key = node.keys[name]
-            raise _tree_error((*path, key), child, _ABSENT, "load it as well")
+            raise _tree_error((*path, key), child, _NOTHING, "load it as well")
     for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
         if not below or str(key_value(below[0])) not in node.children:
-            raise _tree_error((*path, *below), _ABSENT, leaf, "leave it out")
+            raise _tree_error((*path, *below), _NOTHING, leaf, "leave it out")
     return children
 
 
-def _fits_by_position(record: PyTree, node: _Node, loaded: PyTree) -> bool:
+def _fits_by_position(record: PyTree, node: _Container, loaded: PyTree) -> bool:
     """Returns whether a list or tuple holds the children of a node in its order."""
     if len(loaded) != len(node.children):
         return False
@@ -184,7 +184,7 @@ def _remedy_for_node(record: PyTree, loaded: PyTree) -> str:
     """Returns what to load in place of a node."""
     if type(record) is type(loaded) and not isinstance(record, (list, tuple, Mapping)):
         return "load it with the static fields of the record"
-    node = _Node(record)
+    node = _Container(record)
     node_type = "dict" if node.has_names else "list"
     return f"load a {node_type} of {node.describe_children()}"
 
@@ -200,12 +200,12 @@ def _tree_error(
 
 def _describe_node(tree: PyTree) -> str | None:
     """Returns a leaf or a container as a message describes it; None if it is absent."""
-    if tree is _ABSENT:
+    if tree is _NOTHING:
         return None
     if tree is None:
         return "None"
     if tree_util.all_leaves([tree]):
         return str(type_or_class(tree))
-    node = _Node(tree)
+    node = _Container(tree)
     name = type(tree).__name__
     return f"{name} of {node.describe_children()}" if node.keys else name

@@ -114,8 +114,8 @@ def guard_step(
         return functools.partial(guard_step, **options)
     if isinstance(step, (classmethod, staticmethod)):
         function = step.__func__
-        return type(step)(_guarded(function, carry, returned, policy))
-    return _guarded(step, carry, returned, policy)
+        return type(step)(_guard_function(function, carry, returned, policy))
+    return _guard_function(step, carry, returned, policy)
 
 
 # By function: the guarded steps that were made of it, each with what `guard_step` returned.
@@ -125,7 +125,7 @@ _KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[tuple["_GuardedStep", Step]]]
 )
 
 
-def _guarded(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
+def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
     """Returns the guarded step of a function, which is made once.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
@@ -274,7 +274,7 @@ class _GuardedStep:
             return id(self.step)
 
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
-        return _guarded, (self.__wrapped__, *self.options)
+        return _guard_function, (self.__wrapped__, *self.options)
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.__wrapped__!r}>"

@@ -146,10 +146,10 @@ def store_state(
             leaves = _floating_leaves_that_follow(state, following)
             if policy.state_dtype == "params":
                 wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
-            elif isinstance(policy.state_dtype, Mapping):
-                wanted = _dtypes_by_pattern(policy.state_dtype, leaves)
             else:
-                wanted = _dtypes_by_pattern({"*": policy.state_dtype}, leaves)
+                is_rule = isinstance(policy.state_dtype, Mapping)
+                rule = policy.state_dtype if is_rule else {"*": policy.state_dtype}
+                wanted = _dtypes_by_pattern(rule, leaves)
             state = cast_by_path(state, _stored_dtypes(policy.state_dtype, leaves, wanted))
         if not is_stochastic:
             return state
@@ -183,11 +183,12 @@ def store_state(
 
 def _floating_leaves_that_follow(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
     """Returns the floating leaves of a state that follow the params, by path."""
-    leaves = {}
-    for path, leaf in by_path(state).items():
-        if path in following and kind(dtype_of(leaf)) == "float":
-            leaves[path] = leaf
-    return leaves
+    leaves = by_path(state).items()
+    return {
+        path: leaf
+        for path, leaf in leaves
+        if path in following and kind(dtype_of(leaf)) == "float"
+    }
 
 
 def _round_state(
@@ -246,9 +247,7 @@ def _stored_dtypes(
     """
     dtypes = {}
     for path, leaf in leaves.items():
-        dtype = wanted.get(path)
-        if dtype is None:
-            dtype = dtype_of(leaf)
+        dtype = wanted.get(path) or dtype_of(leaf)
         # A scalar in 16 bits saves nothing, and a step count or a rate needs its digits.
         if np.ndim(leaf) == 0 and dtype.itemsize < _NARROWEST_SCALAR.itemsize:
             dtype = _NARROWEST_SCALAR
@@ -267,19 +266,15 @@ def _stored_dtypes(
 def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
     """Returns the dtype of the first pattern that matches the path of each leaf."""
     dtypes = {}
-    matching_patterns = set()
+    # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
+    idle = [pattern for pattern in rule if pattern != "*"]
     for path in leaves:
-        matches = []
-        for pattern in rule:
-            # Brackets are part of most paths. Only `*` and `?` have a meaning.
-            literal = pattern.replace("[", "[[]")
-            if fnmatch.fnmatchcase(path_text(path), literal):
-                matches.append(pattern)
-        matching_patterns.update(matches)
+        text = path_text(path)
+        # Brackets are part of most paths. Only `*` and `?` have a meaning.
+        matches = [p for p in rule if fnmatch.fnmatchcase(text, p.replace("[", "[[]"))]
+        idle = [pattern for pattern in idle if pattern not in matches]
         if matches:
             dtypes[path] = float_dtype(rule[matches[0]])
-    # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
-    idle = [p for p in rule if p != "*" and p not in matching_patterns]
     if idle:
         raise ValueError(_message_of_idle_patterns(idle, leaves))
     return dtypes

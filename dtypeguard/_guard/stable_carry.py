@@ -14,7 +14,7 @@ from .._leaves.types import Args, Aval, Key, Kwargs, PyTree, PyTreeDef, Step
 # Mapped in C: a comprehension would take twice as long, and a jitted call of ten arrays
 # takes no more than ten microseconds.
 _type_of_array = operator.attrgetter("aval")
-_is_weak = operator.attrgetter("weak_type")
+_weakness = operator.attrgetter("weak_type")
 
 _Jitted = type(jax.jit(lambda: None))
 
@@ -43,7 +43,7 @@ class StableCarry:
         """Returns the types of the carry in a call; None if one is weak or no array's."""
         try:
             types = self._types([place.take(args, kwargs) for place in self.places])
-            return None if any(map(_is_weak, types)) else types
+            return None if any(map(_weakness, types)) else types
         except _NOT_ALIKE:
             return None
 

@@ -14,7 +14,7 @@ from .._carry.items import ReturnedCarry
 from .._carry.modules import close_objects, objects_by_path, open_objects, put_contents
 from .._carry.split import ObjectSnapshot, Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
-from .._leaves.dtypes import canonical, dtype_of, is_weak, is_wide
+from .._leaves.dtypes import canonical, dtype_of, has_64_bits, is_weak
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 from .._leaves.leaf_change import LeafChange
@@ -120,7 +120,7 @@ class GuardedCall:
         object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
         leaves = tree_util.tree_leaves((carried_leaves, object_values, arguments))
-        if any(is_wide(leaf) and not is_weak(leaf) for leaf in leaves):
+        if any(has_64_bits(leaf) and not is_weak(leaf) for leaf in leaves):
             return None
 
         def run():
@@ -270,4 +270,4 @@ def _is_weak_and_known(leaf: Leaf) -> bool:
 
 
 def _narrow_if_weak(leaf: Leaf) -> Leaf:
-    return canonical(leaf) if is_weak(leaf) and is_wide(leaf) else leaf
+    return canonical(leaf) if is_weak(leaf) and has_64_bits(leaf) else leaf

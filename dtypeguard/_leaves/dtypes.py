@@ -137,7 +137,7 @@ def is_weak(leaf: Leaf) -> bool:
     return is_python_number(leaf) or getattr(leaf, "weak_type", False)
 
 
-def is_wide(leaf: Leaf) -> bool:
+def has_64_bits(leaf: Leaf) -> bool:
     """Returns whether a leaf is a 64-bit array (128-bit complex); no Python scalar is."""
     return not is_python_number(leaf) and dtype_of(leaf) in _DTYPES_OF_64_BITS
 
@@ -147,10 +147,10 @@ def is_available(dtype: DType) -> bool:
     return dtype not in _DTYPES_OF_64_BITS or has_float64()
 
 
-def is_wide_scalar(leaf: Leaf) -> bool:
+def is_64_bit_scalar(leaf: Leaf) -> bool:
     """Returns whether a leaf is a weak 64-bit scalar, as of a number, that 32 bits hold."""
     is_weak_array = getattr(leaf, "weak_type", False)
-    if not is_weak_array or not is_wide(leaf):
+    if not is_weak_array or not has_64_bits(leaf):
         return False
     if np.ndim(leaf) > 0:
         return False
@@ -167,7 +167,7 @@ def canonical(leaf: Leaf) -> jax.Array:
 
 def canonical_scalar(leaf: Leaf) -> Leaf:
     """Returns the `canonical` array for a wide scalar; any other leaf unchanged."""
-    if is_wide_scalar(leaf):
+    if is_64_bit_scalar(leaf):
         return canonical(leaf)
     return leaf
 

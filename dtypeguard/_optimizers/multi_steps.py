@@ -13,7 +13,7 @@ from .._guard.guard import guard, policy_of
 from .._guard.policy import Policy, storable_dtype
 from .._leaves.arguments import check_number, shown
 from .._leaves.compat import add_x64, x64_enabled
-from .._leaves.dtypes import cast, dtype_of, is_wide, kind, promoted
+from .._leaves.dtypes import cast, dtype_of, has_64_bits, kind, promoted
 from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
@@ -249,7 +249,7 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     if accumulator_dtype is None:
         # A function or a key has a sum as well: trees without gaps are simpler to map.
         return np.dtype("float32") if dtype is None else dtype
-    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and is_wide(param))
+    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and has_64_bits(param))
     if not must_hold:
         return jnp.dtype(accumulator_dtype)
     return promoted(jnp.dtype(accumulator_dtype), dtype)
@@ -259,7 +259,7 @@ def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
     """Warns of the first 64-bit gradient that an accumulator of fewer bits rounds."""
     sum_leaves, treedef = tree_util.tree_flatten(sums)
     for i, grad in enumerate(treedef.flatten_up_to(updates)):
-        if is_wide(sum_leaves[i]) or not is_wide(grad) or kind(grad.dtype) == "int":
+        if has_64_bits(sum_leaves[i]) or not has_64_bits(grad) or kind(grad.dtype) == "int":
             continue
         path = path_texts(sums, "updates")[i]
         warn(

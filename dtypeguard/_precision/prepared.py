@@ -16,7 +16,7 @@ import numpy as np
 
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
-from .._leaves.dtypes import is_wide
+from .._leaves.dtypes import has_64_bits
 from .._leaves.types import Function
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 @contextlib.contextmanager
 def running(traced: Traced, formats: Formats) -> Iterator[None]:
     """The flags under which a program runs."""
-    needs_x64 = formats.wide == np.float64 or any(map(is_wide, traced.avals))
+    needs_x64 = formats.wide == np.float64 or any(map(has_64_bits, traced.avals))
     on = set_x64(True) if needs_x64 else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         yield

@@ -34,7 +34,7 @@ class Program(NamedTuple):
     others: SplitTree = SplitTree(())  # the other results
     is_optimizer: bool = False  # whether the step is an `update`, and `first` its `init`
     updates_dtype: DType | str | None = None  # of the optimizer's policy
-    asks_wide: bool = False  # whether that policy asks for 64 bits
+    asks_float64: bool = False  # whether that policy asks for 64 bits
 
     @property
     def carried_inputs(self) -> int:

@@ -10,7 +10,7 @@ from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._source.files import is_installed, is_users
 from .._tracebacks.path_text import parameter
 from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
-from .finding import Failure, Finding, RefusedCall, RefusedLeaf
+from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
 from .messages import PLACES, WHOLE_NUMBERS, Complaint
 
 _LONGEST_LABEL = 40
@@ -37,7 +37,8 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
     if not refused:
         return None
     finding = _finding_in_jax(refused, complaint, site)
-    if is_installed(site.file) and not any(leaf.why.root for leaf in finding.leaves):
+    has_users_line = any(users_line(leaf.why.root) for leaf in finding.leaves)
+    if is_installed(site.file) and not has_users_line and complaint.wanted is None:
         return _find_in_call_of_package(failure, complaint) or finding
     return finding
 
@@ -65,8 +66,6 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
     finding = find_checked(failure, complaint)
     if finding is None:
         return None
-    if complaint.wanted is not None:
-        return finding if kind(complaint.wanted) == "float" else None
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
     dtypes = {leaf.dtype for leaf in finding.leaves}
     kinds = {kind(dtype) for dtype in dtypes}

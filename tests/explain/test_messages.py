@@ -5,6 +5,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -14,6 +15,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "messages.md"
 JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 BF16 = jnp.bfloat16
 NARROW, WIDE, WHOLE = jnp.ones(3, BF16), jnp.ones(3), jnp.arange(3)
+SHORT = jnp.ones(3, jnp.int4)
 
 
 def update(x):
@@ -43,7 +45,22 @@ def referred():
     jax.new_ref(NARROW)[...] = WIDE
 
 
+def doubled(x):
+    return x * 2
+
+
+wide_rule = jax.custom_vjp(doubled)
+wide_rule.defvjp(lambda x: (doubled(x), None), lambda _, g: (g * WIDE,))
+GRADIENTS = jax.grad(lambda x, n: x * n, argnums=(0, 1), allow_int=True)(1.0, 2)
+
+
 RAISING = {
+    "donated": lambda: jax.jit(lambda x, y: (x, y), donate_argnums=(0, 1))(WIDE, WIDE),
+    "NumPy's index": lambda: np.zeros(3)[WIDE],
+    "short ints": lambda: jnp.sum(SHORT),
+    "limits": lambda: jnp.finfo(WHOLE.dtype),
+    "cotangent": lambda: jax.jit(jax.grad(lambda x: (wide_rule(x) * x).sum()))(NARROW),
+    "gradient of an int": lambda: NARROW + GRADIENTS[1],
     "exported": exported,
     "reference": referred,
     "transposed": lambda: jax.linear_transpose(skip, NARROW)(WIDE),

@@ -36,6 +36,7 @@ KINDS = {
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
+    "own arrays": "^Before the first call give each leaf an array of its own",
     "leave out": r"^At \S+ leave \S+ out of what is differentiated",
     "": "^  ",
 }
@@ -335,6 +336,72 @@ def a_compiled_function_of_one_array():
     return run(x)
 
 
+@noted(
+    "begin",
+    ('"n": jnp.ones(2)}', '"n": jnp.ones(2, BF16)}'),
+    ("run(state, 3.5)", "run(state, 3)"),
+    checked=False,
+)
+def a_compiled_function_of_which_two_arguments_differ():
+    step = lambda s, n: {"n": n * s["n"], "m": s["m"]}
+    state = {"n": jnp.ones(2, BF16), "m": WIDE[:2]}
+    run = jax.jit(step).lower(state, 3).compile()
+    state = {"m": WIDE[:2], "n": jnp.ones(2)}  # first
+    return run(state, 3.5)
+
+
+@noted("own arrays", ("update(state)", "update(dtypeguard.strong(state))"))
+def an_array_that_is_donated_twice():
+    update = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+    weights = jnp.ones(3)  # first
+    state = {"w": weights, "average": weights}
+    return update(state)
+
+
+@noted("begin", ("jnp.floor(1.5)", "jnp.floor(1.5).astype(int)"), checked=False)
+def an_index_of_numpy_that_is_a_float():
+    best = jnp.floor(1.5)  # first
+    return np.array(["a", "b"])[best]
+
+
+@noted("begin", ("jnp.int4", "jnp.int32"), checked=False)
+def a_sum_of_short_ints():
+    x = jnp.ones(3, jnp.int4)  # first
+    return jnp.sum(x)
+
+
+@noted("begin", ("jnp.arange(3)", "jnp.arange(3.0)"), checked=False)
+def the_limits_of_a_float_that_is_an_int():
+    x = jnp.arange(3)  # first
+    return jnp.finfo(x.dtype).eps
+
+
+@noted("leave out", ("g[0] + g[1]", "g[0]"))
+def a_gradient_of_an_int():
+    g = jax.grad(lambda x, n: x * n, argnums=(0, 1), allow_int=True)(1.0, 2)  # first
+    return g[0] + g[1]
+
+
+@noted("argument", ("g * WIDE,", "(g * WIDE).astype(BF16),"))
+def a_rule_that_returns_a_wide_cotangent():
+    @jax.custom_vjp
+    def double(x):
+        return x * 2
+
+    def backward(_, g):
+        return (g * WIDE,)  # named
+
+    double.defvjp(lambda x: (double(x), None), backward)
+    return jax.grad(lambda x: (double(x) * x).sum())(HALF)
+
+
+@noted("argument", ("times = 2.0", "times = 2"))
+def a_static_argument_that_is_a_float():
+    times = 2.0  # first
+    repeat = functools.partial(jnp.repeat, total_repeat_length=6)
+    return jax.jit(lambda x, times: repeat(x, times), static_argnums=1)(WIDE, times)
+
+
 # Packages and what JAX wrote --------------------------------------------------------------
 
 
@@ -352,6 +419,22 @@ def a_call_in_a_package_of_what_it_has_made_of_a_tree():
     state = {"a": jnp.ones(3, BF16)}  # first
     state["b"] = jnp.ones(3)
     return names["choose"](state)
+
+
+@noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3)"), checked=False)
+def a_call_in_a_function_that_a_package_compiles():
+    names = {"jax": jax}
+    text = "@jax.jit\ndef put(x, y): return jax.lax.dynamic_update_slice(x, 1 * y, (0,))"
+    exec(compile(text, pytest.__file__ + ".py", "exec"), names)
+    cache = jnp.ones(3, BF16)  # first
+    row = jnp.ones(1)  # named
+    return names["put"](cache, row)
+
+
+@noted("begin", ("jnp.ones(2)", "jnp.ones(2, int)"), checked=False)
+def labels_of_optax():
+    labels = jnp.ones(2)  # first
+    return optax.softmax_cross_entropy_with_integer_labels(jnp.ones((2, 3)), labels)
 
 
 @noted("", checked=False)

@@ -5,24 +5,15 @@ import types
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from jax import tree_util
-
 from .._leaves.types import Args, Jaxpr, Kwargs, Leaf, PyTree, Step
 from .carry import Carry
-from .modules import gathered, objects_by_path, spread
+from .modules import close_objects, gathered, objects_by_path, open_objects, spread
 from .split import SplitTree
 from .tracing import make_jaxpr_with_aux
 
 # Outside the carry, such a number may decide what is traced. A constant promotes like an
 # argument.
 _STATIC_TYPES = (bool, int, float, complex)
-
-
-class _Hole:
-    """A placeholder for one carry in the arguments of a call."""
-
-    def __init__(self, number: int):
-        self.number = number
 
 
 class SplitResult(NamedTuple):
@@ -72,36 +63,21 @@ class Call:
         self._in_place = in_place
         self._values = carry.take(args, kwargs)
         self.names = list(carry.labels)
-        trees = list(self._values)  # then the objects
-        # Each object outside of the carries is a carry of its own. This has its index among
-        # all carries.
-        self._index_by_object_id: dict[int, int] = {}
-        inner_nodes = list(objects_by_path(self._values).values()) if in_place else []
-        inner_ids = {id(node) for node in inner_nodes}
-        object_snapshots = carry.object_snapshots(args, kwargs) if in_place else []
-        for snapshot in object_snapshots:
-            if id(snapshot.node) not in inner_ids:
-                self._index_by_object_id[id(snapshot.node)] = len(trees)
-                self.names.append(snapshot.label)
-                trees.append(snapshot.node)
-        self._has_objects = bool(inner_nodes or object_snapshots)
-        self.carried = [self._split(tree) for tree in trees]
-        holes = [_Hole(number) for number in range(len(self._values))]
-        arguments = carry.put(args, kwargs, holes)
-        if self._index_by_object_id:
-            arguments = tree_util.tree_map(
-                self._hole_for, arguments, is_leaf=self._is_carried
-            )
-        self.rest = SplitTree(arguments, static)
+        self._trees = list(self._values)
+        rest = carry.put(args, kwargs, [None for _ in self._values])
+        if in_place:
+            inner_ids = {id(node) for node in objects_by_path(self._values).values()}
+            # Each object outside of the carries is a carry of its own.
+            for snapshot in carry.object_snapshots(args, kwargs):
+                if id(snapshot.node) not in inner_ids:
+                    self.names.append(snapshot.label)
+                    self._trees.append(snapshot.node)
+            rest = close_objects(rest)
+        self.carried = [self._split(tree) for tree in self._trees]
+        self.rest = SplitTree(rest, static)
 
     def _split(self, tree: PyTree) -> SplitTree:
         return SplitTree(spread(tree) if self._in_place else tree)
-
-    def _is_carried(self, node: PyTree) -> bool:
-        return id(node) in self._index_by_object_id
-
-    def _hole_for(self, leaf: Leaf) -> Leaf:
-        return _Hole(self._index_by_object_id[id(leaf)]) if self._is_carried(leaf) else leaf
 
     @property
     def arrays(self) -> list[list[Leaf]]:
@@ -115,18 +91,21 @@ class Call:
     ) -> tuple[Callable[[], PyTree], list[PyTree]]:
         """Returns the call with other arrays, and its carries with them."""
         trees = [tree.merged(arrays) for tree, arrays in zip(self.carried, carried)]
-        # All at once: an object in two trees has one copy.
-        trees, arguments = gathered((trees, self.rest.merged(rest)))
-
-        def fill(leaf):
-            return trees[leaf.number] if isinstance(leaf, _Hole) else leaf
-
-        args, kwargs = tree_util.tree_map(fill, arguments)
+        arguments = self.rest.merged(rest)
         step = self._step
-        # A bound method of the caller's object would change that, and leak tracers into it.
-        if self._is_carried(self._carry.bound):
-            owner = trees[self._index_by_object_id[id(self._carry.bound)]]
-            step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
+        if self._in_place:
+            # All at once: an object in two trees has one copy.
+            trees = gathered(trees)
+            originals = objects_by_path(self._trees).values()
+            copies = objects_by_path(trees).values()
+            copy_by_id = {id(node): copy for node, copy in zip(originals, copies)}
+            arguments = open_objects(arguments, copy_by_id)
+            # A bound method of the caller's object would change that, and leak tracers
+            # into it.
+            owner = copy_by_id.get(id(self._carry.bound))
+            if owner is not None:
+                step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
+        args, kwargs = self._carry.put(*arguments, trees)
         return functools.partial(step, *args, **kwargs), trees
 
     def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:
@@ -136,7 +115,8 @@ class Call:
             result: of the call.
             trees: the carries that it was given, of which it may have changed objects.
         """
-        location = self._carry.find(result, self._values, self._has_objects)
+        has_objects = self._in_place and bool(objects_by_path(self._trees))
+        location = self._carry.find(result, self._values, has_objects)
         after = list(trees)
         for number, value in zip(location.numbers, location.values):
             after[number] = value

@@ -129,9 +129,18 @@ def close_objects(tree: PyTree) -> PyTree:
     return _map_objects(Closed, tree, is_in_place)
 
 
-def open_objects(tree: PyTree) -> PyTree:
-    """Returns the tree with its NNX objects again: the inverse of `close_objects`."""
-    return _map_objects(lambda closed_node: closed_node.node, tree, _is_closed)
+def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) -> PyTree:
+    """Returns the tree with its NNX objects again: the inverse of `close_objects`.
+
+    Args:
+        tree: has closed objects.
+        copies: to put in place of objects, by the id of an object.
+    """
+
+    def open_object(closed_node):
+        return (copies or {}).get(id(closed_node.node), closed_node.node)
+
+    return _map_objects(open_object, tree, _is_closed)
 
 
 class _Name(str):

@@ -41,7 +41,7 @@ def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
 
 def of_value(value: Leaf) -> Why:
     """The lines that gave an array or a tracer its type."""
-    traced, lines = _traced(unwrapped(value)), Why()
+    traced, lines = traced_value(unwrapped(value)), Why()
     if traced is not None:
         lines = why(*traced, Has("dtype", value.dtype))
         if lines.cause == lines.origin:
@@ -55,7 +55,7 @@ def of_value(value: Leaf) -> Why:
 TRACES_SO_FAR: dict[Any, tuple[Graph, dict[int, int]]] = {}
 
 
-def _traced(tracer: Leaf) -> tuple[Graph, int] | None:
+def traced_value(tracer: Leaf) -> tuple[Graph, int] | None:
     """The equations behind a value, and it among them; None if they cannot be read."""
     try:
         trace, variable = tracer._trace, tracer.val

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import jax.numpy as jnp
 
+from .._blame.behind import origin_of_whole_numbers
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_python_number, kind
 from .._source.files import is_installed, is_users
+from .._source.origin import Why
 from .._tracebacks.path_text import parameter
 from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
@@ -95,7 +97,8 @@ def _dtype_that_is_expected(refused: Sequence[Argument], complaint: Complaint, s
     missing = complaint.refused - types
     is_assertion = "assert" in site.name
     if len(complaint.refused) == 2 and len(missing) == 1 and not is_assertion:
-        return jnp.dtype(missing.pop())
+        (dtype,) = missing
+        return jnp.dtype(dtype)
     return complaint.wanted if len(refused) == 1 else None
 
 
@@ -112,6 +115,8 @@ def refused_leaves(
     leaves = []
     for number, argument in enumerate(refused):
         why = of_argument(argument, site)
+        if kind(wanted[number]) == "int":
+            why = _behind_whole_numbers(why, argument)
         # What made an index a float is rather to be changed, but for the line of its use.
         is_made_elsewhere = why.origin is None or why.origin.users.line != site.line
         leaf = RefusedLeaf(
@@ -125,6 +130,12 @@ def refused_leaves(
         )
         leaves.append(leaf)
     return leaves
+
+
+def _behind_whole_numbers(why: Why, argument: Argument) -> Why:
+    """Returns the line that made an index whole, by `floor`, before that of its floats."""
+    origin = origin_of_whole_numbers(argument.value)
+    return Why(origin) if users_line(origin) else why
 
 
 def _arguments_that_differ(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jax import tree_util
 
+from .._blame.behind import origin_of_numbers
 from .._blame.body import Results, difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
@@ -121,7 +122,7 @@ def _first_line(
     first: Leaf, path: KeyPath, call: ControlFlow, failure: Failure
 ) -> Origin | None:
     """Returns the line that made the first value of a leaf, else that of its cause."""
-    origin = of_value(first).origin
+    origin = None if is_python_number(first) else origin_of_numbers(first)
     if origin is None or is_installed(origin.users.file):
         origin = of_leaf(first, str(path[-1]))
     if origin is None and is_python_number(first) and failure.sites[-1].writes(first):

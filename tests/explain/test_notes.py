@@ -127,6 +127,15 @@ def one_argument_of_a_call_over_several_lines():
     return lax.scan(body, first, XS)
 
 
+@noted("begin", ("x.astype(BF16) * 2", "x.astype(F32) * 2"))
+def a_part_of_what_was_made_before():
+    def run(x):
+        narrow = x.astype(BF16) * 2  # named
+        return lax.scan(lambda c, x: (c * x, None), narrow[0], WIDE)
+
+    return jax.jit(run)(WIDE)
+
+
 @noted("begin", ("jnp.ones((), BF16)", "jnp.ones((), F32)"))
 def a_loop_of_equinox():
     eqxi = need("equinox.internal")
@@ -293,6 +302,15 @@ def what_is_written_to_a_cache():
 def an_index_that_is_a_float():
     index = jnp.float32(3) / 2  # first
     return jnp.arange(9)[index]
+
+
+@noted("begin", ("(x / 2)", "(x / 2).astype(int)"), checked=False)
+def an_index_that_was_made_whole():
+    def pick(x):
+        rows = jnp.floor(x / 2)  # first
+        return x[jnp.clip(rows, 0, 2)]
+
+    return jax.jit(pick)(WIDE)
 
 
 @noted("argument", ("descended(0)", "descended(0.0)"))
@@ -462,6 +480,17 @@ def a_check_of_another_library():
     operator = jnp.eye(3, dtype=BF16)  # first
     b = jnp.ones(3)  # named
     return solve(operator, b)
+
+
+@noted("begin", ("dtype=BF16)", "dtype=F32)"), checked=False)
+def a_check_of_what_another_library_makes_itself():
+    def solve(structure):
+        x = jnp.ones(3)
+        if structure.dtype != x.dtype:
+            raise ValueError(f"structures: {structure.dtype}, and not {x.dtype}")
+
+    operator = jnp.eye(3, dtype=BF16)  # first
+    return solve(operator)
 
 
 @noted("argument", ("half, 0,", 'half, jnp.asarray(0, "bfloat16"),'))

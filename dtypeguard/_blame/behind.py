@@ -1,0 +1,68 @@
+"""Walks back from a traced value through what only moves its numbers, or makes them whole.
+
+The equations are those of the trace so far, as `provenance.py` reads them.
+"""
+
+from collections.abc import Container, Iterator
+
+from .._leaves.types import Leaf
+from .._program.graph import Graph
+from .._program.jaxprs import SHAPES
+from .._source.origin import Origin
+from .provenance import of_value, traced_value
+from .why import Has, line_of, recorded, unwrapped, why
+
+# They pick numbers out of an operand, and compute none.
+_PICKS = "dynamic_slice", "gather"
+_WHOLE = "floor", "ceil", "round"
+# What stands between a line that makes numbers whole and their use as an index.
+_BETWEEN = "clamp", "max", "min", "rem", "add", "sub", "mul", "select_n"
+
+
+def origin_of_numbers(value: Leaf) -> Origin | None:
+    """Returns the line that made the numbers of an array, behind what only moves them.
+
+    Another type begins there: `x[0]` and `x.reshape(-1)` have the type of `x`.
+    """
+    traced = traced_value(unwrapped(value))
+    if traced is None:
+        return of_value(value).origin
+    graph, place = traced
+    *_, source = _values_behind(graph, place, computing=())
+    if source in graph.inputs:
+        return recorded(graph.variables.get(source)).root
+    return why(graph, source, Has("dtype", value.dtype)).origin
+
+
+def origin_of_whole_numbers(value: Leaf) -> Origin | None:
+    """Returns the line that made the floats of an array whole, by `floor` for example."""
+    traced = traced_value(unwrapped(value))
+    if traced is None:
+        return None
+    graph, place = traced
+    for source in _values_behind(graph, place, _BETWEEN):
+        equation = graph.made_by.get(source)
+        if equation is not None and equation.primitive in _WHOLE:
+            return line_of(equation)
+    return None
+
+
+def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Iterator[int]:
+    """Yields a value and those behind it, through moves and equations that compute so."""
+    queue = [start]
+    seen = set()
+    for value in queue:
+        if value in seen:
+            continue
+        seen.add(value)
+        yield value
+        equation = graph.made_by.get(value)
+        same = graph.same.get(value, ())
+        if equation is None and len(same) == 1:
+            queue.extend(same)  # it crosses the boundary of a call
+        elif equation is None:
+            continue
+        elif equation.primitive in SHAPES or equation.primitive in _PICKS:
+            queue.append(equation.inputs[0])  # the others say where
+        elif equation.primitive in computing:
+            queue.extend(equation.inputs)

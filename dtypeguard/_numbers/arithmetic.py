@@ -1,6 +1,5 @@
 """What one equation makes of its operands: as written, wide, or the error of it alone."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -34,35 +33,45 @@ REFUSALS = (TypeError, ValueError, NotImplementedError)
 
 
 class Either(NamedTuple):
-    """A value that has a form of its own in wide types: a constant, a sample, a number."""
+    """A value that has a form of its own in wide types: a constant, a sample, a number.
+
+    Attributes:
+        own: in the dtype as written.
+        wide: in wide types.
+        meant: as it was meant, if its line may round that.
+    """
 
     own: Leaf
     wide: Leaf
-    meant: np.ndarray | None = None  # as it was meant, if its line may round that
+    meant: np.ndarray | None = None
 
 
 Value = Leaf | Either
 
 
 def own_form(value: Value) -> Leaf:
+    """Returns a value as it is written."""
     return value.own if isinstance(value, Either) else value
 
 
 def wide_form(value: Value) -> Leaf:
+    """Returns a value as it is in wide types."""
     return value.wide if isinstance(value, Either) else value
 
 
 _Evaluator = Callable[..., list[Leaf]]
-_COMPILED, _MOST_COMPILED = dict[object, _Evaluator](), 4096
+_COMPILED: dict[object, _Evaluator] = {}
+_MOST_COMPILED = 4096
 
 
-def _compiled_equation(same: object, run: _Evaluator) -> _Evaluator:
-    """What evaluates an equation, compiled once for all programs that compute the same."""
+def _compiled_equation(key: object, run: _Evaluator) -> _Evaluator:
+    """Returns an evaluator, compiled once for all programs that compute the same."""
     if len(_COMPILED) > _MOST_COMPILED:
         _COMPILED.clear()
-    with contextlib.suppress(TypeError):  # a parameter has no hash
-        run = _COMPILED.setdefault(same, jax.jit(run))
-    return run
+    try:
+        return _COMPILED.setdefault(key, jax.jit(run))
+    except TypeError:  # a parameter has no hash
+        return run
 
 
 @dataclasses.dataclass
@@ -85,40 +94,67 @@ class Arithmetic:
     # Values
 
     def constant(self, array: Leaf, meant: np.ndarray | None = None) -> Value:
-        """What the program has of its own, as it is and as it was meant, if known."""
+        """Returns an array that the program holds, as it is and as it was meant."""
         # A program holds NumPy's arrays too, on JAX 0.12 in a class of JAX's own.
-        array = array if isinstance(array, jax.Array) else jnp.asarray(array)
+        if not isinstance(array, jax.Array):
+            array = jnp.asarray(array)
         if not is_inexact(array):
             return array
         own = as_dtype(array, self.formats.written(array.dtype))
-        dtype = self.formats.widened(array.dtype)
-        wide = as_dtype(array, dtype) if meant is None else jnp.asarray(meant, dtype)
+        wide_dtype = self.formats.widened(array.dtype)
+        if meant is None:
+            wide = as_dtype(array, wide_dtype)
+        else:
+            wide = jnp.asarray(meant, wide_dtype)
         return Either(own, wide, meant)
 
     def sample(self, array: Leaf) -> Value:
-        """What `jax.random` draws: below 1 stays below 1 in a narrow dtype."""
+        """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
         if not is_inexact(array):
             return array
         own = round_inwards(array, self.formats.written(array.dtype))
-        return Either(own, as_dtype(array, self.formats.widened(array.dtype)))
+        wide = as_dtype(array, self.formats.widened(array.dtype))
+        return Either(own, wide)
 
     def as_written(self, value: Value, dtype: DType) -> Leaf:
-        """A value as a narrow equation takes it, where the program has this dtype."""
+        """Returns a value as a narrow equation takes it.
+
+        Args:
+            value: the value.
+            dtype: that of the program.
+        """
         array = own_form(value)
         narrow = as_dtype(array, self.formats.written(dtype))
-        return narrow if narrow is array else self._kept(narrow)
+        return narrow if narrow is array else self._fenced(narrow)
 
     def as_wide(self, value: Value, dtype: DType) -> Leaf:
-        """A value as a wide equation takes it."""
+        """Returns a value as a wide equation takes it.
+
+        Args:
+            value: the value.
+            dtype: that of the program.
+        """
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
+
+    def _all_as_written(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
+        pairs = zip(values, node.eqn.invars)
+        return [self.as_written(value, var.aval.dtype) for value, var in pairs]
+
+    def _all_as_wide(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
+        pairs = zip(values, node.eqn.invars)
+        return [self.as_wide(value, var.aval.dtype) for value, var in pairs]
 
     # Equations
 
     def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
-        """The results of an equation in the dtypes that the program has."""
-        pairs = zip(map(wide_form, values), node.eqn.invars)
-        operands = [as_dtype(x, v.aval.dtype) if is_inexact(x) else x for x, v in pairs]
+        """Returns the results of an equation in the dtypes that the program has."""
+        operands: list[Leaf] = []
+        for value, var in zip(values, node.eqn.invars):
+            operand = wide_form(value)
+            if is_inexact(operand):
+                operand = as_dtype(operand, var.aval.dtype)
+            operands.append(operand)
         return evaluate(node.eqn, operands, own_dtype)
 
     def computed(
@@ -128,53 +164,64 @@ class Arithmetic:
         entry: int,
         rounds_constant: bool = False,
     ) -> tuple[list[Leaf], list[Leaf]]:
-        """The operands and the results of an equation without others inside it."""
-        entry = ROUNDED if rounds_constant and node.constant is not None else entry
+        """Returns the operands and the results of an equation that computes.
+
+        Args:
+            node: the equation.
+            values: its operands.
+            entry: `WRITTEN`, `WIDE` or `ROUNDED`.
+            rounds_constant: whether the Python number among its operands is rounded.
+        """
+        if rounds_constant and node.constant is not None:
+            entry = ROUNDED
         if rounds_constant or entry == ROUNDED:
-            is_number = lambda v: isinstance(v, Either) and v.meant is not None
-            values = [v.own if is_number(v) else v for v in values]
-        settle = self.as_written if entry == WRITTEN else self.as_wide
-        operands = [settle(x, v.aval.dtype) for x, v in zip(values, node.eqn.invars)]
+            values = [_without_meant(value) for value in values]
+        settle = self._all_as_written if entry == WRITTEN else self._all_as_wide
+        operands = settle(node, values)
         try:
             if entry == WRITTEN:
-                made = self._written(node, operands)
+                results = self._written(node, operands)
             elif entry == ROUNDED and node.rounds:
-                made = self._rounded(node, values, operands)
+                results = self._rounded(node, values, operands)
             else:
-                made = self._evaluated(node, WIDE, operands)
+                results = self._evaluated(node, WIDE, operands)
         except REFUSALS:  # it does not take wider operands
             self.program.leave_out(node.stack)
-            made = self.own(node, values)
-        made = [*map(self._kept, made)]
+            results = self.own(node, values)
+        results = [self._fenced(result) for result in results]
         if node.is_backward and self.scale is not None:
-            dtypes = [self.formats.written(v.aval.dtype) for v in node.eqn.outvars]
-            made = self._as_if_scaled(made, dtypes)
-        return operands, made
+            variables = node.eqn.outvars
+            dtypes = [self.formats.written(var.aval.dtype) for var in variables]
+            results = self._rounded_as_if_scaled(results, dtypes)
+        return operands, results
 
     def named(
         self, node: Node, values: Sequence[Value], computes: Computes
     ) -> tuple[list[Leaf], list[Leaf]]:
-        """The operands and the results of an equation in a dtype that a plan names.
+        """Returns the operands and the results of an equation in dtypes of a plan.
 
         With a loss scale, those of a backward pass stay in the dtype as written.
         """
-        own = [*map(own_form, values)]
-        dtype, result = computes
+        own = [own_form(value) for value in values]
         if node.is_backward and self.scale is not None:
-            operands, made = self.computed(node, own, WRITTEN)
-            return operands, self._as_if_scaled(made, [result] * len(made))
-        operands = [as_dtype(x, dtype) if kind(x.dtype) == "float" else x for x in own]
+            operands, results = self.computed(node, own, WRITTEN)
+            dtypes = [computes.result for _ in results]
+            return operands, self._rounded_as_if_scaled(results, dtypes)
+        operands: list[Leaf] = []
+        for array in own:
+            is_float = kind(array.dtype) == "float"
+            operands.append(as_dtype(array, computes.dtype) if is_float else array)
         try:
-            made = self._evaluated(node, computes, operands)
+            results = self._evaluated(node, computes, operands)
         except REFUSALS:
             _, written = self.computed(node, own, WRITTEN)
-            made = [as_dtype(x, result) if is_inexact(x) else x for x in written]
-        return own, [*map(self._kept, made)]
+            results = [_cast_inexact(array, computes.result) for array in written]
+        return own, [self._fenced(result) for result in results]
 
     def _written(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         narrow = self.formats.narrow
-        is_own = node.name in primitives.OF_OWN_DTYPES
-        if narrow is None or (narrow.itemsize > 1 and not is_own):
+        takes_narrow = node.name not in primitives.OF_OWN_DTYPES
+        if narrow is None or (takes_narrow and narrow.itemsize > 1):
             return self._evaluated(node, WRITTEN, operands)
         # Nothing computes in 8 bits: results are rounded to them.
         return [self.as_written(x, x.dtype) for x in self.own(node, operands)]
@@ -182,50 +229,71 @@ class Arithmetic:
     def _evaluated(
         self, node: Node, entry: int | Computes, operands: list[Leaf]
     ) -> list[Leaf]:
-        """The results of an equation; outside of a trace, by a function that is compiled.
+        """Returns the results of an equation; outside of a trace, compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
-        formats = self.formats
-        if algorithm := formats.algorithm(node.eqn, entry == WIDE):
+        algorithm = self.formats.algorithm(node.eqn, is_wide=entry == WIDE)
+        if algorithm is not None:
             return product(node.eqn, operands, algorithm)
-        dtype_of: DtypeOf = formats.widened if entry == WIDE else formats.written
-        if isinstance(entry, Computes):
-            dtype_of = entry.of
+        dtype_of = self._dtypes_of(entry)
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
-        key = node.number, entry, formats
+        key = (node.number, entry, self.formats)
         if key not in self.program.functions:
-            self.program.functions[key] = _compiled_equation(*binding(node.eqn, dtype_of))
+            equation_key, run = binding(node.eqn, dtype_of)
+            self.program.functions[key] = _compiled_equation(equation_key, run)
         return self.program.functions[key](*operands)
+
+    def _dtypes_of(self, entry: int | Computes) -> DtypeOf:
+        if isinstance(entry, Computes):
+            return entry.of
+        return self.formats.widened if entry == WIDE else self.formats.written
 
     def _rounded(
         self, node: Node, values: Sequence[Value], operands: list[Leaf]
     ) -> list[Leaf]:
-        """The wide results, rounded as the equation rounds on operands as written."""
+        """Returns the wide results, rounded as the equation rounds as written."""
         if self.formats.products is not None:
             return self._written(node, operands)
         exact = self._evaluated(node, WIDE, operands)
-        dtypes = [var.aval.dtype for var in node.eqn.invars]
-        narrow = [*map(self.as_written, values, dtypes)]
-        own = [*map(self._kept, self._written(node, narrow))]
-        from_narrow = self._evaluated(node, WIDE, [*map(self.as_wide, narrow, dtypes)])
-        triples = zip(own, exact, from_narrow)
-        return [rounded_as(*each) if is_inexact(each[1]) else each[1] for each in triples]
+        narrow = self._all_as_written(node, values)
+        written = [self._fenced(result) for result in self._written(node, narrow)]
+        from_narrow = self._evaluated(node, WIDE, self._all_as_wide(node, narrow))
+        results: list[Leaf] = []
+        for triple in zip(written, exact, from_narrow):
+            _, result, _ = triple
+            results.append(rounded_as(*triple) if is_inexact(result) else result)
+        return results
 
-    def _kept(self, x: Leaf) -> Leaf:
-        """A result; if it is narrow, XLA shall not keep it wide."""
-        if not self.is_traced or not is_inexact(x):
-            return x
-        is_narrow = bits(x.dtype) < 32 or self.formats.widened(x.dtype) != x.dtype
-        return lax.optimization_barrier(x) if is_narrow else x
+    def _fenced(self, array: Leaf) -> Leaf:
+        """Returns an array; if it is narrow, XLA shall not keep it wide."""
+        if not self.is_traced or not is_inexact(array):
+            return array
+        is_wide = self.formats.widened(array.dtype) == array.dtype
+        if is_wide and bits(array.dtype) >= 32:
+            return array
+        return lax.optimization_barrier(array)
 
-    def _as_if_scaled(self, made: list[Leaf], dtypes: Sequence[DType]) -> list[Leaf]:
-        """What a backward pass makes in these dtypes where the loss is scaled."""
-        scale = jnp.asarray(self.scale)
-        return [
-            round_to(x * scale.astype(x.dtype), dtype) / scale.astype(x.dtype)
-            if kind(dtype) == "float" and 0 < bits(dtype) < bits(x.dtype)
-            else x
-            for x, dtype in zip(made, dtypes)
-        ]
+    def _rounded_as_if_scaled(
+        self, results: list[Leaf], dtypes: Sequence[DType]
+    ) -> list[Leaf]:
+        """Returns what a backward pass makes in these dtypes where the loss is scaled."""
+        rounded: list[Leaf] = []
+        for result, dtype in zip(results, dtypes):
+            if kind(dtype) == "float" and 0 < bits(dtype) < bits(result.dtype):
+                scale = jnp.asarray(self.scale).astype(result.dtype)
+                result = round_to(result * scale, dtype) / scale
+            rounded.append(result)
+        return rounded
+
+
+def _without_meant(value: Value) -> Value:
+    """Returns a value as the program has it, if it was meant as another number."""
+    if isinstance(value, Either) and value.meant is not None:
+        return value.own
+    return value
+
+
+def _cast_inexact(array: Leaf, dtype: DType) -> Leaf:
+    return as_dtype(array, dtype) if is_inexact(array) else array

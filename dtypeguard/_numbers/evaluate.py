@@ -14,38 +14,53 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._program.jaxprs import open_jaxpr
+from .._program.jaxprs import Variable, open_jaxpr
+from .._program.program import Block, Node
+from .._program.walk import Walk
 
 DtypeOf = Callable[[DType], DType]
+_FLOAT32 = np.dtype("float32")
 
 
 def own_dtype(dtype: DType) -> DType:
+    """Returns the dtype itself."""
     return dtype
 
 
 def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list[Leaf]:
-    """The results of an equation on operands of other dtypes."""
-    return binding(eqn, dtype_of)[1](*operands)
+    """Returns the results of an equation on operands of other dtypes."""
+    _, run = binding(eqn, dtype_of)
+    return run(*operands)
 
 
 def evaluate_in(
     eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
 ) -> list[Leaf]:
-    """The results of an equation in a dtype, whatever it is written in."""
-    is_float = lambda x: kind(getattr(x, "dtype", None)) == "float"
-    given = [as_dtype(jnp.asarray(x), dtype) if is_float(x) else x for x in operands]
-    if eqn.primitive.name == "reduce_precision":  # with the bits of its operand
-        eqn = eqn.replace(params={**eqn.params, **(bits_of(dtype) or {})})
-    if eqn.params.get("preferred_element_type", 0) is None and is_float(
-        eqn.outvars[0].aval
-    ):
+    """Returns the results of an equation in a dtype, whatever it is written in."""
+    settled: list[Leaf] = []
+    for operand in operands:
+        is_float = _is_float(operand)
+        settled.append(as_dtype(jnp.asarray(operand), dtype) if is_float else operand)
+    params = dict(eqn.params)
+    if eqn.primitive.name == "reduce_precision":
+        params.update(bits_of(dtype) or {})  # those of its operand
+    asks_for_nothing = params.get("preferred_element_type", 0) is None
+    if asks_for_nothing and _is_float(eqn.outvars[0].aval):
         # A ragged product, whose result has otherwise the dtype of its operands.
-        eqn = eqn.replace(params={**eqn.params, "preferred_element_type": result})
-    return evaluate(eqn, given, lambda x: result if kind(x) == "float" else x)
+        params["preferred_element_type"] = result
+
+    def result_for_floats(dtype: DType) -> DType:
+        return result if kind(dtype) == "float" else dtype
+
+    return evaluate(eqn.replace(params=params), settled, result_for_floats)
+
+
+def _is_float(value: Leaf) -> bool:
+    return kind(getattr(value, "dtype", None)) == "float"
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:
-    """The parameters of the `reduce_precision` that has the bits of a dtype."""
+    """Returns the parameters of the `reduce_precision` that has the bits of a dtype."""
     if kind(dtype) != "float":
         return None
     info = jnp.finfo(dtype)
@@ -53,147 +68,173 @@ def bits_of(dtype: DType) -> dict[str, int] | None:
 
 
 def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, Any]) -> Leaf:
-    """A `dot_general` or a convolution as XLA can run it.
+    """Returns a `dot_general` or a convolution as XLA can run it.
 
     On a CPU, it refuses some of the first in bfloat16 with a float32 result, by the layout
     that it gives them: float32 copies have the same numbers. Two matrices need none where
     the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
-    wide, result = np.dtype("float32"), params["preferred_element_type"]
-    is_as_given = result == operands[0].dtype or result != wide
-    is_as_given = is_as_given or primitive.name != "dot_general"
-    if is_as_given or jax.default_backend() != "cpu":
+    result = params["preferred_element_type"]
+    is_narrow_with_wide_result = result == _FLOAT32 and result != operands[0].dtype
+    is_refused = is_narrow_with_wide_result and primitive.name == "dot_general"
+    if not is_refused or jax.default_backend() != "cpu":
         return primitive.bind(*operands, **params)
+    contracting, _ = params["dimension_numbers"]
+    if contracting[0] == (1,) and all(_is_matrix(operand) for operand in operands):
+        behind_barrier = lax.optimization_barrier(tuple(operands))
+        return lax.optimization_barrier(primitive.bind(*behind_barrier, **params))
+    wide_operands = [as_dtype(operand, _FLOAT32) for operand in operands]
+    return primitive.bind(*wide_operands, **params)
+
+
+def _is_matrix(array: Leaf) -> bool:
     # What `vmap` maps has more axes than it shows. If it maps later, as around an inner
     # jit, a first matrix that is multiplied by columns is refused.
-    are_matrices = all(x.ndim == 2 and not hasattr(x, "batch_dim") for x in operands)
-    if are_matrices and params["dimension_numbers"][0][0] == (1,):
-        made = primitive.bind(*lax.optimization_barrier((*operands,)), **params)
-        return lax.optimization_barrier(made)
-    return primitive.bind(*(as_dtype(each, wide) for each in operands), **params)
+    return array.ndim == 2 and not hasattr(array, "batch_dim")
 
 
 def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., list[Leaf]]]:
-    """What evaluates an equation, and a key that is the same for what computes the same."""
+    """Returns a key, equal for equations that compute alike, and what evaluates them."""
     primitive = eqn.primitive
-    params = {key: _param(key, x, dtype_of) for key, x in eqn.params.items()}
+    params: dict[str, Any] = {}
+    for name, value in eqn.params.items():
+        params[name] = _retyped_param(name, value, dtype_of)
     if primitive.name == "convert_element_type":
         params["weak_type"] = False
-    bound = primitive.get_bind_params(params)
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    bind_params = primitive.get_bind_params(params)
+    functions: Sequence[Any] = ()
+    if isinstance(bind_params, tuple):  # in some releases, functions come beside
+        functions, bind_params = bind_params
 
     def run(*operands: Leaf) -> list[Leaf]:
         if primitive.name == "dot_general":
-            return [bound_product(primitive, operands, params)]
-        made = primitive.bind(*functions, *operands, **params)
-        return made if primitive.multiple_results else [made]
+            return [bound_product(primitive, operands, bind_params)]
+        results = primitive.bind(*functions, *operands, **bind_params)
+        return results if primitive.multiple_results else [results]
 
-    return (primitive, *functions, *params.items()), run
+    return (primitive, *functions, *bind_params.items()), run
 
 
-def _param(name: str, value: Leaf, dtype_of: DtypeOf) -> object:
+def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:
+    """Returns a parameter of an equation in other dtypes."""
     if isinstance(value, np.dtype) or name in DTYPES:
         return value if value is None else dtype_of(jnp.dtype(value))
-    inside = open_jaxpr(value)
-    if not hasattr(inside, "eqns") or dtype_of is own_dtype:
+    jaxpr = open_jaxpr(value)
+    if dtype_of is own_dtype or not hasattr(jaxpr, "eqns"):
         return value
-    variables = [*inside.invars, *(v for eqn in inside.eqns for v in eqn.outvars)]
-    dtypes = (*((v.aval.dtype, dtype_of(v.aval.dtype)) for v in variables),)
-    return _retyped_program(value, dtypes, current_mesh(), x64_enabled())
+    variables = list(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        variables.extend(eqn.outvars)
+    dtypes = [(var.aval.dtype, dtype_of(var.aval.dtype)) for var in variables]
+    return _retyped_jaxpr(value, tuple(dtypes), current_mesh(), x64_enabled())
 
 
 @functools.lru_cache(256)  # JAX compiles an equation anew for each program inside of it
-def _retyped_program(
+def _retyped_jaxpr(
     jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object
 ) -> Jaxpr:
-    """A program without constants, such as what combines two numbers, in other dtypes."""
-    inside, others = open_jaxpr(jaxpr), dict(dtypes)
-    dtype_of = lambda dtype: others.get(dtype, dtype)
+    """Returns a jaxpr without constants, such as a sum of two numbers, in other dtypes."""
+    walk = _RetypedWalk(dict(dtypes))
+    block = Block(jaxpr)
+    arguments: list[Leaf] = []
+    for var in block.inputs:
+        dtype = walk.dtype_of(var.aval.dtype)
+        arguments.append(jax.ShapeDtypeStruct(var.aval.shape, dtype))
+    retyped = jax.make_jaxpr(lambda *arrays: walk.block(block, arrays))(*arguments)
+    is_open = open_jaxpr(jaxpr) is jaxpr
+    return retyped.jaxpr if is_open else retyped
 
-    def run(*operands: Leaf) -> list[Leaf]:
-        known = dict(zip(inside.invars, operands))
 
-        def read(var: Leaf) -> Leaf:
-            is_literal = hasattr(var, "val")
-            own = dtype_of(var.aval.dtype)
-            return jnp.asarray(var.val, own) if is_literal else known[var]
+class _RetypedWalk(Walk[Leaf]):
+    """Evaluates a jaxpr in other dtypes."""
 
-        for eqn in inside.eqns:
-            known |= zip(eqn.outvars, evaluate(eqn, [*map(read, eqn.invars)], dtype_of))
-        return [*map(read, inside.outvars)]
+    def __init__(self, dtypes: dict[DType, DType]):
+        self._dtypes = dtypes
 
-    avals = [var.aval for var in inside.invars]
-    given = [jax.ShapeDtypeStruct(x.shape, dtype_of(x.dtype)) for x in avals]
-    made = jax.make_jaxpr(run)(*given)
-    return made.jaxpr if inside is jaxpr else made
+    def dtype_of(self, dtype: DType) -> DType:
+        return self._dtypes.get(dtype, dtype)
+
+    def enter(self, block: Block, arguments: Sequence[Leaf]) -> dict[Variable, Leaf]:
+        return dict(zip(block.inputs, arguments))
+
+    def literal(self, var: Variable) -> Leaf:
+        return jnp.asarray(var.val, self.dtype_of(var.aval.dtype))
+
+    def node(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+        return evaluate(node.eqn, operands, self.dtype_of)
 
 
 @jax.jit
 def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
-    """A wide result, rounded as the program rounds its own.
+    """Returns a wide result, rounded as the program rounds its own.
 
     Where the program rounds nothing, as where it takes a state apart, nothing is rounded:
     the digits that a narrow result has lost were lost at the lines before.
     """
     rounded = round_to(exact, narrow.dtype)
     as_narrow = round_to(from_narrow, narrow.dtype)
-    given = lax.convert_element_type(narrow, exact.dtype)
+    written = lax.convert_element_type(narrow, exact.dtype)
     # The program may do more than round: bfloat16 sums, for example. That is added, but
     # for the sign's sake no more than half of the value: a variance stays positive. What
     # an earlier line has lost is not this one's to add.
-    more = lax.sub(given, as_narrow)
-    more = lax.select(jnp.isfinite(more), more, lax.full_like(given, 0))
+    addition = lax.sub(written, as_narrow)
+    addition = lax.select(jnp.isfinite(addition), addition, lax.full_like(written, 0))
     if kind(exact.dtype) != "complex":
         half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
-        more = lax.clamp(lax.neg(half), more, half)
-    changed = lax.select(lax.eq(rounded, as_narrow), given, lax.add(rounded, more))
-    return lax.select(lax.eq(given, from_narrow), exact, changed)
+        addition = lax.clamp(lax.neg(half), addition, half)
+    is_as_written = lax.eq(rounded, as_narrow)
+    changed = lax.select(is_as_written, written, lax.add(rounded, addition))
+    return lax.select(lax.eq(written, from_narrow), exact, changed)
 
 
 def round_to(array: Leaf, dtype: DType) -> Leaf:
-    """A wide array rounded to a narrow dtype."""
+    """Returns a wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array
-    if dtype == jnp.bfloat16 and array.dtype == np.float32:  # they have the same range
+    if dtype == jnp.bfloat16 and array.dtype == _FLOAT32:  # they have the same range
         return lax.reduce_precision(array, 8, 7)
+    # Without a barrier XLA leaves out a rounding that is undone at once.
     narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
     return lax.convert_element_type(narrow, array.dtype)
 
 
 def round_inwards(array: Leaf, dtype: DType) -> Leaf:
-    """An array of real numbers in a narrow dtype, none of them further from 0.
+    """Returns an array of real numbers in a narrow dtype, none of them further from 0.
 
     So what is below 1 stays below 1, and what is finite stays finite.
     """
     if array.dtype == dtype:
         return array
-    made = lax.optimization_barrier(lax.convert_element_type(array, dtype))
-    back = lax.convert_element_type(made, array.dtype)
-    is_inside = (lax.abs(back) <= lax.abs(array)) | (array != array)
-    return lax.select(is_inside, made, lax.nextafter(made, lax.full_like(made, 0)))
+    narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
+    rounded = lax.convert_element_type(narrow, array.dtype)
+    is_nan = array != array
+    is_inside = (lax.abs(rounded) <= lax.abs(array)) | is_nan
+    next_inwards = lax.nextafter(narrow, lax.full_like(narrow, 0))
+    return lax.select(is_inside, narrow, next_inwards)
 
 
 # The meshes of devices under which a program computes, which `auto_axes` changes.
 
 
 def under_mesh(eqn: Equation) -> contextlib.AbstractContextManager[object]:
-    """A context with the mesh under which an equation was traced."""
+    """Returns a context with the mesh under which an equation was traced."""
     return _under(eqn.ctx.cur_abstract_mesh)
 
 
 def of_mesh(array: Leaf) -> contextlib.AbstractContextManager[object]:
-    """A context with the mesh of an array."""
+    """Returns a context with the mesh of an array."""
     mesh = jax.typeof(array).sharding.mesh
     return contextlib.nullcontext() if mesh.empty else _under(mesh)
 
 
 def _under(mesh: "sharding.AbstractMesh") -> contextlib.AbstractContextManager[object]:
-    is_it = mesh == sharding.get_abstract_mesh()
-    return contextlib.nullcontext() if is_it else sharding.use_abstract_mesh(mesh)
+    if mesh == sharding.get_abstract_mesh():
+        return contextlib.nullcontext()
+    return sharding.use_abstract_mesh(mesh)
 
 
 def as_dtype(array: Leaf, dtype: DType) -> Leaf:
-    """An array in a dtype, converted under its own mesh."""
+    """Returns an array in a dtype, converted under its own mesh."""
     if array.dtype == dtype:
         return array
     with of_mesh(array):
@@ -201,5 +242,5 @@ def as_dtype(array: Leaf, dtype: DType) -> Leaf:
 
 
 def current_mesh() -> object:
-    """The mesh of the context, under which a new array is."""
+    """Returns the mesh of the context, under which a new array is."""
     return sharding.get_abstract_mesh()

@@ -1,15 +1,17 @@
 """What a program says of its lines of source: errors and shares."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Leaf
+from .._leaves.types import Aval, Leaf
+from .._program.program import WHILE
 from . import plans
+from .arrays import distance, part_along, size_of
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
@@ -23,7 +25,10 @@ _LEAST_PART = 0.01
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
 # Of more lines than these, so many that follow each other are first measured together.
-_FEW_LINES, _TOGETHER = 24, 8
+_FEW_LINES = 24
+_TOGETHER = 8
+# Where an error is not finite, the squares of this and less are compared.
+_LARGEST_SQUARE = 1e3
 
 
 class Inputs(NamedTuple):
@@ -39,17 +44,21 @@ class Inputs(NamedTuple):
     exact: list[Leaf]
     sizes: list[float]
 
-    def errors(self, made: Sequence[Leaf]) -> list[float]:
-        """How far off outputs are, relative to their sizes."""
-        triples = zip(made, self.exact, self.sizes)
-        errors = [distance(x.astype(e.dtype), e) / size for x, e, size in triples]
-        return [error if math.isfinite(error) else math.inf for error in errors]
+    def errors(self, outputs: Sequence[Leaf]) -> list[float]:
+        """Returns how far off outputs are, relative to their sizes."""
+        errors: list[float] = []
+        for output, exact, size in zip(outputs, self.exact, self.sizes):
+            error = distance(output.astype(exact.dtype), exact) / size
+            errors.append(error if math.isfinite(error) else math.inf)
+        return errors
 
-    def off(self, made: Sequence[Leaf]) -> float:
-        """How far off outputs are: the root mean square over those that count."""
-        pairs = zip(self.errors(made), self.sizes)
-        known = [error for error, size in pairs if size < math.inf]
-        return float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
+    def off(self, outputs: Sequence[Leaf]) -> float:
+        """Returns how far off outputs are: the root mean square over those that count."""
+        counted: list[float] = []
+        for error, size in zip(self.errors(outputs), self.sizes):
+            if size < math.inf:
+                counted.append(error)
+        return float(np.sqrt(np.mean(np.square(counted)))) if counted else 0.0
 
 
 class Measures:
@@ -72,31 +81,51 @@ class Measures:
     """
 
     def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
-        self.program, self.arrays = program, [*arrays]
+        self.program = program
+        self.arrays = list(arrays)
         self.lines = len(program.lines)
         avals = program.jaxpr.out_avals
         self.outputs = measured(avals)
-        self.are_floats = any(map(is_inexact, avals))
+        self.are_floats = any(is_inexact(aval) for aval in avals)
         self.raises = False
-        self.decisions, self.notes = Noted(), Noted()
+        self.decisions = Noted()
+        self.notes = Noted()
         self.watched = watched(program)
         probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
         self._all_written = self._run_all(plans.written(program), probes)
         self.written = [self._all_written[n] for n in self.outputs]
-        loses = {n: self.notes.get((n, "loses")) for n in self.watched.narrowings}
-        self._lossless = [n for n, x in loses.items() if x is not None and not x.any()]
-        follows = self.are_floats and not self.raises
-        self.given = self.decisions if follows else None
-        exact = self._outputs(())
-        if follows and not all(jnp.isfinite(x).all() for x in exact):
-            given, self.given = self.given, None
-            pairs = [*zip(self._outputs(()), exact)]
-            if any((jnp.isfinite(x) & ~jnp.isfinite(y)).any() for x, y in pairs):
-                exact = [x for x, _ in pairs]
-            else:
-                self.given = given
-        self.own = Inputs(self.arrays, exact, [size_of(x) or 1.0 for x in exact])
+        self._lossless = self._find_lossless()
+        self.given: Noted | None = None
+        exact = self._exact_outputs()
+        sizes = [size_of(array) or 1.0 for array in exact]
+        self.own = Inputs(self.arrays, exact, sizes)
         self.leave_out(())
+
+    def _find_lossless(self) -> list[int]:
+        """Returns the conversions to narrow dtypes that have rounded nothing."""
+        lossless: list[int] = []
+        for number in self.watched.narrowings:
+            loses = self.notes.get((number, "loses"))
+            if loses is not None and not loses.any():
+                lossless.append(number)
+        return lossless
+
+    def _exact_outputs(self) -> list[Leaf]:
+        """Returns the outputs in wide types, and sets which decisions runs follow."""
+        if not self.are_floats or self.raises:
+            return self._outputs(())
+        self.given = self.decisions
+        exact = self._outputs(())
+        if all(jnp.isfinite(array).all() for array in exact):
+            return exact
+        self.given = None
+        undecided = self._outputs(())
+        for array, exact_array in zip(undecided, exact):
+            if (jnp.isfinite(array) & ~jnp.isfinite(exact_array)).any():
+                # Wide numbers do not fit decisions that were made on rounded ones.
+                return undecided
+        self.given = self.decisions
+        return exact
 
     def run(
         self,
@@ -105,9 +134,9 @@ class Measures:
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
-        """The measured outputs of a run; NaN where the plan has a program raise."""
-        made = self._run_all(plan, probes, arrays, **options)
-        return [made[n] for n in self.outputs]
+        """Returns the measured outputs of a run; NaN where the plan has it raise."""
+        outputs = self._run_all(plan, probes, arrays, **options)
+        return [outputs[n] for n in self.outputs]
 
     def _run_all(
         self,
@@ -116,29 +145,38 @@ class Measures:
         arrays: Sequence[Leaf] | None = None,
         **options: Any,
     ) -> list[Leaf]:
-        arrays = self.arrays if arrays is None else arrays
+        if arrays is None:
+            arrays = self.arrays
         try:
             return run(self.program, plan, arrays, probes, **options)
         except jax.errors.JaxRuntimeError:
             # A check, such as `eqx.error_if`: only all of it wide has to run.
-            if self.program.formats.narrow is None or bool((plan.entries == WIDE).all()):
+            is_all_wide = bool((plan.entries == WIDE).all())
+            if is_all_wide or self.program.formats.narrow is None:
                 raise
             self.raises = True
-            nan = lambda v: np.nan if is_inexact(v) else 0
-            avals = self.program.jaxpr.out_avals
-            return [jnp.full(v.shape, nan(v), v.dtype) for v in avals]
+            return [_not_a_number(aval) for aval in self.program.jaxpr.out_avals]
 
     def depends_on(self, number: int) -> bool:
-        """Whether an output depends on the numbers that do not fit at an equation."""
-        loops = [x.number for x in self.program.block.all_nodes() if x.rule == "while"]
-        turns = {n: self.decisions[n] for n in loops if n in self.decisions}
-        probes = Probes(given=turns, changed=number)
+        """Returns whether an output depends on the numbers that do not fit somewhere.
+
+        Args:
+            number: of the equation with the numbers that do not fit.
+        """
+        # The loops turn as often as before, or the other numbers may have no end.
+        turns: Noted = {}
+        for node in self.program.block.all_nodes():
+            if node.rule == WHILE and node.number in self.decisions:
+                turns[node.number] = self.decisions[node.number]
+        probes = Probes(followed=turns, changed=number)
         try:
-            made = run(self.program, plans.written(self.program), self.arrays, probes)
+            outputs = run(self.program, plans.written(self.program), self.arrays, probes)
         except jax.errors.JaxRuntimeError:  # a check in the program
             return True
-        pairs = zip(map(_data, made), map(_data, self._all_written))
-        return not all(np.array_equal(x, y, equal_nan=is_inexact(x)) for x, y in pairs)
+        for output, written in zip(outputs, self._all_written):
+            if not _are_same(_data_of(output), _data_of(written)):
+                return True
+        return False
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
@@ -146,22 +184,24 @@ class Measures:
             self.own.sizes[number] = math.inf
         self.total = self.own.off(self.written)
         self._errors = {frozenset(range(self.lines)): self.total}
-        self._bounds = dict[int, float]()
+        self._bounds: dict[int, float] = {}
 
     def is_repeatable(self) -> bool:
-        """Whether the program returns the same again."""
-        again = zip(self._outputs(()), self.own.exact)
-        return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in again)
+        """Returns whether the program returns the same again."""
+        for again, exact in zip(self._outputs(()), self.own.exact):
+            if not jnp.array_equal(again, exact, equal_nan=True):
+                return False
+        return True
 
     def error(self, rounding: Iterable[int]) -> float:
-        """The error of the program if these lines round and the others are wide."""
+        """Returns the error if these lines round and the others are wide."""
         key = frozenset(rounding)
         if key not in self._errors:
             self._errors[key] = self.own.off(self._outputs(key))
         return self._errors[key]
 
     def shares(self, show_status: Callable[[int], None] = lambda _: None) -> list[float]:
-        """The share of each line in the squared error.
+        """Returns the share of each line in the squared error.
 
         It is the part of the error along the whole that comes as this line rounds as well,
         where the lines before it round, and those after it are wide: leaving out an early
@@ -169,127 +209,104 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone.
         """
-        if self.total and self.lines > _FEW_LINES:
-            for first in range(0, self.lines, _TOGETHER):
-                group = range(first, min(first + _TOGETHER, self.lines))
-                error = self.error(group)
-                if error <= _LEAST_ALONE * self.total:
-                    self._bounds |= dict.fromkeys(group, error)
-        alone = []
-        for number in range(self.lines if self.total else 0):
+        if not self.total:
+            return [0.0 for _ in range(self.lines)]
+        self._bound_errors()
+        errors_alone: list[float] = []
+        for number in range(self.lines):
             show_status(number)
-            alone.append(self.about(number))
-        if not np.isfinite([self.total, *alone]).all():
-            worst = max((x for x in alone if np.isfinite(x)), default=1.0) or 1.0
-            squares = [min(x / worst, 1e3) ** 2 for x in alone]
-            return [x / (sum(squares) or 1.0) for x in squares]
-        parts, shares = {0: 0.0, self.lines: 1.0}, [0.0] * len(alone)
-
-        def part(first: int) -> float:
-            """The part of the error that the lines before one cause together."""
-            if first not in parts:
-                parts[first] = self._along(self._outputs(range(first)))
-            return parts[first]
-
-        for number, error in enumerate(alone):
-            if error > _LEAST_ALONE * self.total:
-                show_status(number)
-                shares[number] = part(number + 1) - part(number)
-            else:
-                parts[number + 1] = parts[number]
+            errors_alone.append(self.about(number))
+        if not np.isfinite([self.total, *errors_alone]).all():
+            return _shares_of_squares(errors_alone)
+        shares: list[float] = []
+        part_before = 0.0
+        for number, error in enumerate(errors_alone):
+            if error <= _LEAST_ALONE * self.total:
+                shares.append(0.0)
+                continue
+            show_status(number)
+            part = self._part_of_first(number + 1)
+            shares.append(part - part_before)
+            part_before = part
         return shares
 
-    def _along(self, made: Sequence[Leaf]) -> float:
-        """How far outputs are off along the error, as a part of it."""
+    def _bound_errors(self) -> None:
+        """Measures lines together; where these cause next to nothing, so does each."""
+        if self.lines <= _FEW_LINES:
+            return
+        for first in range(0, self.lines, _TOGETHER):
+            group = range(first, min(first + _TOGETHER, self.lines))
+            error = self.error(group)
+            if error <= _LEAST_ALONE * self.total:
+                for number in group:
+                    self._bounds[number] = error
+
+    def _part_of_first(self, count: int) -> float:
+        """Returns the part of the error that the first lines cause together."""
+        if count == self.lines:
+            return 1.0
+        outputs = self._outputs(range(count))
         # In units of the error, whose square may be too small for a number.
         power = 1 if self.are_floats else 0.5  # of counts
-        units = [(size * self.total) ** power for size in self.own.sizes]
-        along = map(_along, made, self.own.exact, self.written, units)
-        return math.fsum(along) / sum(size < math.inf for size in self.own.sizes)
+        parts: list[float] = []
+        counted = 0
+        for output, exact, written, size in zip(
+            outputs, self.own.exact, self.written, self.own.sizes
+        ):
+            unit = (size * self.total) ** power
+            parts.append(part_along(output, exact, written, unit))
+            counted += size < math.inf
+        return math.fsum(parts) / counted
 
     def alone(self, number: int) -> float:
-        """The error if only this line rounds."""
+        """Returns the error if only this line rounds."""
         return self.error([number])
 
     def about(self, number: int) -> float:
-        """As `alone`, or a bound of that if it is next to nothing."""
-        return self._bounds[number] if number in self._bounds else self.alone(number)
+        """Returns the error if only this line rounds, or a bound of next to nothing."""
+        if number in self._bounds:
+            return self._bounds[number]
+        return self.alone(number)
 
     def constant(self, number: int) -> float | None:
-        """The number on a line whose rounding alone causes the most error.
+        """Returns the number on a line whose rounding alone causes the most error.
 
         None if that is less than a hundredth of what the line causes alone.
         """
-        program, errors = self.program, dict[float, float]()
-        for meant in program.lines[number].constants:
-            plan = plans.constant(program, number, meant)
-            errors[meant] = self.own.off(self.run(plan, Probes(given=self.given)))
-        most = max(errors, key=errors.__getitem__, default=None)
-        is_much = most is not None and errors[most] >= _LEAST_PART * self.alone(number)
-        return most if is_much else None
+        errors: dict[float, float] = {}
+        for constant in self.program.lines[number].constants:
+            plan = plans.constant(self.program, number, constant)
+            outputs = self.run(plan, Probes(followed=self.given))
+            errors[constant] = self.own.off(outputs)
+        if not errors:
+            return None
+        worst = max(errors, key=errors.__getitem__)
+        is_much = errors[worst] >= _LEAST_PART * self.alone(number)
+        return worst if is_much else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
-        plan = plans.rounding(self.program, {*rounding}, self._lossless)
-        return self.run(plan, Probes(given=self.given))
+        """Returns the measured outputs where some lines round."""
+        plan = plans.rounding(self.program, set(rounding), self._lossless)
+        return self.run(plan, Probes(followed=self.given))
 
 
-def _data(array: Leaf) -> np.ndarray:
+def _shares_of_squares(errors: Sequence[float]) -> list[float]:
+    finite_errors = [error for error in errors if np.isfinite(error)]
+    worst = max(finite_errors, default=1.0) or 1.0
+    squares = [min(error / worst, _LARGEST_SQUARE) ** 2 for error in errors]
+    total = sum(squares) or 1.0
+    return [square / total for square in squares]
+
+
+def _not_a_number(aval: Aval) -> Leaf:
+    """Returns an array of NaN; of ints and bools 0."""
+    number = np.nan if is_inexact(aval) else 0
+    return jnp.full(aval.shape, number, aval.dtype)
+
+
+def _data_of(array: Leaf) -> np.ndarray:
     return np.asarray(jax.random.key_data(array) if is_key(array) else array)
 
 
-# So many numbers are compared at a time. They are on the host, where nothing is compiled.
-_PIECE = 2**20
-
-
-def size_of(x: Leaf) -> float:
-    """The norm of what is finite; of ints and bools their number."""
-    if not is_inexact(x):
-        return float(x.size)
-    return math.hypot(*(_norm(np.where(np.isfinite(x), x, 0)) for (x,) in _pieces(x)))
-
-
-def distance(x: Leaf, exact: Leaf) -> float:
-    """The norm of the difference; infinity where one is not finite.
-
-    Of ints and bools, how many differ.
-    """
-    if not is_inexact(x):
-        return float(jnp.sum(x != exact))
-    found = [_off(*pair) for pair in _pieces(x, exact)]
-    is_known = all(np.isfinite(off).all() for off in found)
-    return math.hypot(*map(_norm, found)) if is_known else math.inf
-
-
-def _along(made: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
-    """How far an output is off along its error, in squares of a unit."""
-    total = 0.0
-    for x, true, other in _pieces(made, exact, written):
-        product = np.conj(_off(other, true) / unit) * (_off(x, true) / unit)
-        total += float(np.sum(product.real))
-    return total
-
-
-def _pieces(*arrays: Leaf) -> Iterator[list[np.ndarray]]:
-    """Pieces of arrays of one shape; floats have 64 bits a number."""
-    flat = [np.asarray(x).reshape(-1) for x in arrays]
-    double = lambda x: x.astype(np.promote_types(x.dtype, np.float64))
-    for first in range(0, flat[0].size, _PIECE):
-        pieces = [x[first : first + _PIECE] for x in flat]
-        with np.errstate(all="ignore"):
-            yield [double(x) if is_inexact(x) else x for x in pieces]
-
-
-def _norm(x: np.ndarray) -> float:
-    """The norm, which overflows no earlier than the numbers."""
-    sizes = np.abs(x)
-    largest = float(np.max(sizes, initial=0))
-    # NumPy's own norm asks BLAS, whose threads wait for each other.
-    return largest * math.sqrt(np.sum(np.square(sizes / largest))) if largest else 0.0
-
-
-def _off(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """The difference, where the same infinity makes none."""
-    if not is_inexact(x):
-        return (x != exact).astype(np.float64)
-    is_same = (x == exact) | (np.isnan(x) & np.isnan(exact))
-    return np.where(is_same, 0, x - exact)
+def _are_same(array: np.ndarray, written: np.ndarray) -> bool:
+    return np.array_equal(array, written, equal_nan=is_inexact(array))

@@ -97,23 +97,23 @@ class Propagation(Walk[PlanState]):
     # What a plan says
 
     def constant(self, array: Leaf, aval: Aval) -> PlanState:
-        """Returns what is known of an array that the program holds."""
+        """Returns the state of an array that the program holds."""
         raise NotImplementedError
 
     def computed(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns what is known of the results of an equation without others inside."""
+        """Returns the states of the results of an equation without blocks."""
         raise NotImplementedError
 
     def opaque(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns what is known of the results of an equation that runs as it stands."""
+        """Returns the states of the results of an equation that runs as it stands."""
         raise NotImplementedError
 
     def called(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns what is known of the results of a call."""
+        """Returns the states of the results of a call."""
         return self.block(node.inner[0], values)
 
     def solve(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns what is known of the results of a linear solver."""
+        """Returns the states of the results of a linear solver."""
         return self.block(node.inner[0], solved(node, values))
 
     def entering(self, node: Node, values: list[PlanState]) -> list[PlanState]:
@@ -125,7 +125,7 @@ class Propagation(Walk[PlanState]):
         return values
 
     def crossing(self, value: PlanState, aval: Aval) -> PlanState:
-        """Returns what a loop carries, of what it is given first."""
+        """Returns the state in which a value enters or leaves a loop."""
         return value
 
     def ended(self, value: PlanState) -> PlanState:
@@ -133,7 +133,7 @@ class Propagation(Walk[PlanState]):
         return value
 
     def joined(self, values: Sequence[PlanState], attempt: int) -> PlanState:
-        """Returns what is known of a value that is one of several."""
+        """Returns the state of a value of which any of several may be."""
         raise NotImplementedError
 
     def entry_of(self, value: PlanState, aval: Aval) -> int:
@@ -260,7 +260,7 @@ class WideLines(Propagation[bool]):
         is_rounding = node.rule in (REDUCE_PRECISION, STOCHASTIC)
         if is_rounding and not self.program.formats.is_own:
             return self.computed(node, values)
-        return [False] * len(node.eqn.outvars)
+        return [False for _ in node.eqn.outvars]
 
     def computed(self, node: Node, values: list[bool]) -> list[bool]:
         if node.name in IN_PLACE:
@@ -293,7 +293,7 @@ def wide(program: NumericProgram) -> WidthPlan:
 def rounding(
     program: NumericProgram, lines: Collection[int], lossless: Collection[int] = ()
 ) -> WidthPlan:
-    """Returns a plan by which some lines round what they make, and all else is wide.
+    """Returns a plan by which some lines round their results, and the rest is wide.
 
     Args:
         program: the program.

@@ -13,13 +13,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from .._leaves.types import Equation, Leaf
-from .._program.jaxprs import loop_parts
-from .._program.program import CALL, COND, SCAN, SHARD_MAP, SOLVE, WHILE, Block, Node
+from .._program.jaxprs import Variable, is_literal, loop_parts
+from .._program.program import (
+    CALL,
+    COND,
+    LOOPS,
+    SCAN,
+    SHARD_MAP,
+    SOLVE,
+    WHILE,
+    Block,
+    Node,
+)
 from .arithmetic import Arithmetic, Either, Value, own_form
-from .evaluate import as_dtype, current_mesh, of_mesh, under_mesh
+from .evaluate import as_dtype, current_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
     COMPUTED,
@@ -28,22 +37,19 @@ from .nodes import (
     SAMPLE,
     STOCHASTIC,
     Interpreter,
-    Noted,
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
-from .probes import (
-    Notes,
-    Probes,
-    decision,
-    following,
-    stacked,
-)
+from .probes import Notes, Probes, decision_of, results_following
 from .program import NumericProgram
+from .turns import at_turn, chosen_by_turn, notes_at_turn, stacked
 
 # Of loops with more equations than these, over all turns, the bodies are compiled.
-_MOST_EAGER, _MOST_UNROLLED = 2000, 400
-_NESTED = frozenset(["scan", "while", "cond"])
+_MOST_EAGER = 2000
+# A loop with no more than these is unrolled where the loop around it is compiled.
+_MOST_UNROLLED = 400
+# A compiled body runs some dozen times, so it is compiled quickly.
+_QUICKLY = {"xla_backend_optimization_level": "0"}
 
 
 def run(
@@ -54,9 +60,18 @@ def run(
     formats: Formats | None = None,
     scale: float | None = None,
 ) -> list[Leaf]:
-    """The results of a program by a plan, in the dtypes of the program by default."""
+    """Returns the results of a program by a plan.
+
+    Args:
+        program: the program.
+        plan: what its equations compute in.
+        arrays: its inputs.
+        probes: what to note.
+        formats: the dtypes, those of the program by default.
+        scale: see `Arithmetic`.
+    """
+    arithmetic = Arithmetic(program, formats or program.formats, False, scale)
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-        arithmetic = Arithmetic(program, formats or program.formats, False, scale)
         return _Run(plan, probes or Probes(), arithmetic).outputs(arrays)
 
 
@@ -64,162 +79,223 @@ class _Run(Interpreter):
     """One run of a program, or of a body while JAX traces that."""
 
     def __init__(self, plan: WidthPlan, probes: Probes, arithmetic: Arithmetic):
-        self.plan, self.probes, self.arithmetic = plan, probes, arithmetic
-        self.program, self.formats = arithmetic.program, arithmetic.formats
+        self.plan = plan
+        self.probes = probes
+        self.arithmetic = arithmetic
+        self.program = arithmetic.program
+        self.formats = arithmetic.formats
 
     def outputs(self, arrays: Sequence[Leaf]) -> list[Leaf]:
-        block, entry = self.program.block, int(self.plan.is_wide_given)
+        """Returns the results of the program."""
+        block = self.program.block
         variables = block.inputs[len(block.consts) :]
-        given = self.crossed(map(jnp.asarray, arrays), variables, itertools.repeat(entry))
-        made = self.block(block, given)
-        return self.crossed(made, block.outputs, itertools.repeat(None))
+        entry = WIDE if self.plan.is_wide_given else WRITTEN
+        arguments: list[Leaf] = []
+        for array, var in zip(arrays, variables):
+            arguments.append(self.crossed(jnp.asarray(array), var, entry))
+        results = self.block(block, arguments)
+        return self._all_crossed(results, block.outputs, itertools.repeat(None))
 
     # What enters and leaves
 
-    def boundary(self, value: Value, var: Leaf, entry: int | None) -> Leaf:
-        """A value that enters or leaves a block, in the dtype that it has there."""
+    def crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
+        """Returns a value in the dtype in which it enters or leaves a block."""
         if entry is None and isinstance(value, Either):
-            entry = int(self.plan.is_wide)
-        if not is_inexact(var.aval) or entry is None:
+            entry = self._default_entry()
+        if entry is None or not is_inexact(var.aval):
             return value
-        if computes := self.plan.computes(entry):
+        computes = self.plan.computes(entry)
+        if computes is not None:
             return as_dtype(own_form(value), computes.result)
-        settle = self.arithmetic.as_wide if entry else self.arithmetic.as_written
-        return settle(value, var.aval.dtype)
+        if entry == WRITTEN:
+            return self.arithmetic.as_written(value, var.aval.dtype)
+        return self.arithmetic.as_wide(value, var.aval.dtype)
 
-    def crossed(
+    def _default_entry(self) -> int:
+        return WIDE if self.plan.is_wide else WRITTEN
+
+    def _all_crossed(
         self,
-        values: Iterable[Value],
-        variables: Sequence[Leaf],
+        values: Sequence[Value],
+        variables: Sequence[Variable],
         entries: Iterable[int | None],
     ) -> list[Leaf]:
-        """All values that enter or leave a block together."""
-        return [*map(self.boundary, values, variables, entries)]
+        triples = zip(values, variables, entries)
+        return [self.crossed(value, var, entry) for value, var, entry in triples]
 
     def _carried(self, node: Node) -> Sequence[int]:
-        """What the results of an equation leave in."""
-        default = (int(self.plan.is_wide),) * len(node.eqn.outvars)
-        return self.plan.carried.get(node.number, default)
+        """Returns what the results of an equation leave in."""
+        entries = self.plan.carried.get(node.number)
+        if entries is None:
+            default = self._default_entry()
+            return [default for _ in node.eqn.outvars]
+        return entries
 
     def _entered(
         self, node: Node, values: Sequence[Value], first: int = 0, count: int = 0
     ) -> list[Leaf]:
-        """The operands of a loop, of branches or shards; what is carried has its dtype."""
-        entries: list[int | None] = [None] * len(values)
+        """Returns the operands of a loop, of branches or shards inside of it.
+
+        Args:
+            node: the loop.
+            values: its operands.
+            first: the place of the first one that is carried.
+            count: how many are carried, which have the dtypes of the results.
+        """
+        entries: list[int | None] = [None for _ in values]
         entries[first : first + count] = self._carried(node)[:count]
-        entered = self.crossed(values, node.eqn.invars, entries)
+        entered = self._all_crossed(values, node.eqn.invars, entries)
         # Each line inside has a constant of all turns as it was meant, if it is wide.
         for place, value in enumerate(values[:first]):
             if isinstance(value, Either) and value.meant is not None:
                 entered[place] = value
         return entered
 
-    def _inside(
-        self, node: Node, block: Block, given: Sequence[Value], probes: Probes
+    def _left(self, node: Node, block: Block, arguments: Sequence[Value]) -> list[Leaf]:
+        """Returns the results of a block of an equation outside of it."""
+        results = self.block(block, arguments)
+        return self._all_crossed(results, node.eqn.outvars, self._carried(node))
+
+    def _turn(
+        self, node: Node, arguments: Sequence[Value], probes: Probes
     ) -> tuple[list[Leaf], Notes]:
-        """The results of the body of a loop or of shards, and what is noted of them."""
-        inside = _Run(self.plan, probes, self.arithmetic)
-        return inside._left(node, block, given), probes.all_notes
+        """Returns the results of a turn of a loop, and what is noted of it."""
+        turn = _Run(self.plan, probes, self.arithmetic)
+        return turn._left(node, node.inner[0], arguments), probes.all_notes
 
-    def _left(self, node: Node, block: Block, given: Sequence[Value]) -> list[Leaf]:
-        made, entries = self.block(block, given), self._carried(node)
-        return self.crossed(made, node.eqn.outvars, entries)
+    # As the walk asks
 
-    def entered_block(self, block: Block, given: Sequence[Value]) -> list[Value]:
-        return [*map(self.arithmetic.constant, block.consts), *given]
+    def entered_block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
+        constants = [self.arithmetic.constant(array) for array in block.consts]
+        return [*constants, *arguments]
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         return under_mesh(eqn)
 
     def kept(
-        self, block: Block, node: Node, values: Sequence[Value], made: Sequence[Value]
+        self,
+        block: Block,
+        node: Node,
+        operands: Sequence[Value],
+        results: Sequence[Value],
     ) -> Sequence[Value]:
         if node.rule != CALL:
-            self.probes.results(node.number, made, values)
-        return made
+            self.probes.results(node.number, results, operands)
+        return results
 
-    def literal(self, var: Leaf) -> Value:
+    def literal(self, var: Variable) -> Value:
         return self._constant(var, var.val, None)
 
     def constant_as_meant(
-        self, block: Block, user: Node | Block, var: Leaf, meant: np.ndarray
+        self, block: Block, user: Node | Block, var: Variable, meant: np.ndarray
     ) -> Value:
-        value = var.val if hasattr(var, "val") else block.constants[var]
+        array = var.val if is_literal(var) else block.constants[var]
+        constant = self._constant(var, array, meant)
         # What is inside of a call or a loop does not see that the line of it rounds.
-        is_rounded = isinstance(user, Node) and self._rounds_constants(user)
-        constant = self._constant(var, value, meant)
-        return own_form(constant) if is_rounded else constant
+        if isinstance(user, Node) and self._rounds_constants(user):
+            return own_form(constant)
+        return constant
 
-    def _constant(self, var: Leaf, value: Leaf, meant: np.ndarray | None) -> Value:
-        """A constant of the program, made once for all runs under a mesh."""
-        key = id(var), id(meant), self.formats, current_mesh()
+    def _constant(self, var: Variable, array: Leaf, meant: np.ndarray | None) -> Value:
+        """Returns a constant of the program, made once for all runs under a mesh."""
+        key = (id(var), id(meant), self.formats, current_mesh())
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
-                array = jnp.asarray(value, var.aval.dtype)
+                array = jnp.asarray(array, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, meant)
         return self.program.literals[key]
 
     def _rounds_constants(self, node: Node) -> bool:
-        """Whether the constants of an equation are rounded, if only these."""
-        is_line = self.plan.entries[node.number] == ROUNDED
-        return is_line or any((node.line, x) in self.plan.constants for x in node.constants)
+        """Returns whether the constants of an equation are rounded, if only these."""
+        if self.plan.entries[node.number] == ROUNDED:
+            return True
+        return self._rounds_number(node)
+
+    def _rounds_number(self, node: Node) -> bool:
+        """Returns whether the plan rounds one of its Python numbers alone."""
+        return any((node.line, x) in self.plan.constants for x in node.constants)
 
     # Loops, branches and shards
 
-    def scan(self, node: Node, values: list[Value]) -> list[Value]:
+    def scan(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a `scan` turn by turn."""
         _, _, consts, count = loop_parts(node.eqn)
-        values = self._entered(node, values, consts, count)
-        outside, carry, xs = split_by_sizes(values, consts, count)
+        operands = self._entered(node, operands, consts, count)
+        shared = operands[:consts]
+        carry = operands[consts : consts + count]
+        scanned = operands[consts + count :]
         turns = node.eqn.params["length"]
         if not turns:
-            outs = node.eqn.outvars
-            made = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in outs]
-            return [*carry, *self.crossed(made, outs, self._carried(node))[count:]]
-        given, order = self.probes.given_inside(node), [*range(turns)]
-        call = self._caller(
-            node, _Run.scan_turn, turns * equations_of_loop(node) > _MOST_EAGER
-        )
-        rows, notes = ([None] * turns for _ in range(2))
-        for place in reversed(order) if node.eqn.params["reverse"] else order:
-            made, notes[place] = call(outside, carry, xs, given, np.int32(place))
-            carry, rows[place] = made[:count], made[count:]
-        self.probes.add(notes)
-        return [*carry, *map(stacked, zip(*rows))]
+            return [*carry, *self._empty_rows(node)[count:]]
+        is_long = turns * equations_of_loop(node) > _MOST_EAGER
+        run_turn = self._caller(node, _Run.scan_turn, is_long)
+        followed = self.probes.followed_inside(node)
+        order = list(range(turns))
+        if node.eqn.params["reverse"]:
+            order.reverse()
+        rows: dict[int, list[Leaf]] = {}
+        notes: dict[int, Notes] = {}
+        for turn in order:
+            results, notes[turn] = run_turn(
+                shared, carry, scanned, followed, np.int32(turn)
+            )
+            carry = results[:count]
+            rows[turn] = results[count:]
+        self.probes.add([notes[turn] for turn in range(turns)])
+        columns = zip(*(rows[turn] for turn in range(turns)))
+        return [*carry, *(stacked(column) for column in columns)]
 
-    def scan_turn(self, node, blank, outside, carry, xs, given, place):
-        operands = [*outside, *carry, *(_at(x, place) for x in xs)]
-        probes = blank.empty(given and _each(given, place))
-        return self._inside(node, node.inner[0], operands, probes)
+    def scan_turn(self, node, probes, shared, carry, scanned, followed, turn):
+        """Returns the results of a turn, and what is noted of it."""
+        slices = [at_turn(array, turn) for array in scanned]
+        decisions = notes_at_turn(followed, turn) if followed else followed
+        return self._turn(node, [*shared, *carry, *slices], probes.empty(decisions))
 
-    def loop(self, node: Node, values: list[Value]) -> list[Value]:
-        """A `while` loop, which notes its turns; under `vmap`, of each element."""
+    def _empty_rows(self, node: Node) -> list[Leaf]:
+        """Returns the results of a `scan` without a turn."""
+        variables = node.eqn.outvars
+        zeros = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in variables]
+        return self._all_crossed(zeros, variables, self._carried(node))
+
+    def loop(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a `while` loop, and notes its turns; under `vmap`, of each element."""
         _, before, consts, count = loop_parts(node.eqn)
-        values = self._entered(node, values, before + consts, count)
-        constants, outside, carry = split_by_sizes(values, before, consts)
-        given = self.probes.given_inside(node)
-        most = self.probes.given_for(node)
+        first = before + consts
+        operands = self._entered(node, operands, first, count)
+        constants = operands[:before]
+        shared = operands[before:first]
+        carry = operands[first:]
+        followed = self.probes.followed_inside(node)
+        most_turns = self.probes.followed_at(node)
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
-        is_on = self._goes_on(node, constants, turns, carry, most)
-        state, notes = (turns, carry, is_on), []
-        call = self._caller(node, _Run.loop_turn, False)
-        while jnp.any(state[-1]):
+        is_on = self._goes_on(node, constants, turns, carry, most_turns)
+        state = (turns, carry, is_on)
+        notes: list[Notes] = []
+        run_turn = self._caller(node, _Run.loop_turn, False)
+        while jnp.any(is_on):
+            # How many turns there will be is not known, so it begins without compiling.
             if len(notes) == _MOST_EAGER // max(equations_of_loop(node), 1):
-                call = self._caller(node, _Run.loop_turn, True)
-            place = np.int32(len(notes))
-            state, noted = call(constants, outside, state, given, most, place)
-            notes.append(noted)
-        self.probes.decide(node, lambda: state[0])
+                run_turn = self._caller(node, _Run.loop_turn, True)
+            number = np.int32(len(notes))
+            state, turn_notes = run_turn(
+                constants, shared, state, followed, most_turns, number
+            )
+            turns, carry, is_on = state
+            notes.append(turn_notes)
+        self.probes.decide(node, lambda: turns)
         self.probes.add(notes)
-        return state[1]
+        return carry
 
-    def loop_turn(self, node, blank, constants, outside, state, given, most, place):
+    def loop_turn(self, node, probes, constants, shared, state, followed, most_turns, turn):
+        """Returns the state after a turn, and what is noted of it."""
         turns, carry, is_on = state
-        probes = blank.empty(given and _each(given, place))
-        made, noted = self._inside(node, node.inner[0], [*outside, *carry], probes)
-        carry = _chosen(is_on, made, carry)
+        decisions = notes_at_turn(followed, turn) if followed else followed
+        arguments = [*shared, *carry]
+        results, notes = self._turn(node, arguments, probes.empty(decisions))
+        carry = chosen_by_turn(is_on, results, carry)
         turns = turns + is_on.astype(turns.dtype)
-        is_on = self._goes_on(node, constants, turns, carry, most)
-        return (turns, carry, is_on), noted
+        is_on = self._goes_on(node, constants, turns, carry, most_turns)
+        return (turns, carry, is_on), notes
 
     def _goes_on(
         self,
@@ -227,95 +303,113 @@ class _Run(Interpreter):
         constants: list[Leaf],
         turns: Leaf,
         carry: list[Leaf],
-        most: Leaf | None,
+        most_turns: Leaf | None,
     ) -> Leaf:
-        """Whether a loop goes on: as often as the run that is followed, if one is."""
-        if most is not None:
-            return turns < most
+        """Returns whether a loop goes on: as often as the run that it follows, if any."""
+        if most_turns is not None:
+            return turns < most_turns
         condition = _Run(self.plan, Probes(), self.arithmetic)
         return condition.block(node.inner[1], [*constants, *carry])[0]
 
     def _caller(
-        self, node: Node, part: Callable[..., Any], is_long: bool
+        self, node: Node, run_turn: Callable[..., Any], is_long: bool
     ) -> Callable[..., Any]:
-        """What runs a turn of a loop: equation by equation, or compiled."""
-        blank, known = self.probes.empty(None), self.arithmetic
-        if known.is_traced or not is_long or not _is_straight(node.inner):
-            return functools.partial(part, self, node, blank)
-        functions, plan = self.program.functions, self.plan
-        of_plan = plan.part(node.inner[0].first, node.number)
-        key = node.number, of_plan, self.formats, blank.key
+        """Returns what runs a turn of a loop: equation by equation, or compiled."""
+        probes = self.probes.empty(None)
+        arithmetic = self.arithmetic
+        if arithmetic.is_traced or not is_long or not _is_straight(node.inner):
+            return functools.partial(run_turn, self, node, probes)
+        functions = self.program.functions
+        plan = self.plan
+        plan_inside = plan.part(node.inner[0].first, node.number)
+        key = (node.number, plan_inside, self.formats, probes.key)
         if key not in functions:
 
             def traced(scale, *operands):
-                arithmetic = Arithmetic(known.program, known.formats, True, scale)
+                traced_arithmetic = Arithmetic(
+                    arithmetic.program, arithmetic.formats, True, scale
+                )
+                turn = _Run(plan, probes, traced_arithmetic)
                 with under_mesh(node.eqn):
-                    return part(_Run(plan, blank, arithmetic), node, blank, *operands)
+                    return run_turn(turn, node, probes, *operands)
 
-            # Quickly: it runs some dozen times only.
             is_on_cpu = jax.default_backend() == "cpu"
-            options = {"xla_backend_optimization_level": "0"} if is_on_cpu else None
+            options = _QUICKLY if is_on_cpu else None
             functions[key] = jax.jit(traced, compiler_options=options)
-        return functools.partial(functions[key], known.scale)
+        return functools.partial(functions[key], arithmetic.scale)
 
-    def cond(self, node: Node, values: list[Value]) -> list[Value]:
-        index, *operands = self._entered(node, values)
+    def cond(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs the branch that is taken."""
+        index, *arguments = self._entered(node, operands)
         number = min(max(int(index), 0), len(node.inner) - 1)
-        return self._left(node, node.inner[number], operands)
+        return self._left(node, node.inner[number], arguments)
 
-    def shard_map(self, node: Node, values: list[Value]) -> list[Value]:
+    def shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs shards as they stand."""
         self.program.leave_out(node.stack)
-        return self.own(node, values)
+        return self.own(node, operands)
 
     # Rules
 
-    def computed(self, node: Node, values: list[Value]) -> list[Value]:
-        plan, given = self.plan, self.probes.given_for(node)
-        entry = int(plan.entries[node.number])
-        if given is not None and node.name in SELECTS:
-            values = [*values[:-1], given]
-        if computes := plan.computes(entry):
-            operands, made = self.arithmetic.named(node, values, computes)
+    def computed(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Computes an equation in the dtypes of the plan."""
+        entry = int(self.plan.entries[node.number])
+        decision = self.probes.followed_at(node)
+        if decision is not None and node.name in SELECTS:
+            operands = [*operands[:-1], decision]
+        computes = self.plan.computes(entry)
+        if computes is not None:
+            settled, results = self.arithmetic.named(node, operands, computes)
         else:
-            is_constant = any((node.line, x) in plan.constants for x in node.constants)
-            operands, made = self.arithmetic.computed(node, values, entry, is_constant)
-        if given is not None:
-            made = following(node, operands, made, given)
-        self.probes.decide(node, lambda: decision(node, operands, made))
-        return list(self.probes.checked(node, operands, made))
+            rounds_number = self._rounds_number(node)
+            settled, results = self.arithmetic.computed(
+                node, operands, entry, rounds_number
+            )
+        if decision is not None:
+            results = results_following(node, settled, results, decision)
+        self.probes.decide(node, lambda: decision_of(node, settled, results))
+        return list(self.probes.checked(node, settled, results))
 
-    def own(self, node: Node, values: list[Value]) -> list[Value]:
-        is_wide = self.plan.entries[node.number] == WIDE
-        exact = values if is_wide else [own_form(value) for value in values]
-        return [*self.arithmetic.own(node, exact)]
+    def own(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Computes an equation as it stands."""
+        if self.plan.entries[node.number] != WIDE:
+            operands = [own_form(operand) for operand in operands]
+        return list(self.arithmetic.own(node, operands))
 
-    def sample(self, node: Node, values: list[Value]) -> list[Value]:
-        return [*map(self.arithmetic.sample, self.arithmetic.own(node, values))]
+    def sample(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Draws random numbers."""
+        results = self.arithmetic.own(node, operands)
+        return [self.arithmetic.sample(result) for result in results]
 
-    def call(self, node: Node, values: list[Value]) -> list[Value]:
-        made = self.block(node.inner[0], values)
+    def call(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a call."""
+        results = self.block(node.inner[0], operands)
         entries = self.plan.carried.get(node.number)
         if entries is None:
-            return made
-        return self.crossed(made, node.eqn.outvars, entries)
+            return results
+        return self._all_crossed(results, node.eqn.outvars, entries)
 
-    def solve(self, node: Node, values: list[Value]) -> list[Value]:
-        return self.block(node.inner[0], solved(node, values))
+    def solve(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a linear solver."""
+        return self.block(node.inner[0], solved(node, operands))
 
-    def reduce_precision(self, node: Node, values: list[Value]) -> list[Value]:
+    def reduce_precision(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Rounds, but for wide types."""
         if self.plan.entries[node.number] == WIDE and not self.formats.is_own:
-            return values
-        return self.computed(node, values)
+            return operands
+        return self.computed(node, operands)
 
-    def stochastic(self, node: Node, values: list[Value]) -> list[Value]:
-        """A stochastic rounding of dtypeguard, of the first floating operand."""
+    def stochastic(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Rounds the first floating operand as dtypeguard does, but for wide types."""
         if self.formats.is_own or self.plan.entries[node.number] != WIDE:
-            made, entry = self.own(node, values), WRITTEN
+            results = self.own(node, operands)
+            entry = WRITTEN
         else:
-            pairs = zip(values, node.eqn.invars)
-            made = [next(v for v, var in pairs if is_inexact(var.aval))]
+            variables = node.eqn.invars
+            are_floats = [is_inexact(var.aval) for var in variables]
+            results = [operands[are_floats.index(True)]]
             entry = WIDE
-        return self.crossed(made, node.eqn.outvars, itertools.repeat(entry))
+        return self._all_crossed(results, node.eqn.outvars, itertools.repeat(entry))
 
 
 _Run.rules = {
@@ -334,41 +428,20 @@ _Run.rules = {
 
 
 def equations_of_loop(node: Node) -> int:
-    """How many equations a loop has."""
+    """Returns how many equations a loop has."""
     return node.number - node.inner[0].first
 
 
 def _is_straight(blocks: Sequence[Block]) -> bool:
-    """Whether blocks hold no branches, and no loop but of few turns, which is unrolled."""
-    nodes = itertools.chain.from_iterable(block.all_nodes() for block in blocks)
-    return not any(
-        x.rule in _NESTED
-        and (
-            x.rule != "scan"
-            or x.eqn.params["length"] * equations_of_loop(x) > _MOST_UNROLLED
-        )
-        for x in nodes
-    )
+    """Returns whether no block holds branches, or a loop that cannot be unrolled."""
+    for block in blocks:
+        for node in block.all_nodes():
+            if node.rule == COND or (node.rule in LOOPS and not _is_short_scan(node)):
+                return False
+    return True
 
 
-def split_by_sizes(values: Sequence[Leaf], *sizes: int) -> list[list[Leaf]]:
-    """Lists of these sizes, and one of the rest."""
-    ends = [0, *itertools.accumulate(sizes)]
-    return [[*values[a:b]] for a, b in zip(ends, [*ends[1:], None])]
-
-
-def _at(x: Leaf, place: Leaf) -> Leaf:
-    with of_mesh(x):
-        return lax.dynamic_index_in_dim(x, place, keepdims=False)
-
-
-def _each(given: Noted, place: Leaf) -> Noted:
-    return {number: _at(x, place) for number, x in given.items()}
-
-
-def _chosen(is_on: Leaf, new: Sequence[Leaf], old: Sequence[Leaf]) -> list[Leaf]:
-    """What a loop carries: new where it goes on, if that differs between elements."""
-    if not is_on.ndim:
-        return [*new]
-    shaped = lambda x: is_on.reshape(is_on.shape + (1,) * (x.ndim - is_on.ndim))
-    return [jnp.where(shaped(x), x, y) for x, y in zip(new, old)]
+def _is_short_scan(node: Node) -> bool:
+    if node.rule != SCAN:
+        return False
+    return node.eqn.params["length"] * equations_of_loop(node) <= _MOST_UNROLLED

@@ -84,7 +84,7 @@ def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, dtype, narrow, monke
         decided[most] = planned.decisions
         for number, plan in enumerate(all_plans(program)):
             given = planned.decisions if number else None
-            made[most, number] = run(program, plan, planned.arrays, Probes(given=given))
+            made[most, number] = run(program, plan, planned.arrays, Probes(followed=given))
         for key in decided[0].keys() & decided[most].keys():
             assert_same([decided[0][key]], [decided[most][key]])
     for number in range(5):

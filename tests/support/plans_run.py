@@ -54,7 +54,7 @@ class Planned:
             self.written()
         lines = range(len(self.program.lines)) if lines is None else lines
         plan = plans.rounding(self.program, lines)
-        return run(self.program, plan, self.arrays, Probes(given=self.decisions))
+        return run(self.program, plan, self.arrays, Probes(followed=self.decisions))
 
     def wide(self):
         """The results in wide types, with the decisions of these."""

@@ -9,7 +9,7 @@ import numpy as np
 from .._leaves.dtypes import bits
 from .._leaves.types import DType, Equation
 from .._program.aligned import Alignment
-from .._program.jaxprs import Stack
+from .._program.jaxprs import Stack, is_literal
 from .._tracebacks.written import Written
 from .formats import Formats
 
@@ -25,7 +25,7 @@ def meant_constants(
     formats: Formats,
     rounds: bool,
 ) -> dict[int, np.ndarray]:
-    """Returns the constants among some variables that were meant as other numbers.
+    """Returns the constants among variables that were meant as different numbers.
 
     Args:
         aligned: the jaxpr beside its other trace.
@@ -35,20 +35,24 @@ def meant_constants(
         formats: the dtypes of the program.
         rounds: whether they have to round to what the program has.
     """
-    meant: dict[int, np.ndarray] = {}
+    constants: dict[int, np.ndarray] = {}
     for place, var in enumerate(variables):
         if not formats.rounds(getattr(var.aval, "dtype", None)):
             continue
-        value = None if aligned is None else aligned.intended_constant(eqn, place, rounds)
+        value: np.ndarray | None = None
+        if aligned is not None:
+            value = aligned.intended_constant(eqn, place, rounds)
         if value is None and _is_single_number(var):
             value = np.asarray(var.val)
         if value is None:
             continue
         if not value.ndim:
             value = np.asarray(shortest_decimal(value))
-        meant[place] = value
-    # Random numbers are the same sample whatever they are compared with.
-    return {} if meant and Written(stack).is_of_sampler else meant
+        constants[place] = value
+    if constants and Written(stack).is_of_sampler:
+        # Random numbers are the same sample whatever they are compared with.
+        return {}
+    return constants
 
 
 def doubtful_constants(
@@ -61,21 +65,30 @@ def doubtful_constants(
     unknown: list[np.ndarray] = []
     is_matched = aligned is not None and aligned.partner(eqn) is not None
     for place, var in enumerate(eqn.invars):
-        value = None if aligned is None else aligned.doubtful_constant(eqn, place)
-        if not is_matched and hasattr(var, "val") and not np.ndim(var.val):
+        value: np.ndarray | None = None
+        if aligned is not None:
+            value = aligned.doubtful_constant(eqn, place)
+        if not is_matched and is_literal(var) and not np.ndim(var.val):
             value = np.asarray(var.val, var.aval.dtype)
-        if value is not None and 0 < bits(value.dtype) < 32 and not _is_plain(value):
+        if value is None or not 0 < bits(value.dtype) < 32:
+            continue
+        if not _is_plain(value):
             unknown.append(value)
-    return [] if unknown and Written(stack).is_of_sampler else unknown
+    if unknown and Written(stack).is_of_sampler:
+        return []
+    return unknown
 
 
 def _is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
     limit = float(jnp.finfo(value.dtype).max)
     numbers = np.abs(np.asarray(value, np.float64))
-    digits = np.ldexp(np.frexp(numbers)[0], FEW_DIGITS)
-    is_short = (digits == np.round(digits)) | (numbers == limit) | ~np.isfinite(numbers)
-    return bool(np.all(is_short))
+    mantissas, _ = np.frexp(numbers)
+    digits = np.ldexp(mantissas, FEW_DIGITS)
+    is_plain = digits == np.round(digits)
+    is_plain |= numbers == limit
+    is_plain |= ~np.isfinite(numbers)
+    return bool(np.all(is_plain))
 
 
 def ends_of_width(
@@ -101,9 +114,9 @@ def number_in_dtype(number: float, dtype: DType) -> float:
         return float(np.asarray(number).astype(dtype))
 
 
-def most_changed(meant: np.ndarray, dtype: DType) -> float:
+def most_changed(constant: np.ndarray, dtype: DType) -> float:
     """Returns the number of a constant that a dtype changes most, relative to itself."""
-    numbers = np.asarray(meant, np.float64).reshape(-1)
+    numbers = np.asarray(constant, np.float64).reshape(-1)
     with np.errstate(all="ignore"):
         rounded = numbers.astype(dtype).astype(np.float64)
         changes = np.nan_to_num(np.abs(rounded / numbers - 1), posinf=0)
@@ -112,6 +125,6 @@ def most_changed(meant: np.ndarray, dtype: DType) -> float:
 
 def _is_single_number(var: Any) -> bool:
     """Returns whether an operand is a number of float32 that stands in its equation."""
-    if not hasattr(var, "val") or np.ndim(var.val):
+    if not is_literal(var) or np.ndim(var.val):
         return False
     return var.aval.dtype == np.float32

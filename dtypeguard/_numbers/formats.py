@@ -34,10 +34,11 @@ class Algorithm(NamedTuple):
     parts: int = 1
 
     def split(self, operand: Leaf) -> list[Leaf]:
-        """The parts of an operand, the greatest first."""
+        """Returns the parts of an operand, the greatest first."""
         if self.dtype is None or not _is_single(operand.dtype):
             return [operand]
-        parts, rest = [], operand
+        parts: list[Leaf] = []
+        rest = operand
         for _ in range(self.parts):
             part = self._rounded(rest)
             parts.append(part)
@@ -54,7 +55,8 @@ class Algorithm(NamedTuple):
 
 
 IEEE_FLOAT32 = Algorithm()
-_BFLOAT16, _THREE_PASSES = Algorithm("bfloat16"), Algorithm("bfloat16", 2)
+_ONE_PASS = Algorithm("bfloat16")
+_THREE_PASSES = Algorithm("bfloat16", 2)
 _TENSORFLOAT32 = Algorithm("tensorfloat32")
 
 
@@ -70,19 +72,31 @@ class Exempt(NamedTuple):
     any: float = 0
 
     def has(self, eqn: Equation) -> bool:
-        """Whether an equation is one of them."""
+        """Returns whether an equation is one of them."""
         if eqn.primitive.name != "dot_general":
             return False
         contracting, batch = eqn.params["dimension_numbers"]
-        shapes = [var.aval.shape for var in eqn.invars[:2]]
-        free = [
-            math.prod(n for axis, n in enumerate(shape) if axis not in (*used, *batched))
-            for shape, used, batched in zip(shapes, contracting, batch)
-        ]
+        rows = _count_free(eqn, 0)
+        columns = _count_free(eqn, 1)
+        shape = eqn.invars[0].aval.shape
+        terms = math.prod(shape[axis] for axis in contracting[0])
         # As XLA counts them: of one of a batch.
-        size = math.prod(shapes[0][axis] for axis in contracting[0]) * sum(free)
-        is_vector = 1 in free and (self.batched or not batch[0])
-        return size < self.any or (is_vector and size < self.vector)
+        size = terms * (rows + columns)
+        if size < self.any:
+            return True
+        is_alone = self.batched or not batch[0]
+        return is_alone and 1 in (rows, columns) and size < self.vector
+
+
+def _count_free(eqn: Equation, operand: int) -> int:
+    """Returns the size of the axes that an operand of a product gives to its result."""
+    contracting, batch = eqn.params["dimension_numbers"]
+    used_axes = {*contracting[operand], *batch[operand]}
+    count = 1
+    for axis, size in enumerate(eqn.invars[operand].aval.shape):
+        if axis not in used_axes:
+            count *= size
+    return count
 
 
 class Products(NamedTuple):
@@ -105,22 +119,23 @@ class Products(NamedTuple):
     mended: str = "HIGHEST"
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
-        """How an equation is computed; None if it is no product of such operands."""
+        """Returns how an equation is computed; None if it is no product of float32."""
         if not _is_product(eqn):
             return None
-        asked = eqn.params.get("precision")
-        is_level = isinstance(asked, (tuple, type(None)))
+        precision = eqn.params.get("precision")
+        is_level = precision is None or isinstance(precision, tuple)
         if not is_level or self.exempt.has(eqn):  # a preset is left alone on both sides
             return IEEE_FLOAT32
         # XLA takes the highest of both operands.
-        level = max((each.value for each in asked or ()), default=0)
-        written = (self.default, self.high, IEEE_FLOAT32)[level]
+        levels = [asked_level.value for asked_level in precision or ()]
+        algorithms = (self.default, self.high, IEEE_FLOAT32)
+        written = algorithms[max(levels, default=0)]
         if not is_wide or written == IEEE_FLOAT32:
             return written
         return self.high if self.mended == "HIGH" else IEEE_FLOAT32
 
     def rounds(self, eqn: Equation) -> bool:
-        """Whether the operands of an equation are rounded."""
+        """Returns whether the operands of an equation are rounded."""
         return self.algorithm(eqn, is_wide=False) not in (None, IEEE_FLOAT32)
 
 
@@ -140,42 +155,47 @@ class Formats(NamedTuple):
     products: Products | None = None
 
     def written(self, dtype: DType) -> DType:
-        """The dtype in which the program computes a value."""
+        """Returns the dtype in which the program computes a value."""
         if self.narrow is None or kind(dtype) != "float":
             return dtype
-        return min(self.narrow, dtype, key=lambda each: each.itemsize)
+        return self.narrow if self.narrow.itemsize <= dtype.itemsize else dtype
 
     def widened(self, dtype: DType) -> DType:
-        """The dtype of the same value where it is wide."""
+        """Returns the dtype of the same value where it is wide."""
         if self.is_own:
             return dtype
         if kind(dtype) == "float" and dtype.itemsize < self.wide.itemsize:
             return self.wide
-        is_double = self.wide == np.float64 and kind(dtype) == "complex"
-        return np.dtype("complex128") if is_double else dtype
+        if kind(dtype) == "complex" and self.wide == np.float64:
+            return np.dtype("complex128")
+        return dtype
 
     def rounds(self, dtype: DType) -> bool:
-        """Whether a value of this dtype is narrower as written than wide."""
-        is_float = kind(dtype) in ("float", "complex")
-        return is_float and self.widened(dtype) != self.written(dtype)
+        """Returns whether a value of this dtype is narrower as written than wide."""
+        if kind(dtype) not in ("float", "complex"):
+            return False
+        return self.widened(dtype) != self.written(dtype)
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
-        """How a device computes an equation; None if it is as JAX has it."""
-        return None if self.products is None else self.products.algorithm(eqn, is_wide)
+        """Returns how a device computes an equation; None if it is as JAX has it."""
+        if self.products is None:
+            return None
+        return self.products.algorithm(eqn, is_wide)
 
 
 def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> list[Leaf]:
-    """The result of a product as a device computes it."""
+    """Returns the result of a product as a device computes it."""
     # An accelerator would round what it is given here as well.
-    highest = (lax.Precision.HIGHEST,) * 2
+    highest = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
     eqn = eqn.replace(params={**eqn.params, "precision": highest})
-    lefts, rights = map(algorithm.split, operands[:2])
-    made = [
-        evaluate(eqn, [left, right, *operands[2:]], _at_least_single)[0]
-        for n, left in enumerate(lefts)
-        for right in rights[: algorithm.parts - n]
-    ]
-    total = functools.reduce(lax.add, reversed(made))  # the smallest first
+    first_parts = algorithm.split(operands[0])
+    second_parts = algorithm.split(operands[1])
+    products: list[Leaf] = []
+    for number, first in enumerate(first_parts):
+        for second in second_parts[: algorithm.parts - number]:
+            parts = [first, second, *operands[2:]]
+            products.extend(evaluate(eqn, parts, _at_least_single))
+    total = functools.reduce(lax.add, reversed(products))  # the smallest first
     return [lax.convert_element_type(total, eqn.outvars[0].aval.dtype)]
 
 
@@ -185,31 +205,39 @@ _ON_GPU = Exempt(vector=1e7, batched=True, any=100)
 _EXEMPT = {"tpu": Exempt(vector=math.inf), "a100": _ON_GPU, "h100": _ON_GPU}
 DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
 _SETTINGS = {
-    **dict.fromkeys(("tpu", "bfloat16"), _BFLOAT16),
-    **dict.fromkeys(("a100", "h100", "tensorfloat32"), _TENSORFLOAT32),
+    "tpu": _ONE_PASS,
+    "bfloat16": _ONE_PASS,
+    "a100": _TENSORFLOAT32,
+    "h100": _TENSORFLOAT32,
+    "tensorfloat32": _TENSORFLOAT32,
     "bfloat16_3x": _THREE_PASSES,
     "float32": IEEE_FLOAT32,
 }
 
 
 def products_named(name: object) -> Products:
-    """The products that a setting names.
+    """Returns the products that a setting names.
 
     Raises:
         TypeError: if it is no name.
         ValueError: if it is not known.
     """
     if not isinstance(name, str) or name.lower() not in _SETTINGS:
-        raise (ValueError if isinstance(name, str) else TypeError)(
+        error = ValueError if isinstance(name, str) else TypeError
+        raise error(
             f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
             f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
         )
     setting = name.lower()
     default = _SETTINGS[setting]
-    high = _THREE_PASSES if default == _BFLOAT16 else default
+    high = _THREE_PASSES if default == _ONE_PASS else default
     levels = ("HIGHEST",) if high == default else ("HIGH", "HIGHEST")
-    format = "TF32" if default == _TENSORFLOAT32 else default.dtype or "float32"
-    begin = f"with {format} products{' in 3 passes' * (default.parts > 1)}"
+    format = default.dtype or "float32"
+    if default == _TENSORFLOAT32:
+        format = "TF32"
+    begin = f"with {format} products"
+    if default.parts > 1:
+        begin = f"{begin} in 3 passes"
     if setting in DEVICES:
         begin = f"as on {DEVICES[setting]} ({format} products)"
     exempt = _EXEMPT.get(setting, Exempt())
@@ -217,13 +245,16 @@ def products_named(name: object) -> Products:
 
 
 def _is_product(eqn: Equation) -> bool:
-    """Whether an equation is a product that rounding applies to."""
+    """Returns whether an equation is a product that rounding applies to."""
     if eqn.primitive.name not in PRODUCTS:
         return False
-    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
-    return any(map(_is_single, dtypes)) and all(
-        _is_single(x) or 0 < bits(x) <= 32 for x in dtypes
-    )
+    has_single = False
+    for var in eqn.invars[:2]:
+        if _is_single(var.aval.dtype):
+            has_single = True
+        elif not 0 < bits(var.aval.dtype) <= 32:
+            return False
+    return has_single
 
 
 def _is_single(dtype: DType) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 from .._leaves.casts import Cast
 from .._program.jaxprs import Stack
+from .._program.program import LOOPS
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 
@@ -40,13 +41,14 @@ class Line:
 
     def note(self, stack: Stack, dtype: str) -> None:
         """Notes an equation that rounds on it, and its dtype as written."""
-        name, written = stack[0].primitive.name, Written(stack)
+        name = stack[0].primitive.name
+        written = Written(stack)
         self.dtypes.add(dtype)
         self.primitives.add(name)
         is_cast = name == "convert_element_type" and written.is_explicit
         self.only_casts &= is_cast and written.is_of_users
-        outer = {each.primitive.name for each in stack[1:]}
-        self.is_in_loop |= not outer.isdisjoint(("scan", "while"))
+        for outer in stack[1:]:
+            self.is_in_loop |= outer.primitive.name in LOOPS
 
 
 class Lines(list[Line]):
@@ -57,33 +59,42 @@ class Lines(list[Line]):
         self._numbers: dict[Hashable, int] = {}
 
     def number_of(self, stack: Stack) -> int:
-        """The number of the line of an equation; a new one if there is none yet.
+        """Returns the number of an equation's line; a new one if there is none yet.
 
         Of a package, each line of the user's that calls it is another. So is each part of
         a tree that dtypeguard casts, up to some number of them.
         """
-        key, cast = self._key(stack), Written(stack).cast_of_ours
+        key = self._key(stack)
         if key not in self._numbers:
             self._numbers[key] = len(self)
             self.append(Line(_origin_of(stack)))
+        number = self._numbers[key]
+        cast = Written(stack).cast_of_ours
         if cast is not None:
-            self[self._numbers[key]].casts[cast] = None
-        return self._numbers[key]
+            self[number].casts[cast] = None
+        return number
 
     def find(self, stack: Stack) -> int | None:
-        """The number of the line of an equation; None if nothing rounds there."""
+        """Returns the number of an equation's line; None if nothing rounds there."""
         return self._numbers.get(self._key(stack))
 
     def _key(self, stack: Stack) -> Hashable:
-        origin, cast = _origin_of(stack), Written(stack).cast_of_ours
-        places = () if origin is None else (origin, origin.users)
-        key = tuple((each.file, each.line) for each in places)
+        origin = _origin_of(stack)
+        key: Hashable = ()
+        if origin is not None:
+            users = origin.users
+            key = (origin.file, origin.line, users.file, users.line)
+        cast = Written(stack).cast_of_ours
         if cast is None:
             return key
         part = (key, cast.owner, cast.part)
-        is_full = sum(bool(line.casts) for line in self) >= _MOST_CASTS
-        return part if part in self._numbers or not is_full else (*part[:2], "")
+        if part in self._numbers:
+            return part
+        casts = [line for line in self if line.casts]
+        return part if len(casts) < _MOST_CASTS else (key, cast.owner, "")
 
 
 def _origin_of(stack: Stack) -> Origin | None:
-    return (Written(stack).origin or NOWHERE) if stack else None
+    if not stack:
+        return None
+    return Written(stack).origin or NOWHERE

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, Equation, Leaf
+from .._leaves.types import Aval, DType, Equation, Leaf
 from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr
 
 # These return some of the numbers that they are given, and round none of them.
@@ -49,39 +49,41 @@ OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
 
 
 def is_inexact(value: Aval | np.ndarray) -> bool:
-    """Whether a value is floating or complex."""
+    """Returns whether a value is floating or complex."""
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 
 
 def measured(avals: Sequence[Aval]) -> list[int]:
-    """The places of the outputs that are measured: the floating ones; else all numbers."""
-    floats = [n for n, aval in enumerate(avals) if is_inexact(aval)]
-    is_number = lambda aval: kind(getattr(aval, "dtype", None)) in ("int", "uint", "bool")
-    return floats or [n for n, aval in enumerate(avals) if is_number(aval)]
+    """Returns the places of outputs to measure: the floating ones, or all numbers."""
+    floats = [place for place, aval in enumerate(avals) if is_inexact(aval)]
+    if floats:
+        return floats
+    kinds = [kind(getattr(aval, "dtype", None)) for aval in avals]
+    return [place for place, name in enumerate(kinds) if name in ("int", "uint", "bool")]
 
 
 def is_key(value: Leaf) -> bool:
-    """Whether a value holds random keys."""
+    """Returns whether a value holds random keys."""
     return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key)
 
 
-def moves(eqn: Equation, operands: Sequence[Leaf], made: Sequence[Leaf]) -> bool:
-    """Whether an equation returns some of the numbers that it is given, or exact ones."""
+def moves(eqn: Equation, operands: Sequence[Leaf], results: Sequence[Leaf]) -> bool:
+    """Returns whether an equation returns some of its operands' numbers, or exact ones."""
     name = eqn.primitive.name
     if name in _MOVE_REALS:
         return kind(operands[0].dtype) != "complex"
     if name == "scatter":  # what `x.at[i].apply` computes stands in its jaxpr
-        return not any(open_jaxpr(each).eqns for each in jaxprs_in(eqn.params))
+        return not any(open_jaxpr(jaxpr).eqns for jaxpr in jaxprs_in(eqn.params))
     if name == "convert_element_type":
-        return is_inexact(operands[0]) and _holds(made[0], operands[0])
+        is_float = is_inexact(operands[0])
+        return is_float and _holds(results[0].dtype, operands[0].dtype)
     return name in SHAPES or name in _MOVES
 
 
-def _holds(wide: Leaf, narrow: Leaf) -> bool:
-    """Whether a floating dtype has each number of another."""
-    wide, narrow = (jnp.finfo(x.dtype) for x in (wide, narrow))
-    return (
-        wide.nmant >= narrow.nmant
-        and wide.maxexp >= narrow.maxexp
-        and wide.minexp <= narrow.minexp
-    )
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Returns whether a floating dtype has each number of another."""
+    info = jnp.finfo(wide)
+    narrow_info = jnp.finfo(narrow)
+    if info.nmant < narrow_info.nmant:
+        return False
+    return info.maxexp >= narrow_info.maxexp and info.minexp <= narrow_info.minexp

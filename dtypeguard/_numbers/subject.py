@@ -11,11 +11,12 @@ from jax.core import Tracer
 
 from .._carry.modules import gathered, spread
 from .._carry.split import SplitTree
+from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.aligned import WIDER, SecondTraces, beside_trace, sibling_dtypes
+from .._program.aligned import WIDER, Alignment, SecondTraces, beside_trace, sibling_dtypes
 from .._program.jaxprs import jaxprs_in, open_jaxpr
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -28,6 +29,10 @@ _NO_VALUES = (
     "a value; give a number that decides what is traced as a Python int, and keep a float "
     "of that kind in functools.partial."
 )
+
+
+# Of Python's own code, which asks a traced array for its value.
+_ERRORS_OF_VALUES = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 class Traced(NamedTuple):
@@ -50,7 +55,7 @@ class Traced(NamedTuple):
 
     @property
     def avals(self) -> Iterator[Aval]:
-        """The abstract values of the program and of all inside it."""
+        """The abstract values of the program and of all jaxprs inside it."""
         return avals_in(self.program)
 
 
@@ -77,7 +82,8 @@ class Subject:
                 "function of arrays."
             )
         check_names("audit_precision", "kwargs", {} if kwargs is None else kwargs)
-        self.f, self._x64 = f, x64
+        self.f = f
+        self._x64 = x64
         self.given = self.other(args, kwargs or {})
         check_arrays("audit_precision", "args", list(self.given.arrays))
         if any(isinstance(leaf, Tracer) for leaf in self.given.arrays):
@@ -85,11 +91,13 @@ class Subject:
                 "audit_precision needs values and got tracers: call it outside of jax.jit, "
                 "jax.grad and other transformations, with the transformed function."
             )
-        is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
-        self.has_values = not any(map(is_shape, self.given.arrays))
+        self.has_values = True
+        for leaf in self.given.arrays:
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                self.has_values = False
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
-        """Arguments by position and by name, with the arrays apart."""
+        """Returns arguments by position and by name, with the arrays apart."""
         return SplitTree(spread((args, dict(kwargs))), static=(bool, int))
 
     def check_values(self, option: str, what: str) -> None:
@@ -106,55 +114,82 @@ class Subject:
         arrays: Sequence[Leaf] | None = None,
         is_planned: bool = False,
     ) -> Traced:
-        """The function, traced, or another one, of its arguments, or of other arrays.
+        """Returns the trace of the function.
 
-        For a plan, it is traced as `autocast` traces it as well.
+        Args:
+            f: another function to trace in its place.
+            arrays: other arrays than those of its arguments.
+            is_planned: whether it is traced as `autocast` traces it as well.
         """
-        f, outputs = f or self.f, list[str]()
-
-        def run(*arrays):
-            args, kwargs = gathered(self.given.merged(arrays))
-            result = SplitTree(spread((f(*args, **kwargs), args, kwargs)))
-            # What the function changes in place is an output as well.
-            is_kept = lambda leaf: (
-                isinstance(leaf, (bool, int)) or any(leaf is x for x in arrays)
-            )
-            made = [
-                (path.removeprefix("[0]"), leaf)
-                for path, leaf in zip(result.paths, result.arrays)
-                if path.startswith("[0]") or not is_kept(leaf)
-            ]
-            outputs[:] = [path for path, _ in made]
-            return [leaf for _, leaf in made]
-
+        run = _FlatFunction(f or self.f, self.given)
         arrays = arrays or self.given.arrays
-        wide = sibling = None
+        wide: Alignment | None = None
         with contextlib.ExitStack() as stack:
             if self._x64 is not None:
                 stack.enter_context(set_x64(self._x64))
             # What JAX has traced before has the lines of another call.
             stack.enter_context(traced_anew())
             try:
-                program = jax.make_jaxpr(run)(*arrays)
+                program, outputs = make_jaxpr_with_aux(run, *arrays)
             except Exception as error:
-                of_values = jax.errors.JAXTypeError, jax.errors.JAXIndexError
-                is_of_value = isinstance(error, of_values) or "hashable" in str(error)
-                error.add_note(_NOT_TRACED + (_NO_VALUES if is_of_value else ""))
+                error.add_note(_note_on_tracing(error))
                 raise
             has_double = has_float64()
-            paths_of_outputs = list(outputs)
             if self.has_values:
-                wide = sibling = beside_trace(program, run, arrays, WIDER)
+                wide = beside_trace(program, run.arrays_of, arrays, WIDER)
+            sibling = wide
             if is_planned:
-                sibling = beside_trace(program, run, arrays, sibling_dtypes(arrays))
+                dtypes = sibling_dtypes(arrays)
+                sibling = beside_trace(program, run.arrays_of, arrays, dtypes)
+        paths: list[str] = []
+        if any(is_inexact(aval) for aval in avals_in(program)):
+            paths = [outputs[place] for place in measured(program.out_avals)]
         traces = SecondTraces(wide, sibling)
-        has_floats = any(map(is_inexact, avals_in(program)))
-        paths = [paths_of_outputs[n] for n in measured(program.out_avals) if has_floats]
-        return Traced(program, paths, traces, has_double, paths_of_outputs)
+        return Traced(program, paths, traces, has_double, outputs)
+
+
+class _FlatFunction:
+    """A function of arrays that returns arrays, with the paths of these beside.
+
+    What the function changes in place in its arguments is an output as well.
+    """
+
+    def __init__(self, f: Function, arguments: SplitTree):
+        self._f = f
+        self._arguments = arguments
+
+    def __call__(self, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
+        args, kwargs = gathered(self._arguments.merged(arrays))
+        result = SplitTree(spread((self._f(*args, **kwargs), args, kwargs)))
+        outputs: list[Leaf] = []
+        paths: list[str] = []
+        for path, leaf in zip(result.paths, result.arrays):
+            is_returned = path.startswith("[0]")
+            if is_returned or not _is_unchanged(leaf, arrays):
+                outputs.append(leaf)
+                paths.append(path.removeprefix("[0]"))
+        return outputs, paths
+
+    def arrays_of(self, *arrays: Leaf) -> list[Leaf]:
+        """Returns the arrays alone."""
+        outputs, _ = self(*arrays)
+        return outputs
+
+
+def _is_unchanged(leaf: Leaf, arrays: Sequence[Leaf]) -> bool:
+    if isinstance(leaf, (bool, int)):
+        return True
+    return any(leaf is array for array in arrays)
+
+
+def _note_on_tracing(error: Exception) -> str:
+    """Returns what is said of an error in a trace."""
+    asks_for_value = isinstance(error, _ERRORS_OF_VALUES) or "hashable" in str(error)
+    return _NOT_TRACED + _NO_VALUES if asks_for_value else _NOT_TRACED
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
-    """The dtypes of an audit of a program with these values.
+    """Returns the dtypes of an audit of a program with these values.
 
     Raises:
         TypeError: if one is not a floating dtype.
@@ -163,8 +198,9 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
     target = _floating("wide", wide, "float32")
     narrower = _floating("narrow", narrow, "bfloat16")
     if target is None:
-        dtypes = [x.dtype for x in avals if is_inexact(x)]
-        dtypes += [narrower] if narrower is not None else []
+        dtypes = [aval.dtype for aval in avals if is_inexact(aval)]
+        if narrower is not None:
+            dtypes.append(narrower)
         is_narrow = any(dtype.itemsize < 4 for dtype in dtypes)
         target = np.dtype("float32" if is_narrow else "float64")
     if target.itemsize < 4:
@@ -184,9 +220,8 @@ def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
     if dtype is None:
         return None
     with contextlib.suppress(TypeError):
-        found = jnp.dtype(dtype)
-        if kind(found) == "float":
-            return found
+        if kind(jnp.dtype(dtype)) == "float":
+            return jnp.dtype(dtype)
     raise TypeError(
         f"audit_precision got {name}={shown(dtype)}. Write a floating dtype, such "
         f"as {name}=jnp.{example}."
@@ -194,7 +229,7 @@ def _floating(name: str, dtype: DType, example: str) -> np.dtype | None:
 
 
 def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
-    """The abstract values of a jaxpr and of all inside it.
+    """Yields the abstract values of a jaxpr and of all jaxprs inside it.
 
     A `Graph` leaves out the condition of a loop, and what a scatter applies.
     """
@@ -202,5 +237,5 @@ def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
     yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
     for eqn in jaxpr.eqns:
         yield from (var.aval for var in eqn.outvars)
-        for inside in jaxprs_in(eqn.params):
-            yield from avals_in(inside)
+        for inner in jaxprs_in(eqn.params):
+            yield from avals_in(inner)

@@ -29,7 +29,7 @@ Use = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
-    """Returns other dtypes for floating arguments, so that each of them moves.
+    """Returns dtypes for a second trace in which each floating argument moves.
 
     All get one dtype that no argument has. With two of them, a promotion of both could give
     the dtype of the first trace by chance, as float16 and bfloat16 give float32.
@@ -39,13 +39,11 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
         dtype = dtype_of(array)
         if kind(dtype) == "float" and bits(dtype) >= 16:
             floats.add(dtype)
-    if _BFLOAT16 not in floats:
-        return dict.fromkeys(floats, _BFLOAT16)
-    if _FLOAT16 not in floats:
-        return dict.fromkeys(floats, _FLOAT16)
-    # No sibling is free, so these two exchange theirs.
-    siblings = dict.fromkeys(floats, _BFLOAT16)
-    siblings[_BFLOAT16] = _FLOAT16
+    sibling = _FLOAT16 if _BFLOAT16 in floats and _FLOAT16 not in floats else _BFLOAT16
+    siblings = dict.fromkeys(floats, sibling)
+    if sibling in floats:
+        # No sibling is free, so these two exchange theirs.
+        siblings[_BFLOAT16] = _FLOAT16
     return siblings
 
 
@@ -139,7 +137,7 @@ class Alignment:
     def intended_constant(
         self, eqn: Equation | None, place: int, rounds: bool = False
     ) -> np.ndarray | None:
-        """Returns a constant as the second trace has it, where that is another one.
+        """Returns the constant of the second trace, where it is a different number.
 
         Args:
             eqn: the equation whose operand it is; None for an output.

@@ -12,7 +12,8 @@ from .walk import Walk
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
 # of the program's own: functions that call each other twice, level by level, would make one
 # that grows exponentially, and take longer than JAX takes to trace the program.
-_MOST, _MOST_TIMES = 1_000, 4
+_MOST = 1_000
+_MOST_TIMES = 4
 
 
 class Equation(NamedTuple):
@@ -114,18 +115,18 @@ class Graph(Walk[int]):
         # The results of a call have lower numbers than what is inside of it.
         places = list(range(len(self.avals)))
         for value in reversed(range(len(places))):
-            same = self.same.get(value, ())
-            if same and min(same) > value:
-                places[value] = max(places[source] for source in same)
+            sources = self.same.get(value, ())
+            if sources and min(sources) > value:
+                places[value] = max(places[source] for source in sources)
         return sorted(range(len(places)), key=lambda value: (places[value], -value))
 
     # How it is made
 
-    def _new(self, aval: Aval, same: Sequence[int] = ()) -> int:
+    def _new(self, aval: Aval, source: int | None = None) -> int:
         value = len(self.avals)
         self.avals.append(aval)
-        if same:
-            self.same[value] = list(same)
+        if source is not None:
+            self.same[value] = [source]
         return value
 
     def enter(self, block: Block, arguments: Sequence[int]) -> dict[Variable, int]:
@@ -200,7 +201,7 @@ class Graph(Walk[int]):
         variables = open_jaxpr(body.jaxpr).invars[consts:]
         entered: list[int] = []
         for variable, value in zip(variables, operands[before + consts :]):
-            entered.append(self._new(variable.aval, [value]))
+            entered.append(self._new(variable.aval, value))
         results = self.block(body, [*constants, *entered])
         self._join(entered[:carried], results[:carried])
         return [*entered[:carried], *results[carried:]]
@@ -214,7 +215,7 @@ class Graph(Walk[int]):
             return results
         entered = []
         for variable, value in zip(jaxpr.invars, operands):
-            entered.append(self._new(variable.aval, [value]))
+            entered.append(self._new(variable.aval, value))
         results = self.block(block, entered)
         # With the jaxpr, which keeps its identity.
         self._shared[id(jaxpr)] = (entered, results, jaxpr)

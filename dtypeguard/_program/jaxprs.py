@@ -55,19 +55,19 @@ class LoopParts(NamedTuple):
 def loop_parts(eqn: Equation) -> LoopParts:
     """Returns the groups of a loop's operands."""
     # Told by shapes: the parameters that say so have other names in other releases.
-    body = eqn.params["jaxpr" if "jaxpr" in eqn.params else "body_jaxpr"]
-    inside = open_jaxpr(body)
-    of_condition = len(eqn.invars) - len(inside.invars)
-    scanned = _count_scanned(eqn.invars[of_condition:], inside.invars)
-    carried = len(eqn.outvars) - _count_scanned(eqn.outvars, inside.outvars)
-    consts = len(inside.invars) - scanned - carried
+    body = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["body_jaxpr"]
+    opened = open_jaxpr(body)
+    of_condition = len(eqn.invars) - len(opened.invars)
+    scanned = _count_scanned(eqn.invars[of_condition:], opened.invars)
+    carried = len(eqn.outvars) - _count_scanned(eqn.outvars, opened.outvars)
+    consts = len(opened.invars) - scanned - carried
     return LoopParts(body, of_condition, consts, carried)
 
 
-def _count_scanned(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
+def _count_scanned(outer_vars: Sequence[Variable], inner_vars: Sequence[Variable]) -> int:
     """Returns how many variables have one more axis outside a scan than inside."""
     count = 0
-    for outer, inner in zip(outside, inside):
+    for outer, inner in zip(outer_vars, inner_vars):
         count += _count_axes(outer) > _count_axes(inner)
     return count
 
@@ -122,9 +122,9 @@ _EXPANSIONS: dict[int, Jaxpr] = {}
 
 
 def expanded(eqn: Equation) -> Jaxpr | None:
-    """Returns the jaxpr of what JAX expands when it compiles, such as `custom_root`.
+    """Returns the jaxpr of an equation that is expanded when JAX compiles it.
 
-    On JAX 0.12 such an equation holds no jaxpr, but an object that makes one.
+    On JAX 0.12 one such as `custom_root` holds no jaxpr, but an object that makes one.
     """
     operation: Any = eqn.params.get("_prim")
     if not hasattr(operation, "expand"):

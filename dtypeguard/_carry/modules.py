@@ -64,34 +64,38 @@ def is_in_place(thing: object) -> bool:
 def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
     """Returns the NNX objects of a tree, by path."""
     # Most trees have none, and paths are slow.
-    if not _has_objects(tree, is_in_place):
+    if not _nodes_of(tree, nnx_types()):
         return {}
-    by_path = {}
-    for path, node in tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)[0]:
-        if is_in_place(node):
-            by_path[tree_util.keystr(path)] = node
-    return by_path
+    pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)
+    return {tree_util.keystr(path): node for path, node in pairs if is_in_place(node)}
 
 
-_IsObject = Callable[[Leaf], bool]
+_Types = type | tuple[type, ...]
 
 
-def _has_objects(tree: PyTree, is_object: _IsObject) -> bool:
+def _nodes_of(tree: PyTree, node_types: _Types) -> list[PyTree]:
+    """Returns the nodes of some types, which are NNX objects or stand for them."""
     if not nnx_types():
-        return False
-    leaves = tree_util.tree_leaves(tree, is_leaf=is_object)
-    return any(is_object(leaf) for leaf in leaves)
+        return []  # without Flax there are none
+
+    def is_node(leaf):
+        return isinstance(leaf, node_types)
+
+    return [leaf for leaf in tree_util.tree_leaves(tree, is_leaf=is_node) if is_node(leaf)]
 
 
-def _map_objects(function: Convert, tree: PyTree, is_object: _IsObject) -> PyTree:
-    """Returns a tree with its objects mapped; the tree itself if it has none."""
-    if not _has_objects(tree, is_object):
+def _map_nodes(function: Convert, tree: PyTree, node_types: _Types) -> PyTree:
+    """Returns a tree with its nodes of some types mapped; itself if it has none."""
+    if not _nodes_of(tree, node_types):
         return tree
 
-    def map_object(leaf):
-        return function(leaf) if is_object(leaf) else leaf
+    def is_node(leaf):
+        return isinstance(leaf, node_types)
 
-    return tree_util.tree_map(map_object, tree, is_leaf=is_object)
+    def map_node(leaf):
+        return function(leaf) if is_node(leaf) else leaf
+
+    return tree_util.tree_map(map_node, tree, is_leaf=is_node)
 
 
 @tree_util.register_pytree_node_class
@@ -117,16 +121,12 @@ class Closed:
         return hash(type(self.node))
 
 
-def _is_closed(node: PyTree) -> bool:
-    return isinstance(node, Closed)
-
-
 def close_objects(tree: PyTree) -> PyTree:
     """Returns a tree whose NNX objects are nodes without leaves.
 
     Whether JAX takes them for leaves or for nodes depends on the release of Flax.
     """
-    return _map_objects(Closed, tree, is_in_place)
+    return _map_nodes(Closed, tree, nnx_types())
 
 
 def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) -> PyTree:
@@ -140,7 +140,7 @@ def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) ->
     def open_object(closed_node):
         return (copies or {}).get(id(closed_node.node), closed_node.node)
 
-    return _map_objects(open_object, tree, _is_closed)
+    return _map_nodes(open_object, tree, Closed)
 
 
 class _Name(str):
@@ -168,10 +168,6 @@ class Contents:
         return cls(closed_node.node, dict(zip(names, values)))
 
 
-def _is_contents(node: PyTree) -> bool:
-    return isinstance(node, Contents)
-
-
 def contents(node: NNXObject) -> Contents:
     """Returns the present contents of a Flax NNX object."""
     return Contents(node, {slot.name: slot.value for slot in _slots(node)})
@@ -191,7 +187,7 @@ def spread(tree: PyTree) -> PyTree:
 
     A trace needs their arrays as leaves; `gathered` is the inverse.
     """
-    return _map_objects(contents, tree, is_in_place)
+    return _map_nodes(contents, tree, nnx_types())
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -199,12 +195,9 @@ def gathered(tree: PyTree) -> PyTree:
 
     Two objects that share a Variable share its copy.
     """
-    if not _has_objects(tree, _is_contents):
+    nodes = {id(leaf.node): leaf.node for leaf in _nodes_of(tree, Contents)}
+    if not nodes:
         return tree
-    nodes = {}
-    for leaf in tree_util.tree_leaves(tree, is_leaf=_is_contents):
-        if _is_contents(leaf):
-            nodes[id(leaf.node)] = leaf.node
     # One clone of all: each by itself would have Variables of its own.
     copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
     copy_by_id = dict(zip(nodes, copies))
@@ -214,7 +207,7 @@ def gathered(tree: PyTree) -> PyTree:
         put_contents(copy, node.values)
         return copy
 
-    return _map_objects(gather, tree, _is_contents)
+    return _map_nodes(gather, tree, Contents)
 
 
 class _Slot(NamedTuple):

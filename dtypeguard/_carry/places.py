@@ -48,19 +48,21 @@ class Names:
             self.signature = _signature(step)
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
             self.signature = inspect.signature(lambda *args, **kwargs: None)
-        self.named: dict[str, inspect.Parameter] = {}
-        self.by_position: list[str] = []
+        self._places: dict[str, Place] = {}
         self._variadic_name = ""
         self._takes_any_name = False
-        for name, parameter in self.signature.parameters.items():
+        for i, (name, parameter) in enumerate(self.signature.parameters.items()):
             if parameter.kind is _Parameter.VAR_POSITIONAL:
                 self._variadic_name = name
             elif parameter.kind is _Parameter.VAR_KEYWORD:
                 self._takes_any_name = True
             else:
-                self.named[name] = parameter
-                if parameter.kind is not _Parameter.KEYWORD_ONLY:
-                    self.by_position.append(name)
+                # Those by position come first, so that their number is their position.
+                position = None if parameter.kind is _Parameter.KEYWORD_ONLY else i
+                keyword = None if parameter.kind is _Parameter.POSITIONAL_ONLY else name
+                self._places[name] = Place(name, position, keyword, parameter.default)
+        places = self._places.values()
+        self.by_position = [x.label for x in places if x.position is not None]
         # A decorator sees a method before it is bound.
         is_method = self.by_position[:1] in (["self"], ["cls"])
         self._first = 1 if is_method else 0
@@ -104,7 +106,8 @@ class Names:
     def _place(self, key: object) -> Place | None:
         """Returns the argument with a name or at a position; None if there is none."""
         if isinstance(key, str):
-            return self._place_by_name(key)
+            any_name = Place(key, None, key) if self._takes_any_name else None
+            return self._places.get(key, any_name)
         # True is an int, and never a position.
         if type(key) is not int or key < 0:
             return None
@@ -113,21 +116,10 @@ class Names:
         if key == 0 and num_named == self._first:
             position = 0  # `self` alone
         if position < num_named:
-            return self._place_by_name(self.by_position[position])
+            return self._places[self.by_position[position]]
         if self._variadic_name:
             return Place(self.at(position), position, None)  # one of `*args`
         return None
-
-    def _place_by_name(self, name: str) -> Place | None:
-        parameter = self.named.get(name)
-        if parameter is None:
-            return Place(name, None, name) if self._takes_any_name else None
-        position = None
-        if name in self.by_position:
-            position = self.by_position.index(name)
-        is_positional_only = parameter.kind is _Parameter.POSITIONAL_ONLY
-        keyword = None if is_positional_only else name
-        return Place(name, position, keyword, parameter.default)
 
 
 def _step_name(step: Step) -> str:
@@ -154,13 +146,10 @@ def _signature(step: Step) -> inspect.Signature:
     # The wrapper's own one, which `functools.wraps` hides.
     signature = inspect.signature(call, follow_wrapped=False)
     inner_signature = _signature(inner)
-    is_variadic = False
-    names = []
-    for parameter in signature.parameters.values():
-        if parameter.kind in _VARIADIC:
-            is_variadic = True
-        elif parameter.kind is not _Parameter.KEYWORD_ONLY:
-            names.append(parameter.name)
+    parameters = signature.parameters.values()
+    is_variadic = any(parameter.kind in _VARIADIC for parameter in parameters)
+    by_name = (*_VARIADIC, _Parameter.KEYWORD_ONLY)
+    names = [parameter.name for parameter in parameters if parameter.kind not in by_name]
     inner_names = list(inner_signature.parameters)
     if is_variadic and inner_names[: len(names)] == names:
         return inner_signature

@@ -12,6 +12,7 @@ from .._source.files import is_installed, is_users
 from .._source.origin import Why
 from .._tracebacks.path_text import parameter
 from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
+from .derivatives import differentiated, has_floats_beside, is_array_of_numbers
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
 from .messages import PLACES, WHOLE_NUMBERS, Complaint
 
@@ -49,11 +50,14 @@ def _finding_in_jax(
     refused: Sequence[Argument], complaint: Complaint, site: Site
 ) -> Finding:
     bases = {argument.base for argument in refused}
+    is_of_ints = kind(complaint.wanted) == "float" and has_floats_beside(site)
     is_whole_number = bases <= WHOLE_NUMBERS | complaint.parameters
     call = RefusedCall(
         site,
         is_only_for_ints=kind(complaint.wanted) == "int" and not is_whole_number,
-        has_floats_beside=_has_floats_beside(site),
+        is_of_ints_beside_floats=is_of_ints,
+        are_arrays_of_numbers=is_of_ints
+        and all(is_array_of_numbers(site, argument.value) for argument in refused),
     )
     labels = [_label(argument, site) for argument in refused]
     leaves = refused_leaves(refused, labels, [complaint.wanted] * len(refused), site)
@@ -167,13 +171,13 @@ def _refused_arguments(
     bases = {parameter(name) for name in complaint.parameters}
     if complaint.role.is_only or any(x.base in bases for x in candidates):
         refused = [x for x in refused if not bases or x.base in bases]
-    positions = _differentiated(site)
+    positions = differentiated(site)
     if not positions:
         return refused
-    differentiated = [x for x in refused if x.position in positions]
+    in_positions = [x for x in refused if x.position in positions]
     # What is differentiated may be in a function that is given to another one.
-    is_inside = not differentiated and kind(complaint.wanted) == "complex"
-    return refused if is_inside else differentiated
+    is_inside = not in_positions and kind(complaint.wanted) == "complex"
+    return refused if is_inside else in_positions
 
 
 def _is_refused_argument(argument: Argument, complaint: Complaint) -> bool:
@@ -206,31 +210,3 @@ def _label(argument: Argument, site: Site) -> str:
         return text[:_LONGEST_LABEL] or argument.name
     name = "index" if isinstance(site.node, ast.Subscript) else argument.name
     return name if text == argument.name else f"{name} = {text}"
-
-
-# Derivatives
-
-
-def _differentiated(site: Site) -> set[int]:
-    """Returns the positions of the arguments in which a call differentiates, if it does."""
-    for frame in site.inside:
-        numbers = frame.f_locals.get("argnums")
-        values = frame.f_locals.get("args")
-        if numbers is not None and values:
-            numbers = (numbers,) if isinstance(numbers, int) else numbers
-            return {number % len(values) for number in numbers}  # -1 is the last
-    return set()
-
-
-def _has_floats_beside(site: Site) -> bool:
-    """Returns whether what is differentiated has floats.
-
-    A cast of an int beside them could make a parameter of a counter.
-    """
-    positions = _differentiated(site)
-    for candidates in arguments(site):
-        for argument in candidates:
-            is_float = kind(dtype_of(argument.value)) in ("float", "complex")
-            if is_float and argument.position in positions:
-                return True
-    return False

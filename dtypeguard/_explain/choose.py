@@ -247,8 +247,8 @@ def _return_remedy(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
 def _for_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidate]:
     if call.is_only_for_ints:
         return []
-    if call.has_floats_beside:
-        return [[LeaveOutOfGrad(tuple(leaves), _line_of_grad(call, leaves[0]))]]
+    if call.is_of_ints_beside_floats:
+        return _for_ints_in_grad(call, leaves)
     if any(leaf.wanted for leaf in leaves):
         return [_as_arguments(leaves, call.site)]
     if not all(leaf.argument for leaf in leaves):
@@ -258,6 +258,18 @@ def _for_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidat
         wanted = [dataclasses.replace(leaf, wanted=dtype) for leaf in leaves]
         candidates.append(_as_arguments(wanted, call.site))
     return candidates
+
+
+def _for_ints_in_grad(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidate]:
+    leave_out: Candidate = [LeaveOutOfGrad(tuple(leaves), _line_of_grad(call, leaves[0]))]
+    begin: Candidate = []
+    for leaf in leaves:
+        line = users_line(leaf.why.origin)
+        if line and leaf.wanted:
+            begin.append(BeginAs((leaf,), line, leaf.wanted))
+    if len(begin) < len(leaves):
+        return [leave_out]
+    return [begin, leave_out] if call.are_arrays_of_numbers else [leave_out, begin]
 
 
 def _line_of_grad(call: RefusedCall, leaf: RefusedLeaf) -> str:

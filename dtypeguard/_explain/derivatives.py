@@ -1,15 +1,20 @@
-"""Finds what the rule of a derivative has returned: a cotangent, or the one of an int."""
+"""Finds what is wrong with a derivative: what a rule returned, or ints among its inputs."""
+
+import contextlib
 
 import jax
+import numpy as np
 
 from .._blame.provenance import of_argument, of_value
 from .._blame.why import recorded
-from .._leaves.dtypes import is_array
-from .._leaves.types import Leaf
+from .._carry.split import SplitTree
+from .._leaves.dtypes import dtype_of, is_array, kind
+from .._leaves.types import Function, Jaxpr, Leaf
+from .._program.graph import Graph
 from .._source.files import is_users
-from .._tracebacks.sites import looked_up
-from .arguments import refused_call
+from .._tracebacks.sites import Site, arguments, looked_up
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line, width
+from .trial import unnoticed
 
 
 def find_cotangents(failure: Failure) -> Finding | None:
@@ -42,10 +47,8 @@ def _finding_of_cotangents(failure: Failure, narrow: Leaf, wide: Leaf) -> Findin
         wanted=narrow.dtype if is_line_of_rule else None,
     )
     beside = RefusedLeaf(1, "that beside it", (narrow,), of_value(narrow))
-    call = RefusedCall(failure.sites[-1])
-    finding = refused_call(call, [leaf, beside])
     headline = "a backward pass adds cotangents of different types."
-    return Finding(headline, finding.leaves, call)
+    return Finding(headline, [leaf, beside], RefusedCall(failure.sites[-1]))
 
 
 def find_gradients_of_ints(failure: Failure) -> Finding | None:
@@ -62,4 +65,66 @@ def find_gradients_of_ints(failure: Failure) -> Finding | None:
     if not leaves:
         return None
     headline = f"{site.name or 'a line'} computes with the gradient of an int."
-    return Finding(headline, leaves, RefusedCall(site, has_floats_beside=True))
+    return Finding(headline, leaves, RefusedCall(site, is_of_ints_beside_floats=True))
+
+
+def differentiated(site: Site) -> set[int]:
+    """Returns the positions of the arguments in which a call differentiates, if it does."""
+    for frame in site.inside:
+        numbers = frame.f_locals.get("argnums")
+        values = frame.f_locals.get("args")
+        if numbers is not None and values:
+            numbers = (numbers,) if isinstance(numbers, int) else numbers
+            return {number % len(values) for number in numbers}  # -1 is the last
+    return set()
+
+
+def has_floats_beside(site: Site) -> bool:
+    """Returns whether what is differentiated has floats.
+
+    A cast of an int beside them could make a parameter of a counter.
+    """
+    positions = differentiated(site)
+    for candidates in arguments(site):
+        for argument in candidates:
+            is_float = kind(dtype_of(argument.value)) in ("float", "complex")
+            if is_float and argument.position in positions:
+                return True
+    return False
+
+
+def is_array_of_numbers(site: Site, value: Leaf) -> bool:
+    """Returns whether a function makes floats of an array of ints that it is given.
+
+    Then it is no table of places, and it has begun as ints by mistake. A scalar is rather
+    a counter. The function is traced again on types.
+    """
+    if np.shape(value) == ():
+        return False
+    for frame in site.inside:
+        function = frame.f_locals.get("fun")
+        if "argnums" not in frame.f_locals or not callable(function):
+            continue
+        inputs = SplitTree(frame.f_locals.get("args"))
+        places = [n for n, leaf in enumerate(inputs.arrays) if leaf is value]
+        with contextlib.suppress(Exception):  # it fails for another reason as well
+            graph = Graph(_trace_again(function, inputs))
+            return any(_makes_floats_of(graph, place) for place in places)
+    return False
+
+
+def _trace_again(function: Function, inputs: SplitTree) -> Jaxpr:
+    with unnoticed():
+        # Only arrays are traced: an option may be no value of JAX's.
+        return jax.make_jaxpr(lambda arrays: function(*inputs.merged(arrays)))(
+            inputs.arrays
+        )
+
+
+def _makes_floats_of(graph: Graph, place: int) -> bool:
+    for value, equation in graph.made_by.items():
+        is_cast = equation.primitive == "convert_element_type"
+        is_of_it_alone = graph.dependencies(value) == 1 << place
+        if is_cast and is_of_it_alone and kind(graph.avals[value].dtype) == "float":
+            return True
+    return False

@@ -125,12 +125,14 @@ class RefusedCall:
     Attributes:
         site: the line of the call.
         is_only_for_ints: whether JAX wants ints of what is no index and no size.
-        has_floats_beside: whether what is differentiated has floats beside the ints.
+        is_of_ints_beside_floats: whether ints are differentiated beside floats.
+        are_arrays_of_numbers: whether the function makes floats of all of these.
     """
 
     site: Site
     is_only_for_ints: bool = False
-    has_floats_beside: bool = False
+    is_of_ints_beside_floats: bool = False
+    are_arrays_of_numbers: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

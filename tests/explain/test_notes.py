@@ -327,6 +327,15 @@ def an_int_among_what_is_differentiated():
     return jax.grad(lambda params: params["w"].sum())(params)
 
 
+@noted("begin", ("jnp.zeros(3, int)", "jnp.zeros(3)"), checked=False)
+def an_array_of_ints_that_is_differentiated_by_mistake():
+    def loss(params, options):
+        return (params["w"] * 2 + params["b"]).sum()
+
+    params = {"b": jnp.zeros(3, int), "w": jnp.ones(3)}  # first
+    return jax.grad(loss)(params, "options")
+
+
 @noted("argument", ("5), (1.0, 0)", "5.0), (1.0, 0.0)"))
 def an_int_in_jvp():
     return jax.jvp(lambda x, y: x * y, (3.0, 5), (1.0, 0))  # first

@@ -5,9 +5,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from jax.tree_util import all_leaves
-
-from .._leaves.arguments import shown
+from .._leaves.arguments import is_subtree, shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, Step
 from .items import Items, ReturnedCarry, has_structure_of, is_alike
 from .modules import objects_by_path
@@ -179,15 +177,20 @@ class Carry:
 
     def self_remedy(self, args: Args, result: PyTree) -> str:
         """Returns what to write if the `self` of a method comes back; "" if it does not."""
-        is_method = self.is_default and bool(args) and self.names.at(0) == "self"
+        function = "..."
+        instance = args[0] if args and self.names.at(0) == "self" else None
+        if self.bound is not None:
+            function = f"{type(self.bound).__name__}.{self.step}"
+            instance = self.bound
         # The only argument is carried already, and not every class is a tree.
-        if not is_method or self.places[0].name == "self" or all_leaves(args[:1]):
+        is_carried = not self.is_default or self.places[0].name == "self"
+        if is_carried or not is_subtree(instance):
             return ""
         items = Items(result)
         for key, item in [(0, result), *zip(items.keys, items.values)]:
-            if type(item) is type(args[0]):
+            if type(item) is type(instance):
                 which = "" if key == 0 else f", returned={key!r}"
-                return f'{self.owner}(..., carry="self"{which})'
+                return f'{self.owner}({function}, carry="self"{which})'
         return ""
 
     def ambiguity(self, returned: ReturnedCarry, carry: PyTree) -> str:
@@ -267,5 +270,6 @@ def carry_of(
             f"{owner} got carry={carry!r} and returned={returned!r}: one is "
             f"{len(places)} long and the other {len(returned)}. Write as many of both."
         )
-    bound = getattr(step, "__self__", None) if inspect.ismethod(step) else None
+    # Not by `inspect.ismethod`: a bound method of an Equinox module is a module itself.
+    bound = getattr(step, "__self__", None)
     return Carry(owner, names, places, returned, is_one, is_default, bound)

@@ -192,6 +192,9 @@ def test_self_that_comes_back_has_to_be_named(kind, name, which):
     with pytest.raises(TypeError) as error:
         method(kind, name)(kind(ZERO), X)
     assert f'guard_step(..., carry="self"{which}).' in str(error.value)
+    with pytest.raises(TypeError, match="To name another") as error:
+        guard_step(getattr(kind(ZERO), name))(X)
+    assert f'guard_step({kind.__name__}.{name}, carry="self"{which}).' in str(error.value)
 
 
 @every_kind

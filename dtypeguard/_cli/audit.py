@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import inspect
+import shlex
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -68,7 +69,8 @@ def run(options: argparse.Namespace, stdout: TextIO) -> int:
 
 def _command_for_step(target: str) -> str:
     file = target.rpartition(":")[0] or "FILE.py"
-    return f"dtypeguard audit {target} --inputs {file}:inputs"
+    inputs = shlex.quote(f"{file}:inputs")
+    return f"dtypeguard audit {shlex.quote(target)} --inputs {inputs}"
 
 
 # An optimizer ----------------------------------------------------------------------------
@@ -138,7 +140,7 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
     names = list(parameters(factory))
     missing = [name for name in required(factory) if name not in settings]
     accepted = [name for name in settings if name in names]
-    write = f"dtypeguard audit {target}"
+    write = f"dtypeguard audit {shlex.quote(target)}"
     for name in missing or accepted or names[:1]:
         write += f" --set {name}=VALUE"
     # Nothing is called to find out what it is: it may be a step that trains.
@@ -165,7 +167,14 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
 def _audit_step_of(options: argparse.Namespace) -> AuditReport:
     """Returns the audit of a step on what `--inputs` names."""
     with add_x64(options.x64):
-        call = Reader(options).call()
+        reader = Reader(options)
+        if is_transformation(reader.target()):
+            target = shlex.quote(options.target)
+            raise UsageError(
+                f"{options.target} is an optimizer, which is audited without --inputs. "
+                f"Write: dtypeguard audit {target}"
+            )
+        call = reader.call()
         with _as_carry_error():
             carry = carry_of("audit", call.function, options.carry, options.returned)
             carried = Call(call.function, carry, call.args, call.kwargs)

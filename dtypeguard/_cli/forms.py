@@ -18,6 +18,9 @@ from .._source.origin import Origin
 from .options import UsageError, default_form
 from .output import print_text, printer, write_file
 
+# As a file the last two are standard error: all but the report goes there.
+_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
+
 
 @dataclasses.dataclass(frozen=True)
 class CommandResult:
@@ -42,11 +45,12 @@ def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) 
     """Prints a result in the form that is asked for, and returns the exit status."""
     status = 0 if result.is_ok else 1
     form = options.format or default_form()
+    is_printed = form == "json" or options.json in _STANDARD_OUTPUT
     # A file and text on the terminal go together; JSON that is printed stands alone.
-    if options.json or form == "json":
-        if options.json not in (None, "-"):
+    if options.json or is_printed:
+        if options.json not in (None, *_STANDARD_OUTPUT):
             write_file(options.json, result.json)
-        if options.json == "-" or form == "json":
+        if is_printed:
             print_text(result.json.rstrip(), stdout)
             return status
     _print_as_text(result, stdout)

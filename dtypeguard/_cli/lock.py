@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import tomllib
 from typing import TextIO
 
@@ -66,8 +67,8 @@ def _traced_step(call: NamedCall, path: str | None) -> TracedStep:
 
 def _command_to_update(options: argparse.Namespace, path: str) -> str:
     x64 = " --x64" if options.x64 else ""
-    target = f"{options.target} --inputs {options.inputs}"
-    return f"dtypeguard lock {target}{x64} --update {path}"
+    target = f"{shlex.quote(options.target)} --inputs {shlex.quote(options.inputs)}"
+    return f"dtypeguard lock {target}{x64} --update {shlex.quote(path)}"
 
 
 def _check_result(locked: Locked, update: str) -> CommandResult:

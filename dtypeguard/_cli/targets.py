@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -97,7 +98,8 @@ class Reader:
         function = self.target()
         where = self._options.target.rpartition(":")[0]
         name = inputs if inputs.isidentifier() else "inputs"
-        value = self.load(inputs, f"Write for example: --inputs {where}:{name}")
+        example = shlex.quote(f"{where}:{name}")
+        value = self.load(inputs, f"Write for example: --inputs {example}")
         if callable(value):
             with as_usage_error(f"{inputs} cannot be called"):
                 value = value()

@@ -101,6 +101,11 @@ class GuardBody(Remedy):
 class GuardOptimizer(Remedy):
     """To guard the optimizer that returns another dtype than it was given."""
 
+    @property
+    def casts_to(self) -> set[DType]:
+        carried = [leaf for leaf in self.leaves if len(leaf.values) > 1]
+        return {leaf.dtypes[0] for leaf in carried if leaf.is_castable}
+
     def sentence(self, names: str) -> str:
         return "wrap the optimizer: dtypeguard.guard(opt)"
 

@@ -86,7 +86,7 @@ inputs = lambda: (jnp.ones(3, jnp.bfloat16),)
 """
 
 
-@pytest.mark.parametrize("words", ["audit --json", "lock", "lock --json"])
+@pytest.mark.parametrize("words", ["audit --json /dev/stdout", "lock", "lock --json"])
 def test_a_report_is_alone_on_standard_output(folder, words):
     """Whoever prints: the target, its children, code below Python; at exit as well."""
     (folder / "loud.py").write_text(LOUD)

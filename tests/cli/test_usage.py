@@ -145,7 +145,7 @@ audit :step --inputs :static | step carries c, in which there is no array: nothi
 audit :step --inputs :none | mine.py:none gives None: nothing would be checked. Let --inputs
 precision :loss --inputs :empty | gives no array: nothing would be checked. Let --inputs
 lock :step --inputs :no_array | mine.py:no_array gives no array: nothing would be checked.
-audit :opt --inputs :inputs | For an optimizer there are
+audit :opt --inputs :inputs | without --inputs. Write: dtypeguard audit mine.py:opt
 lock :opt --inputs :inputs | For an optimizer there are
 lock :step | --inputs. Write for example: dtypeguard lock my_script.py:step
 lock :step --inputs :inputs --check no.lock | No such file or directory. Write it with --out
@@ -184,6 +184,13 @@ def test_wrong_usage(words, message, command, folder):
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
     assert [file.name for file in folder.glob("*") if file.is_file()] == ["mine.py"]
+
+
+def test_a_suggested_command_quotes_a_path_with_a_space(folder, capsys):
+    (folder / "my own.py").write_text(SCRIPT)
+    assert main(["audit", "my own.py:step"]) == 2
+    written = "dtypeguard audit 'my own.py:step' --inputs 'my own.py:inputs'"
+    assert written in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from jax import tree_util
 from .._carry.split import Snapshot, map_data
 from .._leaves.casts import Casts
 from .._leaves.dtypes import (
-    cast_float,
     dtype_of,
     is_available,
     kind,
@@ -126,14 +125,6 @@ def store_state(
     if policy.compute_dtype is not None:
         compute_dtype = jnp.dtype(policy.compute_dtype)
 
-    # A leaf follows the params if `init` makes another dtype of narrowed params than of
-    # widened ones, whatever dtype the params have now.
-    def narrow(leaf):
-        return cast_float(leaf, jnp.dtype("bfloat16"))
-
-    def widen(leaf):
-        return widen_float(leaf, compute_dtype)
-
     def init(params):
         state = inner.init(params)
         # `optax.tree_map_params` calls `init` with an object in place of the params.
@@ -141,7 +132,7 @@ def store_state(
         if policy.state_dtype is not None and has_arrays:
             # It may run here: an `init` that looks at values has just run anyway.
             following = following_dtypes(
-                init_in_own_dtypes, params, narrow, widen, may_run=True
+                init_in_own_dtypes, params, compute_dtype, may_run=True
             )
             leaves = _floating_leaves_that_follow(state, following)
             if policy.state_dtype == "params":
@@ -164,7 +155,7 @@ def store_state(
         stored_state = state.inner_state if is_stochastic else state
         params_or_updates = updates if params is None else params
         wide_state = cast_following(
-            stored_state, init_in_own_dtypes, params_or_updates, narrow, widen
+            stored_state, init_in_own_dtypes, params_or_updates, compute_dtype
         )
         updates, new_state = inner.update(updates, wide_state, params, **extra_args)
         if not is_stochastic:

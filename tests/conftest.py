@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sys
 
 import jax
 import pytest
@@ -10,7 +11,12 @@ import pytest
 # With JAX_DISABLE_MOST_OPTIMIZATIONS=false they are compiled as for users.
 _IS_QUICK = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true") != "false"
 _DEVICES = "--xla_force_host_platform_device_count=8"
-_QUICK = "--xla_cpu_use_fusion_emitters=false"
+# A third of the time to compile goes into splitting a program among threads.
+_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+# Cases that take long and are of a kind for which a shorter one stands.
+_EXHAUSTIVE = (pathlib.Path(__file__).parent / "exhaustive.txt").read_text().splitlines()
+# Bytes of memory above which a worker forgets what it traced and compiled.
+_MEMORY = 1.0 * 2**30
 # XLA aborts on a flag that it does not know, as that of JAX 0.12.
 _KNOWS_QUICK = (0, 10) <= jax.__version_info__ < (0, 11)
 
@@ -47,8 +53,13 @@ _LONGEST = "test_contract", "test_docs"
 _IN_PARTS = "test_optax_own", "test_programs"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items):
-    """The longest files come first."""
+    """The longest files come first, and what `exhaustive.txt` lists has that mark."""
+    listed = set(_EXHAUSTIVE)
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker(pytest.mark.exhaustive)
     first = dict.fromkeys((*_LONGEST, *_IN_PARTS))
     rank = {name: number for number, name in enumerate(first)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
@@ -108,15 +119,15 @@ def optimization(request):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def room_in_the_caches_of_jit():
-    """Empties JAX's caches between files, before they are full.
+def room_for_the_next_file():
+    """Empties JAX's caches between files, before they fill the memory.
 
-    Once JAX keeps 8,192 compiled calls it keeps no more, and `_cache_size` is 0.
+    What is compiled again is read from the disk. JAX itself keeps 8,192 compiled calls at
+    most, and then no more: `_cache_size` is 0.
     """
     yield
-    from jax._src import pjit
-
-    names = "_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"
-    caches = [getattr(pjit, name, None) for name in names]
-    if any(hasattr(cache, "size") and cache.size() > 4000 for cache in caches):
+    statistics = pathlib.Path("/proc/self/statm")  # of Linux; elsewhere after each file
+    pages = statistics.read_text().split()[1] if statistics.exists() else sys.maxsize
+    if int(pages) * 4096 > _MEMORY:
         jax.clear_caches()
+        gc.collect()

@@ -100,3 +100,9 @@ def test_ci_runs_the_test_command():
     command = next(line for line in README.read_text().splitlines() if "pytest" in line)
     assert command.endswith(".venv/bin/python -m pytest -n 2")
     assert 'DTYPEGUARD_REQUIRE_ALL=1 bash -c "$test_command"' in script
+
+
+def test_what_is_listed_as_exhaustive_exists():
+    for case in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines():
+        file, _, test = case.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(), case

@@ -60,7 +60,7 @@ def _msgpack(leaf: Any, folder: pathlib.Path) -> Any:
 
 
 def _safetensors(leaf: Any, folder: pathlib.Path) -> Any:
-    from safetensors import flax
+    from safetensors import flax  # pyright: ignore[reportMissingImports]: not in `[test]`
 
     flax.save_file({"x": leaf}, folder / "saved.safetensors")
     return flax.load_file(folder / "saved.safetensors")["x"]
@@ -82,7 +82,7 @@ def _export(leaf: Any, folder: pathlib.Path) -> Any:
 
     exported = export.export(jax.jit(lambda x: x))(leaf)
     (folder / "saved").write_bytes(exported.serialize())
-    return export.deserialize((folder / "saved").read_bytes()).call(leaf)
+    return export.deserialize(bytearray((folder / "saved").read_bytes())).call(leaf)
 
 
 def _equinox(leaf: Any, folder: pathlib.Path) -> Any:
@@ -104,7 +104,7 @@ SAVERS: dict[str, tuple[str, Callable[[Any, pathlib.Path], Any]]] = {
 
 
 def loaded(saver: Callable[[Any, pathlib.Path], Any], leaf: Any) -> Any:
-    """Returns what a saver gives back for a leaf; None if it refuses to write or to read."""
+    """Returns what a saver gives back for a leaf; None if it refuses."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             return saver(leaf, pathlib.Path(folder))

@@ -75,7 +75,7 @@ def test_every_page_is_linked_from_the_first_one():
 def test_the_pages_that_messages_name_exist():
     sources = [path.read_text() for path in (ROOT / "dtypeguard").rglob("*.py")]
     calls = [call for text in sources for call in re.findall(r"\bmore\((.+?)\)", text)]
-    named = {page for call in calls for page in re.findall(r'"([a-z-]{6,})"', call)}
+    named = {page for call in calls for page in re.findall(r"""["']([a-z-]{6,})""", call)}
     assert len(named) > 2
     assert named <= {page.stem for page in PAGES}
 

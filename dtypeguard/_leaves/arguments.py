@@ -35,7 +35,9 @@ def check_number(
 
 def is_subtree(value: PyTree) -> bool:
     """Returns whether a value in the place of a leaf is a tree of its own, and not None."""
-    return value is not None and not tree_util.all_leaves([value])
+    if value is None:
+        return False
+    return not tree_util.all_leaves([value])
 
 
 def check_leaves(
@@ -51,14 +53,17 @@ def check_leaves(
             text = shown(leaf)
         lines.append(f"  {path_text(path)}: {text}")
     if lines:
-        raise TypeError("\n".join([f"{takes}; these are not:", *lines, remedy]))
+        headline = f"{takes}; these are not:"
+        raise TypeError("\n".join([headline, *lines, remedy]))
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
 
     def is_array_like(leaf):
-        return dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+        if dtype_of(leaf) is None:
+            return hasattr(leaf, "dtype")
+        return True
 
     takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
     remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
@@ -108,12 +113,17 @@ def parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         # A class without a constructor of its own, or a function in C.
         return {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    items = signature.parameters.items()
-    return {name: parameter for name, parameter in items if parameter.kind not in variadic}
+    named = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in variadic:
+            named[name] = parameter
+    return named
 
 
 def required(function: Function) -> list[str]:
     """Returns the names of the parameters without a default."""
-    empty = inspect.Parameter.empty
-    items = parameters(function).items()
-    return [name for name, parameter in items if parameter.default is empty]
+    names = []
+    for name, parameter in parameters(function).items():
+        if parameter.default is inspect.Parameter.empty:
+            names.append(name)
+    return names

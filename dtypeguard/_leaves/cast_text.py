@@ -61,17 +61,19 @@ def _loss_of_int(source: DType, target: DType) -> str | None:
         # The leading bit of a mantissa is not stored.
         exact_bits = jnp.finfo(target).nmant + 1
         sign_bits = 1
-        if jnp.iinfo(source).bits - sign_bits > exact_bits:
+        number_bits = jnp.iinfo(source).bits - sign_bits
+        if number_bits > exact_bits:
             return f"integers beyond 2**{exact_bits} are rounded"
     return None
 
 
 def rounding_sentence(dtypes: Iterable[DType]) -> str:
     """Returns a line about casts to dtypes, of which some may round; empty if none does."""
-    # A dict: each name once, in the order in which they come.
-    narrow_names = {str(dtype): None for dtype in dtypes if 0 < bits(dtype) <= 16}
-    if not narrow_names:
+    names = []
+    for dtype in dtypes:
+        if 0 < bits(dtype) <= 16 and str(dtype) not in names:
+            names.append(str(dtype))
+    if not names:
         return ""
-    names = joined(list(narrow_names))
     measures = "dtypeguard.audit_precision measures what that loses."
-    return f"A cast to {names} rounds: {measures}"
+    return f"A cast to {joined(names)} rounds: {measures}"

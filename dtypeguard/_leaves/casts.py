@@ -34,10 +34,12 @@ class Cast(str):
     def part(self) -> str:
         """The part of the tree: all leaves of a first moment are one."""
         # The states of a chain stand in tuples: their first field or key says what it is.
-        for depth, key in enumerate(self.path[1:], 1):
-            if not isinstance(key, tree_util.SequenceKey):
-                return path_text(self.path[: depth + 1])
-        return path_text(self.path)
+        path_of_part = []
+        for depth, key in enumerate(self.path):
+            path_of_part.append(key)
+            if depth > 0 and not isinstance(key, tree_util.SequenceKey):
+                break
+        return path_text(tuple(path_of_part))
 
 
 class Casts:

@@ -78,7 +78,9 @@ HAS_EXPLICIT_X64 = hasattr(jax.config, _EXPLICIT_X64)
 
 def has_float64() -> bool:
     """Returns whether JAX now makes a float64 array for a program that names the dtype."""
-    return x64_enabled() or _explicit_x64() == "allow"
+    if x64_enabled():
+        return True
+    return _explicit_x64() == "allow"
 
 
 @contextlib.contextmanager
@@ -111,7 +113,9 @@ def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
     JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
     leaf would vary over the shard_map axes of all others.
     """
-    first_release = (0, 6) if derivative else (0, 5)
+    first_release = (0, 5)
+    if derivative:
+        first_release = (0, 6)
     if first_release > _JAX_VERSION:
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)

@@ -129,22 +129,30 @@ def is_array(leaf: Leaf) -> bool:
 def is_python_number(leaf: Leaf) -> bool:
     """Returns whether a leaf is a bool, int, float or complex of Python, not of NumPy."""
     # np.float64 is a subclass of float, but promotes like an array.
-    return isinstance(leaf, _PYTHON_NUMBERS) and not isinstance(leaf, np.generic)
+    if isinstance(leaf, np.generic):
+        return False
+    return isinstance(leaf, _PYTHON_NUMBERS)
 
 
 def is_weak(leaf: Leaf) -> bool:
     """Returns whether a leaf promotes like a Python scalar, as Python scalars do."""
-    return is_python_number(leaf) or getattr(leaf, "weak_type", False)
+    if is_python_number(leaf):
+        return True
+    return getattr(leaf, "weak_type", False)
 
 
 def has_64_bits(leaf: Leaf) -> bool:
     """Returns whether a leaf is a 64-bit array (128-bit complex); no Python scalar is."""
-    return not is_python_number(leaf) and dtype_of(leaf) in _DTYPES_OF_64_BITS
+    if is_python_number(leaf):
+        return False
+    return dtype_of(leaf) in _DTYPES_OF_64_BITS
 
 
 def is_available(dtype: DType) -> bool:
     """Returns whether JAX now makes arrays of a dtype: with x64 off, none of 64 bits."""
-    return dtype not in _DTYPES_OF_64_BITS or has_float64()
+    if dtype in _DTYPES_OF_64_BITS:
+        return has_float64()
+    return True
 
 
 def is_64_bit_scalar(leaf: Leaf) -> bool:
@@ -156,8 +164,11 @@ def is_64_bit_scalar(leaf: Leaf) -> bool:
         return False
     if kind(leaf.dtype) != "int":
         return True
-    # A number that JAX makes an int64 may be larger. That of a tracer is not known.
-    return isinstance(leaf, Tracer) or not wraps(np.asarray(leaf), np.dtype("int32"))
+    if isinstance(leaf, Tracer):  # its number is not known
+        return True
+    # A number that JAX makes an int64 may be larger.
+    number = np.asarray(leaf)
+    return not wraps(number, np.dtype("int32"))
 
 
 def canonical(leaf: Leaf) -> jax.Array:

@@ -58,4 +58,7 @@ def more(page: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of the message of an error, or the name of its type."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]

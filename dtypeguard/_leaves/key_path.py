@@ -35,7 +35,9 @@ def key_paths(
 
 def by_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
     """Returns the leaves by path, after the name of the tree if there is one."""
-    return dict(zip(key_paths(tree, name), tree_util.tree_leaves(tree)))
+    paths = key_paths(tree, name)
+    leaves = tree_util.tree_leaves(tree)
+    return dict(zip(paths, leaves))
 
 
 def path_text(path: KeyPath) -> str:
@@ -50,10 +52,9 @@ def path_texts(tree: PyTree, name: str = "") -> list[str]:
 
 def tree_name(path: KeyPath) -> str:
     """Returns the name of the tree into which a path leads; empty if it has none."""
-    for key in path[:1]:
-        if isinstance(key, TreeName):
-            return key.name
-    return ""
+    if not path or not isinstance(path[0], TreeName):
+        return ""
+    return path[0].name
 
 
 def key_value(key: Any) -> Any:

@@ -56,7 +56,10 @@ def _type_in(leaf: Leaf, dtype: DType) -> LeafType | None:
 
 def type_or_class(leaf: Leaf) -> LeafType | str:
     """Returns the type of a leaf; for no array, the name of its class."""
-    return leaf_type(leaf) or type(leaf).__name__
+    described = leaf_type(leaf)
+    if described is None:
+        return type(leaf).__name__
+    return described
 
 
 def type_text(leaf: Leaf) -> str:

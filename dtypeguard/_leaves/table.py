@@ -81,7 +81,9 @@ def _common_row(changes: Sequence[LeafChange]) -> Row:
 def _text_without_shape(described: LeafType | str | None) -> str:
     if isinstance(described, LeafType):
         return described.without_shape
-    return described or ABSENT
+    if described is None:
+        return ABSENT
+    return described
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
@@ -111,7 +113,8 @@ def and_more(number: int, noun: str = "cause") -> list[str]:
 
 def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
     """Returns `before -> after` for each, with the arrows below each other."""
-    width = max((len(before) for before, _ in changes), default=0)
+    widths = [len(before) for before, _ in changes]
+    width = max(widths, default=0)
     return [f"{before:{width}} -> {after}" for before, after in changes]
 
 

@@ -48,9 +48,12 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     power = lax.reduce_precision(power, int(info.nexp), 0)
     # `scale` and `1 / scale`, by which XLA multiplies, have to be normal numbers: CPUs
     # flush others to zero. As Python numbers these would be float32 with x64 off.
-    smallest_power = cast(2.0 ** int(info.minexp), x.dtype)
-    largest_power = cast(2.0 ** (int(info.maxexp) - 2), x.dtype)
-    scale = lax.stop_gradient(jnp.clip(power, smallest_power, largest_power))
+    smallest_exponent = int(info.minexp)
+    largest_exponent = int(info.maxexp) - 2
+    smallest_power = cast(2.0**smallest_exponent, x.dtype)
+    largest_power = cast(2.0**largest_exponent, x.dtype)
+    scale = jnp.clip(power, smallest_power, largest_power)
+    scale = lax.stop_gradient(scale)
     entries = x / scale
     root = sqrt(jnp.sum(entries**2))
     root = jnp.maximum(root, least / scale)
@@ -87,7 +90,8 @@ def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
     beta = cast(beta, exponent.dtype)
     log = jnp.log(jnp.where(is_positive, beta, 1))
     difference = -jnp.expm1(exponent * log)
-    return jnp.where(is_positive, difference, 1 - beta**exponent)
+    difference_at_0 = 1 - beta**exponent
+    return jnp.where(is_positive, difference, difference_at_0)
 
 
 @jax.custom_jvp

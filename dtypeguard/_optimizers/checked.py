@@ -49,7 +49,11 @@ def real_params(name: str, params: Params) -> Params:
         f"Others: optax.masked({name}(...), mask), or None in their place."
     )
     check_leaves(f"{name} moves floating point params", "params", params, _is_real, remedy)
-    return tree_util.tree_map(lambda leaf: cast(leaf, dtype_of(leaf)), params)
+
+    def strongly_typed(leaf):
+        return cast(leaf, dtype_of(leaf))
+
+    return tree_util.tree_map(strongly_typed, params)
 
 
 def _is_real(leaf: Leaf) -> bool:
@@ -115,14 +119,18 @@ def check_grads(owner: str, updates: Updates, params: Params) -> None:
     if not is_same_tree:
         changes = tree_changes("updates", params, updates, "give one for each param")
         headline = f"{owner} got updates in another tree than the params:"
-        raise ValueError(str(Table(headline, changes)))
+        table = Table(headline, changes)
+        raise ValueError(str(table))
     leaves = tree_util.tree_leaves(params)
     remedies = []
     for param, grad in zip(leaves, grads):
-        is_reshaped = grad is not None and np.shape(grad) != np.shape(param)
-        remedies.append("give it in that shape" if is_reshaped else "")
+        remedy = ""
+        if grad is not None and np.shape(grad) != np.shape(param):
+            remedy = "give it in that shape"
+        remedies.append(remedy)
     if any(remedies):
         paths = key_paths(params, "updates")
         changes = leaf_changes(paths, leaves, grads, remedies)
         headline = f"{owner} got updates in other shapes than the params:"
-        raise ValueError(str(Table(headline, changes)))
+        table = Table(headline, changes)
+        raise ValueError(str(table))

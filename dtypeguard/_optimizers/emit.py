@@ -37,7 +37,13 @@ def emit_if(
         new_arrays = SplitTree(new_state).arrays
         zeros = tree_util.tree_map(jnp.zeros_like, sums)
         return new_updates, zeros, split_state.merged(new_arrays)
-    shapes = eval_shape(lambda trees: step(*trees)[0], (sums, state))
+
+    def updates_of(trees):
+        sums, state = trees
+        new_updates, _ = step(sums, state)
+        return new_updates
+
+    shapes = eval_shape(updates_of, (sums, state))
     return _silent_updates(shapes, sums), sums, state
 
 
@@ -128,12 +134,14 @@ def _sums_to_write_over(
     sum_paths: Sequence[KeyPath],
 ) -> list[int | None]:
     """Returns for each update the index of the sum at its path, None if it does not fit."""
-    index_of = {path: i for i, path in enumerate(sum_paths)}
+    index_of = dict(zip(sum_paths, range(len(sum_paths))))
     places = []
     for path, update in zip(update_paths, jaxpr.out_avals):
         place = index_of.get(path)
-        if place is not None and not _fits_buffer(update, jaxpr.in_avals[place]):
-            place = None
+        if place is not None:
+            buffer = jaxpr.in_avals[place]
+            if not _fits_buffer(update, buffer):
+                place = None
         places.append(place)
     return places
 
@@ -176,13 +184,22 @@ def run_if(
         # the sums; without it, the momentum comes first and is copied too.
         def turn(state):
             _, carry = state
-            return jnp.zeros_like(pred), function(consts, barrier(carry, derivative=False))
+            carry = barrier(carry, derivative=False)
+            new_carry = function(consts, carry)
+            return jnp.zeros_like(pred), new_carry
 
-        _, new_carry = lax.while_loop(lambda state: state[0], turn, (pred, carry))
+        def is_first_turn(state):
+            is_left, _ = state
+            return is_left
+
+        _, new_carry = lax.while_loop(is_first_turn, turn, (pred, carry))
         return new_carry
 
+    def unchanged(consts, carry):
+        return carry
+
     def conditional(pred, consts, carry):
-        return lax.cond(pred, function, lambda consts, carry: carry, consts, carry)
+        return lax.cond(pred, function, unchanged, consts, carry)
 
     run.defjvp(functools.partial(jax.jvp, conditional))
     return run(pred, consts, carry)

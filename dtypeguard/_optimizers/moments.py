@@ -92,7 +92,9 @@ def write_moments(
         v /= units.of_m
         s /= units.of_s
     # XLA writes `m` and `v` over the old ones. The update reads these, so it comes first.
-    reader = update if _needs_barrier(update) else None
+    reader = None
+    if _needs_barrier(update):
+        reader = update
     return Moments(
         m=round_with(m, jnp.result_type(old.m), (*noise, 0), reader),
         v=round_with(v, jnp.result_type(old.v), (*noise, 1), reader),
@@ -110,7 +112,9 @@ def operands_of_sum(
     XLA then fuses their conversion to float32 into the sum, and writes no float32 copy.
     """
     operands = grad, param, first_param
-    return barrier(operands) if _needs_barrier(param) else operands
+    if _needs_barrier(param):
+        return barrier(operands)
+    return operands
 
 
 def _needs_barrier(array: jax.Array) -> bool:

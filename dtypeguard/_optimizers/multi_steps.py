@@ -165,11 +165,15 @@ def multi_steps(
 def _strongly_typed(leaf: Leaf) -> Leaf:
     # A loop requires it of its carry.
     dtype = dtype_of(leaf)
-    return leaf if dtype is None else cast(leaf, dtype)
+    if dtype is None:
+        return leaf
+    return cast(leaf, dtype)
 
 
 def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, (int, np.integer))
 
 
 def _check_multi_steps_options(
@@ -249,10 +253,12 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     if accumulator_dtype is None:
         # A function or a key has a sum as well: trees without gaps are simpler to map.
         return np.dtype("float32") if dtype is None else dtype
-    must_hold = kind(dtype) == "complex" or (kind(dtype) == "float" and has_64_bits(param))
-    if not must_hold:
-        return jnp.dtype(accumulator_dtype)
-    return promoted(jnp.dtype(accumulator_dtype), dtype)
+    accumulator_dtype = jnp.dtype(accumulator_dtype)
+    if kind(dtype) == "float" and not has_64_bits(param):
+        return accumulator_dtype
+    if kind(dtype) not in ("float", "complex"):
+        return accumulator_dtype
+    return promoted(accumulator_dtype, dtype)
 
 
 def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
@@ -280,16 +286,18 @@ def _add_to(
     def add(acc, grad):
         is_inexact = kind(acc.dtype) in ("float", "complex")
         if grad is None and use_grad_mean and is_inexact:
-            return cast(acc - acc / cast(count, acc.dtype), acc.dtype)
+            share = acc / cast(count, acc.dtype)
+            return cast(acc - share, acc.dtype)
         if dtype_of(grad) is None:
             return acc
         dtype = promoted(dtype_of(grad), acc.dtype)
         grad = cast(grad, dtype)
-        wide_acc = cast(acc, dtype)
+        old_sum = cast(acc, dtype)
         if use_grad_mean:
             # Welford's formula: the mean of n is that of n - 1, moved by 1 / n.
-            grad = (grad - wide_acc) / cast(count, dtype)
-        return cast(wide_acc + grad, acc.dtype)
+            grad -= old_sum
+            grad /= cast(count, dtype)
+        return cast(old_sum + grad, acc.dtype)
 
     return tree_util.tree_map(add, sums, updates)
 

@@ -309,13 +309,20 @@ def prodigy(
 
 def _first_state(params: Params, d0: Scalar, stride: int, keeps_m: bool) -> ProdigyState:
     dtype = at_least_float32(params)
-    sliced_params = tree_util.tree_map(lambda p: _every(stride, p), params)
+
+    def sliced(param):
+        return _every(stride, param)
+
+    m = ()
+    if keeps_m:
+        m = tree_util.tree_map(jnp.zeros_like, params)
+    sliced_params = tree_util.tree_map(sliced, params)
     return ProdigyState(
-        exp_avg=tree_util.tree_map(jnp.zeros_like, params) if keeps_m else (),
+        exp_avg=m,
         exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
         grad_sum=tree_util.tree_map(jnp.zeros_like, sliced_params),
         # Copies: the params and the state may be donated together.
-        params0=tree_util.tree_map(lambda p: jnp.array(p, copy=True), sliced_params),
+        params0=tree_util.tree_map(jnp.copy, sliced_params),
         estim_lr=jnp.array(cast(d0, dtype)),
         numerator_weighted=jnp.zeros((), dtype),
         count=jnp.zeros((), jnp.int32),
@@ -400,7 +407,9 @@ def _decayed_params(
 
 def _is_plain_zero(value: Scalar) -> bool:
     """Returns whether a hyperparameter is always 0; an array may change between calls."""
-    return isinstance(value, (int, float)) and value == 0
+    if isinstance(value, (int, float)):
+        return value == 0
+    return False
 
 
 def _checked_betas(
@@ -416,9 +425,10 @@ def _checked_betas(
     _check_decay_rate("beta1", beta1)
     _check_decay_rate("beta2", beta2)
     # The paper has the root and no `beta3`.
-    numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
-    _check_decay_rate("beta3", numerator_decay)
-    return beta1, beta2, numerator_decay
+    if beta3 is None:
+        beta3 = beta2**0.5
+    _check_decay_rate("beta3", beta3)
+    return beta1, beta2, beta3
 
 
 def _check_decay_rate(name: str, rate: Scalar) -> None:

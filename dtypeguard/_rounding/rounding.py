@@ -123,7 +123,8 @@ def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array
     quiet_nan = word | 0x00400000
     word = jnp.where(is_nan, quiet_nan, word + noise)
     word >>= 16
-    return lax.bitcast_convert_type(word.astype(jnp.uint16), dtype)
+    upper_half = word.astype(jnp.uint16)
+    return lax.bitcast_convert_type(upper_half, dtype)
 
 
 def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
@@ -134,12 +135,14 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     """
     info = jnp.finfo(dtype)
     mantissa_bits = int(info.nmant)
-    lowest_exponent = int(info.minexp) + 127
+    lowest_exponent = int(info.minexp)
+    lowest_exponent += 127  # as float32 stores it
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     # A subnormal float32 has the lowest exponent, and no hidden bit.
     exponent = jnp.maximum(magnitude >> 23, 1)
-    hidden_bit = jnp.minimum(magnitude >> 23, 1) << 23
+    hidden_bit = jnp.minimum(magnitude >> 23, 1)
+    hidden_bit <<= 23
     significand = magnitude & 0x7FFFFF
     significand |= hidden_bit
     # Below its lowest exponent, the format drops more bits.
@@ -154,14 +157,17 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     near_count >>= shift
     # A shift by 32 bits or more is undefined. Then at most one spacing is left, with the
     # probability that the significand has as a fraction of it.
-    shift = jnp.clip(dropped_bits, 32, 56) - 32
+    shift = jnp.clip(dropped_bits, 32, 56)
+    shift -= 32
     has_far_spacing = bits < significand >> shift
     far_count = has_far_spacing.astype(jnp.uint32)
     count = jnp.where(dropped_bits < 32, near_count, far_count)
     # An exponent without a mantissa is a power of two.
     spacing = binade - mantissa_bits
-    spacing = lax.bitcast_convert_type(spacing << 23, jnp.float32)
-    rounded = count.astype(jnp.int32).astype(jnp.float32)
+    spacing <<= 23
+    spacing = lax.bitcast_convert_type(spacing, jnp.float32)
+    rounded = count.astype(jnp.int32)
+    rounded = rounded.astype(jnp.float32)
     rounded *= spacing
     is_negative = word >> 31 > 0
     rounded = jnp.where(is_negative, -rounded, rounded)
@@ -192,7 +198,8 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
         old_first = first
         first = _mix(old_first ^ word, second)
         second = _mix(second + word, old_first)
-    return _mix(_index(shape) + first, second)
+    index = _index(shape)
+    return _mix(index + first, second)
 
 
 def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
@@ -266,16 +273,22 @@ def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None)
     words = ()
     if key is not None:
         _check_key(key)
-        words = tuple(jax.random.bits(key, (2,), jnp.uint32))
+        bits = jax.random.bits(key, (2,), jnp.uint32)
+        words = tuple(bits)
     update_leaves, treedef = tree_util.tree_flatten(updates, is_leaf=_is_missing)
     param_leaves = _param_leaves(params, update_leaves, treedef)
     if param_leaves is None:
         remedy = "give one for each param, or None"
         changes = tree_changes("updates", params, updates, remedy)
         headline = "apply_updates got updates in another tree than the params:"
-        raise ValueError(str(Table(headline, changes)))
+        table = Table(headline, changes)
+        raise ValueError(str(table))
     _check_updates(updates, param_leaves, update_leaves)
-    casts = Casts("apply_updates", lambda: key_paths(updates, "params", _is_missing))
+
+    def paths():
+        return key_paths(updates, "params", _is_missing)
+
+    casts = Casts("apply_updates", paths)
     new_params = []
     for i, (param, update) in enumerate(zip(param_leaves, update_leaves)):
         leaf_words = words
@@ -373,6 +386,6 @@ def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
         sum_dtype = promoted(sum_dtype, jnp.dtype("float32"))
     total = cast(param, sum_dtype)
     total += cast(update, sum_dtype)
-    if is_stochastic:
-        return round_with(total, param.dtype, words)
-    return cast(total, param.dtype)
+    if not is_stochastic:
+        return cast(total, param.dtype)
+    return round_with(total, param.dtype, words)

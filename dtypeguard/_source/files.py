@@ -24,7 +24,8 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
-            folders.append(_folder(os.path.dirname(spec.origin)))
+            folder = os.path.dirname(spec.origin)
+            folders.append(_folder(folder))
     return tuple(folders)
 
 
@@ -48,7 +49,10 @@ def short_path(file: str) -> str:
 
 def file_text(file: str) -> str:
     """Returns a file as reports name it, a cell as IPython does: `Cell In[3]`."""
-    return _cell(file) or short_path(file)
+    cell = _cell(file)
+    if cell:
+        return cell
+    return short_path(file)
 
 
 def line_text(file: str, line: int) -> str:
@@ -89,14 +93,16 @@ def is_installed(file: str) -> bool:
 @functools.cache
 def is_recorded(file: str) -> bool:
     """Returns whether a file is the user's own, and has lines: not so `<string>`."""
-    if file.startswith("<"):
+    if file.startswith("<") or is_installed(file):
         return False
-    return is_users(file) and not is_installed(file)
+    return is_users(file)
 
 
 def is_ours(file: str) -> bool:
     """Returns whether a file belongs to dtypeguard, its optimizers aside."""
-    return file.startswith(_OURS) and not is_users(file)
+    if is_users(file):
+        return False
+    return file.startswith(_OURS)
 
 
 @functools.cache

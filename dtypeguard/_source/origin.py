@@ -55,7 +55,9 @@ class Origin:
     @property
     def users(self) -> "Origin":
         """The line that the user can edit: where a package was called, not inside of it."""
-        return self.called_from or self
+        if self.called_from is None:
+            return self
+        return self.called_from
 
     @property
     def is_of_optimizer(self) -> bool:
@@ -108,7 +110,9 @@ class Why(NamedTuple):
     @property
     def root(self) -> Origin | None:
         """The line to edit for another type."""
-        return self.cause or self.origin
+        if self.cause is None:
+            return self.origin
+        return self.cause
 
     def places(self) -> tuple[str, str, str]:
         """Returns the lines as they are printed; empty where there is none."""

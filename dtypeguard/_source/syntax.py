@@ -161,15 +161,17 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     """
     if isinstance(node, ast.Name):
         return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
+    if not isinstance(node, (ast.Attribute, ast.Subscript)):
+        return None
+    owner = evaluated(node.value, frame)
     if isinstance(node, ast.Attribute):
-        owner = evaluated(node.value, frame)
         fields = fields_of(owner)
         if is_a(owner, tuple):
             fields = dict(items_of(owner))
         return fields.get(node.attr)
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        owner = evaluated(node.value, frame)
-        if type(owner) in (list, tuple, dict):
-            with contextlib.suppress(LookupError, TypeError):
-                return owner[node.slice.value]
+    if not isinstance(node.slice, ast.Constant):
+        return None
+    if type(owner) in (list, tuple, dict):
+        with contextlib.suppress(LookupError, TypeError):
+            return owner[node.slice.value]
     return None

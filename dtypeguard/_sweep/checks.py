@@ -88,12 +88,20 @@ def scan(step: CarryStep, carry: PyTree) -> None:
 
 def cond(step: CarryStep, carry: PyTree) -> None:
     """Runs a step and no step as two branches of a cond."""
-    lax.cond(jnp.asarray(True), step, lambda carry: carry, carry)
+
+    def no_step(carry):
+        return carry
+
+    lax.cond(jnp.asarray(True), step, no_step, carry)
 
 
 def while_loop(step: CarryStep, carry: PyTree) -> None:
     """Runs a step as the body of a while_loop."""
-    lax.while_loop(lambda _: jnp.asarray(False), step, carry)
+
+    def goes_on(_):
+        return jnp.asarray(False)
+
+    lax.while_loop(goes_on, step, carry)
 
 
 def compilations(step: CarryStep, carry: PyTree) -> None:
@@ -108,32 +116,41 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
     `jit` compiles anew for a type, a shape or another implementation of random keys.
     """
     if tree_util.tree_structure(before) != tree_util.tree_structure(after):
-        row = tree_changes(name, before, after)[0].row()
+        changes = tree_changes(name, before, after)
+        row = changes[0].row()
         path = row.path.lstrip(".")
         raise Fault(f"another tree, {path}: {row.before} -> {row.after}{where}")
     faults = []
-    new_leaves = by_path(after, name)
-    for path, old_leaf in by_path(before, name).items():
-        old = traced_type(old_leaf) or type(old_leaf).__name__
-        new = traced_type(new_leaves[path]) or type(new_leaves[path]).__name__
-        if old == new:
+    new_types = _types_by_path(name, after)
+    for path, old_type in _types_by_path(name, before).items():
+        new_type = new_types[path]
+        if old_type == new_type:
             continue
         is_of_weak_type = False
-        if isinstance(new, LeafType):
-            is_of_weak_type = old == dataclasses.replace(new, weak=True)
-        shown_path = path_text(path).lstrip(".")
-        message = f"{shown_path}: {old} -> {new}{where}"
+        if isinstance(new_type, LeafType):
+            is_of_weak_type = old_type == dataclasses.replace(new_type, weak=True)
+        message = f"{path}: {old_type} -> {new_type}{where}"
         faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
     raise_first(faults)
+
+
+def _types_by_path(name: str, tree: PyTree) -> dict[str, LeafType | str]:
+    """Returns the types of leaves as `jit` sees them, or the classes of no arrays."""
+    types = {}
+    for path, leaf in by_path(tree, name).items():
+        text = path_text(path).lstrip(".")
+        types[text] = traced_type(leaf) or type(leaf).__name__
+    return types
 
 
 def raise_first(faults: Sequence[Fault]) -> None:
     """Raises the first of some faults with their number, if there are any."""
     if not faults:
         return
+    first = faults[0]
     if len(faults) > 1:
-        faults[0].args = (f"{faults[0]} (and {len(faults) - 1} more)",)
-    raise faults[0]
+        first.args = (f"{first} (and {len(faults) - 1} more)",)
+    raise first
 
 
 def one_line(error: Exception) -> str:
@@ -144,8 +161,8 @@ def one_line(error: Exception) -> str:
     text = f"{type(error).__name__}: {' '.join(lines[:1])}"
     if isinstance(error, DtypeDriftError) and error.rows:
         row = error.rows[0]
-        leaf = f"{row.path}  {row.before} -> {row.after}  {row.remedy}"
-        return f"{text} {leaf}".strip()
+        text += f" {row.path}  {row.before} -> {row.after}  {row.remedy}"
+        return text.strip()
     for line in lines[1:]:
         # How JAX names a leaf of a carry or of a branch.
         if " has type " in line:
@@ -200,9 +217,11 @@ class Trial:
                 params, state = carry
                 new, state = self.opt.update(updates, state, params, **extra_args)
                 # It casts to the params' dtypes.
-                return Training(optax.apply_updates(params, new), state)
+                new_params = optax.apply_updates(params, new)
+                return Training(new_params, state)
 
-            check(step, Training(params, self.opt.init(params)))
+            state = self.opt.init(params)
+            check(step, Training(params, state))
 
         eqx.filter_eval_shape(run, self.inputs)
 
@@ -238,10 +257,13 @@ class StepTrial:
     def trace(self, check: Check) -> None:
         """Runs a check while the step is traced."""
         # Loops would see the arrays alone.
-        raise_first(_drift_faults(self, lambda drift: drift.kind == "structure"))
+        raise_first(_drift_faults(self, _is_of_structure))
 
         def run(carried, other_arrays):
-            check(lambda carried: self._run(carried, other_arrays), carried)
+            def step(carried):
+                return self._run(carried, other_arrays)
+
+            check(step, carried)
 
         jax.eval_shape(run, self.carried, self._call.rest.arrays)
 
@@ -267,6 +289,22 @@ AnyTrial = Trial | StepTrial
 OptimizerRule = Callable[[Trial], None]
 StepRule = Callable[[StepTrial], None]
 CommonRule = Callable[[AnyTrial], None]
+
+
+def _is_of_structure(drift: Drift) -> bool:
+    return drift.kind == "structure"
+
+
+def _is_of_state(drift: Drift) -> bool:
+    return drift.where == "state"
+
+
+def _is_of_updates(drift: Drift) -> bool:
+    return drift.where == "updates"
+
+
+def _began_strongly(drift: Drift) -> bool:
+    return not drift.was_weak
 
 
 def _drift_faults(trial: AnyTrial, is_meant: Callable[[Drift], bool]) -> list[Fault]:
@@ -301,7 +339,10 @@ def _keeps_types(is_meant: Callable[[Drift], bool]) -> CommonRule:
 
 
 def _traces(check: Check) -> CommonRule:
-    return lambda trial: trial.trace(check)
+    def rule(trial: AnyTrial) -> None:
+        trial.trace(check)
+
+    return rule
 
 
 def _init(trial: Trial) -> None:
@@ -322,7 +363,8 @@ def _init(trial: Trial) -> None:
 def _one_compilation(trial: AnyTrial) -> None:
     trial.trace(compilations)
     # `equinox.filter_jit` compiles for each value of a leaf that is no array.
-    raise_first([Fault(constant.change) for constant in trial.report.changed_constants])
+    constants = trial.report.changed_constants
+    raise_first([Fault(constant.change) for constant in constants])
 
 
 def _donation(trial: AnyTrial) -> None:
@@ -360,7 +402,8 @@ def _checkpoint(trial: Trial) -> None:
         return
     # As most savers give it back, in arrays of NumPy.
     loaded = tree_util.tree_map(np.asarray, state)
-    restored = restore(loaded, record(trial.opt, params))
+    layout = record(trial.opt, params)
+    restored = restore(loaded, layout)
     same_types("state", state, restored)
     eqx.filter_eval_shape(trial.opt.update, updates, restored, params, **extra_args)
 
@@ -385,15 +428,15 @@ _RULES_OF_ANY_STEP: dict[str, CommonRule] = {
 }
 RULES: dict[str, OptimizerRule] = {
     "init": _init,
-    "state_types": _keeps_types(lambda drift: drift.where == "state"),
-    "update_types": _keeps_types(lambda drift: drift.where == "updates"),
+    "state_types": _keeps_types(_is_of_state),
+    "update_types": _keeps_types(_is_of_updates),
     **_RULES_OF_ANY_STEP,
     "checkpoint": _checkpoint,
     "blind_to_x64": _blind_to_x64,
 }
 STEP_RULES: dict[str, StepRule] = {
     # Leaves that begin weakly are left to the loops, of which each has its own rule.
-    "types": _keeps_types(lambda drift: not drift.was_weak),
+    "types": _keeps_types(_began_strongly),
     **_RULES_OF_ANY_STEP,
 }
 

@@ -110,8 +110,10 @@ def slopes(params: Params) -> Updates:
 
 def loss(params: Params) -> jax.Array:
     """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
-    leaves = tree_util.tree_leaves(params)
-    leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    leaves = []
+    for leaf in tree_util.tree_leaves(params):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            leaves.append(leaf)
     dtype = jnp.result_type(*(leaf.dtype for leaf in leaves))
     total = jnp.zeros((), dtype)
     for leaf in leaves:
@@ -207,11 +209,12 @@ def _names_to_try(opt: Optimizer) -> list[tuple[str, ...]]:
     """Returns the extra args to run an update with, the fewest first."""
     parameters = inspect.signature(opt.update).parameters
     is_variadic = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    names = tuple(_EXTRA_ARGS)
-    if not is_variadic:
-        names = tuple(name for name in names if name in parameters)
+    names = []
+    for name in _EXTRA_ARGS:
+        if is_variadic or name in parameters:
+            names.append(name)
     alone = [(name,) for name in names]
-    return [(), *alone, *_TOGETHER, names]
+    return [(), *alone, *_TOGETHER, tuple(names)]
 
 
 def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
@@ -250,7 +253,10 @@ def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
     def gradients(params, step):
         grads = jax.grad(loss)(params)
         # In the dtypes of a configuration, which need not be those of the params.
-        return tree_util.tree_map(lambda g, like: g.astype(like.dtype), grads, updates)
+        return tree_util.tree_map(as_update, grads, updates)
+
+    def as_update(grad, update):
+        return grad.astype(update.dtype)
 
     return gradients
 

@@ -1,7 +1,8 @@
 """Arithmetic that the optimizers share: dtypes, norms, powers, rounded steps."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,10 @@ def at_least_float32(tree: PyTree) -> DType:
 
 
 # `count + 1`, which stays at the largest number of its dtype. Optax 0.2.4 renamed it.
-increment = getattr(optax, "safe_increment", None) or optax.safe_int32_increment
+_optax: Any = optax
+increment: Callable[[jax.Array], jax.Array] = (
+    getattr(_optax, "safe_increment", None) or _optax.safe_int32_increment
+)
 
 
 def moving_average(decay: Scalar, old: jax.Array, new: jax.Array) -> jax.Array:

@@ -42,6 +42,7 @@ def checked_update(name: str, state_type: type[State], step: Function) -> Functi
 
 def real_params(name: str, params: Params) -> Params:
     """Returns the params as strongly typed arrays; raises if one is no real float."""
+    # Optax makes params optional for every optimizer; these read their norms and values.
     if params is None:
         raise ValueError(f"{name} needs the params: write update(updates, state, params).")
     remedy = (
@@ -87,6 +88,11 @@ def is_non_negative(number: float) -> bool:
     return 0 <= number <= _LARGEST_FLOAT32
 
 
+def is_at_least_1(number: float) -> bool:
+    """Returns whether a number is 1 or more; infinity is."""
+    return number >= 1
+
+
 def check_rate(
     owner: str,
     value: Leaf,
@@ -100,6 +106,7 @@ def check_rate(
 
 def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
     """Checks that a state has the fields of its type: arguments may be out of order."""
+    # By its fields: a checkpoint may come back as an object of another class.
     if not all(hasattr(state, name) for name in state_type._fields):
         raise TypeError(
             f"{owner} got a state of type {type(state).__name__}, not "

@@ -148,6 +148,7 @@ def _sums_to_write_over(
 
 def _fits_buffer(update: Aval, buffer: Aval) -> bool:
     """Returns whether a buffer holds an update exactly, in its shape and layout."""
+    # The selects that separate updates from sums are of one dtype.
     if kind(update.dtype) != kind(buffer.dtype):
         return False
     # A bfloat16 accumulator would round float32 updates.
@@ -161,7 +162,9 @@ def _negative_zeros(zeros: jax.Array) -> jax.Array:
 
     `p + -0.0` is `p`, even if `p` is -0.0: XLA drops the addition if it overwrites `p`.
     """
-    return -zeros if jnp.issubdtype(zeros.dtype, jnp.inexact) else zeros
+    if jnp.issubdtype(zeros.dtype, jnp.inexact):
+        return -zeros
+    return zeros
 
 
 def run_if(

@@ -98,6 +98,7 @@ def fromage(
     check_rate("fromage", learning_rate)
     remedy = "write a number from 0 to 3e38"
     check_number("fromage", "min_norm", min_norm, is_non_negative, remedy)
+    # Without a bound, the state holds no norms.
     if isinstance(p_bound, Real) and p_bound == math.inf:
         p_bound = None
     if p_bound is not None:

@@ -66,6 +66,7 @@ def next_moments(
 ) -> Moments:
     """Returns the moments after a gradient; `change` is `d * g`."""
     beta1, beta2, numerator_decay = decay_rates
+    # No factor of 1 - beta3: the estimate is a ratio, in which it cancels.
     s = cast(numerator_decay, change.dtype) * old.s
     return Moments(
         m=moving_average(beta1, old.m, change),

@@ -18,7 +18,7 @@ from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
-from .checked import check_grads, check_state
+from .checked import check_grads, check_state, is_at_least_1
 from .emit import emit_if
 
 _ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]
@@ -120,6 +120,7 @@ def multi_steps(
 
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
+        # A checkpoint, or a state of optax's, may have Python numbers as counts.
         state = tree_util.tree_map(_strongly_typed, state)
         check_grads("multi_steps", updates, state.acc_grads)
         gradient_step = state.gradient_step
@@ -210,7 +211,7 @@ def _is_last(
     if callable(every_k):
         k = every_k(gradient_step)
         name = "every_k_schedule(gradient_step)"
-        check_number("multi_steps", name, k, lambda x: x >= 1, "return a number from 1 up")
+        check_number("multi_steps", name, k, is_at_least_1, "return a number from 1 up")
     elif every_k == 1:
         return True  # known without a traced count: no branch is needed
     else:
@@ -252,7 +253,9 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
     dtype = dtype_of(param)
     if accumulator_dtype is None:
         # A function or a key has a sum as well: trees without gaps are simpler to map.
-        return np.dtype("float32") if dtype is None else dtype
+        if dtype is None:
+            return np.dtype("float32")
+        return dtype
     accumulator_dtype = jnp.dtype(accumulator_dtype)
     if kind(dtype) == "float" and not has_64_bits(param):
         return accumulator_dtype

@@ -33,6 +33,7 @@ from .arithmetic import (
 from .checked import (
     check_rate,
     checked_update,
+    is_at_least_1,
     is_finite,
     is_non_negative,
     rate_at,
@@ -226,13 +227,16 @@ def prodigy(
         moving = [i for i, grad in enumerate(updates) if grad is not None]
         lr = rate_at("prodigy", learning_rate, state.count, dtype)
         is_active = lr > 0
+        # Updates with a rate of 0 leave the averages alone, and their bias too.
         steps_taken = increment(state.steps_taken)
         if use_bias_correction:
             lr *= _bias_correction(beta1, beta2, cast(steps_taken, dtype))
         d = cast(state.estim_lr, dtype)
+        # Rounded as the state rounds it: at first `d == d0` holds exactly.
         d0 = cast(cast(estim_lr0, state.estim_lr.dtype), dtype)
         d_squared = d / d0 * d  # in units of d0: the square alone may underflow
         weight = d_squared
+        # The small rates of a warm-up would keep s small, and with it the estimate large.
         if not safeguard_warmup:
             weight *= lr
 
@@ -248,8 +252,7 @@ def prodigy(
             weighted_grad = cast(weight, param_dtype) * _every(stride, grad)
             new_moments[i] = next_moments(old, change, weighted_grad, decay_rates)
             g, p, p0 = operands_of_sum(updates[i], params[i], first_params[i])
-            moved = cast(p0, param_dtype)
-            moved -= cast(_every(stride, p), param_dtype)
+            moved = cast(p0, param_dtype) - cast(_every(stride, p), param_dtype)
             product = cast(_every(stride, g), param_dtype) * moved
             inner_product += cast(jnp.sum(product), dtype)
             norm += cast(jnp.sum(jnp.abs(new_moments[i].s)), dtype)
@@ -258,8 +261,8 @@ def prodigy(
         is_moving = is_active & (norm != 0)
         r = cast(numerator_decay, dtype) * cast(state.numerator_weighted, dtype)
         r += d_squared * lr * inner_product
-        estimate = cast(estim_lr_coef, dtype) * r
-        estimate /= jnp.where(norm == 0, 1, norm)
+        estimate = cast(estim_lr_coef, dtype) * r / jnp.where(norm == 0, 1, norm)
+        # The estimate may fall again; d, a lower bound of the distance, does not.
         largest_d = jnp.maximum(cast(state.estim_lr_max, dtype), estimate)
         # As long as d is d0, growth_rate does not hold it back.
         base = jnp.where(d == d0, jnp.maximum(d, estimate), d)
@@ -273,17 +276,15 @@ def prodigy(
 
         for i in moving:
             param_dtype = at_least_float32(params[i])
-            # Without an average, the authors' code steps with the new d.
-            average = cast(new_d, param_dtype) * cast(updates[i], param_dtype)
-            if keeps_m:
-                has_no_average = cast(beta1, param_dtype) == 0
-                average = jnp.where(has_no_average, average, new_moments[i].m)
+            new_change = cast(new_d, param_dtype) * cast(updates[i], param_dtype)
+            average = _average_of(beta1, new_moments[i].m, new_change)
             least_root = cast(new_d * cast(eps, dtype), param_dtype)
             change = cast(d * lr, param_dtype)
             change *= _direction(average, new_moments[i].v, least_root)
             if decays[i]:
                 decay = cast(weight_decay, dtype) * d * lr
                 change += cast(decay, param_dtype) * cast(params[i], param_dtype)
+            # Rounded to nearest, most steps of a bfloat16 param would be lost.
             noise = (*seeds, state.count, i)
             change = jnp.where(is_moving, -change, 0)
             updates[i] = rounded_step(params[i], change, noise)
@@ -343,6 +344,14 @@ def _stored_moments(
     if keeps_m:
         m = treedef.flatten_up_to(state.exp_avg)
     return list(map(Moments, m, v, s))
+
+
+def _average_of(beta1: Scalar, m: jax.Array, change: jax.Array) -> jax.Array:
+    """Returns `m`; for `beta1=0`, which has no average, `change`: `g` times the new `d`."""
+    # As the authors' code steps. An array may be 0 in one call and not in the next.
+    if _is_plain_zero(beta1):
+        return change
+    return jnp.where(cast(beta1, change.dtype) == 0, change, m)
 
 
 def _direction(average: jax.Array, v: jax.Array, least_root: jax.Array) -> jax.Array:
@@ -425,14 +434,16 @@ def _checked_betas(
     _check_decay_rate("beta1", beta1)
     _check_decay_rate("beta2", beta2)
     # The paper has the root and no `beta3`.
-    if beta3 is None:
-        beta3 = beta2**0.5
-    _check_decay_rate("beta3", beta3)
-    return beta1, beta2, beta3
+    numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
+    _check_decay_rate("beta3", numerator_decay)
+    return beta1, beta2, numerator_decay
 
 
 def _check_decay_rate(name: str, rate: Scalar) -> None:
-    check_number("prodigy", name, rate, lambda x: 0 <= x < 1, "write a number in [0, 1)")
+    def is_decay_rate(number):
+        return 0 <= number < 1
+
+    check_number("prodigy", name, rate, is_decay_rate, "write a number in [0, 1)")
 
 
 def _check_sizes(
@@ -442,20 +453,25 @@ def _check_sizes(
     weight_decay: Scalar,
     growth_rate: Scalar,
 ) -> None:
-    remedy = "write a number from 0 up"
-    check_number("prodigy", "eps", eps, is_non_negative, remedy)
     # XLA flushes smaller numbers to 0.
     least = float(np.finfo(np.float32).tiny)
+
+    def is_normal(number):
+        return number >= least and is_finite(number)
+
+    def is_positive(number):
+        return number > 0 and is_finite(number)
+
+    remedy = "write a number from 0 up"
+    check_number("prodigy", "eps", eps, is_non_negative, remedy)
     remedy = "write a small number above 0, such as 1e-6"
-    check_number("prodigy", "estim_lr0", d0, lambda x: x >= least and is_finite(x), remedy)
+    check_number("prodigy", "estim_lr0", d0, is_normal, remedy)
     remedy = "write a number above 0"
-    check_number(
-        "prodigy", "estim_lr_coef", d_coef, lambda x: x > 0 and is_finite(x), remedy
-    )
+    check_number("prodigy", "estim_lr_coef", d_coef, is_positive, remedy)
     remedy = "write a finite number"
     check_number("prodigy", "weight_decay", weight_decay, is_finite, remedy)
     remedy = "write a number from 1 to 3e38, or math.inf"
-    check_number("prodigy", "growth_rate", growth_rate, lambda x: x >= 1, remedy)
+    check_number("prodigy", "growth_rate", growth_rate, is_at_least_1, remedy)
 
 
 def _check_mask(mask: PyTree) -> None:
@@ -464,7 +480,9 @@ def _check_mask(mask: PyTree) -> None:
 
 
 def _is_flag(leaf: Leaf) -> bool:
-    return kind(dtype_of(leaf)) == "bool" and np.ndim(leaf) == 0
+    if np.ndim(leaf) > 0:
+        return False
+    return kind(dtype_of(leaf)) == "bool"
 
 
 def _checked_slice(slice_p: int | np.integer) -> int:
@@ -473,15 +491,18 @@ def _checked_slice(slice_p: int | np.integer) -> int:
             f"prodigy got slice_p={slice_p!r}, which decides shapes: write an int. Under "
             'inject_hyperparams write inject_hyperparams(prodigy, static_args="slice_p").'
         )
-    check_number("prodigy", "slice_p", slice_p, lambda x: x >= 1, "write 1 or above")
+    check_number("prodigy", "slice_p", slice_p, is_at_least_1, "write 1 or above")
     return operator.index(slice_p)
 
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
+    def fits_uint32(number):
+        return 0 <= number < 2**32
+
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
     if kind(dtype_of(seed)) != "int":
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
-    check_number("prodigy", "seed", seed, lambda x: 0 <= x < 2**32, remedy)
+    check_number("prodigy", "seed", seed, fits_uint32, remedy)
     if isinstance(seed, jax.Array):
         return seed
     return np.uint32(seed)

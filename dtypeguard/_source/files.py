@@ -23,6 +23,7 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
     folders = []
     for name in names:
         spec = importlib.util.find_spec(name)
+        # A package without an origin has no file of its own.
         if spec is not None and spec.origin:
             folder = os.path.dirname(spec.origin)
             folders.append(_folder(folder))
@@ -44,7 +45,10 @@ def short_path(file: str) -> str:
 
     That of a file of the user's elsewhere is absolute: editors and terminals open it.
     """
-    return file.removeprefix(_root(file) or _folder(""))
+    root = _root(file)
+    if root is None:
+        root = _folder("")
+    return file.removeprefix(root)
 
 
 def file_text(file: str) -> str:
@@ -82,7 +86,8 @@ def package(file: str) -> str:
     if not is_installed(file):
         return ""
     path = short_path(file).replace(os.sep, "/")
-    return path.partition("/")[0].removesuffix(".py")
+    name, _, _ = path.partition("/")
+    return name.removesuffix(".py")
 
 
 def is_installed(file: str) -> bool:

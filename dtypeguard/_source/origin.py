@@ -172,7 +172,8 @@ def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
 
 def origin_at(file: str, line: int, function: str) -> Origin:
     """Returns a line of which nothing but its function is known."""
-    return Origin(file, line, function, line_at(file, line))
+    code = line_at(file, line)
+    return Origin(file, line, function, code)
 
 
 def origin_of_return(code: CodeType) -> Origin | None:
@@ -218,8 +219,8 @@ def frame_of(frame: FrameType, line: int | None = None) -> Frame:
     """Returns a running function at its current line, or another."""
     code = frame.f_code
     if line is None:
-        line = frame.f_lineno or 0  # an instruction may have no line
-    return Frame(code.co_filename, line, code.co_qualname)
+        line = frame.f_lineno  # None for an instruction without a line
+    return Frame(code.co_filename, line or 0, code.co_qualname)
 
 
 def place_of(origin: Origin | str) -> str:

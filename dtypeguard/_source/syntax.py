@@ -100,7 +100,10 @@ def statement(file: str, line: int) -> ast.stmt | None:
 
 def contains(node: ast.stmt, line: int) -> bool:
     """Returns whether a line is one of a statement's."""
-    return node.lineno <= line <= (node.end_lineno or 0)
+    # Python's parser gives every node an end, but `ast` does not promise it.
+    if node.end_lineno is None:
+        return False
+    return node.lineno <= line <= node.end_lineno
 
 
 def return_line(file: str, first: int) -> int:
@@ -166,6 +169,7 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     owner = evaluated(node.value, frame)
     if isinstance(node, ast.Attribute):
         fields = fields_of(owner)
+        # The fields of a NamedTuple are its items.
         if is_a(owner, tuple):
             fields = dict(items_of(owner))
         return fields.get(node.attr)

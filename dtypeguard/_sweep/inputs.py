@@ -249,6 +249,18 @@ def _value(params: Params, _: Updates) -> jax.Array:
     return jnp.asarray(1, jax.eval_shape(loss, params).dtype)
 
 
+def _loss_function(params: Params, updates: Updates) -> Callable[[Params], jax.Array]:
+    return loss
+
+
+def _same_updates(params: Params, updates: Updates) -> Updates:
+    return updates
+
+
+def _sample_size(params: Params, updates: Updates) -> jax.Array:
+    return jnp.asarray(8, jnp.int32)
+
+
 def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
     def gradients(params, step):
         grads = jax.grad(loss)(params)
@@ -264,13 +276,13 @@ def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
 # Those of Optax's own optimizers, each made of the params and the gradients.
 _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "value": _value,
-    "grad": lambda params, updates: updates,
-    "value_fn": lambda params, updates: loss,
-    "obj_fn": lambda params, updates: loss,
+    "grad": _same_updates,
+    "value_fn": _loss_function,
+    "obj_fn": _loss_function,
     "loss": _value,
     "grad_fn": _gradient_function,
-    "sum_sq_diff_grads": lambda params, updates: updates,
-    "sample_size": lambda params, updates: jnp.asarray(8, jnp.int32),
+    "sum_sq_diff_grads": _same_updates,
+    "sample_size": _sample_size,
 }
 # Names that optimizers need together: L-BFGS, and adaptive batch sizes.
 _TOGETHER = ("value", "grad", "value_fn"), ("sum_sq_diff_grads", "sample_size")

@@ -149,7 +149,7 @@ def check_contract(
         rows.append((rule, configuration.where + elsewhere, one_line(error)))
         first_errors.append(error)
         first_places[rule] = configuration
-    name = _name(opt_or_factory)
+    name = _name_in_report(opt_or_factory)
     code, remaining = _best_guard(name, make, inputs, first_places)
     advice = _contract_advice(f"Wrap it: {code}.", "dtypeguard.guard", len(rows), remaining)
     faults = [error for error in first_errors if isinstance(error, Fault)]
@@ -495,7 +495,7 @@ def parametrize_with_checks(
     else:
         # Without brackets, which pytest's -k does not take. Not a dict: two optimizers may
         # have one name.
-        opt_of_name = [(_name(opt).partition("(")[0], opt) for opt in optimizers]
+        opt_of_name = [(_name_in_report(opt).partition("(")[0], opt) for opt in optimizers]
     for _, opt in opt_of_name:
         _maker(opt)
     rules = _chosen_names("rule", options.pop("rules", None), _RULES)
@@ -509,7 +509,7 @@ def parametrize_with_checks(
     return pytest.mark.parametrize(("optimizer", "check"), params)
 
 
-def _name(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
+def _name_in_report(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
     """Returns how a message names an optimizer or the function that makes one."""
     if is_transformation(opt_or_factory):
         return name_of(opt_or_factory)
@@ -524,7 +524,7 @@ def _maker(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> Callable[[], 
         return lambda: opt_or_factory
     if not callable(opt_or_factory):
         raise TypeError(f"check_contract got {shown(opt_or_factory)}. {_OPTIMIZER}")
-    name = _name(opt_or_factory).removesuffix("()")
+    name = _name_in_report(opt_or_factory).removesuffix("()")
     missing = required(opt_or_factory)
     if missing:
         raise TypeError(

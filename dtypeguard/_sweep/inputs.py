@@ -104,11 +104,11 @@ def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 def slopes(params: Params) -> Updates:
-    """Returns the gradients of `loss`."""
+    """Returns the gradients of `quadratic_loss`."""
     return tree_util.tree_map(lambda param: param - 1, params)
 
 
-def loss(params: Params) -> jax.Array:
+def quadratic_loss(params: Params) -> jax.Array:
     """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
     leaves = []
     for leaf in tree_util.tree_leaves(params):
@@ -246,11 +246,11 @@ def ones_like(leaf: Leaf) -> Leaf:
 
 
 def _value(params: Params, _: Updates) -> jax.Array:
-    return jnp.asarray(1, jax.eval_shape(loss, params).dtype)
+    return jnp.asarray(1, jax.eval_shape(quadratic_loss, params).dtype)
 
 
 def _loss_function(params: Params, updates: Updates) -> Callable[[Params], jax.Array]:
-    return loss
+    return quadratic_loss
 
 
 def _same_updates(params: Params, updates: Updates) -> Updates:
@@ -263,7 +263,7 @@ def _sample_size(params: Params, updates: Updates) -> jax.Array:
 
 def _gradient_function(_: Params, updates: Updates) -> Callable[..., Updates]:
     def gradients(params, step):
-        grads = jax.grad(loss)(params)
+        grads = jax.grad(quadratic_loss)(params)
         # In the dtypes of a configuration, which need not be those of the params.
         return tree_util.tree_map(as_update, grads, updates)
 

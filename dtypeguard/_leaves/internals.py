@@ -5,11 +5,6 @@ and the newest release, and lists the parameters of primitives that the rooms re
 names of primitives stand where it is said what they do, in `jaxprs.py` and `primitives.py`.
 """
 
-import sys
-from collections.abc import Iterator
-from types import CodeType
-from typing import Any
-
 
 class ForeignNames(frozenset[str]):
     """Names inside of a library, some with releases: `"scan pjit@jax<0.7"`."""
@@ -28,14 +23,6 @@ class ForeignNames(frozenset[str]):
     def are_in(self, text: str) -> bool:
         """Returns whether one of the names is a part of another name."""
         return any(name in text for name in self)
-
-    def codes(self) -> Iterator[CodeType]:
-        """Yields the code of functions, `module:name`, whose modules are imported."""
-        for word in self:
-            module, _, name = word.partition(":")
-            function: Any = getattr(sys.modules.get(module), name, None)
-            if hasattr(function, "__code__"):
-                yield function.__code__
 
 
 # Those whose files are of a package however they came to be on the path.
@@ -56,8 +43,8 @@ COMPILING = ForeignNames("cache_miss")
 MAPPING = ForeignNames("pmap.<locals>.wrapped@jax>=0.10")
 # How Optax calls the `update` of its optimizers.
 UPDATES = ForeignNames("update update_fn")
-# Functions that add updates to params.
-ADDING = ForeignNames("optax:apply_updates equinox:apply_updates")
+# Functions of Optax and Equinox that add updates to params.
+ADDING = ForeignNames("apply_updates")
 # How the names of the modules of loops begin.
 LOOPS_OF_JAX = "jax._src.lax.control_flow"
 LOOPS_OF_EQUINOX = "equinox.internal._loop"

@@ -24,9 +24,10 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         spec = importlib.util.find_spec(name)
         # A package without an origin has no file of its own.
-        if spec is not None and spec.origin:
-            folder = os.path.dirname(spec.origin)
-            folders.append(_folder(folder))
+        if spec is None or not spec.origin:
+            continue
+        folder = os.path.dirname(spec.origin)
+        folders.append(_folder(folder))
     return tuple(folders)
 
 
@@ -140,5 +141,6 @@ def _root(file: str) -> str | None:
         module = sys.modules.get(name)
         for path in getattr(module, "__path__", ()):
             if file.startswith(_folder(path)):
-                return _folder(os.path.dirname(path))
+                holder = os.path.dirname(path)
+                return _folder(holder)
     return None

@@ -79,7 +79,8 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
     if is_a(value, dict):
         yield from dict.items(value)
     elif is_a(value, list):
-        yield from enumerate(list.__iter__(value))
+        items = list.__iter__(value)
+        yield from enumerate(items)
     elif is_a(value, tuple):
         items = tuple.__iter__(value)
         names = static(type(value), "_fields")
@@ -147,13 +148,15 @@ def _swapped_variables(code: CodeType) -> frozenset[str]:
 
     While it runs, Python 3.13.0 crashes where such a variable is read from outside.
     """
+    if not code.co_cellvars:
+        return frozenset()
     if id(code) not in _swapped_by_code:
         names = set()
-        if code.co_cellvars:
-            for instruction in dis.get_instructions(code):
-                if instruction.opname == "LOAD_FAST_AND_CLEAR":
-                    names.add(instruction.argval)
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "LOAD_FAST_AND_CLEAR":
+                names.add(instruction.argval)
         swapped = frozenset(names.intersection(code.co_cellvars))
         # The code is stored to keep its id from being used again.
-        _swapped_by_code[id(code)] = code, swapped
-    return _swapped_by_code[id(code)][1]
+        _swapped_by_code[id(code)] = (code, swapped)
+    _, swapped = _swapped_by_code[id(code)]
+    return swapped

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from .._leaves.internals import ADDING, UPDATES
+from .._leaves.internals import ADDING, UPDATES, ForeignNames
 from .files import is_installed, is_recorded, is_users, line_text, package
 from .syntax import line_at, return_line
 
@@ -67,11 +67,7 @@ class Origin:
     @property
     def is_of_apply_updates(self) -> bool:
         """Whether Optax or Equinox adds updates to params there."""
-        # By their code: a user's function of that name is another one.
-        for code in ADDING.codes():
-            if any(frame.is_in(code) for frame in self._through):
-                return True
-        return False
+        return _passes_through(self._through, ("optax", "equinox"), ADDING)
 
     @property
     def outermost(self) -> Frame | None:
@@ -85,9 +81,9 @@ class Origin:
     @property
     def place(self) -> str:
         """The line as reports print it, the user's own line first."""
-        if self.called_from:
-            return f"{self.called_from} (in {self})"
-        return str(self)
+        if self.called_from is None:
+            return str(self)
+        return f"{self.called_from} (in {self})"
 
 
 class Why(NamedTuple):
@@ -186,9 +182,16 @@ def origin_of_return(code: CodeType) -> Origin | None:
 
 def is_update(frames: Iterable[Frame]) -> bool:
     """Returns whether a call passes through the `update` of an Optax optimizer."""
+    return _passes_through(frames, ("optax",), UPDATES)
+
+
+def _passes_through(
+    frames: Iterable[Frame], packages: Sequence[str], names: ForeignNames
+) -> bool:
     for frame in frames:
         _, _, name = frame.function.rpartition(".")
-        if package(frame.file) == "optax" and name in UPDATES:
+        # A user's function of that name is another one.
+        if name in names and package(frame.file) in packages:
             return True
     return False
 

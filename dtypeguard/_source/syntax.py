@@ -76,9 +76,11 @@ def _expressions(text: str) -> dict[_CodePosition, Expression]:
 
 def expression(code: CodeType, instruction: int) -> Expression | None:
     """Returns the expression that an instruction evaluates; the outermost of several."""
+    # An instruction takes two bytes, and a position stands for each.
     positions = itertools.islice(code.co_positions(), instruction // 2, None)
     position = next(positions, ())
-    return _expressions(source_text(code.co_filename)).get(position)
+    expressions = _expressions(source_text(code.co_filename))
+    return expressions.get(position)
 
 
 def statement(file: str, line: int) -> ast.stmt | None:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from dtypeguard._sweep.checks import RULES
 from tests.support.pages import DOCS, PAGES, README, ROOT, blocks, follow, prose, run_code
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -53,10 +54,12 @@ def anchors(page):
     return {heading.strip().replace(" ", "-") for heading in plain}
 
 
-def test_every_rule_of_the_contract_has_tests_that_exist():
+def test_every_rule_of_the_contract_has_tests_and_rules_that_exist():
     text = (DOCS / "contract.md").read_text()
     rules = re.split(r"^## ", text.partition("## What it does not do")[0], flags=re.M)[1:]
     assert len(rules) > 9
+    cases = (ROOT / "tests" / "exhaustive.txt").read_text().splitlines()
+    long = {case.partition("[")[0] for case in cases}
     for rule in rules:
         tests = re.findall(r"^- `(\S+\.py)`: ((?:.|\n  )*)", rule, re.MULTILINE)
         assert tests, rule
@@ -65,6 +68,9 @@ def test_every_rule_of_the_contract_has_tests_that_exist():
             assert names
             source = (ROOT / file).read_text()
             assert not [name for name in names if f"def {name}(" not in source], file
+            assert not long & {f"{file}::{name}" for name in names}
+    checked = " ".join(re.findall(r"^- `check_contract` of .*: (.*)$", text, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", checked)) == set(RULES)
 
 
 def test_every_page_is_linked_from_the_first_one():

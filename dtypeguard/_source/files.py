@@ -1,10 +1,12 @@
 """Distinguishes the user's files from those of packages, JAX, Python and dtypeguard.
 
-A file is of a package if it lies where this Python installs packages, or in the folder of
-an imported library that `LIBRARIES` names. An editable installation is the user's.
+A file is of a package if it lies where this Python installs packages, in the folder of an
+imported library that `LIBRARIES` names, or where the record of a package on the path says.
+An editable installation is the user's.
 """
 
 import functools
+import glob
 import importlib.util
 import inspect
 import os
@@ -143,4 +145,23 @@ def _root(file: str) -> str | None:
             if file.startswith(_folder(path)):
                 holder = os.path.dirname(path)
                 return _folder(holder)
+    # `pip install --target`, a vendored folder and Bazel put packages on the path.
+    for path in sys.path:
+        name = file.removeprefix(_folder(path)).partition(os.sep)[0]
+        if file.startswith(_folder(path)) and name in _recorded_names(path):
+            return _folder(path)
     return None
+
+
+@functools.cache
+def _recorded_names(folder: str) -> frozenset[str]:
+    """Returns what is installed in a folder, by the records of its packages.
+
+    A project may keep its own files beside them.
+    """
+    names = set()
+    for record in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "RECORD")):
+        with open(record, encoding="utf-8") as file:
+            for line in file:
+                names.add(line.partition(",")[0].partition("/")[0].rstrip())
+    return frozenset(names)

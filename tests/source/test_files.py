@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from dtypeguard import audit
-from dtypeguard._source.files import short_path
+from dtypeguard._source.files import is_installed, short_path
 from tests.support.helpers import WARNINGS_ARE_ERRORS, child_variables
 
 pytestmark = pytest.mark.third_party
@@ -95,3 +95,14 @@ def test_a_library_that_is_only_on_the_path_is_a_package(tmp_path):
     ]
     assert "Wrap the optimizer: dtypeguard.guard(opt)." in outputs[0]
     assert outputs[0] == outputs[1]
+
+
+def test_a_package_in_a_folder_of_the_path_is_installed(tmp_path, monkeypatch):
+    """As `pip install --target` leaves it, beside files of the project."""
+    record = tmp_path / "nn-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("nn/layers.py,sha256=x,1\nalone.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    installed = ["nn/layers.py", "alone.py", "train.py", "nn2/layers.py"]
+    found = [is_installed(str(tmp_path / name)) for name in installed]
+    assert found == [True, True, False, False]

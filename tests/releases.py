@@ -37,7 +37,7 @@ NEW_TESTS += "explain/test_operands.py", "explain/test_notes.py"
 NEW_TESTS += "precision/test_audit_precision.py", "precision/test_odd_programs.py"
 LONG_TESTS = "sweep", "optimizers"
 # The pages with what only newer Pythons print.
-NOTES = "docs/explain.md", "docs/find-the-line.md"
+NOTES = "docs/explain.md", "docs/messages.md"
 _OLD = (
     "numpy==1.26.4",
     "scipy==1.12.0",

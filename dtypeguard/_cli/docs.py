@@ -27,7 +27,7 @@ MERGED_PAGES = {
     "corrected-optimizers": ("migrating", "accumulate"),
     "libraries": ("devices", "notebooks"),
     "faq": ("glossary",),
-    "find-the-line": ("why-dtypes-drift", "lbfgs"),
+    "messages": ("why-dtypes-drift", "lbfgs"),
     "precision": ("stalled-updates", "not-finite", "too-wide", "products"),
 }
 

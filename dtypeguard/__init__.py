@@ -57,11 +57,10 @@ if not TYPE_CHECKING:  # so that type checkers see no name beside these
         "_rounding.rounding": ("apply_updates",),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
-    __all__ = [*_FILE_OF]
+    __all__ = list(_FILE_OF)
     # What IPython asks for, which is no name for users.
-    _FILE_OF |= dict.fromkeys(
-        ("load_ipython_extension", "unload_ipython_extension"), "_hooks.ipython"
-    )
+    _FILE_OF["load_ipython_extension"] = "_hooks.ipython"
+    _FILE_OF["unload_ipython_extension"] = "_hooks.ipython"
     # What 0.1.0 had and a later minor version has not: the file, and what to use instead.
     _DEPRECATED = {"audit_step": ("_audit.audit", "dtypeguard.audit(step, *args)")}
     # Names that never were in a release, and where the same is found.

@@ -78,18 +78,20 @@ class Annotation(Walk[_Known]):
         argument = _Known(is_fixed=self._formats.narrow is None)
         self.block(block, [argument for _ in avals])
 
-    def enter(self, block: Block, arguments: Sequence[_Known]) -> dict[Variable, _Known]:
+    def enter(self, block, arguments):
+        # What a function closes over was rounded, if at all, before the program began.
         constants = [_Known(True) for _ in block.consts]
         return dict(zip(block.inputs, [*constants, *arguments]))
 
-    def literal(self, var: Variable) -> _Known:
+    def literal(self, var):
         if kind(getattr(var.aval, "dtype", None)) != "float" or np.ndim(var.val):
             return _Known(True)
         return _Known(True, float(np.asarray(var.val)))
 
-    def block(self, block: Block, arguments: Sequence[_Known]) -> list[_Known]:
+    def block(self, block, arguments):
         if self._is_measured:
             nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
+            # A callback that prints would print once more with each run.
             block.nodes = nodes
             block.meant = self._meant(block, block.outputs, None)
         block.ends = ends_of_width(block.traces.wide, block.outputs, None)
@@ -97,20 +99,24 @@ class Annotation(Walk[_Known]):
         block.drop_unused()
         return results
 
-    def node(self, node: Node, operands: list[_Known]) -> list[_Known]:
+    def node(self, node, operands):
         eqn = node.eqn
         if self._is_measured:
             if has_reference(eqn):
+                # A plan runs a program often, and each run would find another value there.
                 raise TypeError(
                     "audit_precision does not run programs with mutable references "
                     f"({node.name}): give it a function that returns new arrays."
                 )
             node.meant = self._meant(node, eqn.invars, eqn)
             node.doubtful = doubtful_constants(node.traces.wide, eqn, node.stack)
+            # A conversion that rounds a number is asked of the number as it was meant.
             operands = self._as_meant(node, operands)
+        # `jax.random` draws the same numbers on both sides if nothing rounds its operands.
         is_fixed = self._is_measured and _are_fixed(node, operands)
         node.rule = rule_of(node, is_fixed, self._formats)
         if node.rule in WITHOUT_BLOCKS:
+            # It runs as one equation, whatever jaxprs it holds.
             node.inner = ()
         if node.rule == OWN and has_no_wide_form(eqn):
             self._leave_out(node.stack)
@@ -122,12 +128,14 @@ class Annotation(Walk[_Known]):
         if node.name == "convert_element_type" and node.rule == COMPUTED:
             node.constant = self._rounded_number(node, operands[0].number)
         for block in node.inner:
+            # A call gets the same values each time, so what is known of them holds inside.
             if node.rule == CALL:
                 self.block(block, [_Known(is_fixed, x.number) for x in operands])
             else:
                 # What enters may be another value in each turn, or in each branch.
                 arguments = block.inputs[len(block.consts) :]
                 self.block(block, [_UNKNOWN for _ in arguments])
+        # A sample is the same on both sides, whatever dtypes the program has.
         result = _Known(node.rule == SAMPLE)
         return [result for _ in eqn.outvars]
 

@@ -18,10 +18,10 @@ from .evaluate import (
     as_dtype,
     binding,
     evaluate,
-    own_dtype,
     round_inwards,
     round_to,
     rounded_as,
+    unchanged_dtype,
 )
 from .formats import Formats, product
 from .plans import ROUNDED, WIDE, WRITTEN, Computes
@@ -67,6 +67,7 @@ _MOST_COMPILED = 4096
 def _compiled_equation(key: object, run: _Evaluator) -> _Evaluator:
     """Returns an evaluator, compiled once for all programs that compute the same."""
     if len(_COMPILED) > _MOST_COMPILED:
+        # A search over many programs would fill the memory.
         _COMPILED.clear()
     try:
         return _COMPILED.setdefault(key, jax.jit(run))
@@ -112,6 +113,7 @@ class Arithmetic:
         """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
         if not is_inexact(array):
             return array
+        # A uniform sample of 1.0 would make a logarithm of 0.
         own = round_inwards(array, self.formats.written(array.dtype))
         wide = as_dtype(array, self.formats.widened(array.dtype))
         return Either(own, wide)
@@ -134,6 +136,7 @@ class Arithmetic:
             value: the value.
             dtype: that of the program.
         """
+        # With a scale, constants stay as written, as in a program that scales its loss.
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
@@ -155,7 +158,7 @@ class Arithmetic:
             if is_inexact(operand):
                 operand = as_dtype(operand, var.aval.dtype)
             operands.append(operand)
-        return evaluate(node.eqn, operands, own_dtype)
+        return evaluate(node.eqn, operands, unchanged_dtype)
 
     def computed(
         self,
@@ -175,6 +178,7 @@ class Arithmetic:
         if rounds_constant and node.constant is not None:
             entry = ROUNDED
         if rounds_constant or entry == ROUNDED:
+            # The line rounds, and so do the numbers that stand on it.
             values = [_without_meant(value) for value in values]
         settle = self._all_as_written if entry == WRITTEN else self._all_as_wide
         operands = settle(node, values)
@@ -187,6 +191,7 @@ class Arithmetic:
                 results = self._evaluated(node, WIDE, operands)
         except REFUSALS:  # it does not take wider operands
             self.program.leave_out(node.stack)
+            # No other dtype computes it, so both sides have it as written.
             results = self.own(node, values)
         results = [self._fenced(result) for result in results]
         if node.is_backward and self.scale is not None:
@@ -204,6 +209,7 @@ class Arithmetic:
         """
         own = [own_form(value) for value in values]
         if node.is_backward and self.scale is not None:
+            # A gradient is rounded where the scaled one would be, not where the plan says.
             operands, results = self.computed(node, own, WRITTEN)
             dtypes = [computes.result for _ in results]
             return operands, self._rounded_as_if_scaled(results, dtypes)
@@ -214,6 +220,7 @@ class Arithmetic:
         try:
             results = self._evaluated(node, computes, operands)
         except REFUSALS:
+            # `autocast` computes it as written as well, and casts the result.
             _, written = self.computed(node, own, WRITTEN)
             results = [_cast_inexact(array, computes.result) for array in written]
         return own, [self._fenced(result) for result in results]
@@ -239,7 +246,8 @@ class Arithmetic:
         dtype_of = self._dtypes_of(entry)
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
-        key = (node.number, entry, self.formats)
+        # All calls of a jitted function have the same equations.
+        key = (id(node.eqn), entry, self.formats)
         if key not in self.program.functions:
             equation_key, run = binding(node.eqn, dtype_of)
             self.program.functions[key] = _compiled_equation(equation_key, run)
@@ -254,11 +262,14 @@ class Arithmetic:
         self, node: Node, values: Sequence[Value], operands: list[Leaf]
     ) -> list[Leaf]:
         """Returns the wide results, rounded as the equation rounds as written."""
+        # A device's rounding is of the operands, which `_written` makes of exact ones.
         if self.formats.products is not None:
             return self._written(node, operands)
         exact = self._evaluated(node, WIDE, operands)
         narrow = self._all_as_written(node, values)
         written = [self._fenced(result) for result in self._written(node, narrow)]
+        # In wide types of operands as written: what the equation itself rounds is the
+        # difference to this.
         from_narrow = self._evaluated(node, WIDE, self._all_as_wide(node, narrow))
         results: list[Leaf] = []
         for triple in zip(written, exact, from_narrow):
@@ -282,6 +293,7 @@ class Arithmetic:
         rounded: list[Leaf] = []
         for result, dtype in zip(results, dtypes):
             if kind(dtype) == "float" and 0 < bits(dtype) < bits(result.dtype):
+                # A power of two moves a number in the range of a dtype, and keeps its digits.
                 scale = jnp.asarray(self.scale).astype(result.dtype)
                 result = round_to(result * scale, dtype) / scale
             rounded.append(result)

@@ -33,6 +33,7 @@ def distance(array: Leaf, exact: Leaf) -> float:
     norms: list[float] = []
     for piece, exact_piece in _pieces(array, exact):
         error = _error_of(piece, exact_piece)
+        # One number that is lost makes the whole output as good as lost.
         if not np.isfinite(error).all():
             return math.inf
         norms.append(_norm(error))
@@ -43,6 +44,7 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
     """Returns how far an array is off along the error of another one, in squared units."""
     total = 0.0
     for piece, exact_piece, written_piece in _pieces(array, exact, written):
+        # Complex errors have a direction as well.
         direction = np.conj(_error_of(written_piece, exact_piece) / unit)
         product = direction * (_error_of(piece, exact_piece) / unit)
         total += float(np.sum(product.real))
@@ -54,11 +56,12 @@ def _pieces(*arrays: Leaf) -> Iterator[list[np.ndarray]]:
     flat_arrays = [np.asarray(array).reshape(-1) for array in arrays]
     for first in range(0, flat_arrays[0].size, _PIECE):
         pieces = [array[first : first + _PIECE] for array in flat_arrays]
+        # Infinity less infinity is what the difference below is for.
         with np.errstate(all="ignore"):
-            yield [_as_double(piece) for piece in pieces]
+            yield [_in_float64(piece) for piece in pieces]
 
 
-def _as_double(array: np.ndarray) -> np.ndarray:
+def _in_float64(array: np.ndarray) -> np.ndarray:
     if not is_inexact(array):
         return array
     return array.astype(np.promote_types(array.dtype, np.float64))

@@ -42,10 +42,12 @@ def meant_constants(
         value: np.ndarray | None = None
         if aligned is not None:
             value = aligned.intended_constant(eqn, place, rounds)
+        # A float32 number has lost digits of the source's decimal in any trace.
         if value is None and _is_single_number(var):
             value = np.asarray(var.val)
         if value is None:
             continue
+        # 0.1 in float32 is 0.100000001: the source has 0.1.
         if not value.ndim:
             value = np.asarray(shortest_decimal(value))
         constants[place] = value
@@ -72,6 +74,7 @@ def doubtful_constants(
             value = np.asarray(var.val, var.aval.dtype)
         if value is None or not 0 < bits(value.dtype) < 32:
             continue
+        # 2.0 and 0.5 are the same in any dtype.
         if not _is_plain(value):
             unknown.append(value)
     if unknown and Written(stack).is_of_sampler:
@@ -119,6 +122,7 @@ def most_changed(constant: np.ndarray, dtype: DType) -> float:
     numbers = np.asarray(constant, np.float64).reshape(-1)
     with np.errstate(all="ignore"):
         rounded = numbers.astype(dtype).astype(np.float64)
+        # A number that becomes 0 or infinity has changed more than any other.
         changes = np.nan_to_num(np.abs(rounded / numbers - 1), posinf=0)
     return float(numbers[np.argmax(changes)])
 

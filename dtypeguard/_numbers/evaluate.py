@@ -14,15 +14,15 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._program.jaxprs import Variable, open_jaxpr
-from .._program.program import Block, Node
+from .._program.jaxprs import open_jaxpr
+from .._program.program import Block
 from .._program.walk import Walk
 
 DtypeOf = Callable[[DType], DType]
-_FLOAT32 = np.dtype("float32")
+_SINGLE_PRECISION = np.dtype("float32")
 
 
-def own_dtype(dtype: DType) -> DType:
+def unchanged_dtype(dtype: DType) -> DType:
     """Returns the dtype itself."""
     return dtype
 
@@ -39,13 +39,13 @@ def evaluate_in(
     """Returns the results of an equation in a dtype, whatever it is written in."""
     settled: list[Leaf] = []
     for operand in operands:
-        is_float = _is_float(operand)
+        is_float = _has_float(operand)
         settled.append(as_dtype(jnp.asarray(operand), dtype) if is_float else operand)
     params = dict(eqn.params)
     if eqn.primitive.name == "reduce_precision":
         params.update(bits_of(dtype) or {})  # those of its operand
     asks_for_nothing = params.get("preferred_element_type", 0) is None
-    if asks_for_nothing and _is_float(eqn.outvars[0].aval):
+    if asks_for_nothing and _has_float(eqn.outvars[0].aval):
         # A ragged product, whose result has otherwise the dtype of its operands.
         params["preferred_element_type"] = result
 
@@ -55,7 +55,7 @@ def evaluate_in(
     return evaluate(eqn.replace(params=params), settled, result_for_floats)
 
 
-def _is_float(value: Leaf) -> bool:
+def _has_float(value: Leaf) -> bool:
     return kind(getattr(value, "dtype", None)) == "float"
 
 
@@ -75,7 +75,7 @@ def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, An
     the first is multiplied by rows, behind barriers past which it moves no transposition.
     """
     result = params["preferred_element_type"]
-    is_narrow_with_wide_result = result == _FLOAT32 and result != operands[0].dtype
+    is_narrow_with_wide_result = result == _SINGLE_PRECISION and result != operands[0].dtype
     is_refused = is_narrow_with_wide_result and primitive.name == "dot_general"
     if not is_refused or jax.default_backend() != "cpu":
         return primitive.bind(*operands, **params)
@@ -83,7 +83,7 @@ def bound_product(primitive: Any, operands: Sequence[Leaf], params: dict[str, An
     if contracting[0] == (1,) and all(_is_matrix(operand) for operand in operands):
         behind_barrier = lax.optimization_barrier(tuple(operands))
         return lax.optimization_barrier(primitive.bind(*behind_barrier, **params))
-    wide_operands = [as_dtype(operand, _FLOAT32) for operand in operands]
+    wide_operands = [as_dtype(operand, _SINGLE_PRECISION) for operand in operands]
     return primitive.bind(*wide_operands, **params)
 
 
@@ -100,6 +100,7 @@ def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., lis
     for name, value in eqn.params.items():
         params[name] = _retyped_param(name, value, dtype_of)
     if primitive.name == "convert_element_type":
+        # A weak result would take part in no promotion as the program has it.
         params["weak_type"] = False
     bind_params = primitive.get_bind_params(params)
     functions: Sequence[Any] = ()
@@ -120,7 +121,7 @@ def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:
     if isinstance(value, np.dtype) or name in DTYPES:
         return value if value is None else dtype_of(jnp.dtype(value))
     jaxpr = open_jaxpr(value)
-    if dtype_of is own_dtype or not hasattr(jaxpr, "eqns"):
+    if dtype_of is unchanged_dtype or not hasattr(jaxpr, "eqns"):
         return value
     variables = list(jaxpr.invars)
     for eqn in jaxpr.eqns:
@@ -141,6 +142,7 @@ def _retyped_jaxpr(
         dtype = walk.dtype_of(var.aval.dtype)
         arguments.append(jax.ShapeDtypeStruct(var.aval.shape, dtype))
     retyped = jax.make_jaxpr(lambda *arrays: walk.block(block, arrays))(*arguments)
+    # A parameter stays open or closed as JAX expects it.
     is_open = open_jaxpr(jaxpr) is jaxpr
     return retyped.jaxpr if is_open else retyped
 
@@ -154,13 +156,13 @@ class _RetypedWalk(Walk[Leaf]):
     def dtype_of(self, dtype: DType) -> DType:
         return self._dtypes.get(dtype, dtype)
 
-    def enter(self, block: Block, arguments: Sequence[Leaf]) -> dict[Variable, Leaf]:
+    def enter(self, block, arguments):
         return dict(zip(block.inputs, arguments))
 
-    def literal(self, var: Variable) -> Leaf:
+    def literal(self, var):
         return jnp.asarray(var.val, self.dtype_of(var.aval.dtype))
 
-    def node(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+    def node(self, node, operands):
         return evaluate(node.eqn, operands, self.dtype_of)
 
 
@@ -191,7 +193,9 @@ def round_to(array: Leaf, dtype: DType) -> Leaf:
     """Returns a wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array
-    if dtype == jnp.bfloat16 and array.dtype == _FLOAT32:  # they have the same range
+    if (
+        dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION
+    ):  # they have the same range
         return lax.reduce_precision(array, 8, 7)
     # Without a barrier XLA leaves out a rounding that is undone at once.
     narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
@@ -208,6 +212,7 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))
     rounded = lax.convert_element_type(narrow, array.dtype)
     is_nan = array != array
+    # NaN is no number to step from.
     is_inside = (lax.abs(rounded) <= lax.abs(array)) | is_nan
     next_inwards = lax.nextafter(narrow, lax.full_like(narrow, 0))
     return lax.select(is_inside, narrow, next_inwards)

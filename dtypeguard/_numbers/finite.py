@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Leaf
 from .._program.jaxprs import Stack
-from .._program.program import Node
 from . import plans
 from .measure import Measures
 from .nodes import Noted
@@ -67,6 +66,7 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
         birth = _Births(program, is_lost, is_lost).first()
     nan_inputs: list[int] = []
     for place, array in enumerate(measures.arrays):
+        # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
     return birth, _Births(program, is_bad, is_born, nan_inputs).first()
@@ -96,16 +96,17 @@ class _Births(Propagation[Birth | None]):
             arguments.append(Birth(place - len(avals), ()) if is_birth else None)
         outputs = self.block(self.program.block, arguments)
         avals = self.program.jaxpr.out_avals
+        # Integers are finite in any dtype.
         floats = [birth for birth, aval in zip(outputs, avals) if is_inexact(aval)]
         return self.joined(floats, 0)
 
-    def constant(self, array: Leaf, aval: Aval) -> None:
+    def constant(self, array, aval):
         return None
 
-    def joined(self, values: Sequence[Birth | None], attempt: int) -> Birth | None:
+    def joined(self, values, attempt):
         return min((birth for birth in values if birth is not None), default=None)
 
-    def computed(self, node: Node, values: list[Birth | None]) -> list[Birth | None]:
+    def computed(self, node, values):
         results: list[Birth | None] = []
         for place in range(len(node.eqn.outvars)):
             key = (node.number, place)

@@ -43,6 +43,7 @@ class Algorithm(NamedTuple):
             part = self._rounded(rest)
             parts.append(part)
             rest = rest - part
+            # Infinity less infinity would make the other parts NaN.
             rest = jnp.where(jnp.isfinite(rest), rest, jnp.zeros_like(rest))
         return parts
 
@@ -132,6 +133,7 @@ class Products(NamedTuple):
         written = algorithms[max(levels, default=0)]
         if not is_wide or written == IEEE_FLOAT32:
             return written
+        # The cheapest level that mends an error is advised.
         return self.high if self.mended == "HIGH" else IEEE_FLOAT32
 
     def rounds(self, eqn: Equation) -> bool:
@@ -158,6 +160,7 @@ class Formats(NamedTuple):
         """Returns the dtype in which the program computes a value."""
         if self.narrow is None or kind(dtype) != "float":
             return dtype
+        # With equal bits the narrow one counts: float16 as if it were bfloat16.
         return self.narrow if self.narrow.itemsize <= dtype.itemsize else dtype
 
     def widened(self, dtype: DType) -> DType:
@@ -238,6 +241,7 @@ def products_named(name: object) -> Products:
     begin = f"with {format} products"
     if default.parts > 1:
         begin = f"{begin} in 3 passes"
+    # A device is named as such, since its matrix units decide.
     if setting in DEVICES:
         begin = f"as on {DEVICES[setting]} ({format} products)"
     exempt = _EXEMPT.get(setting, Exempt())
@@ -252,6 +256,7 @@ def _is_product(eqn: Equation) -> bool:
     for var in eqn.invars[:2]:
         if _is_single(var.aval.dtype):
             has_single = True
+        # A product with float64 runs in float64.
         elif not 0 < bits(var.aval.dtype) <= 32:
             return False
     return has_single

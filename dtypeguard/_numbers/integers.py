@@ -119,21 +119,21 @@ class _Flow(Propagation[Sources]):
         """Counts values as used for more than their lowest bits."""
         self.used.update(*values)
 
-    def constant(self, array: Leaf, aval: Aval) -> Sources:
+    def constant(self, array, aval):
         return _NONE
 
-    def joined(self, values: Sequence[Sources], attempt: int) -> Sources:
+    def joined(self, values, attempt):
         return _NONE.union(*values)
 
-    def entry_of(self, value: Sources, aval: Aval) -> int:
+    def entry_of(self, value, aval):
         return WRITTEN
 
-    def entering(self, node: Node, values: list[Sources]) -> list[Sources]:
+    def entering(self, node, values):
         if node.rule == "cond":  # the number of the branch
             self.use(values[:1])
         return values
 
-    def opaque(self, node: Node, values: list[Sources]) -> list[Sources]:
+    def opaque(self, node, values):
         has_keys = any(is_key(var.aval) for var in (*node.eqn.invars, *node.eqn.outvars))
         if has_keys or node.name in primitives.OF_BITS:
             self.to_bits.update(*values)
@@ -143,7 +143,7 @@ class _Flow(Propagation[Sources]):
         self.use(values)
         return _each_result(node, _NONE)
 
-    def computed(self, node: Node, values: list[Sources]) -> list[Sources]:
+    def computed(self, node, values):
         numbers = _places_of_numbers(node)
         indices = [x for place, x in enumerate(values) if place not in numbers]
         self.use(indices)

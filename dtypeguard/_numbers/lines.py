@@ -46,7 +46,9 @@ class Line:
         self.dtypes.add(dtype)
         self.primitives.add(name)
         is_cast = name == "convert_element_type" and written.is_explicit
+        # A line of casts alone is told to go, and not to be computed wider.
         self.only_casts &= is_cast and written.is_of_users
+        # What a loop rounds is rounded in each turn, which advice has to say.
         for outer in stack[1:]:
             self.is_in_loop |= outer.primitive.name in LOOPS
 
@@ -83,11 +85,13 @@ class Lines(list[Line]):
         key: Hashable = ()
         if origin is not None:
             users = origin.users
+            # A line of a package is another line for each line of the user's that calls it.
             key = (origin.file, origin.line, users.file, users.line)
         cast = Written(stack).cast_of_ours
         if cast is None:
             return key
         part = (key, cast.owner, cast.part)
+        # A tree of a thousand leaves would make a thousand lines.
         if part in self._numbers:
             return part
         casts = [line for line in self if line.casts]
@@ -95,6 +99,7 @@ class Lines(list[Line]):
 
 
 def _origin_of(stack: Stack) -> Origin | None:
+    # The inputs of the program have no line.
     if not stack:
         return None
     return Written(stack).origin or NOWHERE

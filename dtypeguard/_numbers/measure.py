@@ -26,7 +26,7 @@ _LEAST_PART = 0.01
 _LEAST_ALONE = 0.02
 # Of more lines than these, so many that follow each other are first measured together.
 _FEW_LINES = 24
-_TOGETHER = 8
+_LINES_IN_GROUP = 8
 # Where an error is not finite, the squares of this and less are compared.
 _LARGEST_SQUARE = 1e3
 
@@ -94,9 +94,11 @@ class Measures:
         probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
         self._all_written = self._run_all(plans.written(program), probes)
         self.written = [self._all_written[n] for n in self.outputs]
+        # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
         self.given: Noted | None = None
         exact = self._exact_outputs()
+        # An output of zeros has no relative error.
         sizes = [size_of(array) or 1.0 for array in exact]
         self.own = Inputs(self.arrays, exact, sizes)
         self.leave_out(())
@@ -114,6 +116,8 @@ class Measures:
         """Returns the outputs in wide types, and sets which decisions runs follow."""
         if not self.are_floats or self.raises:
             return self._outputs(())
+        # Errors of a line are compared at the same decisions: one flipped comparison would
+        # hide all roundings.
         self.given = self.decisions
         exact = self._outputs(())
         if all(jnp.isfinite(array).all() for array in exact):
@@ -154,6 +158,7 @@ class Measures:
             is_all_wide = bool((plan.entries == WIDE).all())
             if is_all_wide or self.program.formats.narrow is None:
                 raise
+            # It counts as lost, and the report says so.
             self.raises = True
             return [_not_a_number(aval) for aval in self.program.jaxpr.out_avals]
 
@@ -183,6 +188,7 @@ class Measures:
         for number in numbers:
             self.own.sizes[number] = math.inf
         self.total = self.own.off(self.written)
+        # What was measured with other outputs does not hold any more.
         self._errors = {frozenset(range(self.lines)): self.total}
         self._bounds: dict[int, float] = {}
 
@@ -219,6 +225,7 @@ class Measures:
         if not np.isfinite([self.total, *errors_alone]).all():
             return _shares_of_squares(errors_alone)
         shares: list[float] = []
+        # The parts add up along the program, so each line gets what it adds.
         part_before = 0.0
         for number, error in enumerate(errors_alone):
             if error <= _LEAST_ALONE * self.total:
@@ -234,8 +241,8 @@ class Measures:
         """Measures lines together; where these cause next to nothing, so does each."""
         if self.lines <= _FEW_LINES:
             return
-        for first in range(0, self.lines, _TOGETHER):
-            group = range(first, min(first + _TOGETHER, self.lines))
+        for first in range(0, self.lines, _LINES_IN_GROUP):
+            group = range(first, min(first + _LINES_IN_GROUP, self.lines))
             error = self.error(group)
             if error <= _LEAST_ALONE * self.total:
                 for number in group:
@@ -243,6 +250,7 @@ class Measures:
 
     def _part_of_first(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
+        # By definition, and no run.
         if count == self.lines:
             return 1.0
         outputs = self._outputs(range(count))
@@ -274,6 +282,7 @@ class Measures:
         None if that is less than a hundredth of what the line causes alone.
         """
         errors: dict[float, float] = {}
+        # A number alone is rounded, so that advice can name it.
         for constant in self.program.lines[number].constants:
             plan = plans.constant(self.program, number, constant)
             outputs = self.run(plan, Probes(followed=self.given))

@@ -95,17 +95,17 @@ class Interpreter(Walk[Any]):
     equation as it stands, is `autocast`.
     """
 
-    def form(self, node: Node) -> str:
+    def form(self, node):
         return node.rule
 
     def entered_block(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
         """Returns the values of the constants and the inputs of a block."""
         return [*block.consts, *arguments]
 
-    def enter(self, block: Block, arguments: Sequence[Any]) -> dict[Variable, Any]:
+    def enter(self, block, arguments):
         return dict(zip(block.inputs, self.entered_block(block, arguments)))
 
-    def literal(self, var: Variable) -> Any:
+    def literal(self, var):
         if hasattr(var.val, "dtype"):
             return var.val
         return np.asarray(var.val, var.aval.dtype)
@@ -126,20 +126,13 @@ class Interpreter(Walk[Any]):
         """Returns the results of an equation as they are kept until they are used."""
         return results
 
-    def read(
-        self,
-        block: Block,
-        user: Node | Block,
-        place: int,
-        var: Variable,
-        values: dict[Variable, Any],
-    ) -> Any:
+    def read(self, block, user, place, var, values):
         meant = user.meant.get(place)
         if meant is not None:
             return self.constant_as_meant(block, user, var, meant)
         return super().read(block, user, place, var, values)
 
-    def visit(self, block: Block, node: Node, values: dict[Variable, Any]) -> None:
+    def visit(self, block, node, values):
         with self.context(node.eqn):
             operands = self.read_all(block, node, node.eqn.invars, values)
             results = self.kept(block, node, operands, self.node(node, operands))

@@ -71,6 +71,7 @@ class WidthPlan(NamedTuple):
         for number, entries in self.carried.items():
             if first <= number <= last and any(entries):
                 carried.append((number - first, entries))
+        # Calls of one function have other numbers, and the same entries.
         entries_inside = self.entries[first : last + 1].tobytes()
         return entries_inside, tuple(carried), self.is_wide, self.constants, self.dtypes
 
@@ -142,30 +143,24 @@ class Propagation(Walk[PlanState]):
 
     # The way through a program
 
-    def enter(self, block: Block, arguments: Sequence[PlanState]) -> dict[Variable, Any]:
+    def enter(self, block, arguments):
         values = dict[Variable, Any]()
         # The arguments may begin with those of the arrays that the block holds.
         count = len(block.inputs) - len(arguments)
         for var, array in zip(block.inputs[:count], block.consts):
             values[var] = self.constant(array, var.aval)
+        # The caller's arguments come behind them.
         values.update(zip(block.inputs[count:], arguments))
         return values
 
-    def literal(self, var: Variable) -> PlanState:
+    def literal(self, var):
         return self.constant(var.val, var.aval)
 
-    def read(
-        self,
-        block: Block,
-        user: Node | Block,
-        place: int,
-        var: Variable,
-        values: dict[Variable, PlanState],
-    ) -> PlanState:
+    def read(self, block, user, place, var, values):
         value = super().read(block, user, place, var, values)
         return self.ended(value) if place in user.ends else value
 
-    def node(self, node: Node, operands: list[PlanState]) -> Sequence[PlanState]:
+    def node(self, node, operands):
         if node.rule == CALL:
             return self.called(node, operands)
         if node.rule == SOLVE:
@@ -208,6 +203,7 @@ class Propagation(Walk[PlanState]):
         for value, var in zip(operands[first:last], node.eqn.outvars):
             carry.append(self.crossing(value, var.aval))
         # What the body returns comes in again, until nothing new does.
+        results: list[Any] = []
         for attempt in itertools.count(1):
             arguments = [*operands[before:first], *carry, *operands[last:]]
             results = self.inside(node.inner[0], arguments)
@@ -216,6 +212,7 @@ class Propagation(Walk[PlanState]):
             if carry_after == carry:
                 break
             carry = carry_after
+        # The condition sees the carry as the last turn leaves it.
         if node.rule == WHILE:
             self.block(node.inner[1], [*operands[:before], *carry])
         return [*carry, *results[count:]]
@@ -244,25 +241,26 @@ class WideLines(Propagation[bool]):
         self.block(self.program.block, arguments)
         return WidthPlan(self.entries, is_wide, is_wide, self.carried)
 
-    def constant(self, array: Leaf, aval: Aval) -> bool:
+    def constant(self, array, aval):
         return False
 
-    def ended(self, value: bool) -> bool:
+    def ended(self, value):
         return False
 
-    def joined(self, values: Sequence[bool], attempt: int) -> bool:
+    def joined(self, values, attempt):
         return any(values)
 
-    def entry_of(self, value: bool, aval: Aval) -> int:
+    def entry_of(self, value, aval):
         return WIDE if value else WRITTEN
 
-    def opaque(self, node: Node, values: list[bool]) -> list[bool]:
+    def opaque(self, node, values):
+        # In wide types these are left out, so that they behave like any rounding.
         is_rounding = node.rule in (REDUCE_PRECISION, STOCHASTIC)
         if is_rounding and not self.program.formats.is_own:
             return self.computed(node, values)
         return [False for _ in node.eqn.outvars]
 
-    def computed(self, node: Node, values: list[bool]) -> list[bool]:
+    def computed(self, node, values):
         if node.name in IN_PLACE:
             values = values[:1]  # `x.at[0].set(y)` has the dtype of `x`
         is_wide = self._is_wide(node, any(values))
@@ -331,6 +329,7 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
             return True
         if node.name == "add_any":  # of gradients
             return has_wide
+        # JAX makes the backward pass of a line: the source has no other line for it.
         if node.is_backward and node.line is not None:
             return node.line in all_wide
         if not keeps or node.is_of_ours or not has_wide:

@@ -48,7 +48,7 @@ SELECTS = ForeignNames("select_and_scatter_add select_and_gather_add")
 OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
 
 
-def is_inexact(value: Aval | np.ndarray) -> bool:
+def is_inexact(value: Leaf) -> bool:
     """Returns whether a value is floating or complex."""
     return kind(getattr(value, "dtype", None)) in ("float", "complex")
 

@@ -59,6 +59,7 @@ class Probes:
     @property
     def key(self) -> object:
         """Equal for probes that have a loop run alike."""
+        # What is noted is an output of a compiled body, so it is part of the program.
         return self.noted is None, self.note, self.watched, self.changed
 
     def followed_at(self, node: Node) -> Leaf | None:
@@ -69,6 +70,7 @@ class Probes:
         """Returns the decisions to follow inside of a loop."""
         if self.followed is None:
             return None
+        # The body of a loop is compiled with these as operands: others would make it anew.
         numbers = range(node.inner[0].first, node.number)
         return {n: decision for n, decision in self.followed.items() if n in numbers}
 
@@ -83,6 +85,7 @@ class Probes:
     ) -> Sequence[Leaf]:
         """Notes what is watched of an equation; returns its results, changed if asked."""
         self.watched_notes.update(self.watched.notes(node, operands, results))
+        # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
         return results
@@ -100,6 +103,7 @@ class Probes:
             return
         wide_operands = [wide_form(operand) for operand in operands]
         for place, result in enumerate(results):
+            # A constant that is rounded as written has made nothing yet.
             noted = self.note(wide_form(result), wide_operands)
             if noted is not None:
                 self.noted[number, place] = noted
@@ -109,6 +113,7 @@ def decides(node: Node) -> bool:
     """Returns whether an equation decides by floats, or a loop how often it turns."""
     if node.rule == WHILE:
         return True
+    # Integers are the same on both sides, and so is what they decide.
     if "float" not in [_kind_of_value(var) for var in node.eqn.invars]:
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
@@ -135,6 +140,7 @@ def decision_of(node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -
     if node.name == "sort":
         params = node.eqn.params
         shape = operands[0].shape
+        # The order is what was decided: the numbers follow it.
         places = lax.broadcasted_iota(np.int32, shape, params["dimension"])
         return lax.sort([*operands, places], **params)[-1]
     indices = [result for result in results if _is_index(result)]
@@ -151,6 +157,7 @@ def results_following(
         axis = node.eqn.params["dimension"]
         return [jnp.take_along_axis(operand, decision, axis) for operand in operands]
     if node.name == "top_k":
+        # Older releases have no axis, and take the last one.
         axis = node.eqn.params.get("axis", -1)
         return [jnp.take_along_axis(operands[0], decision, axis), decision]
     return [decision if _is_index(result) else result for result in results]

@@ -58,6 +58,7 @@ class NumericProgram:
         self.backward: set[np.dtype] = set()
         self.literals: dict[object, Any] = {}
         self.functions: dict[object, Any] = {}
+        # Only `narrow` rounds inputs: else they are as the caller has them.
         if formats.narrow is not None:
             self._note_inputs()
         self.block = Block(jaxpr, traces=traces)
@@ -67,6 +68,8 @@ class NumericProgram:
         if is_measured:
             for node in self.block.all_nodes():
                 self._note_line(node)
+            # A second pass, since an equation that rounds nothing may stand on a line that
+            # rounds at a later one.
             for node in self.block.all_nodes():
                 if node.line is None:
                     node.line = self.lines.find(node.stack)
@@ -90,6 +93,7 @@ class NumericProgram:
     def _note_line(self, node: Node) -> None:
         """Notes at its line what an equation rounds."""
         dtypes = self._written_dtypes(node.eqn)
+        # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
             self.backward.update(dtype for dtype in dtypes if 0 < bits(dtype) < 32)
         self._note_numbers(node)
@@ -100,6 +104,7 @@ class NumericProgram:
         line = self.lines[node.line]
         algorithm = self.formats.algorithm(node.eqn, is_wide=False)
         if algorithm is not None:
+            # A device rounds the operands, so the dtype of the result says nothing.
             line.products.append(node.stack)
             line.note(node.stack, str(algorithm.dtype))
             return
@@ -136,6 +141,7 @@ class NumericProgram:
         if not self.formats.rounds(dtype):
             return
         node.constants = [*node.constants, number]
+        # The number is rounded where it is used, if the equation there rounds or not.
         node.line = self.lines.number_of(node.stack)
         line = self.lines[node.line]
         line.dtypes.add(str(dtype))
@@ -149,12 +155,14 @@ class NumericProgram:
             return any(self.formats.rounds(dtype) for dtype in dtypes)
         if node.rule != COMPUTED:
             return False
+        # All but the products is the same on both sides there.
         if self.formats.products is not None:
             return self.formats.products.rounds(node.eqn)
         operands = self._types_as_written(node.eqn.invars)
         results = self._types_as_written(node.eqn.outvars)
         if not any(is_inexact(result) for result in results):
             return False
+        # A number that is only moved was rounded where it was made.
         if primitives.moves(node.eqn, operands, results):
             return False
         return any(self.formats.rounds(x.dtype) for x in (*results, *operands))
@@ -170,6 +178,7 @@ class NumericProgram:
 
 def _number_nodes(block: Block, number: int) -> int:
     """Numbers a block and all inside of it; returns the next number."""
+    # Inner blocks come first, so that all inside of a node is a range of numbers.
     block.first = number
     for node in block.nodes:
         for inner in node.inner:

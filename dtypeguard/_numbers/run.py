@@ -4,7 +4,6 @@ Equations run one by one, as JAX runs them outside of `jit`, and loops turn by t
 compiled is the body of a loop of many turns, if no loop or branch is in it.
 """
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.types import Equation, Leaf
+from .._leaves.types import Leaf
 from .._program.jaxprs import Variable, is_literal, loop_parts
 from .._program.program import (
     CALL,
@@ -89,6 +88,7 @@ class _Run(Interpreter):
         """Returns the results of the program."""
         block = self.program.block
         variables = block.inputs[len(block.consts) :]
+        # The first line may round the inputs alone.
         entry = WIDE if self.plan.is_wide_given else WRITTEN
         arguments: list[Leaf] = []
         for array, var in zip(arrays, variables):
@@ -100,6 +100,7 @@ class _Run(Interpreter):
 
     def crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
         """Returns a value in the dtype in which it enters or leaves a block."""
+        # Only one form of a value goes through a loop or a branch.
         if entry is None and isinstance(value, Either):
             entry = self._default_entry()
         if entry is None or not is_inexact(var.aval):
@@ -143,6 +144,7 @@ class _Run(Interpreter):
             count: how many are carried, which have the dtypes of the results.
         """
         entries: list[int | None] = [None for _ in values]
+        # What comes round again has one dtype in all turns.
         entries[first : first + count] = self._carried(node)[:count]
         entered = self._all_crossed(values, node.eqn.invars, entries)
         # Each line inside has a constant of all turns as it was meant, if it is wide.
@@ -160,35 +162,29 @@ class _Run(Interpreter):
         self, node: Node, arguments: Sequence[Value], probes: Probes
     ) -> tuple[list[Leaf], Notes]:
         """Returns the results of a turn of a loop, and what is noted of it."""
+        # Its notes are its own, and get an axis for the turns afterwards.
         turn = _Run(self.plan, probes, self.arithmetic)
         return turn._left(node, node.inner[0], arguments), probes.all_notes
 
     # As the walk asks
 
-    def entered_block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
+    def entered_block(self, block, arguments):
         constants = [self.arithmetic.constant(array) for array in block.consts]
         return [*constants, *arguments]
 
-    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
+    def context(self, eqn):
         return under_mesh(eqn)
 
-    def kept(
-        self,
-        block: Block,
-        node: Node,
-        operands: Sequence[Value],
-        results: Sequence[Value],
-    ) -> Sequence[Value]:
+    def kept(self, block, node, operands, results):
+        # The equations inside of a call have noted the same values.
         if node.rule != CALL:
             self.probes.results(node.number, results, operands)
         return results
 
-    def literal(self, var: Variable) -> Value:
+    def literal(self, var):
         return self._constant(var, var.val, None)
 
-    def constant_as_meant(
-        self, block: Block, user: Node | Block, var: Variable, meant: np.ndarray
-    ) -> Value:
+    def constant_as_meant(self, block, user, var, meant):
         array = var.val if is_literal(var) else block.constants[var]
         constant = self._constant(var, array, meant)
         # What is inside of a call or a loop does not see that the line of it rounds.
@@ -198,6 +194,7 @@ class _Run(Interpreter):
 
     def _constant(self, var: Variable, array: Leaf, meant: np.ndarray | None) -> Value:
         """Returns a constant of the program, made once for all runs under a mesh."""
+        # Each run asks for it again.
         key = (id(var), id(meant), self.formats, current_mesh())
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
@@ -224,6 +221,7 @@ class _Run(Interpreter):
         shared = operands[:consts]
         carry = operands[consts : consts + count]
         scanned = operands[consts + count :]
+        # A `scan` of no turns has no row to take shapes from.
         turns = node.eqn.params["length"]
         if not turns:
             return [*carry, *self._empty_rows(node)[count:]]
@@ -240,6 +238,7 @@ class _Run(Interpreter):
                 shared, carry, scanned, followed, np.int32(turn)
             )
             carry = results[:count]
+            # Rows keep their place, also where the loop runs backwards.
             rows[turn] = results[count:]
         self.probes.add([notes[turn] for turn in range(turns)])
         columns = zip(*(rows[turn] for turn in range(turns)))
@@ -282,6 +281,7 @@ class _Run(Interpreter):
             )
             turns, carry, is_on = state
             notes.append(turn_notes)
+        # How often it turns is a decision, which other runs follow.
         self.probes.decide(node, lambda: turns)
         self.probes.add(notes)
         return carry
@@ -308,6 +308,7 @@ class _Run(Interpreter):
         """Returns whether a loop goes on: as often as the run that it follows, if any."""
         if most_turns is not None:
             return turns < most_turns
+        # The condition notes nothing: its comparisons are the number of turns.
         condition = _Run(self.plan, Probes(), self.arithmetic)
         return condition.block(node.inner[1], [*constants, *carry])[0]
 
@@ -317,6 +318,7 @@ class _Run(Interpreter):
         """Returns what runs a turn of a loop: equation by equation, or compiled."""
         probes = self.probes.empty(None)
         arithmetic = self.arithmetic
+        # A branch or a loop of unknown length is decided by values, which a trace has not.
         if arithmetic.is_traced or not is_long or not _is_straight(node.inner):
             return functools.partial(run_turn, self, node, probes)
         functions = self.program.functions
@@ -333,6 +335,7 @@ class _Run(Interpreter):
                 with under_mesh(node.eqn):
                     return run_turn(turn, node, probes, *operands)
 
+            # The option is of XLA for CPUs.
             is_on_cpu = jax.default_backend() == "cpu"
             options = _QUICKLY if is_on_cpu else None
             functions[key] = jax.jit(traced, compiler_options=options)
@@ -341,11 +344,13 @@ class _Run(Interpreter):
     def cond(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs the branch that is taken."""
         index, *arguments = self._entered(node, operands)
+        # JAX clamps the index in the same way.
         number = min(max(int(index), 0), len(node.inner) - 1)
         return self._left(node, node.inner[number], arguments)
 
     def shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs shards as they stand."""
+        # Collectives inside need their mesh, which op by op does not have.
         self.program.leave_out(node.stack)
         return self.own(node, operands)
 
@@ -355,6 +360,7 @@ class _Run(Interpreter):
         """Computes an equation in the dtypes of the plan."""
         entry = int(self.plan.entries[node.number])
         decision = self.probes.followed_at(node)
+        # The last operand tells which of the first to take.
         if decision is not None and node.name in SELECTS:
             operands = [*operands[:-1], decision]
         computes = self.plan.computes(entry)
@@ -372,6 +378,7 @@ class _Run(Interpreter):
 
     def own(self, node: Node, operands: list[Value]) -> list[Value]:
         """Computes an equation as it stands."""
+        # An equation without a wide form gets what wide equations made, if all is wide.
         if self.plan.entries[node.number] != WIDE:
             operands = [own_form(operand) for operand in operands]
         return list(self.arithmetic.own(node, operands))

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.dtypes import kind
-from .._leaves.types import Aval, Leaf
+from .._leaves.types import Leaf
 from .._program.jaxprs import Stack
 from .._program.program import CALL, SCAN, Node
 from . import plans
@@ -62,10 +62,11 @@ class _SketchWalk(Propagation[int | None]):
         for aval in program.jaxpr.in_avals:
             self.nodes.append(SketchNode((), aval.shape, (), None))
 
-    def constant(self, array: Leaf, aval: Aval) -> None:
+    def constant(self, array, aval):
         return None
 
-    def node(self, node: Node, operands: list[int | None]) -> Sequence[int | None]:
+    def node(self, node, operands):
+        # Two programs may call different functions for the same values.
         if node.rule == CALL:
             return self.block(node.inner[0], operands)
         places = range(len(node.eqn.outvars))
@@ -78,6 +79,7 @@ class _SketchWalk(Propagation[int | None]):
         shape = getattr(node.eqn.outvars[place].aval, "shape", ())
         sketch = self._noted.get((node.number, place))
         if sketch is not None:
+            # One turn tells loops apart, and later turns have longer ways of rounding.
             sketch = np.asarray(sketch, np.float64)[_first_turns(node.stack)]
         self.nodes.append(SketchNode(tuple(operands), shape, node.stack, sketch))
         return len(self.nodes) - 1

@@ -86,6 +86,7 @@ class Subject:
         self._x64 = x64
         self.given = self.other(args, kwargs or {})
         check_arrays("audit_precision", "args", list(self.given.arrays))
+        # Under a trace there are no values to run with.
         if any(isinstance(leaf, Tracer) for leaf in self.given.arrays):
             raise TypeError(
                 "audit_precision needs values and got tracers: call it outside of jax.jit, "
@@ -132,15 +133,20 @@ class Subject:
             try:
                 program, outputs = make_jaxpr_with_aux(run, *arrays)
             except Exception as error:
+                # The error itself stays: the user's line is in its traceback.
                 error.add_note(_note_on_tracing(error))
                 raise
+            # As the caller has it: the audit itself may turn x64 on later.
             has_double = has_float64()
+            # Shapes are only counted: no constant of theirs is compared.
             if self.has_values:
                 wide = beside_trace(program, run.arrays_of, arrays, WIDER)
             sibling = wide
+            # What follows the arguments shows where these have dtypes that no argument has.
             if is_planned:
                 dtypes = sibling_dtypes(arrays)
                 sibling = beside_trace(program, run.arrays_of, arrays, dtypes)
+        # Of integers alone nothing rounds.
         paths: list[str] = []
         if any(is_inexact(aval) for aval in avals_in(program)):
             paths = [outputs[place] for place in measured(program.out_avals)]
@@ -160,6 +166,7 @@ class _FlatFunction:
 
     def __call__(self, *arrays: Leaf) -> tuple[list[Leaf], list[str]]:
         args, kwargs = gathered(self._arguments.merged(arrays))
+        # The arguments come beside the result: a module may have been changed in place.
         result = SplitTree(spread((self._f(*args, **kwargs), args, kwargs)))
         outputs: list[Leaf] = []
         paths: list[str] = []
@@ -177,6 +184,7 @@ class _FlatFunction:
 
 
 def _is_unchanged(leaf: Leaf, arrays: Sequence[Leaf]) -> bool:
+    # A Python number of an argument is no array that a function could change.
     if isinstance(leaf, (bool, int)):
         return True
     return any(leaf is array for array in arrays)
@@ -201,8 +209,10 @@ def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:
         dtypes = [aval.dtype for aval in avals if is_inexact(aval)]
         if narrower is not None:
             dtypes.append(narrower)
+        # float32 is exact enough for 16 bits, and float64 takes twice as long.
         is_narrow = any(dtype.itemsize < 4 for dtype in dtypes)
         target = np.dtype("float32" if is_narrow else "float64")
+    # What it is compared with must not round as well.
     if target.itemsize < 4:
         raise ValueError(
             f"audit_precision got wide={target}, which rounds. Write wide=jnp.float32 or "

@@ -36,6 +36,7 @@ def stacked(rows: Sequence[Leaf]) -> Leaf:
 
 
 def _is_on_one_device(array: Leaf) -> bool:
+    # One of a trace has no values, and one over several devices keeps its sharding.
     if isinstance(array, Tracer) or len(array.sharding.device_set) > 1:
         return False
     return jax.typeof(array).sharding.mesh.empty
@@ -60,11 +61,13 @@ def _filled(rows: Sequence[Leaf | None]) -> list[Leaf]:
     """Returns rows of one shape: what is missing is 0."""
     arrays = [row for row in rows if row is not None]
     shape = tuple(int(size) for size in np.max([x.shape for x in arrays], axis=0))
+    # Notes of inner loops have as many rows as that turn had.
     zeros = jnp.zeros(shape, arrays[0].dtype)
     result: list[Leaf] = []
     for row in rows:
         if row is None:
             row = zeros
+        # An inner loop that turned less has shorter notes.
         if row.shape != shape:
             missing = [size - length for size, length in zip(shape, row.shape)]
             row = jnp.pad(row, [(0, count) for count in missing])

@@ -111,6 +111,7 @@ class Alignment:
             self._compare_uses(id(eqn), eqn.invars, partner.invars)
         outputs = self._first.jaxpr.outvars
         second_outputs = self._second.jaxpr.outvars
+        # A function may return another tree for other dtypes.
         if len(outputs) == len(second_outputs):
             self._compare_uses(_OF_OUTPUTS, outputs, second_outputs)
 
@@ -240,6 +241,7 @@ class Alignment:
         if casts:
             use = (id(casts[0]), 0)  # the conversion is what uses the root
         has_one_more = len(second_casts) == len(casts) + 1
+        # In the first trace this cast would change nothing, so JAX left it out.
         if has_one_more and _target(second_casts[0]) == root.aval.dtype:
             self._ends.add(use)
             second_casts = second_casts[1:]

@@ -12,8 +12,8 @@ from .walk import Walk
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
 # of the program's own: functions that call each other twice, level by level, would make one
 # that grows exponentially, and take longer than JAX takes to trace the program.
-_MOST = 1_000
-_MOST_TIMES = 4
+_MOST_UNSHARED = 1_000
+_MOST_FOLD = 4
 
 
 class Equation(NamedTuple):
@@ -62,7 +62,7 @@ class Graph(Walk[int]):
         self.returned_by: dict[int, Jaxpr] = {}
         self.variables: dict[int, Variable] = {}
         self.regions: dict[Any, Any] = {}
-        self._remaining = max(_MOST, _MOST_TIMES * count_equations(jaxpr, set()))
+        self._remaining = max(_MOST_UNSHARED, _MOST_FOLD * count_equations(jaxpr, set()))
         self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
         block = Block(jaxpr)
         variables = open_jaxpr(jaxpr).invars
@@ -129,26 +129,21 @@ class Graph(Walk[int]):
             self.same[value] = [source]
         return value
 
-    def enter(self, block: Block, arguments: Sequence[int]) -> dict[Variable, int]:
+    def enter(self, block, arguments):
+        # Counted when it is entered, so that deep calls share what is inside early enough.
         self._remaining -= len(block.nodes)
         # A closed-over value gets its number where it is used first.
         first = len(block.inputs) - len(arguments)
         return dict(zip(block.inputs[first:], arguments))
 
-    def read(
-        self,
-        block: Block,
-        user: Node | Block,
-        place: int,
-        var: Variable,
-        values: dict[Variable, int],
-    ) -> int:
+    def read(self, block, user, place, var, values):
         is_number = is_literal(var)
         if not is_number and var in values:
             return values[var]
         value = self._new(var.aval)
         self.constants[value] = user.stack
         self.variables[value] = var
+        # No equation uses it, so blame asks the function that returns it.
         if user is block and block.stack:
             self.returned_by[value] = open_jaxpr(block.jaxpr)
         if is_number:
@@ -159,7 +154,7 @@ class Graph(Walk[int]):
                 self.values[value] = block.constants[var]
         return value
 
-    def node(self, node: Node, operands: list[int]) -> Sequence[int]:
+    def node(self, node, operands):
         try:
             results = self._enter(node, operands)
         except Exception:  # the parameters differ in this release of JAX

@@ -135,6 +135,7 @@ class Node:
         """The blocks that run in its place."""
         blocks: list[Block] = []
         _, jaxprs = form_of(self.eqn)
+        # Each place has blocks of its own, and the alignment of its jaxpr is shared.
         for jaxpr in jaxprs:
             traces = self.traces.of_inner(self.eqn, jaxpr)
             blocks.append(Block(jaxpr, self.stack, traces))
@@ -180,6 +181,7 @@ class Block:
     ends: frozenset[int] = frozenset()
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
+        # A closed jaxpr holds the arrays of its constants, an open one their variables.
         opened = open_jaxpr(jaxpr)
         self.jaxpr = jaxpr
         self.stack = stack
@@ -191,6 +193,7 @@ class Block:
     @functools.cached_property
     def nodes(self) -> Sequence[Node]:
         """Its equations, in order."""
+        # Made when a walk comes: functions that call each other would grow without end.
         equations = open_jaxpr(self.jaxpr).eqns
         return [Node(eqn, (eqn, *self.stack), self.traces) for eqn in equations]
 
@@ -221,6 +224,7 @@ class Block:
         live_nodes: list[Node] = []
         for node in reversed(self.nodes):
             eqn = node.eqn
+            # JAX keeps equations that nothing uses, and would compute them in each run.
             if not eqn.effects and used.isdisjoint(eqn.outvars):
                 continue
             operands = set(_without_literals(eqn.invars))

@@ -293,7 +293,7 @@ class Arithmetic:
         rounded: list[Leaf] = []
         for result, dtype in zip(results, dtypes):
             if kind(dtype) == "float" and 0 < bits(dtype) < bits(result.dtype):
-                # A power of two moves a number in the range of a dtype, and keeps its digits.
+                # A power of two moves a number in the range of a dtype, digits and all.
                 scale = jnp.asarray(self.scale).astype(result.dtype)
                 result = round_to(result * scale, dtype) / scale
             rounded.append(result)

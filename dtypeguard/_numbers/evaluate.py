@@ -193,9 +193,7 @@ def round_to(array: Leaf, dtype: DType) -> Leaf:
     """Returns a wide array rounded to a narrow dtype."""
     if array.dtype == dtype:
         return array
-    if (
-        dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION
-    ):  # they have the same range
+    if dtype == jnp.bfloat16 and array.dtype == _SINGLE_PRECISION:  # of the same range
         return lax.reduce_precision(array, 8, 7)
     # Without a barrier XLA leaves out a rounding that is undone at once.
     narrow = lax.optimization_barrier(lax.convert_element_type(array, dtype))

@@ -17,7 +17,7 @@ from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.aligned import WIDER, Alignment, SecondTraces, beside_trace, sibling_dtypes
-from .._program.jaxprs import jaxprs_in, open_jaxpr
+from .._program.jaxprs import all_jaxprs
 from .formats import Formats
 from .primitives import is_inexact, measured
 
@@ -243,9 +243,8 @@ def avals_in(jaxpr: Jaxpr) -> Iterator[Aval]:
 
     A `Graph` leaves out the condition of a loop, and what a scatter applies.
     """
-    jaxpr = open_jaxpr(jaxpr)
-    yield from (var.aval for var in (*jaxpr.invars, *jaxpr.constvars))
-    for eqn in jaxpr.eqns:
-        yield from (var.aval for var in eqn.outvars)
-        for inner in jaxprs_in(eqn.params):
-            yield from avals_in(inner)
+    for inner in all_jaxprs(jaxpr):
+        variables = [*inner.invars, *inner.constvars]
+        for eqn in inner.eqns:
+            variables.extend(eqn.outvars)
+        yield from (var.aval for var in variables)

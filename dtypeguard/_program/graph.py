@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
-from .jaxprs import Stack, Variable, count_equations, is_literal, loop_parts, open_jaxpr
+from .jaxprs import Stack, Variable, all_jaxprs, is_literal, loop_parts, open_jaxpr
 from .program import CALL, COND, LOOPS, SHARD_MAP, Block, Node
 from .walk import Walk
 
@@ -62,7 +62,8 @@ class Graph(Walk[int]):
         self.returned_by: dict[int, Jaxpr] = {}
         self.variables: dict[int, Variable] = {}
         self.regions: dict[Any, Any] = {}
-        self._remaining = max(_MOST_UNSHARED, _MOST_FOLD * count_equations(jaxpr, set()))
+        size = sum(len(inner.eqns) for inner in all_jaxprs(jaxpr))
+        self._remaining = max(_MOST_UNSHARED, _MOST_FOLD * size)
         self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
         block = Block(jaxpr)
         variables = open_jaxpr(jaxpr).invars

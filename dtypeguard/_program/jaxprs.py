@@ -98,22 +98,22 @@ def jaxprs_in(params: object) -> list[Jaxpr]:
     return jaxprs
 
 
-def count_equations(jaxpr: Jaxpr, counted: set[int]) -> int:
-    """Returns the number of equations, those of a jaxpr that is called often once.
+def all_jaxprs(jaxpr: Jaxpr) -> list[Jaxpr]:
+    """Returns a jaxpr and all jaxprs inside it, opened.
 
-    Args:
-        jaxpr: with all jaxprs inside it.
-        counted: the identities of jaxprs that are left out, to which it adds.
+    A jaxpr that is called often is there once: calls within calls would make a list that
+    grows exponentially.
     """
-    jaxpr = open_jaxpr(jaxpr)
-    if id(jaxpr) in counted:
-        return 0
-    counted.add(id(jaxpr))
-    total = len(jaxpr.eqns)
-    for eqn in jaxpr.eqns:
-        for inner in jaxprs_in(eqn.params):
-            total += count_equations(inner, counted)
-    return total
+    jaxprs = {id(open_jaxpr(jaxpr)): open_jaxpr(jaxpr)}
+    waiting = list(jaxprs.values())
+    while waiting:
+        for eqn in waiting.pop().eqns:
+            for closed in jaxprs_in(eqn.params):
+                inner = open_jaxpr(closed)
+                if id(inner) not in jaxprs:
+                    jaxprs[id(inner)] = inner
+                    waiting.append(inner)
+    return list(jaxprs.values())
 
 
 # By the identity of the object: equal ones may have operands of other types. An equation

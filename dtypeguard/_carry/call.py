@@ -91,7 +91,7 @@ class Call:
     ) -> tuple[Callable[[], PyTree], list[PyTree]]:
         """Returns the call with other arrays, and its carries with them."""
         trees = [tree.merged(arrays) for tree, arrays in zip(self.carried, carried)]
-        arguments = self.rest.merged(rest)
+        args, kwargs = self.rest.merged(rest)
         step = self._step
         if self._in_place:
             # All at once: an object in two trees has one copy.
@@ -99,13 +99,13 @@ class Call:
             originals = objects_by_path(self._trees).values()
             copies = objects_by_path(trees).values()
             copy_by_id = {id(node): copy for node, copy in zip(originals, copies)}
-            arguments = open_objects(arguments, copy_by_id)
+            args, kwargs = open_objects((args, kwargs), copy_by_id)
             # A bound method of the caller's object would change that, and leak tracers
             # into it.
             owner = copy_by_id.get(id(self._carry.bound))
             if owner is not None:
                 step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
-        args, kwargs = self._carry.put(*arguments, trees)
+        args, kwargs = self._carry.put(args, kwargs, trees)
         return functools.partial(step, *args, **kwargs), trees
 
     def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,11 +15,11 @@ from .._carry.split import ObjectSnapshot, Snapshot
 from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, has_64_bits, is_weak
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
+from .._leaves.internals import LOOPS_OF_EQUINOX
 from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import LeafType
 from .._leaves.types import Args, Kwargs, Leaf, NNXObject, PyTree, Step
-from .._source.files import is_users
+from .calling_loop import calling_loop
 from .policy import Policy
 from .second_attempt import ERRORS_OF_TYPES, SecondAttempt, run_or_try_again
 from .settle import Output, Settled, report_drift, settle_carried, settle_object
@@ -157,13 +156,7 @@ class GuardedCall:
             remedy = self._remedy_of_other_carry(result, returned)
             if not remedy:
                 raise
-            message = (
-                f"{error}\nA guard takes the first argument, {self._carry.labels[0]}, for "
-                f"the carry. To name another: {remedy}."
-            )
-            if isinstance(error, DtypeDriftError):
-                raise DtypeDriftError(message, error.rows) from None
-            raise TypeError(message) from None
+            raise self._error_with(remedy, error) from None
         if any(settled.drifted for settled in returned):
             self._warn_of_ambiguity(location)
         value = location.put([open_objects(settled.tree) for settled in returned])
@@ -203,6 +196,15 @@ class GuardedCall:
             remedy = f"{self._carry.owner}(..., carry=NAME)"
         return remedy
 
+    def _error_with(self, remedy: str, error: TypeError) -> TypeError:
+        message = (
+            f"{error}\nA guard takes the first argument, {self._carry.labels[0]}, for the "
+            f"carry. To name another: {remedy}."
+        )
+        if isinstance(error, DtypeDriftError):
+            return DtypeDriftError(message, error.rows)
+        return TypeError(message)
+
     def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
         """Warns if a later item of the result may be the carry, unless a loop called."""
         question = self._carry.ambiguity(location, _copies(self._carried)[0])
@@ -211,41 +213,17 @@ class GuardedCall:
             self._guard.warn_once(question + more("guard-a-step"))
 
     def _output(self, label: str) -> Output:
-        # Unlike JAX's, Equinox's loops do not trace their body again if a weakly typed leaf
-        # comes back in another type. (Equinox 0.13.8)
+        # Equinox's loops do not trace their body again.
         takes_any_type = self._loop != LOOPS_OF_EQUINOX
         carry = self._carry
         return Output(label, carry.step, carry.owner, starts_weak=takes_any_type)
 
     @functools.cached_property
     def _loop(self) -> str:
-        """Whose loop called the step, or a lambda around it; empty if none did."""
+        """Whose loop the step runs in; empty if in none."""
         leaves = [leaf for snapshot in self._carried for leaf in snapshot.leaves]
         is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
-        return _calling_loop() if is_traced else ""  # the body of a loop is traced
-
-
-def _calling_loop() -> str:
-    """Returns the module whose loop called this, with one function of the user's between.
-
-    Empty if no loop did.
-    """
-    # JAX passes on no mark of the loop that traces a body, so that frames have to tell.
-    loop = ""
-    num_users_frames = 0
-    frame = sys._getframe()
-    while frame is not None and num_users_frames < 2 and loop != LOOPS_OF_EQUINOX:
-        module = frame.f_globals.get("__name__", "")
-        if module.startswith(LOOPS_OF_EQUINOX):
-            loop = LOOPS_OF_EQUINOX
-        elif module.startswith(LOOPS_OF_JAX):
-            loop = LOOPS_OF_JAX  # which Equinox may have called
-        if is_users(frame.f_code.co_filename) and not module.startswith("equinox."):
-            if loop:
-                break
-            num_users_frames += 1
-        frame = frame.f_back
-    return loop
+        return calling_loop() if is_traced else ""  # the body of a loop is traced
 
 
 def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
@@ -253,8 +231,11 @@ def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
 
 
 def _is_reshaped(change: LeafChange) -> bool:
-    is_array = isinstance(change.before, LeafType) and isinstance(change.after, LeafType)
-    return is_array and change.before.shape != change.after.shape
+    before = change.before
+    after = change.after
+    if isinstance(before, LeafType) and isinstance(after, LeafType):
+        return before.shape != after.shape
+    return False
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

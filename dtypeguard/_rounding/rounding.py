@@ -98,9 +98,10 @@ def _zeros_that_depend_on(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _round_float32(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
-    if dtype == jnp.bfloat16:
-        return _round_to_bfloat16(x, dtype, bits)
-    return _round_to_small(x, dtype, bits)
+    if dtype != jnp.bfloat16:
+        return _round_to_small(x, dtype, bits)
+    # Its smallest spacing is subnormal in float32, where CPUs flush it to 0: no counting.
+    return _round_to_bfloat16(x, dtype, bits)
 
 
 @_round_float32.defjvp
@@ -117,11 +118,13 @@ def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array
     magnitude = word & 0x7FFFFFFF
     # From the largest finite bfloat16 on, half a spacing: to nearest.
     is_largest = magnitude >= 0x7F7F0000
-    noise = jnp.where(is_largest, jnp.uint32(0x8000), bits >> 16)
+    half_spacing = jnp.uint32(0x8000)
+    noise = jnp.where(is_largest, half_spacing, bits >> 16)
     # A NaN keeps its sign, becomes quiet, and takes no carry.
     is_nan = magnitude > 0x7F800000
     quiet_nan = word | 0x00400000
-    word = jnp.where(is_nan, quiet_nan, word + noise)
+    word += noise
+    word = jnp.where(is_nan, quiet_nan, word)
     word >>= 16
     upper_half = word.astype(jnp.uint16)
     return lax.bitcast_convert_type(upper_half, dtype)
@@ -152,15 +155,16 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
 
     # The noise is uniform below one spacing: the sum carries as often as it should.
     shift = jnp.minimum(dropped_bits, 31)
-    noise = bits >> (32 - shift)
-    near_count = significand + noise
+    near_count = bits >> (32 - shift)
+    near_count += significand
     near_count >>= shift
     # A shift by 32 bits or more is undefined. Then at most one spacing is left, with the
     # probability that the significand has as a fraction of it.
     shift = jnp.clip(dropped_bits, 32, 56)
     shift -= 32
-    has_far_spacing = bits < significand >> shift
-    far_count = has_far_spacing.astype(jnp.uint32)
+    fraction = significand >> shift
+    has_spacing = bits < fraction
+    far_count = has_spacing.astype(jnp.uint32)
     count = jnp.where(dropped_bits < 32, near_count, far_count)
     # An exponent without a mantissa is a power of two.
     spacing = binade - mantissa_bits

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from .._blame.behind import origin_of_whole_numbers
 from .._blame.provenance import of_argument
 from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.types import DType
 from .._source.files import is_installed, is_users
-from .._source.origin import Why
+from .._source.origin import Why, origin_at
+from .._source.syntax import line_of_option
 from .._tracebacks.path_text import parameter
 from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
 from .derivatives import differentiated, has_floats_beside, is_array_of_numbers
@@ -118,9 +120,7 @@ def refused_leaves(
     """Returns the leaves of arguments, each with a label and the dtype that is wanted."""
     leaves = []
     for number, argument in enumerate(refused):
-        why = of_argument(argument, site)
-        if kind(wanted[number]) == "int":
-            why = _behind_whole_numbers(why, argument)
+        why = _source_of(argument, of_argument(argument, site), wanted[number])
         # What made an index a float is rather to be changed, but for the line of its use.
         is_made_elsewhere = why.origin is None or why.origin.users.line != site.line
         leaf = RefusedLeaf(
@@ -136,10 +136,18 @@ def refused_leaves(
     return leaves
 
 
-def _behind_whole_numbers(why: Why, argument: Argument) -> Why:
-    """Returns the line that made an index whole, by `floor`, before that of its floats."""
-    origin = origin_of_whole_numbers(argument.value)
-    return Why(origin) if users_line(origin) else why
+def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
+    """Returns the lines of an argument, its source before what passes it on."""
+    name = getattr(argument.source, "attr", "")
+    if is_python_number(argument.value) and why.origin and name:
+        origin = why.origin.users
+        line = line_of_option(origin.file, origin.line, name)
+        return why if line is None else Why(origin_at(origin.file, line, origin.function))
+    if kind(wanted) == "int":
+        # `floor` before an index, and not what it was computed of.
+        origin = origin_of_whole_numbers(argument.value)
+        return Why(origin) if users_line(origin) else why
+    return why
 
 
 def _arguments_that_differ(

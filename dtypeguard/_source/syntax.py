@@ -100,6 +100,21 @@ def statement(file: str, line: int) -> ast.stmt | None:
     return innermost
 
 
+def line_of_option(file: str, line: int, name: str) -> int | None:
+    """Returns the line that declares an option of argparse, which another line parses."""
+    parsing = statement(file, line)
+    names = [getattr(node, "attr", "") for node in ast.walk(parsing or ast.Pass())]
+    if not any(attribute.startswith("parse_") for attribute in names):
+        return None
+    options = (f"--{name}", f"--{name.replace('_', '-')}")
+    for node in _nodes(source_text(file)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            flags = [getattr(argument, "value", None) for argument in node.args]
+            if not set(options).isdisjoint(flags):
+                return node.lineno
+    return None
+
+
 def contains(node: ast.stmt, line: int) -> bool:
     """Returns whether a line is one of a statement's."""
     # Python's parser gives every node an end, but `ast` does not promise it.

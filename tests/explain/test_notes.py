@@ -5,6 +5,7 @@ has to name, and `# not` on those that it may not. Its row has the kind of the f
 and a change of the program that is what it says: with it the program runs.
 """
 
+import argparse
 import functools
 import inspect
 import itertools
@@ -334,6 +335,15 @@ def an_array_of_ints_that_is_differentiated_by_mistake():
 
     params = {"b": jnp.zeros(3, int), "w": jnp.ones(3)}  # first
     return jax.grad(loss)(params, "options")
+
+
+# JAX keeps what it compiled for 2.0, and finds it again for 2.
+@noted("argument", ("default=2.0", "default=3"))
+def an_option_of_the_command_line():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most-rows", default=2.0)  # first
+    options = parser.parse_args([])
+    return jnp.repeat(WIDE, options.most_rows, axis=0)
 
 
 @noted("argument", ("5), (1.0, 0)", "5.0), (1.0, 0.0)"))

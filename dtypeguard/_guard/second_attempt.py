@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from .._leaves.compat import PromotionError
-from .._leaves.errors import DtypeDriftError, first_line, more
+from .._leaves.errors import DtypeDriftError, first_line_of, more
 
 _T = TypeVar("_T")
 
@@ -46,5 +46,5 @@ def run_or_try_again(
             result = None
         if result is None:
             raise
-        warn(f"{attempt.description}: {first_line(error)}{more(attempt.page)}")
+        warn(f"{attempt.description}: {first_line_of(error)}{more(attempt.page)}")
         return result

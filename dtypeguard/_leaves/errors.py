@@ -56,7 +56,7 @@ def more(page: str) -> str:
     return f"\nMore on this: dtypeguard docs {page}"
 
 
-def first_line(error: BaseException) -> str:
+def first_line_of(error: BaseException) -> str:
     """The first line of the message of an error, or the name of its type."""
     lines = str(error).strip().splitlines()
     if not lines:

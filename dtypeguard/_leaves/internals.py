@@ -26,7 +26,7 @@ class ForeignNames(frozenset[str]):
 
 
 # Those whose files are of a package however they came to be on the path.
-LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
+PACKAGES_BY_NAME = ("jax", "jaxlib", "numpy", "optax", "equinox", "flax", "haiku")
 
 # Those that keep a state outside of what a step takes and returns.
 STATEFUL = ("brainstate",)

@@ -50,11 +50,15 @@ def real_params(name: str, params: Params) -> Params:
         f"Others: optax.masked({name}(...), mask), or None in their place."
     )
     check_leaves(f"{name} moves floating point params", "params", params, _is_real, remedy)
-
-    def strongly_typed(leaf):
-        return cast(leaf, dtype_of(leaf))
-
     return tree_util.tree_map(strongly_typed, params)
+
+
+def strongly_typed(leaf: Leaf) -> Leaf:
+    """Returns a leaf as a strongly typed array; one without a dtype unchanged."""
+    dtype = dtype_of(leaf)
+    if dtype is None:
+        return leaf
+    return cast(leaf, dtype)
 
 
 def _is_real(leaf: Leaf) -> bool:

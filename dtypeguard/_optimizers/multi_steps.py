@@ -18,7 +18,7 @@ from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
-from .checked import check_grads, check_state, is_at_least_1
+from .checked import check_grads, check_state, is_at_least_1, strongly_typed
 from .emit import emit_if
 
 _ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]
@@ -120,8 +120,9 @@ def multi_steps(
 
     def update(updates, state, params=None, **extra_args):
         check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
-        # A checkpoint, or a state of optax's, may have Python numbers as counts.
-        state = tree_util.tree_map(_strongly_typed, state)
+        # A checkpoint, or a state of optax's, may have Python numbers as counts. A loop
+        # requires arrays of its carry.
+        state = tree_util.tree_map(strongly_typed, state)
         check_grads("multi_steps", updates, state.acc_grads)
         gradient_step = state.gradient_step
         mini_step = increment(state.mini_step)
@@ -161,14 +162,6 @@ def multi_steps(
     # Does not narrow the updates if the policy of the inner guard asks for wider ones.
     outer = Policy(updates_dtype=policy.updates_dtype)
     return guard(optax.GradientTransformationExtraArgs(init, update), policy=outer)
-
-
-def _strongly_typed(leaf: Leaf) -> Leaf:
-    # A loop requires it of its carry.
-    dtype = dtype_of(leaf)
-    if dtype is None:
-        return leaf
-    return cast(leaf, dtype)
 
 
 def _is_int(value: object) -> TypeGuard[int]:

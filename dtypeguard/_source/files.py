@@ -1,8 +1,8 @@
 """Distinguishes the user's files from those of packages, JAX, Python and dtypeguard.
 
 A file is of a package if it lies where this Python installs packages, in the folder of an
-imported library that `LIBRARIES` names, or where the record of a package on the path says.
-An editable installation is the user's.
+imported library that `PACKAGES_BY_NAME` names, or where the record of a package on the path
+says. An editable installation is the user's.
 """
 
 import functools
@@ -14,7 +14,7 @@ import site
 import sys
 from typing import Any
 
-from .._leaves.internals import LIBRARIES
+from .._leaves.internals import PACKAGES_BY_NAME
 
 
 def _folder(path: str) -> str:
@@ -139,7 +139,7 @@ def _root(file: str) -> str | None:
         if file.startswith(folder):
             return folder
     # A library may also lie unpacked on the path, or in an archive.
-    for name in ("dtypeguard", *LIBRARIES):
+    for name in ("dtypeguard", *PACKAGES_BY_NAME):
         module = sys.modules.get(name)
         for path in getattr(module, "__path__", ()):
             if file.startswith(_folder(path)):

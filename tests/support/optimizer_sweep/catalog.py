@@ -13,7 +13,7 @@ import optax
 
 from dtypeguard import fromage, multi_steps, prodigy
 from dtypeguard._leaves.arguments import is_transformation, parameters, required
-from dtypeguard._leaves.errors import first_line
+from dtypeguard._leaves.errors import first_line_of
 from dtypeguard._leaves.types import Optimizer
 from dtypeguard._sweep.inputs import Entry, Recipe
 
@@ -51,7 +51,7 @@ def entries() -> tuple[tuple[Entry, ...], tuple[Unbuilt, ...]]:
             # A function without an annotation that fails or returns something else is one
             # of Optax's many helpers.
             if _promises_transformation(factory):
-                unbuilt.append(Unbuilt(entry.id, first_line(error)))
+                unbuilt.append(Unbuilt(entry.id, first_line_of(error)))
         else:
             built.append(entry)
     return tuple(built), tuple(unbuilt)

@@ -81,6 +81,19 @@ def _relative_error(text: str) -> float:
     )
 
 
+def _seconds(text: str) -> float | None:
+    """Returns a time, or None for 'none'."""
+    if text.lower() == "none":
+        return None
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if 0 <= number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no time: write a number of seconds from 0 up, or none for no limit"
+    )
+
+
 def _parse_places(text: str) -> int | str | tuple[int | str, ...]:
     places = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
     return places[0] if len(places) == 1 else tuple(places)
@@ -174,6 +187,14 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-error", type=_relative_error, help="exit 1 if the error is above"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=60.0,
+        help="after so many seconds measure no more lines, of which the most important "
+        "come first; none for all of them (default: 60). The error and the exit status do "
+        "not depend on it",
     )
     parser.add_argument(
         "--reference",

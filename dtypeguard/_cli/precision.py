@@ -69,6 +69,7 @@ def _measure(
             reference=reference,
             show_status=show,
             inputs=inputs,
+            seconds=options.seconds,
         )
     if options.max_error is not None and math.isnan(report.error):
         raise UsageError(
@@ -82,6 +83,8 @@ def _measure(
     if any(difference.verdict == "differs" for difference in report.differences):
         is_ok = False
     if report.integers:
+        is_ok = False
+    if report.unreached is not None and report.unreached.is_interrupted:
         is_ok = False
     style = _style(report, options.max_error, options.tolerance)
     return CommandResult(str(report), report, report.to_json(), is_ok, style)

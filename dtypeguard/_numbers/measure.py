@@ -1,5 +1,6 @@
 """What a program says of its lines of source: errors and shares."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from .._leaves.types import Aval, Leaf
 from .._program.program import WHILE
 from . import plans
 from .arrays import distance, part_along, size_of
+from .compiled import CompiledRuns
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
@@ -75,9 +77,7 @@ class Measures:
         watched: the equations of which more is noted there, and `notes` what that is.
         given: those that other runs follow; None if it returns ints and bools alone, or
             if wide types are finite only without, as a logarithm of a negative number.
-        own: its inputs, and these outputs in wide types with these decisions; ints, and
-            bools, with others.
-        total: the root mean square of the errors of these outputs as written.
+        before_run: is called before each run equation by equation, which it may stop.
     """
 
     def __init__(self, program: NumericProgram, arrays: Sequence[Leaf]):
@@ -92,16 +92,33 @@ class Measures:
         self.notes = Noted()
         self.watched = watched(program)
         probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
-        self._all_written = self._run_all(plans.written(program), probes)
+        self._compiled = CompiledRuns(program)
+        plan = plans.written(program)
+        self._all_written = self._run_all(plan, probes, is_compiled=True)
         self.written = [self._all_written[n] for n in self.outputs]
         # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
         self.given: Noted | None = None
+        self.before_run: Callable[[], None] = lambda: None
+        self._left_out: list[int] = []
+        self._errors: dict[frozenset[int], float] = {}
+        self._bounds: dict[int, float] = {}
+        self._parts: dict[int, float] = {}
+
+    @functools.cached_property
+    def own(self) -> Inputs:
+        """Its inputs, and its outputs in wide types with these decisions."""
         exact = self._exact_outputs()
         # An output of zeros has no relative error.
         sizes = [size_of(array) or 1.0 for array in exact]
-        self.own = Inputs(self.arrays, exact, sizes)
-        self.leave_out(())
+        for number in self._left_out:
+            sizes[number] = math.inf
+        return Inputs(self.arrays, exact, sizes)
+
+    @functools.cached_property
+    def total(self) -> float:
+        """The root mean square of the errors of these outputs as written."""
+        return self.own.off(self.written)
 
     def _find_lossless(self) -> list[int]:
         """Returns the conversions to narrow dtypes that have rounded nothing."""
@@ -147,11 +164,15 @@ class Measures:
         plan: WidthPlan,
         probes: Probes | None = None,
         arrays: Sequence[Leaf] | None = None,
+        is_compiled: bool = False,
         **options: Any,
     ) -> list[Leaf]:
         if arrays is None:
             arrays = self.arrays
         try:
+            if is_compiled:
+                return self._compiled.run(plan, arrays, probes)
+            self.before_run()
             return run(self.program, plan, arrays, probes, **options)
         except jax.errors.JaxRuntimeError:
             # A check, such as `eqx.error_if`: only all of it wide has to run.
@@ -185,29 +206,61 @@ class Measures:
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
-        for number in numbers:
-            self.own.sizes[number] = math.inf
-        self.total = self.own.off(self.written)
+        self._left_out = list(numbers)
+        if "own" in vars(self):
+            for number in numbers:
+                self.own.sizes[number] = math.inf
+            vars(self).pop("total", None)
         # What was measured with other outputs does not hold any more.
-        self._errors = {frozenset(range(self.lines)): self.total}
-        self._bounds: dict[int, float] = {}
-
-    def is_repeatable(self) -> bool:
-        """Returns whether the program returns the same again."""
-        for again, exact in zip(self._outputs(()), self.own.exact):
-            if not jnp.array_equal(again, exact, equal_nan=True):
-                return False
-        return True
+        self._errors.clear()
+        self._bounds.clear()
+        self._parts.clear()
 
     def error(self, rounding: Iterable[int]) -> float:
         """Returns the error if these lines round and the others are wide."""
         key = frozenset(rounding)
+        if len(key) == self.lines:
+            self._errors[key] = self.total
         if key not in self._errors:
             self._errors[key] = self.own.off(self._outputs(key))
         return self._errors[key]
 
-    def shares(self, show_status: Callable[[int], None] = lambda _: None) -> list[float]:
-        """Returns the share of each line in the squared error.
+    def measure_alone(self, show_status: Callable[[int], None]) -> None:
+        """Measures the error of each line alone, the most important ones first.
+
+        Of many lines, some that follow each other are measured together first: where these
+        cause next to nothing, so does each.
+        """
+        groups: list[range] = [range(self.lines)]
+        if self.lines > _FEW_LINES:
+            groups = []
+            for first in range(0, self.lines, _LINES_IN_GROUP):
+                groups.append(range(first, min(first + _LINES_IN_GROUP, self.lines)))
+            groups.sort(key=self.error, reverse=True)
+        for group in groups:
+            if len(groups) > 1 and self.error(group) <= _LEAST_ALONE * self.total:
+                self._bounds.update((number, self.error(group)) for number in group)
+                continue
+            for number in group:
+                show_status(number)
+                self.alone(number)
+
+    def measure_shares(self, show_status: Callable[[int], None]) -> None:
+        """Measures the share of each line, the most important ones first."""
+        important = self._important()
+        if np.isfinite([self.total, *map(self.about, self.reached)]).all():
+            for number in sorted(important, key=self.about, reverse=True):
+                show_status(number)
+                self._share(number, important)
+
+    @property
+    def reached(self) -> list[int]:
+        """The lines of which the error alone was measured, or a bound of it."""
+        is_known = lambda n: n in self._bounds or frozenset([n]) in self._errors
+        return [number for number in range(self.lines) if is_known(number)]
+
+    def shares(self) -> dict[int, float]:
+        """Returns the share of each line in the squared error, as far as it was measured.
 
         It is the part of the error along the whole that comes as this line rounds as well,
         where the lines before it round, and those after it are wide: leaving out an early
@@ -215,42 +268,41 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone.
         """
+        reached = self.reached
+        errors = [self.about(number) for number in reached]
         if not self.total:
-            return [0.0 for _ in range(self.lines)]
-        self._bound_errors()
-        errors_alone: list[float] = []
-        for number in range(self.lines):
-            show_status(number)
-            errors_alone.append(self.about(number))
-        if not np.isfinite([self.total, *errors_alone]).all():
-            return _shares_of_squares(errors_alone)
-        shares: list[float] = []
-        # The parts add up along the program, so each line gets what it adds.
-        part_before = 0.0
-        for number, error in enumerate(errors_alone):
-            if error <= _LEAST_ALONE * self.total:
-                shares.append(0.0)
-                continue
-            show_status(number)
-            part = self._part_of_first(number + 1)
-            shares.append(part - part_before)
-            part_before = part
+            return {}
+        if not np.isfinite([self.total, *errors]).all():
+            return dict(zip(reached, _shares_of_squares(errors)))
+        important = self._important()
+        shares = {number: 0.0 for number in reached if number not in important}
+        for number in important:
+            if self._parts_of(number, important) <= self._parts.keys():
+                shares[number] = self._share(number, important)
         return shares
 
-    def _bound_errors(self) -> None:
-        """Measures lines together; where these cause next to nothing, so does each."""
-        if self.lines <= _FEW_LINES:
-            return
-        for first in range(0, self.lines, _LINES_IN_GROUP):
-            group = range(first, min(first + _LINES_IN_GROUP, self.lines))
-            error = self.error(group)
-            if error <= _LEAST_ALONE * self.total:
-                for number in group:
-                    self._bounds[number] = error
+    def _important(self) -> list[int]:
+        """Returns the lines that cause more than next to nothing alone, in order."""
+        least = _LEAST_ALONE * self.total
+        return [number for number in self.reached if self.about(number) > least]
+
+    def _parts_of(self, number: int, important: Sequence[int]) -> set[int]:
+        """Returns how many first lines round with a line, and with those before it."""
+        place = important.index(number)
+        return {number + 1, *(n + 1 for n in important[:place][-1:])}
+
+    def _share(self, number: int, important: Sequence[int]) -> float:
+        parts = sorted(self._parts_of(number, important))
+        shares = [self._part_of_first(count) for count in parts]
+        return shares[-1] - (shares[0] if len(shares) > 1 else 0.0)
 
     def _part_of_first(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
-        # By definition, and no run.
+        if count not in self._parts:
+            self._parts[count] = self._part_along(count)
+        return self._parts[count]
+
+    def _part_along(self, count: int) -> float:
         if count == self.lines:
             return 1.0
         outputs = self._outputs(range(count))

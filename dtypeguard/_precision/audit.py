@@ -1,7 +1,8 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from .curve import searched
 from .integers import misfits, narrowed_bits
 from .losses import advice_of, line_losses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
-from .prepared import check_progress, prepare, running, status
+from .prepared import NO_STATUS, Show, check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
 from .rounded import unknown_in_program
 from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
+from .time_limit import TimeLimit
 
 
 @public
@@ -38,6 +40,7 @@ def audit_precision(
     also: Sequence[Args] = (),
     held_out: Sequence[Args] = (),
     budget: int = BUDGET,
+    seconds: float | None = 60,
 ) -> PrecisionReport:
     """Measures which lines of a function lose precision, and which to compute wider.
 
@@ -85,6 +88,9 @@ def audit_precision(
         held_out: tuples of arguments that the search for the plan does not see. Their
             errors stand beside the others.
         budget: how many runs this search may make; 0 for no plan.
+        seconds: after so many seconds no more lines are measured, of which the most
+            important ones come first; None for all of them, 0 for none. The error is
+            measured before, and does not depend on it.
 
     Returns:
         A `PrecisionReport`; print it.
@@ -117,9 +123,21 @@ def audit_precision(
     """
     check_progress("audit_precision", progress)
     inputs = inputs_of("audit_precision", also, held_out, kwargs, budget)
+    check_seconds("audit_precision", seconds)
     with status(progress) as show_status:
         options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
-        return audit_call(f, args, kwargs, *options, inputs)
+        report = audit_call(f, args, kwargs, *options, inputs, seconds)
+    if report.unreached is not None and report.unreached.is_interrupted:
+        print(report)
+        raise KeyboardInterrupt
+    return report
+
+
+def check_seconds(owner: str, seconds: float | None) -> None:
+    """Raises an error for what is no time."""
+    if seconds is not None:
+        right = "write how many seconds, 0 for none, or None for as many as it takes"
+        check_number(owner, "seconds", seconds, lambda x: x >= 0, right)
 
 
 def audit_call(
@@ -132,10 +150,12 @@ def audit_call(
     x64: bool | None = None,
     matmul_precision: object = None,
     reference: PyTree = None,
-    show_status: Callable[[str], None] = lambda _: None,
+    show_status: Show = NO_STATUS,
     inputs: PlannedInputs = ONE_INPUT,
+    seconds: float | None = None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
+    limit = TimeLimit(seconds)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
         check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
@@ -181,46 +201,56 @@ def audit_call(
             is_of_integers=not measures.are_floats,
             raises=measures.raises,
         )
-        plan = None
-        if tolerance is not None and inputs.budget and has_plan(formats):
-            plan = searched(prepared, tolerance, inputs, show_status)
-        if products is not None:
-            found = product_losses(measures, runs, products, tolerance, show_status)
-        else:
-            remedy = functools.partial(advice_of, formats, traced.has_float64)
-            lines = plan and plan.lines
-            found = line_losses(measures, runs, tolerance, show_status, remedy, lines)
         unmoved = runs.unmoved() if work else {}
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
-        flipped = runs.flipped(measures.total)
         show_status("looking at integers")
-        integers = misfits(measures)
-        narrowed = narrowed_bits(measures)
+        gone = prepared.vanishing
+        errors = {**dict(enumerate(runs.by_output)), **gone}
+        outputs = dict[str, OutputError]()
+        for n, error in errors.items():
+            outputs[traced.paths[n]] = OutputError(error, unmoved.get(n), n in gone)
+        report = PrecisionReport(
+            error=runs.total,
+            outputs=outputs,
+            not_finite=prepared.not_finite,
+            work=work,
+            rounded=prepared.rounded,
+            unknown=unknown_in_program(measures.program),
+            is_traced_wide=traced.traces.wide is not None,
+            integers=misfits(measures),
+            narrowed=narrowed_bits(measures),
+            unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),
+            run=run,
+            **compared,
+        )
+        # The truth comes first: nothing of it depends on the time for lines.
+        show_status.headline(f"precision: {report.headline}")
+        plan = None
+        if tolerance is not None and inputs.budget and has_plan(formats):
+            with limit.interruptible():
+                plan = searched(prepared, tolerance, inputs, show_status)
+        if products is not None:
+            found = product_losses(measures, runs, products, tolerance, show_status, limit)
+        else:
+            remedy = functools.partial(advice_of, formats, traced.has_float64)
+            lines = plan and plan.lines
+            found = line_losses(
+                measures, runs, tolerance, show_status, remedy, lines, limit
+            )
+        flipped = runs.flipped(measures.total) if "own" in vars(measures) else 0.0
     fixed = Fixed(found.run.error, found.run.price)
     if plan is not None:
         has_products = work is not None and any(work.flops.values())
         price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
         fixed = Fixed(plan.plan.error or 0.0, price)
-    gone = prepared.vanishing
-    errors = {**dict(enumerate(runs.by_output)), **gone}
-    outputs = {n: OutputError(x, unmoved.get(n), n in gone) for n, x in errors.items()}
-    return PrecisionReport(
-        error=runs.total,
-        outputs={traced.paths[n]: output for n, output in outputs.items()},
+    return dataclasses.replace(
+        report,
         losses=found.lines,
         fixed=fixed,
         decisions=Decisions(flipped, runs.decisions),
-        not_finite=prepared.not_finite,
         scaling=found.scaling,
-        work=work,
         search=plan,
-        rounded=prepared.rounded,
-        unknown=unknown_in_program(measures.program),
-        is_traced_wide=traced.traces.wide is not None,
-        integers=integers,
-        narrowed=narrowed,
         unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),
-        run=run,
-        **compared,
+        unreached=found.unreached,
     )

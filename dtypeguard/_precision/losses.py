@@ -12,8 +12,9 @@ from .._numbers.formats import Formats
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._source.files import package
-from .rows import STOCHASTICALLY, LineLoss, Scaled
+from .rows import STOCHASTICALLY, LineLoss, Scaled, Unreached
 from .runs import Runs, WideRun
+from .time_limit import TimeLimit
 
 RemedyOfLine = Callable[[Line, bool], str]
 
@@ -25,6 +26,8 @@ _FINITE = 0.1
 # How much of the squared error the lines of the fix may leave; if none leave so little,
 # those that leave half are of use as well.
 _LEFT, _HALF = 0.1, 0.5
+# Until when lines alone, and shares, are measured: the rest of the time is for the fix.
+_TIME_ALONE, _TIME_OF_SHARES = 0.5, 0.75
 # How many lines are wide in runs of their own, or together; how many runs are made.
 _MOST_ALONE, _MOST_TOGETHER, _MOST_RUNS = 8, 64, 96
 # From this share of the products on it is no fix to make them wide, if there is another.
@@ -37,6 +40,7 @@ class Losses(NamedTuple):
     lines: tuple[LineLoss, ...]
     run: WideRun
     scaling: Scaled | None
+    unreached: Unreached | None
 
 
 def line_losses(
@@ -46,35 +50,52 @@ def line_losses(
     show_status: Callable[[str], None],
     remedy: RemedyOfLine,
     planned: Collection[int] | None = None,
+    limit: TimeLimit | None = None,
 ) -> Losses:
-    """The lines with more than a hundredth of the error, the most important first."""
+    """The lines with more than a hundredth of the error, the most important first.
+
+    Within a limit of time, of which the errors of lines alone have half.
+    """
+    limit = limit or TimeLimit()
     status = lambda number: show_status(f"measuring line {number + 1} of {measures.lines}")
-    shares = measures.shares(status) if runs.total else []
-    if not shares:  # there is no error, or all of it is decisions
-        shares = [0.0] * measures.lines
+    measures.before_run = limit.check
+    if runs.total:
+        with limit.phase(_TIME_ALONE):
+            if measures.total:
+                measures.measure_alone(status)
+        with limit.phase(_TIME_OF_SHARES):
+            measures.measure_shares(status)
+    shares = measures.shares() if "own" in vars(measures) else {}
+    if not runs.total or ("own" in vars(measures) and not measures.total):
+        # There is no error, or all of it is decisions.
+        shares = dict.fromkeys(range(measures.lines), 0.0)
     # Where roundings cancel, a share depends on the lines before.
-    cancel = sum(map(abs, shares)) > 2
+    cancel = sum(map(abs, shares.values())) > 2
     weight = measures.about if cancel else lambda number: abs(shares[number])
     # What is nearly the same is in the order of the program.
     rank = lambda number: -float(f"{weight(number):.2g}")
-    order = sorted(range(len(shares)), key=rank)
-    show_status("looking for a small set of lines")
+    order = sorted(sorted(shares), key=rank)
     important = [number for number in order if abs(shares[number]) > _LEAST_SHARE_OF_ERROR]
-    scaling, bound = runs.scaled(), allowed(runs, tolerance)
-    flipped = runs.flipped(measures.total)
-    found, alone = runs.nothing, dict[int, WideRun]()
-    if planned is not None:
-        found = found._replace(lines=tuple(n for n in order if n in planned))
-    elif scaling is None or scaling.error > bound:  # to scale the loss costs nothing
-        tried = [*important]
-        if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
-            tried += [number for number in order if number not in important]
-        alone = {n: runs.with_wide([n], keeps=True) for n in tried[:_MOST_ALONE]}
-        found = _fix(runs, order, [*alone], bound, tolerance is not None)
+    flipped = runs.flipped(measures.total) if "own" in vars(measures) else 0.0
+    found, alone, scaling = runs.nothing, dict[int, WideRun](), None
+    with limit.phase(1.0):
+        show_status("looking for a small set of lines")
+        scaling, bound = runs.scaled(), allowed(runs, tolerance)
+        if planned is not None:
+            found = found._replace(lines=tuple(n for n in order if n in planned))
+        elif scaling is None or scaling.error > bound:  # to scale the loss costs nothing
+            tried = [*important]
+            if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
+                tried += [number for number in order if number not in important]
+            for number in tried[:_MOST_ALONE]:
+                alone[number] = runs.with_wide([number], keeps=True)
+            found = _fix(runs, order, [*alone], bound, tolerance is not None)
     losses = list[LineLoss]()
     for number in order:
         if number in important or number in found.lines:
-            line, meant = measures.program.lines[number], measures.constant(number)
+            line, meant = measures.program.lines[number], None
+            with limit.phase(1.0):
+                meant = measures.constant(number)
             wide = alone.get(number)
             loss = LineLoss(
                 origin=line.origin,
@@ -89,7 +110,16 @@ def line_losses(
                 cast=casts_text([*line.casts]) if line.casts else None,
             )
             losses.append(loss)
-    return Losses((*losses,), found, scaling)
+    measures.before_run = lambda: None
+    unreached = None
+    if not limit.is_complete:
+        unreached = Unreached(
+            lines=measures.lines - len(shares),
+            explained=sum(shares.values()) * (1 - flipped),
+            seconds=limit.seconds,
+            is_interrupted=limit.is_interrupted,
+        )
+    return Losses((*losses,), found, scaling, unreached)
 
 
 def _fix(

@@ -5,10 +5,11 @@ What long work is at is shown on a terminal, in a line that is gone when it is d
 
 import contextlib
 import math
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TextIO, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,6 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import has_64_bits
-from .._leaves.types import Function
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
@@ -31,9 +31,57 @@ from .rounded import argument_path, rounded_arguments
 from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
 from .runs import Runs
 
-Show = Callable[[str], None]
 _T = TypeVar("_T")
 _CLEAR = "\r\033[K"
+
+
+class Show:
+    """Shows on standard error what is being done.
+
+    On a terminal that is one line, below the headline once that is known. A pipe gets lines
+    if it is asked for, or one after some seconds without one.
+
+    Args:
+        stream: where to; None for nowhere.
+        is_terminal: whether the line is written again and again.
+        every: after so many seconds a pipe gets a line.
+    """
+
+    def __init__(self, stream: TextIO | None, is_terminal: bool, every: float):
+        self._stream = stream
+        self._is_terminal = is_terminal
+        self._every = every
+        self._last = time.monotonic()
+        self._headline = ""
+
+    def __call__(self, text: str) -> None:
+        """Shows what is being done."""
+        if self._stream is None:
+            return
+        if self._is_terminal:
+            print(f"{_CLEAR}{text}", end="", file=self._stream, flush=True)
+        elif time.monotonic() - self._last >= self._every:
+            print(text, file=self._stream, flush=True)
+            self._last = time.monotonic()
+
+    def headline(self, text: str) -> None:
+        """Shows what is known already, above what is being done."""
+        self(text)
+        if self._stream is not None and self._is_terminal:
+            print(file=self._stream, flush=True)
+            self._headline = text
+
+    def clear(self) -> None:
+        """Leaves nothing on a terminal: the report has it all."""
+        if self._stream is None or not self._is_terminal:
+            return
+        columns = shutil.get_terminal_size().columns
+        rows = -(-len(self._headline) // columns)
+        above = _CLEAR + "\033[A" if self._headline else ""
+        print(above * rows + _CLEAR, end="", file=self._stream, flush=True)
+
+
+NO_STATUS = Show(None, False, math.inf)
 
 
 class Prepared(NamedTuple):
@@ -87,9 +135,9 @@ def prepare(
     arrays = [jnp.asarray(x, v.dtype) for x, v in given]
     measures = Measures(NumericProgram(program, formats, traced.traces), arrays)
     rounded = rounded_arguments(measures, subject.given.paths)
-    first_bad = _first_bad_line(subject.f, measures, subject.given.paths, paths, rounded)
-    show_status("running it plainly")
+    show_status("running it in wide types")
     runs = Runs(measures, graph)
+    first_bad = _first_bad_line(subject, measures, runs, paths, rounded)
     vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
     if 0 < len(vanishing) < len(paths):
         measures.leave_out([*vanishing])
@@ -98,21 +146,25 @@ def prepare(
 
 
 def _first_bad_line(
-    f: Function,
+    subject: Subject,
     measures: Measures,
-    given: Sequence[str],
+    runs: Runs,
     outputs: Sequence[str],
     rounded: Sequence[RoundedArgument],
 ) -> Origin | None:
     """The line that makes the first value that is not finite as written, if any."""
     unknown = sorted({name for name, _ in measures.program.unexamined})
-    if unknown and not measures.is_repeatable():
+    f, given = subject.f, subject.given.paths
+    if unknown and not runs.is_repeatable():
         raise ValueError(
             f"audit_precision: {shown(f)} returns other numbers each time it runs on "
             f"the same arguments, and {', '.join(unknown)} runs as written. Draw "
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )
+    pairs = zip(runs.written, runs.own.exact)
+    if all(bool(jnp.isfinite(x).all()) for pair in pairs for x in pair):
+        return None
     wrong = [p for p, x in zip(outputs, measures.own.exact) if not jnp.isfinite(x).all()]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
@@ -156,25 +208,16 @@ def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
 def status(progress: bool | None = None, every: float = math.inf) -> Iterator[Show]:
     """A function that shows on standard error what is being done.
 
-    A pipe gets lines with `progress=True`, or one after `every` seconds without one.
+    A pipe gets all with `progress=True`, or a line after `every` seconds without one.
     """
-    stream, last = sys.stderr, time.monotonic()
-    is_terminal = progress is not False and stream.isatty()
-
-    def show(text: str) -> None:
-        nonlocal last
-        is_due = progress or (progress is None and time.monotonic() - last >= every)
-        if is_terminal:
-            print(f"{_CLEAR}{text}", end="", file=stream, flush=True)
-        elif is_due:
-            print(text, file=stream, flush=True)
-            last = time.monotonic()
-
+    is_terminal = progress is not False and sys.stderr.isatty()
+    if progress is not None:
+        every = 0.0 if progress else math.inf
+    show = Show(sys.stderr, is_terminal, every)
     try:
         yield show
     finally:
-        if is_terminal:
-            print(_CLEAR, end="", file=stream, flush=True)
+        show.clear()
 
 
 def counted(items: Iterable[_T], total: int, show: Show, what: str) -> Iterator[_T]:

@@ -13,6 +13,7 @@ from .._numbers.measure import Measures
 from .._source.files import is_installed, package
 from .losses import Losses, allowed, line_losses
 from .runs import Runs
+from .time_limit import TimeLimit
 
 
 def check_options(products: Products, wide: DType, narrow: DType) -> None:
@@ -54,12 +55,13 @@ def product_losses(
     products: Products,
     tolerance: float | None,
     show_status: Callable[[str], None],
+    limit: TimeLimit,
 ) -> Losses:
     """The lines whose products lose precision, and the cheapest remedy that is enough."""
     found = None
     for level in products.levels:
         if found is None or found.run.error > allowed(runs, tolerance):
             runs.level, remedy = level, functools.partial(_remedy_of_line, level)
-            found = line_losses(measures, runs, tolerance, show_status, remedy)
+            found = line_losses(measures, runs, tolerance, show_status, remedy, limit=limit)
     assert found is not None
     return found

@@ -24,6 +24,7 @@ from .rows import (
     Scaled,
     Unexamined,
     UnknownConstant,
+    Unreached,
     left,
     plain,
 )
@@ -72,6 +73,7 @@ class PrecisionReport:
         narrowed: the lines that narrow floats on the way to bits, a key or an integer.
         unexamined: what was run as written on both sides, by line.
         run: the dtypes and the tolerance of all this, and the error as compiled.
+        unreached: what was not measured in `seconds`; None if all was.
     """
 
     error: float = math.nan
@@ -92,6 +94,7 @@ class PrecisionReport:
     narrowed: tuple[NarrowedBits, ...] = ()
     unexamined: tuple[Unexamined, ...] = ()
     run: PlainRun = dataclasses.field(default_factory=PlainRun)
+    unreached: Unreached | None = None
 
     @property
     def fix(self) -> tuple[LineLoss, ...]:

@@ -221,6 +221,22 @@ class NarrowedBits(NamedTuple):
     different: int
 
 
+class Unreached(NamedTuple):
+    """What an audit has not come to in its time. The error does not depend on it.
+
+    Attributes:
+        lines: how many lines of the program have no share yet.
+        explained: the share of the squared error of those that have one.
+        seconds: the time that it had; None if there was no limit.
+        is_interrupted: whether it was ended by Ctrl-C.
+    """
+
+    lines: int
+    explained: float
+    seconds: float | None
+    is_interrupted: bool
+
+
 class Unexamined(NamedTuple):
     """A primitive that ran as written on both sides, and where it stands."""
 

@@ -78,7 +78,7 @@ class Runs:
         self.products = self.program.formats.products
         self.level = None if self.products is None else self.products.levels[0]
         self._wide, others = plans.wide(self.program), Noted()
-        exact = measures.run(self._wide, Probes(others))
+        exact = measures.run(self._wide, Probes(others), is_compiled=True)
         self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
         self.leave_out(())
         self.decisions = _compared_decisions(self.program, measures.decisions, others)
@@ -102,7 +102,7 @@ class Runs:
 
         Rounded to bfloat16, new params are nearly right, and the update is gone.
         """
-        exact = self._measures.run(self._wide, arrays=arrays)
+        exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         sizes = [size_of(x) or 1.0 for x in exact]
         for number, place in self.updated.items():
             change = distance(arrays[place].astype(exact[number].dtype), exact[number])
@@ -111,6 +111,12 @@ class Runs:
         return Inputs(
             [*arrays], exact, [max(x, y) if y == math.inf else x for x, y in pairs]
         )
+
+    def is_repeatable(self) -> bool:
+        """Whether the program returns the same again."""
+        again = self._measures.run(self._wide, is_compiled=True)
+        pairs = zip(again, self.own.exact)
+        return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in pairs)
 
     def error_of(self, function: Callable[[], Sequence[Leaf]], inputs: Inputs) -> float:
         """How far off all outputs are that a function makes; infinity if a check raises."""
@@ -158,7 +164,7 @@ class Runs:
         arrays = [_rounded_otherwise(x, part) for x in self.own.arrays]
         if formats.is_own:
             arrays = [x.astype(y.dtype) for x, y in zip(arrays, self.own.arrays)]
-        return self._measures.run(self._wide, arrays=arrays)
+        return self._measures.run(self._wide, arrays=arrays, is_compiled=True)
 
     def unmoved(self) -> dict[int, float]:
         """The share of the elements of each update that do not move, by output.

@@ -201,7 +201,7 @@ def _answer(it: Report) -> list[str]:
     if it.decisions.share > _MOST_OF_ERROR:
         share = percent(it.decisions.share)
         return [f"{share} of the squared error is decisions; no line helps."]
-    return ["No line helps."]
+    return [] if it.unreached is not None else ["No line helps."]
 
 
 def _is_spread(it: Report) -> bool:
@@ -346,7 +346,8 @@ def _code_text(origin: Origin | None) -> str:
 
 def notes(it: Report) -> list[str]:
     """What else is to be known, a sentence each."""
-    told = [] if _is_stuck(it) else _updates(it)
+    told = _unreached_text(it)
+    told += [] if _is_stuck(it) else _updates(it)
     vanishing, counted = ([*_named(it, x)] for x in (True, False))
     if len(counted or vanishing) >= 3 and 0 < it.error < math.inf:
         worst = ", ".join((counted or vanishing)[:_MOST_NAMED])
@@ -367,6 +368,25 @@ def notes(it: Report) -> list[str]:
             named = _few(_unexamined(it))
             told.append(f"Run as written, without a look inside: {named}.")
     return told
+
+
+def _unreached_text(it: Report) -> list[str]:
+    """What was not measured in the time for lines."""
+    unreached = it.unreached
+    if unreached is None:
+        return []
+    if unreached.is_interrupted:
+        end = "Interrupted"
+        remedy = ""
+    else:
+        end = f"Ended after {unreached.seconds:g} s"
+        remedy = " Write seconds=None (--seconds none) for all of it."
+    count = "1 line was" if unreached.lines == 1 else f"{unreached.lines} lines were"
+    explained = percent(unreached.explained)
+    return [
+        f"{end}: {count} not measured, and those that were explain {explained} of the "
+        f"squared error. The fix may be another one.{remedy}"
+    ]
 
 
 def _unexamined(it: Report) -> list[str]:

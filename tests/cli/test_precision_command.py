@@ -49,6 +49,23 @@ def test_it_prints_the_report(command):
     assert "0.999 -> 1" in out
 
 
+def test_seconds(command):
+    code, out, _ = command(f"{AVERAGE} --seconds 0")
+    assert (code, "Ended after 0 s: 1 line was not measured" in out) == (0, True)
+    code, out, _ = command(f"{AVERAGE} --seconds none")
+    assert (code, "mine.py:8" in out) == (0, True)
+
+
+def test_ctrl_c_prints_what_there_is(command, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dtypeguard._numbers.measure.Measures.alone", interrupt)
+    code, out, _ = command(AVERAGE)
+    assert (code, out.startswith("precision: the outputs are ")) == (1, True)
+    assert "Interrupted: 1 line was not measured" in out
+
+
 def test_a_reference_from_a_file_or_a_function(command):
     both, angles = "precision :both --inputs :angles", np.linspace(0, 1, 8, dtype="f4")
     np.savez("out.npz", **{"['sin']": np.sin(angles), "['cos']": np.cos(angles)})

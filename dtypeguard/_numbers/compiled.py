@@ -1,0 +1,277 @@
+"""Runs a program by a plan as one that XLA compiles, for the runs that a user waits for.
+
+It computes what a run equation by equation does: nothing is fused, and no rounding is left
+out. Notes and decisions are the same, but where each has the room that XLA asks for.
+"""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.types import Leaf
+from .._program.jaxprs import loop_parts
+from .._program.program import COND, LOOPS, SCAN, WHILE, Block, Node
+from .arithmetic import Arithmetic, Value
+from .evaluate import as_dtype
+from .nodes import Noted
+from .plans import WidthPlan
+from .primitives import is_inexact
+from .probes import Notes, Probes
+from .program import NumericProgram
+from .run import _Run
+from .turns import chosen_by_turn
+
+# A `while_loop` has room for the notes of so many turns at first.
+_FEW_TURNS = 16
+_BRANCH = "branch"
+
+
+class CompiledRuns:
+    """Runs one program by plans, each of which XLA compiles once.
+
+    Args:
+        program: the program.
+    """
+
+    def __init__(self, program: NumericProgram):
+        self._program = program
+        self._functions = dict[object, Any]()
+        # For the notes of how many turns a loop has room, by its number.
+        self._room = dict[int, int]()
+
+    def run(
+        self, plan: WidthPlan, arrays: Sequence[Leaf], probes: Probes | None = None
+    ) -> list[Leaf]:
+        """Returns the results, in the dtypes of the plan; the probes make no changes."""
+        probes = probes or Probes(noted={})
+        key = plan.part(0, self._program.size), plan.is_wide_given, probes.key
+        if plan.is_wide_given:  # other inputs are of wider dtypes, and compile nothing new
+            arrays = [self._widened(jnp.asarray(array)) for array in arrays]
+        while True:
+            if key not in self._functions:
+                self._functions[key] = self._compiled(plan, probes)
+            with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
+                results, notes = jax.block_until_ready(self._functions[key](list(arrays)))
+            noted, watched_notes = notes
+            if not self._has_grown(noted):
+                break
+            del self._functions[key]
+        probes.noted |= self._trimmed(noted, noted)
+        probes.watched_notes |= self._trimmed(watched_notes, noted)
+        return results
+
+    def _widened(self, array: Leaf) -> Leaf:
+        if not is_inexact(array):
+            return array
+        return as_dtype(array, self._program.formats.widened(array.dtype))
+
+    def _compiled(self, plan: WidthPlan, probes: Probes) -> Any:
+        arithmetic = Arithmetic(self._program, self._program.formats, True, None)
+
+        def compute(arrays: list[Leaf]) -> tuple[list[Leaf], Notes]:
+            blank = probes.empty(None)
+            whole = _CompiledRun(plan, blank, arithmetic, self._room)
+            return whole.outputs(arrays), _in_order(blank)
+
+        # At this level XLA fuses nothing: it rounds as where equations run one by one.
+        is_on_cpu = jax.default_backend() == "cpu"
+        options = {"xla_backend_optimization_level": "0"} if is_on_cpu else None
+        return jax.jit(compute, compiler_options=options)
+
+    def _has_grown(self, noted: Noted) -> bool:
+        """Makes room for the turns of loops; returns whether there was not enough."""
+        has_grown = False
+        for node in self._program.block.all_nodes():
+            if node.rule == WHILE and node.number in noted:
+                turns = _most_turns(node, noted)
+                inside = range(node.inner[0].first, node.number)
+                has_notes = any(_number_of(key) in inside for key in noted)
+                if has_notes and turns > self._room.get(node.number, _FEW_TURNS):
+                    self._room[node.number] = 2 ** (turns - 1).bit_length()
+                    has_grown = True
+        return has_grown
+
+    def _trimmed(self, notes: Noted, noted: Noted) -> Noted:
+        """Returns notes without those of branches not taken, and of turns not made."""
+        trimmed = {key: x for key, x in notes.items() if not _is_of_branch(key)}
+        for node in self._program.block.all_nodes():
+            loops = sum(x.primitive.name in LOOPS for x in node.stack[1:])
+            index = noted.get((node.number, _BRANCH))
+            if index is not None and not loops:
+                taken = min(max(int(index), 0), len(node.inner) - 1)
+                for place, block in enumerate(node.inner):
+                    if place != taken:
+                        _remove(trimmed, range(block.first, block.number + 1))
+            if node.rule == WHILE and node.number in noted:
+                turns = _most_turns(node, noted)
+                inside = range(node.inner[0].first, node.number)
+                if not turns:
+                    _remove(trimmed, inside)
+                axes = (slice(None),) * loops
+                for key, rows in trimmed.items():
+                    if _number_of(key) in inside:
+                        trimmed[key] = rows[(*axes, slice(turns))]
+        return trimmed
+
+
+def _number_of(key: Any) -> int:
+    """Returns the number of the equation of which something is noted."""
+    return key[0] if isinstance(key, tuple) else key
+
+
+def _is_of_branch(key: Any) -> bool:
+    return isinstance(key, tuple) and key[1] == _BRANCH
+
+
+def _remove(notes: Noted, numbers: range) -> None:
+    """Removes the notes of some equations."""
+    for key in list(notes):
+        if _number_of(key) in numbers:
+            del notes[key]
+
+
+def _most_turns(node: Node, noted: Noted) -> int:
+    return int(np.max(noted[node.number], initial=0))
+
+
+class _CompiledRun(_Run):
+    """A run that JAX traces, with its loops and branches.
+
+    Attributes:
+        room: for the notes of how many turns a loop has room, by its number.
+    """
+
+    def __init__(
+        self, plan: WidthPlan, probes: Probes, arithmetic: Arithmetic, room: dict[int, int]
+    ):
+        super().__init__(plan, probes, arithmetic)
+        self.room = room
+
+    def _turn(
+        self, node: Node, arguments: Sequence[Value], probes: Probes
+    ) -> tuple[list[Leaf], Notes]:
+        return self._inside(node, node.inner[0], arguments)
+
+    def _inside(
+        self, node: Node, block: Block, arguments: Sequence[Value]
+    ) -> tuple[list[Leaf], Notes]:
+        """Returns the results of a body or a branch, and what is noted of it."""
+        probes = self.probes.empty(None)
+        inside = _CompiledRun(self.plan, probes, self.arithmetic, self.room)
+        return inside._left(node, block, arguments), _in_order(probes)
+
+    def _goes_on(
+        self,
+        node: Node,
+        constants: list[Leaf],
+        turns: Leaf,
+        carry: list[Leaf],
+        most_turns: Leaf | None,
+    ) -> Leaf:
+        condition = _CompiledRun(self.plan, Probes({}), self.arithmetic, self.room)
+        return condition.block(node.inner[1], [*constants, *carry])[0]
+
+    def _add(self, notes: Notes) -> None:
+        noted, watched_notes = notes
+        self.probes.noted.update(noted)
+        self.probes.watched_notes.update(watched_notes)
+
+    def scan(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a `scan` as one."""
+        _, _, consts, count = loop_parts(node.eqn)
+        operands = self._entered(node, operands, consts, count)
+        shared = operands[:consts]
+        carry = operands[consts : consts + count]
+        scanned = operands[consts + count :]
+
+        def turn(carry, slices):
+            arguments = [*shared, *carry, *slices]
+            results, notes = self._inside(node, node.inner[0], arguments)
+            return results[:count], (results[count:], notes)
+
+        length = node.eqn.params["length"]
+        is_reversed = node.eqn.params["reverse"]
+        carry, (rows, notes) = lax.scan(turn, carry, scanned, length, is_reversed)
+        self._add(notes)
+        return [*carry, *rows]
+
+    def loop(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs a `while` loop as one, with room for the notes of some turns."""
+        _, before, consts, count = loop_parts(node.eqn)
+        first = before + consts
+        operands = self._entered(node, operands, first, count)
+        constants = operands[:before]
+        shared = operands[before:first]
+        carry = operands[first:]
+
+        def inside(carry):
+            return self._inside(node, node.inner[0], [*shared, *carry])
+
+        def turn(state):
+            number, turns, carry, is_on, notes = state
+            results, turn_notes = inside(carry)
+            carry = chosen_by_turn(is_on, results, carry)
+            turns = turns + is_on.astype(turns.dtype)
+            put = functools.partial(_put, number)
+            notes = jax.tree.map(put, notes, turn_notes)
+            is_on = self._goes_on(node, constants, turns, carry, None)
+            return number + 1, turns, carry, is_on, notes
+
+        room = self.room.get(node.number, _FEW_TURNS)
+        _, shapes = jax.eval_shape(inside, carry)
+        notes = jax.tree.map(lambda x: jnp.zeros((room, *x.shape), x.dtype), shapes)
+        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, np.int32)
+        is_on = self._goes_on(node, constants, turns, carry, None)
+        state = (np.int32(0), turns, carry, is_on, notes)
+        state = lax.while_loop(lambda state: jnp.any(state[3]), turn, state)
+        _, turns, carry, _, notes = state
+        self.probes.decide(node, lambda: turns)
+        self._add(notes)
+        return carry
+
+    def cond(self, node: Node, operands: list[Value]) -> list[Value]:
+        """Runs all branches as one; those that are not taken have notes of zeros."""
+        index, *arguments = self._entered(node, operands)
+        zeros: Notes = ({}, {})
+        for block in node.inner:
+            branch = functools.partial(self._inside, node, block, arguments)
+            _, shapes = jax.eval_shape(branch)
+            for blank, noted in zip(zeros, shapes):
+                for key, shape in noted.items():
+                    blank[key] = jnp.zeros(shape.shape, shape.dtype)
+
+        def filled(block):
+            results, notes = self._inside(node, block, arguments)
+            every = [OrderedDict(blank) for blank in zeros]
+            for one, noted in zip(every, notes):
+                one.update(noted)
+            return results, every
+
+        branches = [functools.partial(filled, block) for block in node.inner]
+        results, notes = lax.switch(index, branches)
+        self._add(notes)
+        self.probes.noted[node.number, _BRANCH] = index
+        return results
+
+
+def _in_order(probes: Probes) -> Notes:
+    """Returns what is noted, whose keys JAX would sort: these are of several types."""
+    return OrderedDict(probes.noted), OrderedDict(probes.watched_notes)
+
+
+def _put(number: Leaf, rows: Leaf, row: Leaf) -> Leaf:
+    return lax.dynamic_update_index_in_dim(rows, row, number, 0)
+
+
+_CompiledRun.rules = {
+    **_Run.rules,
+    SCAN: _CompiledRun.scan,
+    WHILE: _CompiledRun.loop,
+    COND: _CompiledRun.cond,
+}

@@ -1,0 +1,58 @@
+"""How long an audit may measure lines, after which it reports what it has."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+
+class _TimeIsUp(Exception):
+    """Ends a phase of the work."""
+
+
+class TimeLimit:
+    """The time of an audit; what it leaves after the headline is for lines.
+
+    Attributes:
+        seconds: how long; None for as long as it takes.
+        is_interrupted: whether the user has ended it with Ctrl-C.
+        is_complete: whether every phase has come to its end.
+    """
+
+    def __init__(self, seconds: float | None = None):
+        self.seconds = seconds
+        self.is_interrupted = False
+        self.is_complete = True
+        self._start = time.monotonic()
+        self._first_phase: float | None = None
+        self._end: float | None = None
+
+    @contextlib.contextmanager
+    def phase(self, part: float) -> Iterator[None]:
+        """A phase that ends when this part of the time is over, or with Ctrl-C.
+
+        The time is what the first phase finds left.
+        """
+        if self._first_phase is None:
+            self._first_phase = time.monotonic()
+        if self.seconds is not None:
+            left = self._start + self.seconds - self._first_phase
+            self._end = self._first_phase + part * left
+        with self.interruptible():
+            yield
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """What ends with Ctrl-C; the report has what was measured until then."""
+        try:
+            yield
+        except _TimeIsUp:
+            self.is_complete = False
+        except KeyboardInterrupt:
+            self.is_complete = False
+            self.is_interrupted = True
+
+    def check(self) -> None:
+        """Ends the phase if its time is over; asked before each run."""
+        is_over = self._end is not None and time.monotonic() >= self._end
+        if is_over or self.is_interrupted:
+            raise _TimeIsUp

@@ -2,45 +2,30 @@
 
 import dataclasses
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
-from .._autocast.plan import Plan
-from .._costs.costs import Work
 from .._leaves.types import public
-from .._reference.difference import Difference, Divergence
-from .._source.origin import Origin
-from . import text
-from .curve import PlanSearch
-from .rows import (
-    Decisions,
-    Fixed,
-    IntegerMisfit,
-    LineLoss,
-    NarrowedBits,
-    OutputError,
-    PlainRun,
-    RoundedArgument,
-    Scaled,
-    Unexamined,
-    UnknownConstant,
-    Unreached,
-    left,
-    plain,
-)
+from .figures import Figures
+from .headline import headline_text
+from .rows import PlainRun, plain
+from .text import report_lines
 
 # Names that a report had before its release, and what has their values.
 _MOVED_FIELDS = {
-    **{name: f"run.{name}" for name in PlainRun._fields},
-    **{"mended": "fixed.error", "price": "fixed.price", "flipped": "decisions.share"},
-    **{"unmoved": "outputs[path].unmoved", "vanishing": "outputs[path].vanishes"},
-    **{"costs": "work.costs"},
+    "mended": "fixed.error",
+    "price": "fixed.price",
+    "flipped": "decisions.share",
+    "unmoved": "outputs[path].unmoved",
+    "vanishing": "outputs[path].vanishes",
+    "costs": "work.costs",
 }
+for _name in PlainRun._fields:
+    _MOVED_FIELDS[_name] = f"run.{_name}"
 
 
 @public
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class PrecisionReport:
+class PrecisionReport(Figures):
     """What `dtypeguard.audit_precision` found; `print` it.
 
     Attributes:
@@ -76,50 +61,10 @@ class PrecisionReport:
         unreached: what was not measured in `seconds`; None if all was.
     """
 
-    error: float = math.nan
-    outputs: dict[str, OutputError] = dataclasses.field(default_factory=dict)
-    losses: tuple[LineLoss, ...] = ()
-    fixed: Fixed = dataclasses.field(default_factory=Fixed)
-    decisions: Decisions = dataclasses.field(default_factory=Decisions)
-    not_finite: Origin | None = None
-    scaling: Scaled | None = None
-    work: Work | None = None
-    differences: tuple[Difference, ...] = ()
-    divergence: Divergence | None = None
-    search: PlanSearch | None = None
-    rounded: tuple[RoundedArgument, ...] = ()
-    unknown: tuple[UnknownConstant, ...] = ()
-    is_traced_wide: bool = True
-    integers: tuple[IntegerMisfit, ...] = ()
-    narrowed: tuple[NarrowedBits, ...] = ()
-    unexamined: tuple[Unexamined, ...] = ()
-    run: PlainRun = dataclasses.field(default_factory=PlainRun)
-    unreached: Unreached | None = None
-
-    @property
-    def fix(self) -> tuple[LineLoss, ...]:
-        """A small set of lines that is worth computing wider, which was run."""
-        return tuple(loss for loss in self.losses if loss.remedy)
-
-    @property
-    def left(self) -> float:
-        """The share of the squared error that the run with the lines of the fix leaves."""
-        return left(self.fixed.error, self.error)
-
-    @property
-    def plan(self) -> Plan | None:
-        """Which lines stay wide where all else is narrow, for [`dtypeguard.autocast`][]."""
-        return None if self.search is None else self.search.plan
-
-    @property
-    def not_examined(self) -> tuple[str, ...]:
-        """The primitives that were run as written on both sides."""
-        return tuple(sorted({row.primitive for row in self.unexamined}))
-
     @property
     def headline(self) -> str:
         """How it went: in one sentence, and in one before it on a reference."""
-        return text.headline(self)
+        return headline_text(self)
 
     if not TYPE_CHECKING:  # so that type checkers see no name beside these
 
@@ -129,7 +74,7 @@ class PrecisionReport:
             raise AttributeError(what + instead, name=name, obj=self)
 
     def __str__(self) -> str:
-        return "\n".join(text.report(self))
+        return "\n".join(report_lines(self))
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields are the same; what is not a number is equal to itself."""

@@ -87,11 +87,10 @@ class Items:
         is_match: Callable[[PyTree, PyTree], bool],
     ) -> bool:
         """Returns whether the first items match these trees, in their order."""
-        if trees and not self.are_ordered:
+        items = self.values if self.are_ordered else []
+        if len(trees) > len(items):
             return False
-        if len(trees) > len(self.values):
-            return False
-        return all(is_match(tree, item) for tree, item in zip(trees, self.values))
+        return all(is_match(tree, item) for tree, item in zip(trees, items))
 
     def index(self, key: Key) -> int | None:
         """Returns the index of the item at an int, a key or the name of a field."""
@@ -107,13 +106,9 @@ class Items:
         Empty if any tree has none, or two have the same.
         """
         structures = [structure(value) for value in self.values]
-        indices = []
-        for tree in trees:
-            wanted = structure(tree)
-            if wanted not in structures:
-                return []
-            indices.append(structures.index(wanted))
-        return indices if len(set(indices)) == len(indices) else []
+        wanted = [structure(tree) for tree in trees]
+        indices = [structures.index(x) for x in wanted if x in structures]
+        return indices if len(set(indices)) == len(wanted) else []
 
     def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
         """Returns the result in its own type, with other items at some indices, if any."""

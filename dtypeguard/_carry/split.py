@@ -2,9 +2,9 @@
 
 import copy
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,6 @@ from .._leaves.leaf_type import traced_type
 from .._leaves.types import Convert, Leaf, NNXObject, PyTree
 from .modules import Contents, constant_positions, contents, put_contents
 from .tracing import eval_shape_with_aux
-
-_T = TypeVar("_T")
 
 
 def _is_data(leaf: Leaf) -> bool:
@@ -48,19 +46,16 @@ class SplitTree:
         self._leaves, self.treedef = tree_util.tree_flatten(tree)
         fixed = constant_positions(tree, self._leaves)
         # A mask and no tree of None: a node may refuse None for a field.
-        self._is_array = []
-        for i, leaf in enumerate(self._leaves):
-            is_static = type(leaf) in static or i in fixed
-            self._is_array.append(is_array(leaf) and not is_static)
-        self.arrays = self._select_arrays(self._leaves)
-
-    def _select_arrays(self, items: Sequence[_T]) -> list[_T]:
-        return [item for item, is_data in zip(items, self._is_array) if is_data]
+        self._is_array = [
+            is_array(leaf) and type(leaf) not in static and i not in fixed
+            for i, leaf in enumerate(self._leaves)
+        ]
+        self.arrays = list(itertools.compress(self._leaves, self._is_array))
 
     @functools.cached_property
     def key_paths(self) -> list[KeyPath]:
         """The paths of the array leaves."""
-        return self._select_arrays(key_paths(self.tree))
+        return list(itertools.compress(key_paths(self.tree), self._is_array))
 
     @property
     def paths(self) -> list[str]:
@@ -84,16 +79,17 @@ class SplitTree:
         emptied.key_paths = self.key_paths  # read from the tree, which goes
         emptied.tree = None
         emptied.arrays = []
-        pairs = zip(self._leaves, self._is_array)
-        emptied._leaves = [None if is_data else leaf for leaf, is_data in pairs]
+        emptied._leaves = self._leaves_with(itertools.repeat(None))
         return emptied
 
     def merged(self, arrays: Sequence[Leaf]) -> PyTree:
         """Returns the tree with other arrays."""
+        return tree_util.tree_unflatten(self.treedef, self._leaves_with(arrays))
+
+    def _leaves_with(self, arrays: Iterable[Leaf]) -> list[Leaf]:
         remaining = iter(arrays)
         pairs = zip(self._leaves, self._is_array)
-        leaves = [next(remaining) if is_data else leaf for leaf, is_data in pairs]
-        return tree_util.tree_unflatten(self.treedef, leaves)
+        return [next(remaining) if is_data else leaf for leaf, is_data in pairs]
 
 
 def constant_changes(
@@ -207,15 +203,15 @@ class Snapshot:
             leaf for i, leaf in enumerate(self.leaves) if i not in self.constant_positions
         ]
 
-    def map(self, function: Callable[..., Leaf], *others: Sequence[Leaf]) -> "Snapshot":
+    def map(self, function: Callable[..., Leaf], *columns: Sequence[Leaf]) -> "Snapshot":
         """Returns a snapshot with a function applied to all leaves but the constants.
 
         Args:
-            function: takes a leaf, and the item at its place in each of `others`.
-            *others: sequences of as many items as the tree has leaves.
+            function: takes a leaf, and the item at its place in each of `columns`.
+            *columns: sequences of as many items as the tree has leaves.
         """
         leaves = []
-        for i, operands in enumerate(zip(self.leaves, *others)):
+        for i, operands in enumerate(zip(self.leaves, *columns)):
             leaf = operands[0] if i in self.constant_positions else function(*operands)
             leaves.append(leaf)
         return self._replaced(leaves)

@@ -7,7 +7,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, Equation
-from .._program.jaxprs import Stack, Variable
+from .._program.jaxprs import Stack, Variable, value_kind
 from .._program.program import CALL, Block, Node
 from .._program.walk import Walk
 from . import primitives
@@ -84,7 +84,7 @@ class Annotation(Walk[_Known]):
         return dict(zip(block.inputs, [*constants, *arguments]))
 
     def literal(self, var):
-        if kind(getattr(var.aval, "dtype", None)) != "float" or np.ndim(var.val):
+        if value_kind(var.aval) != "float" or np.ndim(var.val):
             return _Known(True)
         return _Known(True, float(np.asarray(var.val)))
 
@@ -93,7 +93,7 @@ class Annotation(Walk[_Known]):
             nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
             # A callback that prints would print once more with each run.
             block.nodes = nodes
-            block.meant = self._meant(block, block.outputs, None)
+            block.intended = self._meant(block, block.outputs, None)
         block.ends = ends_of_width(block.traces.wide, block.outputs, None)
         results = super().block(block, arguments)
         block.drop_unused()
@@ -108,7 +108,7 @@ class Annotation(Walk[_Known]):
                     "audit_precision does not run programs with mutable references "
                     f"({node.name}): give it a function that returns new arrays."
                 )
-            node.meant = self._meant(node, eqn.invars, eqn)
+            node.intended = self._meant(node, eqn.invars, eqn)
             node.doubtful = doubtful_constants(node.traces.wide, eqn, node.stack)
             # A conversion that rounds a number is asked of the number as it was meant.
             operands = self._as_meant(node, operands)
@@ -155,8 +155,8 @@ class Annotation(Walk[_Known]):
         """Returns the operands with the Python numbers among them as they were meant."""
         result: list[_Known] = []
         for place, operand in enumerate(operands):
-            if operand.number is not None and place in node.meant:
-                operand = _Known(operand.is_fixed, float(node.meant[place]))
+            if operand.number is not None and place in node.intended:
+                operand = _Known(operand.is_fixed, float(node.intended[place]))
             result.append(operand)
         return result
 

@@ -36,14 +36,14 @@ class Either(NamedTuple):
     """A value that has a form of its own in wide types: a constant, a sample, a number.
 
     Attributes:
-        own: in the dtype as written.
+        written: in the dtype of the program.
         wide: in wide types.
-        meant: as it was meant, if its line may round that.
+        intended: as it was meant, if its line may round that.
     """
 
-    own: Leaf
+    written: Leaf
     wide: Leaf
-    meant: np.ndarray | None = None
+    intended: np.ndarray | None = None
 
 
 Value = Leaf | Either
@@ -51,7 +51,7 @@ Value = Leaf | Either
 
 def own_form(value: Value) -> Leaf:
     """Returns a value as it is written."""
-    return value.own if isinstance(value, Either) else value
+    return value.written if isinstance(value, Either) else value
 
 
 def wide_form(value: Value) -> Leaf:
@@ -94,29 +94,29 @@ class Arithmetic:
 
     # Values
 
-    def constant(self, array: Leaf, meant: np.ndarray | None = None) -> Value:
-        """Returns an array that the program holds, as it is and as it was meant."""
+    def constant(self, array: Leaf, intended: np.ndarray | None = None) -> Value:
+        """Returns an array of the program, as written and in wide types."""
         # A program holds NumPy's arrays too, on JAX 0.12 in a class of JAX's own.
         if not isinstance(array, jax.Array):
             array = jnp.asarray(array)
         if not is_inexact(array):
             return array
-        own = as_dtype(array, self.formats.written(array.dtype))
+        written = as_dtype(array, self.formats.written(array.dtype))
         wide_dtype = self.formats.widened(array.dtype)
-        if meant is None:
+        if intended is None:
             wide = as_dtype(array, wide_dtype)
         else:
-            wide = jnp.asarray(meant, wide_dtype)
-        return Either(own, wide, meant)
+            wide = jnp.asarray(intended, wide_dtype)
+        return Either(written, wide, intended)
 
     def sample(self, array: Leaf) -> Value:
         """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
         if not is_inexact(array):
             return array
         # A uniform sample of 1.0 would make a logarithm of 0.
-        own = round_inwards(array, self.formats.written(array.dtype))
+        written = round_inwards(array, self.formats.written(array.dtype))
         wide = as_dtype(array, self.formats.widened(array.dtype))
-        return Either(own, wide)
+        return Either(written, wide)
 
     def as_written(self, value: Value, dtype: DType) -> Leaf:
         """Returns a value as a narrow equation takes it.
@@ -207,23 +207,23 @@ class Arithmetic:
 
         With a loss scale, those of a backward pass stay in the dtype as written.
         """
-        own = [own_form(value) for value in values]
+        arrays = [own_form(value) for value in values]
         if node.is_backward and self.scale is not None:
             # A gradient is rounded where the scaled one would be, not where the plan says.
-            operands, results = self.computed(node, own, WRITTEN)
+            operands, results = self.computed(node, arrays, WRITTEN)
             dtypes = [computes.result for _ in results]
             return operands, self._rounded_as_if_scaled(results, dtypes)
         operands: list[Leaf] = []
-        for array in own:
+        for array in arrays:
             is_float = kind(array.dtype) == "float"
             operands.append(as_dtype(array, computes.dtype) if is_float else array)
         try:
             results = self._evaluated(node, computes, operands)
         except REFUSALS:
             # `autocast` computes it as written as well, and casts the result.
-            _, written = self.computed(node, own, WRITTEN)
+            _, written = self.computed(node, arrays, WRITTEN)
             results = [_cast_inexact(array, computes.result) for array in written]
-        return own, [self._fenced(result) for result in results]
+        return arrays, [self._fenced(result) for result in results]
 
     def _written(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         narrow = self.formats.narrow
@@ -302,8 +302,8 @@ class Arithmetic:
 
 def _without_meant(value: Value) -> Value:
     """Returns a value as the program has it, if it was meant as another number."""
-    if isinstance(value, Either) and value.meant is not None:
-        return value.own
+    if isinstance(value, Either) and value.intended is not None:
+        return value.written
     return value
 
 

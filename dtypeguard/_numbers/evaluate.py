@@ -14,7 +14,7 @@ from .._leaves.compat import x64_enabled
 from .._leaves.dtypes import kind
 from .._leaves.internals import DTYPES
 from .._leaves.types import DType, Equation, Jaxpr, Leaf
-from .._program.jaxprs import open_jaxpr
+from .._program.jaxprs import open_jaxpr, value_kind
 from .._program.program import Block
 from .._program.walk import Walk
 
@@ -39,13 +39,13 @@ def evaluate_in(
     """Returns the results of an equation in a dtype, whatever it is written in."""
     settled: list[Leaf] = []
     for operand in operands:
-        is_float = _has_float(operand)
+        is_float = value_kind(operand) == "float"
         settled.append(as_dtype(jnp.asarray(operand), dtype) if is_float else operand)
     params = dict(eqn.params)
     if eqn.primitive.name == "reduce_precision":
         params.update(bits_of(dtype) or {})  # those of its operand
     asks_for_nothing = params.get("preferred_element_type", 0) is None
-    if asks_for_nothing and _has_float(eqn.outvars[0].aval):
+    if asks_for_nothing and value_kind(eqn.outvars[0].aval) == "float":
         # A ragged product, whose result has otherwise the dtype of its operands.
         params["preferred_element_type"] = result
 
@@ -53,10 +53,6 @@ def evaluate_in(
         return result if kind(dtype) == "float" else dtype
 
     return evaluate(eqn.replace(params=params), settled, result_for_floats)
-
-
-def _has_float(value: Leaf) -> bool:
-    return kind(getattr(value, "dtype", None)) == "float"
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:
@@ -179,14 +175,13 @@ def rounded_as(narrow: Leaf, exact: Leaf, from_narrow: Leaf) -> Leaf:
     # The program may do more than round: bfloat16 sums, for example. That is added, but
     # for the sign's sake no more than half of the value: a variance stays positive. What
     # an earlier line has lost is not this one's to add.
-    addition = lax.sub(written, as_narrow)
-    addition = lax.select(jnp.isfinite(addition), addition, lax.full_like(written, 0))
+    addition = written - as_narrow
+    addition = jnp.where(jnp.isfinite(addition), addition, 0)
     if kind(exact.dtype) != "complex":
-        half = lax.mul(lax.abs(rounded), lax.full_like(rounded, 0.5))
-        addition = lax.clamp(lax.neg(half), addition, half)
-    is_as_written = lax.eq(rounded, as_narrow)
-    changed = lax.select(is_as_written, written, lax.add(rounded, addition))
-    return lax.select(lax.eq(written, from_narrow), exact, changed)
+        half = 0.5 * abs(rounded)
+        addition = lax.clamp(-half, addition, half)
+    changed = jnp.where(rounded == as_narrow, written, rounded + addition)
+    return jnp.where(written == from_narrow, exact, changed)
 
 
 def round_to(array: Leaf, dtype: DType) -> Leaf:
@@ -211,9 +206,9 @@ def round_inwards(array: Leaf, dtype: DType) -> Leaf:
     rounded = lax.convert_element_type(narrow, array.dtype)
     is_nan = array != array
     # NaN is no number to step from.
-    is_inside = (lax.abs(rounded) <= lax.abs(array)) | is_nan
+    is_inside = abs(rounded) <= abs(array)
     next_inwards = lax.nextafter(narrow, lax.full_like(narrow, 0))
-    return lax.select(is_inside, narrow, next_inwards)
+    return lax.select(is_inside | is_nan, narrow, next_inwards)
 
 
 # The meshes of devices under which a program computes, which `auto_axes` changes.

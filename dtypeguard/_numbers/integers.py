@@ -16,6 +16,7 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Leaf
+from .._program.jaxprs import value_kind
 from .._program.program import Node
 from .._tracebacks.written import Written
 from . import primitives
@@ -215,7 +216,7 @@ def _each_result(node: Node, sources: Sources) -> list[Sources]:
 
 
 def _is_integer(value: Aval) -> bool:
-    return kind(getattr(value, "dtype", None)) in ("int", "uint")
+    return value_kind(value) in ("int", "uint")
 
 
 def _has_all(wide: DType, narrow: DType) -> bool:

@@ -111,7 +111,7 @@ class Interpreter(Walk[Any]):
         return np.asarray(var.val, var.aval.dtype)
 
     def constant_as_meant(
-        self, block: Block, user: Node | Block, var: Variable, meant: np.ndarray
+        self, block: Block, user: Node | Block, var: Variable, intended: np.ndarray
     ) -> Any:
         """Returns a constant that was meant as another number, where it is used."""
         raise NotImplementedError
@@ -127,9 +127,9 @@ class Interpreter(Walk[Any]):
         return results
 
     def read(self, block, user, place, var, values):
-        meant = user.meant.get(place)
-        if meant is not None:
-            return self.constant_as_meant(block, user, var, meant)
+        intended = user.intended.get(place)
+        if intended is not None:
+            return self.constant_as_meant(block, user, var, intended)
         return super().read(block, user, place, var, values)
 
     def visit(self, block, node, values):

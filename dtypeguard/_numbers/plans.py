@@ -307,9 +307,9 @@ def rounding(
     return WidthPlan(entries, not rounds_inputs, True)
 
 
-def constant(program: NumericProgram, line: int, meant: float) -> WidthPlan:
+def constant(program: NumericProgram, line: int, intended: float) -> WidthPlan:
     """Returns a plan by which one Python number is rounded, and all else is wide."""
-    return wide(program)._replace(constants=frozenset([(line, meant)]))
+    return wide(program)._replace(constants=frozenset([(line, intended)]))
 
 
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:

@@ -9,7 +9,7 @@ import numpy as np
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Leaf
-from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr
+from .._program.jaxprs import SHAPES, jaxprs_in, open_jaxpr, value_kind
 
 # These return some of the numbers that they are given, and round none of them.
 _MOVES = ForeignNames(
@@ -50,7 +50,7 @@ OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
 
 def is_inexact(value: Leaf) -> bool:
     """Returns whether a value is floating or complex."""
-    return kind(getattr(value, "dtype", None)) in ("float", "complex")
+    return value_kind(value) in ("float", "complex")
 
 
 def measured(avals: Sequence[Aval]) -> list[int]:
@@ -58,7 +58,7 @@ def measured(avals: Sequence[Aval]) -> list[int]:
     floats = [place for place, aval in enumerate(avals) if is_inexact(aval)]
     if floats:
         return floats
-    kinds = [kind(getattr(aval, "dtype", None)) for aval in avals]
+    kinds = [value_kind(aval) for aval in avals]
     return [place for place, name in enumerate(kinds) if name in ("int", "uint", "bool")]
 
 

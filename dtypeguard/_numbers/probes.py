@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
+from .._program.jaxprs import value_kind
 from .._program.program import WHILE, Node
 from .arithmetic import Value, wide_form
 from .integers import NOTHING, Watched, otherwise
@@ -114,7 +114,7 @@ def decides(node: Node) -> bool:
     if node.rule == WHILE:
         return True
     # Integers are the same on both sides, and so is what they decide.
-    if "float" not in [_kind_of_value(var) for var in node.eqn.invars]:
+    if "float" not in [value_kind(var.aval) for var in node.eqn.invars]:
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return False
@@ -123,12 +123,8 @@ def decides(node: Node) -> bool:
     return any(_is_index(var.aval) for var in node.eqn.outvars)
 
 
-def _kind_of_value(var: Leaf) -> str | None:
-    return kind(getattr(var.aval, "dtype", None))
-
-
 def _is_index(value: Leaf) -> bool:
-    return kind(getattr(value, "dtype", None)) in ("int", "uint")
+    return value_kind(value) in ("int", "uint")
 
 
 def decision_of(node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Leaf:

@@ -122,7 +122,7 @@ class NumericProgram:
 
     def _note_numbers(self, node: Node) -> None:
         """Notes the numbers that an equation rounds."""
-        for place, constant in node.meant.items():
+        for place, constant in node.intended.items():
             var = node.eqn.invars[place]
             dtype = self.formats.written(var.aval.dtype)
             number = most_changed(constant, dtype)

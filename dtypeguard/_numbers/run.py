@@ -149,7 +149,7 @@ class _Run(Interpreter):
         entered = self._all_crossed(values, node.eqn.invars, entries)
         # Each line inside has a constant of all turns as it was meant, if it is wide.
         for place, value in enumerate(values[:first]):
-            if isinstance(value, Either) and value.meant is not None:
+            if isinstance(value, Either) and value.intended is not None:
                 entered[place] = value
         return entered
 
@@ -184,22 +184,22 @@ class _Run(Interpreter):
     def literal(self, var):
         return self._constant(var, var.val, None)
 
-    def constant_as_meant(self, block, user, var, meant):
+    def constant_as_meant(self, block, user, var, intended):
         array = var.val if is_literal(var) else block.constants[var]
-        constant = self._constant(var, array, meant)
+        constant = self._constant(var, array, intended)
         # What is inside of a call or a loop does not see that the line of it rounds.
         if isinstance(user, Node) and self._rounds_constants(user):
             return own_form(constant)
         return constant
 
-    def _constant(self, var: Variable, array: Leaf, meant: np.ndarray | None) -> Value:
+    def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
         """Returns a constant of the program, made once for all runs under a mesh."""
         # Each run asks for it again.
-        key = (id(var), id(meant), self.formats, current_mesh())
+        key = (id(var), id(intended), self.formats, current_mesh())
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(array, var.aval.dtype)
-                self.program.literals[key] = self.arithmetic.constant(array, meant)
+                self.program.literals[key] = self.arithmetic.constant(array, intended)
         return self.program.literals[key]
 
     def _rounds_constants(self, node: Node) -> bool:

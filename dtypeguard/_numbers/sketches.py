@@ -10,7 +10,7 @@ from jax import lax
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Leaf
-from .._program.jaxprs import Stack
+from .._program.jaxprs import Stack, value_kind
 from .._program.program import CALL, SCAN, Node
 from . import plans
 from .nodes import Noted
@@ -95,7 +95,7 @@ def _first_turns(stack: Stack) -> tuple[int, ...]:
 
 
 def _note_sketch(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
-    is_number = kind(getattr(array, "dtype", None)) is not None
+    is_number = value_kind(array) is not None
     return _sketch(array) if is_number else None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, dtype_of, kind
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .jaxprs import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr
+from .jaxprs import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr, value_kind
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
@@ -354,7 +354,7 @@ def _target(cast: Equation) -> np.dtype:
 
 
 def _has_float(var: Variable) -> bool:
-    return kind(getattr(var.aval, "dtype", None)) == "float"
+    return value_kind(var.aval) == "float"
 
 
 def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Equation, Jaxpr
+from .._leaves.types import Equation, Jaxpr, Leaf
 
 # The result of these is their operand, in another shape or place.
 SHAPES = ForeignNames(
@@ -34,6 +35,12 @@ def open_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
 def is_literal(var: Variable) -> bool:
     """Returns whether an operand is a number that stands in its equation."""
     return hasattr(var, "val")
+
+
+def value_kind(value: Leaf) -> str | None:
+    """Returns the kind of a value's dtype, as `kind` names it; None if it is no number."""
+    # Keys and tokens have another dtype, or none.
+    return kind(getattr(value, "dtype", None))
 
 
 class LoopParts(NamedTuple):

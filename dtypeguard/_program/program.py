@@ -94,7 +94,7 @@ class Node:
         number: its place in the order of the program, after all inside of it.
         line: the number of its line; None if nothing rounds there.
         rounds: whether it rounds as written, where it has a wide form.
-        meant: the constants among its operands as they were meant, by operand.
+        intended: the constants among its operands as they were meant, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
         constants: what was rounded of both: of an array the number that changed most.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
@@ -109,7 +109,7 @@ class Node:
     number = -1
     line: int | None = None
     rounds = False
-    meant: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
     constant: float | None = None
     constants: Sequence[float] = ()
     doubtful: Sequence[np.ndarray] = ()
@@ -171,13 +171,13 @@ class Block:
         outputs: its results.
         number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
-        meant: the constants among the outputs as they were meant, by output.
+        intended: the constants among the outputs as they were meant, by output.
         ends: the outputs that are cast to the dtype that they have.
     """
 
     number = -1
     first = -1
-    meant: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
     ends: frozenset[int] = frozenset()
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):

@@ -1,13 +1,16 @@
-"""A program for numbers, and plans of what its equations compute in.
+"""Runs of a program in other dtypes, and plans of what its equations compute in.
 
-May import `_lines`, `_program` and below. A traced program is a `Program` of nodes, one for
-each equation where it stands. A plan is data: what each equation computes in. To ask what a
-program would give in other dtypes is to make a plan and to run it. Read `nodes.py`,
-`plans.py` and `run.py` first.
+May import `_blame`, `_program` and below. A plan is data: what each equation computes in.
+To ask what a program would give in other dtypes is to make a plan and to run it. Read
+`nodes.py`, `plans.py` and `run.py` first: each is a walk through the program.
 
-`subject.py` traces a function, `program.py` finds the lines that round, and the Python
-numbers on them. `formats.py` has the dtypes of a run, `arithmetic.py` what one equation
-makes in them, `probes.py` what a run notes beside. `measure.py` asks for errors and shares
-of lines, `finite.py` for the first value that is not finite, `sketches.py` for a few
-numbers of each value, which compare two programs.
+- `subject.py` traces a function; `annotation.py` notes how each equation is run;
+  `program.py` numbers the equations, and finds the `lines.py` that round.
+- `primitives.py` is what is known of primitives; `constants.py` what a Python number was
+  meant as; `integers.py` which integers may not fit.
+- `formats.py` has the dtypes of a run, `arithmetic.py` what one equation makes in them, by
+  `evaluate.py`. `probes.py` is what a run notes beside, and `turns.py` that of loops.
+- `measure.py` asks for errors and shares of lines, by the distances of `arrays.py`;
+  `finite.py` for the first value that is not finite; `sketches.py` for a few numbers of
+  each value, which compare two programs.
 """

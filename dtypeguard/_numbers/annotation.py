@@ -13,7 +13,6 @@ from .._program.walk import Walk
 from . import primitives
 from .constants import (
     doubtful_constants,
-    ends_of_width,
     meant_constants,
     number_in_dtype,
 )
@@ -94,22 +93,13 @@ class Annotation(Walk[_Known]):
             # A callback that prints would print once more with each run.
             block.nodes = nodes
             block.intended = self._meant(block, block.outputs, None)
-        block.ends = ends_of_width(block.traces.wide, block.outputs, None)
         results = super().block(block, arguments)
         block.drop_unused()
         return results
 
     def node(self, node, operands):
-        eqn = node.eqn
         if self._is_measured:
-            if has_reference(eqn):
-                # A plan runs a program often, and each run would find another value there.
-                raise TypeError(
-                    "audit_precision does not run programs with mutable references "
-                    f"({node.name}): give it a function that returns new arrays."
-                )
-            node.intended = self._meant(node, eqn.invars, eqn)
-            node.doubtful = doubtful_constants(node.traces.wide, eqn, node.stack)
+            self._note_constants(node)
             # A conversion that rounds a number is asked of the number as it was meant.
             operands = self._as_meant(node, operands)
         # `jax.random` draws the same numbers on both sides if nothing rounds its operands.
@@ -118,13 +108,8 @@ class Annotation(Walk[_Known]):
         if node.rule in WITHOUT_BLOCKS:
             # It runs as one equation, whatever jaxprs it holds.
             node.inner = ()
-        if node.rule == OWN and has_no_wide_form(eqn):
+        if node.rule == OWN and has_no_wide_form(node.eqn):
             self._leave_out(node.stack)
-        node.ends = ends_of_width(node.traces.wide, eqn.invars, eqn)
-        sibling = node.traces.sibling
-        if sibling is not None:
-            node.follows = sibling.follows(eqn)
-            node.asks_for_result = sibling.asks_for_result(eqn)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
             node.constant = self._rounded_number(node, operands[0].number)
         for block in node.inner:
@@ -137,7 +122,18 @@ class Annotation(Walk[_Known]):
                 self.block(block, [_UNKNOWN for _ in arguments])
         # A sample is the same on both sides, whatever dtypes the program has.
         result = _Known(node.rule == SAMPLE)
-        return [result for _ in eqn.outvars]
+        return [result for _ in node.eqn.outvars]
+
+    def _note_constants(self, node: Node) -> None:
+        """Notes the constants of an equation as they were meant."""
+        if has_reference(node.eqn):
+            # A plan runs a program often, and each run would find another value there.
+            raise TypeError(
+                "audit_precision does not run programs with mutable references "
+                f"({node.name}): give it a function that returns new arrays."
+            )
+        node.intended = self._meant(node, node.eqn.invars, node.eqn)
+        node.doubtful = doubtful_constants(node.traces.wide, node.eqn, node.stack)
 
     def _meant(
         self, user: Node | Block, variables: Sequence[Variable], eqn: Equation | None

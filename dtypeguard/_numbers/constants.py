@@ -94,16 +94,6 @@ def _is_plain(value: np.ndarray) -> bool:
     return bool(np.all(is_plain))
 
 
-def ends_of_width(
-    aligned: Alignment | None, variables: Sequence[Any], eqn: Equation | None
-) -> frozenset[int]:
-    """Returns the places of the variables at which a cast to their own dtype stands."""
-    if aligned is None:
-        return frozenset()
-    places = range(len(variables))
-    return frozenset(place for place in places if aligned.ends_width(eqn, place))
-
-
 def shortest_decimal(number: Any) -> float:
     """Returns the number that a source most likely has for one in float32."""
     if _is_plain(np.asarray(number)):

@@ -1,5 +1,11 @@
-"""A traced program: its values, and the equations that make them.
+"""A traced program: blocks of nodes, the one walk through them, and its second traces.
 
-May import `_carry` and below. Read `trace.py` first: it traces a step, or an optimizer's
-`init` and `update`. `graph.py` reads the jaxpr.
+May import `_carry`, `_tracebacks` and below. Read `program.py` and `walk.py` first: a block
+is a jaxpr where it stands, a node an equation where it stands, and whatever is asked of a
+program is a walk over a domain of its own.
+
+- `jaxprs.py` reads JAX's jaxprs and equations.
+- `aligned.py` has a program beside its traces of arguments in other dtypes.
+- `graph.py` numbers the values of a program, to be walked backwards.
+- `trace.py` traces a step, or an optimizer's `init` and `update`.
 """

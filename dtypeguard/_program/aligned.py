@@ -292,6 +292,21 @@ class SecondTraces:
             sibling = self.sibling.inner_alignment(eqn, jaxpr)
         return SecondTraces(wide, sibling)
 
+    def ends_of_width(
+        self, eqn: Equation | None, variables: Sequence[Variable]
+    ) -> frozenset[int]:
+        """Returns the places of the variables at which a cast to their own dtype stands.
+
+        Args:
+            eqn: whose operands they are; None for the outputs of the jaxpr.
+            variables: the operands.
+        """
+        wide = self.wide
+        if wide is None:
+            return frozenset()
+        places = range(len(variables))
+        return frozenset(place for place in places if wide.ends_width(eqn, place))
+
 
 NO_TRACES = SecondTraces()
 _OF_OUTPUTS = 0  # in place of the identity of an equation

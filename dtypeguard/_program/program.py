@@ -98,10 +98,6 @@ class Node:
         constant: the Python number that it rounds, if it is the conversion of one.
         constants: what was rounded of both: of an array the number that changed most.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
-        ends: the operands that are cast to the dtype that they have, where width ends.
-        follows: of a conversion, whether its target follows the dtypes of the arguments;
-            None if it is not known.
-        asks_for_result: of a product, whether it asks for the dtype of its result.
         last: the variables that nothing after it uses.
     """
 
@@ -113,9 +109,6 @@ class Node:
     constant: float | None = None
     constants: Sequence[float] = ()
     doubtful: Sequence[np.ndarray] = ()
-    ends: frozenset[int] = frozenset()
-    follows: bool | None = None
-    asks_for_result = False
     last: Sequence[Variable] = ()
 
     def __init__(self, eqn: Equation, stack: Stack, traces: SecondTraces):
@@ -142,6 +135,23 @@ class Node:
         return blocks
 
     # Plans ask for these again and again.
+
+    @functools.cached_property
+    def ends(self) -> frozenset[int]:
+        """The operands that are cast to the dtype that they have, where width ends."""
+        return self.traces.ends_of_width(self.eqn, self.eqn.invars)
+
+    @functools.cached_property
+    def follows(self) -> bool | None:
+        """Whether the target of this conversion follows the dtypes of the arguments."""
+        sibling = self.traces.sibling
+        return None if sibling is None else sibling.follows(self.eqn)
+
+    @functools.cached_property
+    def asks_for_result(self) -> bool:
+        """Whether this product asks for the dtype of its result."""
+        sibling = self.traces.sibling
+        return sibling is not None and sibling.asks_for_result(self.eqn)
 
     @functools.cached_property
     def is_backward(self) -> bool:
@@ -172,13 +182,11 @@ class Block:
         number: its place in the order of the program, after all inside of it.
         first: the number of the first node inside of it.
         intended: the constants among the outputs as they were meant, by output.
-        ends: the outputs that are cast to the dtype that they have.
     """
 
     number = -1
     first = -1
     intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
-    ends: frozenset[int] = frozenset()
 
     def __init__(self, jaxpr: Jaxpr, stack: Stack = (), traces: SecondTraces = NO_TRACES):
         # A closed jaxpr holds the arrays of its constants, an open one their variables.
@@ -196,6 +204,11 @@ class Block:
         # Made when a walk comes: functions that call each other would grow without end.
         equations = open_jaxpr(self.jaxpr).eqns
         return [Node(eqn, (eqn, *self.stack), self.traces) for eqn in equations]
+
+    @functools.cached_property
+    def ends(self) -> frozenset[int]:
+        """The outputs that are cast to the dtype that they have, where width ends."""
+        return self.traces.ends_of_width(None, self.outputs)
 
     @functools.cached_property
     def constants(self) -> dict[Variable, Leaf]:

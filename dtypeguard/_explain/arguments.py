@@ -1,6 +1,7 @@
 """Finds the arguments of a call that are refused, by what a message says of them."""
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import jax.numpy as jnp
@@ -62,14 +63,14 @@ def _finding_in_jax(
         and all(is_array_of_numbers(site, argument.value) for argument in refused),
     )
     labels = [_label(argument, site) for argument in refused]
-    leaves = refused_leaves(refused, labels, [complaint.wanted] * len(refused), site)
+    leaves = refused_leaves(refused, labels, itertools.repeat(complaint.wanted), site)
     return refused_call(call, leaves)
 
 
 def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding | None:
-    """Returns what the user gave to a package that computed of it what JAX refuses.
+    """Returns the user's arguments of a package whose own arrays JAX refuses.
 
-    It may also have been given to a function that the package compiles.
+    They may have passed through a function that the package compiles.
     """
     finding = find_checked(failure, complaint)
     if finding is None:
@@ -92,12 +93,14 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
         if refused:
             wanted = _dtype_that_is_expected(refused, complaint, site)
             labels = [argument.text + argument.name for argument in refused]
-            leaves = refused_leaves(refused, labels, [wanted] * len(refused), site)
+            leaves = refused_leaves(refused, labels, itertools.repeat(wanted), site)
             return refused_call(RefusedCall(site), leaves)
     return None
 
 
-def _dtype_that_is_expected(refused: Sequence[Argument], complaint: Complaint, site: Site):
+def _dtype_that_is_expected(
+    refused: Sequence[Argument], complaint: Complaint, site: Site
+) -> DType | None:
     """Returns the dtype that a call takes; None if it is not known."""
     types = {str(dtype_of(argument.value)) for argument in refused}
     missing = complaint.refused - types
@@ -115,12 +118,15 @@ def refused_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> Finding:
 
 
 def refused_leaves(
-    refused: Sequence[Argument], labels: Sequence[str], wanted: Sequence, site: Site
+    refused: Sequence[Argument],
+    labels: Sequence[str],
+    wanted_dtypes: Iterable[DType | None],
+    site: Site,
 ) -> list[RefusedLeaf]:
     """Returns the leaves of arguments, each with a label and the dtype that is wanted."""
     leaves = []
-    for number, argument in enumerate(refused):
-        why = _source_of(argument, of_argument(argument, site), wanted[number])
+    for number, (argument, wanted) in enumerate(zip(refused, wanted_dtypes)):
+        why = _source_of(argument, of_argument(argument, site), wanted)
         # What made an index a float is rather to be changed, but for the line of its use.
         is_made_elsewhere = why.origin is None or why.origin.users.line != site.line
         leaf = RefusedLeaf(
@@ -128,9 +134,9 @@ def refused_leaves(
             labels[number],
             (argument.value,),
             why,
-            begins_as_rarer=kind(wanted[number]) == "int" and is_made_elsewhere,
+            begins_as_rarer=kind(wanted) == "int" and is_made_elsewhere,
             argument=argument,
-            wanted=wanted[number],
+            wanted=wanted,
         )
         leaves.append(leaf)
     return leaves

@@ -273,7 +273,7 @@ def _for_ints_in_grad(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[
 
 
 def _line_of_grad(call: RefusedCall, leaf: RefusedLeaf) -> str:
-    """Returns the call of `grad`: the one that fails, or that made the gradient."""
+    """Returns the line that calls `grad`."""
     if kind(leaf.dtype) is None:
         return users_line(leaf.why.origin)
     return line_text(call.site.file, call.site.line)
@@ -291,7 +291,7 @@ def _as_arguments(leaves: Sequence[RefusedLeaf], site: Site) -> Candidate:
 
 
 def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
-    """Returns what to write for one argument, at the line that made it or in the call."""
+    """Returns what to write for one argument, where it is made or in the call."""
     made_at = users_line(leaf.why.origin)
     is_for_call = _is_made_for_it(leaf, dtype)
     is_changed_where_made = is_installed(site.file) or is_for_call or not leaf.argument

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.text import Text
 
-_PLACES = re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+")
+_SOURCE_LINES = re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+")
 _TYPES = re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?")
 _NAME = re.compile(r"^dtypeguard(?=:)", re.MULTILINE)
 # A chain of causes may be a circle that somebody has made by hand.
@@ -31,7 +31,7 @@ def marked(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
     rich_text = Text(text, style)
-    rich_text.highlight_regex(_PLACES, "cyan")
+    rich_text.highlight_regex(_SOURCE_LINES, "cyan")
     if not style:
         rich_text.highlight_regex(_TYPES, "yellow")
         rich_text.highlight_regex(_NAME, "bold red")

@@ -1,7 +1,8 @@
 """Finds the arguments that a compiled function refuses: of other types, or shared."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 from jax import tree_util
@@ -38,8 +39,7 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
     """
     refused: list[Argument] = []
     wanted: list[DType] = []
-    given = [x for candidates in arguments(site) for x in candidates if x.base == "args"]
-    for argument, info in zip(given, _leaves_compiled_for(site)):
+    for argument, info in zip(_positional_arguments(site), _leaves_compiled_for(site)):
         leaf_type = traced_type(argument.value)
         if leaf_type is None or leaf_type.shape != info.shape:
             return None  # no cast makes it fit
@@ -52,6 +52,13 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
     labels = [_with_expression(label, x) for label, x in zip(labels, refused)]
     leaves = refused_leaves(refused, labels, wanted, site)
     return refused_call(RefusedCall(site), leaves)
+
+
+def _positional_arguments(site: Site) -> Iterator[Argument]:
+    for candidates in arguments(site):
+        for argument in candidates:
+            if argument.base == "args":
+                yield argument
 
 
 def _with_expression(label: str, argument: Argument) -> str:
@@ -70,7 +77,7 @@ def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:
 
 
 def _find_shared_arrays(site: Site) -> Finding | None:
-    """Returns the arguments of a call that hold one array, which it donates."""
+    """Returns the arguments of a call in which one donated array stands."""
     # A function that has run before is called without a frame of JAX's.
     for candidates in (*arguments(site), list(looked_up(site))):
         arrays = [x for x in candidates if is_array(x.value)]
@@ -80,7 +87,7 @@ def _find_shared_arrays(site: Site) -> Finding | None:
                 shared += group
         if shared:
             labels = [argument.name or argument.text for argument in shared]
-            leaves = refused_leaves(shared, labels, [None] * len(shared), site)
+            leaves = refused_leaves(shared, labels, itertools.repeat(None), site)
             holders = sorted({argument.text or argument.base for argument in shared})
             holder = holders[0] if len(holders) == 1 else f"({', '.join(holders)})"
             name = site.name or "a call"

@@ -59,7 +59,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         is_shared = _is_shared(first, call, places, drifts)
         begins_at = None
         if first is not None and not is_shared:
-            begins_at = _first_line(first, drift.keys, call, failure)
+            begins_at = _line_of_first(first, drift.keys, call, failure)
         why = Why(origin, drift.cause, begins_at)
         leaf = RefusedLeaf(number, call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
@@ -118,7 +118,7 @@ def _is_shared(
     return False
 
 
-def _first_line(
+def _line_of_first(
     first: Leaf, path: KeyPath, call: ControlFlow, failure: Failure
 ) -> Origin | None:
     """Returns the line that made the first value of a leaf, else that of its cause."""
@@ -198,7 +198,7 @@ def _number_of_results(branches: Sequence[tuple[str, Results]]) -> int:
 def _differing_branches(
     branches: Sequence[tuple[str, Results]], number: int
 ) -> list[tuple[str, Results, str]]:
-    """Returns the first branch and those that differ from it in a result, with in what."""
+    """Returns the first branch and those with another result, by dtype or by shape."""
     _, first_results = branches[0]
     differing = []
     for name, results in branches[1:]:

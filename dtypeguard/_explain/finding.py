@@ -75,7 +75,7 @@ class RefusedLeaf:
 
     @property
     def dtype(self) -> DType:
-        """The dtype that is refused: that in which the leaf of a carry comes back."""
+        """The refused dtype; for the leaf of a carry, the dtype after a turn."""
         return self.dtypes[-1]
 
     @property
@@ -88,7 +88,7 @@ class RefusedLeaf:
 
     @property
     def lacks_line(self) -> bool:
-        """Whether a line of it is not known: a branch returns what it has cast itself."""
+        """Whether one of its lines is not known."""
         is_carried = len(self.values) > 1
         is_forced = self.why.is_promoted or is_carried
         return (
@@ -137,7 +137,7 @@ class RefusedCall:
 
 @dataclasses.dataclass(frozen=True)
 class SharedArrays:
-    """A call that donates an array which stands in more than one of its arguments.
+    """A call that donates one array in several arguments.
 
     Attributes:
         site: the line of the call.

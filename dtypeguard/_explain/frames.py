@@ -98,18 +98,18 @@ def _carry_of_equinox_scan(compared: PyTree) -> PyTree:
     return compared[1] if is_whole else None
 
 
-_SCAN = ControlFlowKind("scan", "f", _inputs_of_scan, is_pair=True)
-_WHILE = ControlFlowKind("while_loop", "body_fun", _inputs_of_while)
+_SCAN_KIND = ControlFlowKind("scan", "f", _inputs_of_scan, is_pair=True)
+_WHILE_KIND = ControlFlowKind("while_loop", "body_fun", _inputs_of_while)
 _CONTROL_FLOW_KINDS = (
-    _SCAN,
-    _WHILE,
+    _SCAN_KIND,
+    _WHILE_KIND,
     ControlFlowKind("fori_loop", "body_fun", _inputs_of_fori, carry=1),
     ControlFlowKind("cond", branches=_branches_of_cond),
     ControlFlowKind("switch", branches=_branches_of_switch),
     dataclasses.replace(
-        _SCAN, carry_of_equinox=_carry_of_equinox_scan, module="equinox.internal"
+        _SCAN_KIND, carry_of_equinox=_carry_of_equinox_scan, module="equinox.internal"
     ),
-    dataclasses.replace(_WHILE, module="equinox.internal"),
+    dataclasses.replace(_WHILE_KIND, module="equinox.internal"),
 )
 
 
@@ -272,7 +272,7 @@ def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
 
 
 def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTree]]]:
-    """Yields JAX's variables by name, those that are no list as a list of one."""
+    """Yields JAX's variables by name, each as a list of values."""
     for frame in frames:
         if is_users(frame.f_code.co_filename):
             continue

@@ -33,7 +33,7 @@ class Remedy:
 
     @property
     def casts_to(self) -> set[DType]:
-        """The dtypes to which it casts what was computed in another one."""
+        """The dtypes to which it casts wider values."""
         return set()
 
     def try_in(self, loop: LoopTrial) -> None:
@@ -61,7 +61,7 @@ class BeginAs(Remedy):
 
 @dataclasses.dataclass(frozen=True)
 class CastBack(Remedy):
-    """To cast a leaf at the line that gave it another dtype than it began with."""
+    """To cast a leaf back at the line that changed its dtype."""
 
     @property
     def casts_to(self) -> set[DType]:
@@ -168,8 +168,8 @@ class OwnArrays(Remedy):
     holder: str
 
     def sentence(self, names: str) -> str:
-        given = f"dtypeguard.strong({self.holder})"
-        return f"before the first call give each leaf an array of its own: {given}"
+        call = f"dtypeguard.strong({self.holder})"
+        return f"before the first call give each leaf an array of its own: {call}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +193,7 @@ class ReturnFromBranch(Remedy):
 
 
 def _cast_advice(source: DType, target: DType) -> str:
-    """A cast as it is written, which needs no name of the file, with what it loses."""
+    """Returns a cast as code, which needs no import, with the digits that it loses."""
     is_real_part = kind(source) == "complex" and kind(target) != "complex"
     real = ".real" if is_real_part else ""
     return f'{real}.astype("{target}"){lost(source, target)}'

@@ -10,7 +10,7 @@ from .._leaves.cast_text import rounding_sentence
 from .._leaves.dtypes import is_python_number
 from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
-from .._leaves.types import Leaf
+from .._leaves.types import DType, Leaf
 from .._source.origin import Origin
 from .._tracebacks.path_text import of_holders
 from .choose import Advice
@@ -19,7 +19,8 @@ from .remedies import Remedy
 
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
-_Fact = tuple[str, str, str]  # what it is, the line, its text
+_NoteLine = tuple[str, str, str]  # what a line of source does, its place, its code
+_EARLIER = "made before lines were recorded"
 _CHECKED = "Checked: with this change the types agree."
 _HINT = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
 _NO_RECORD = "(Python 3.12 and later record lines, and name more of them.)"
@@ -46,7 +47,7 @@ class NotedLeaf(NamedTuple):
 
 
 def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
-    """All leaves, in their order."""
+    """Returns all leaves, in their order."""
     return tuple(
         NotedLeaf(
             path=leaf.path,
@@ -63,7 +64,7 @@ def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
 def text_of(
     finding: Finding, advice: Advice, is_whole: bool = False, hint: str = ""
 ) -> str:
-    """The note.
+    """Returns the note.
 
     Args:
         finding: what it says.
@@ -74,17 +75,20 @@ def text_of(
     lines = [f"dtypeguard: {finding.headline}"]
     groups = _groups(finding.leaves, advice)
     listed = groups if is_whole else groups[:CAUSES]
+    below: list[str] = []
     for group in listed:
-        facts = [f"  {line}" for line in columns(_facts(group[0], len(group) > 1))]
-        lines += [f"  {line}" for line in _names(group, is_whole) + facts]
-    lines += [f"  {line}" for line in and_more(len(groups) - len(listed), "cause")]
+        below += _names(group, is_whole)
+        for line in columns(_lines_of_unit(group[0], is_one_of_many=len(group) > 1)):
+            below.append(f"  {line}")
+    below += and_more(len(groups) - len(listed), "cause")
     if sys.version_info < (3, 12):
-        lines.append(f"  {_NO_RECORD}")
+        below.append(_NO_RECORD)
     elif hint and any(leaf.lacks_line for leaf in finding.leaves):
-        lines.append(f"  {hint}")
+        below.append(hint)
+    lines += [f"  {line}" for line in below]
     lines += _advice_lines(advice)
-    is_cut = len(groups) > len(listed) or any(len(group) > FEW for group in groups)
-    if is_cut and not is_whole:
+    is_shortened = any(len(group) > FEW for group in groups)
+    if not is_whole and (is_shortened or len(groups) > len(listed)):
         lines.append(_HINT)
     return "\n".join(lines)
 
@@ -93,22 +97,27 @@ def text_of(
 
 
 def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
-    """The leaves of one cause together; those that are to be changed stand first."""
-    changed = {leaf.number for remedy in advice.first for leaf in remedy.leaves}
-    ordered = sorted(leaves, key=lambda leaf: leaf.number not in changed)
+    """Returns the leaves of one cause together, the ones to change first."""
+    numbers_to_change = set()
+    for remedy in advice.first:
+        numbers_to_change.update(leaf.number for leaf in remedy.leaves)
+    ordered = sorted(leaves, key=lambda leaf: leaf.number not in numbers_to_change)
 
-    def unit(leaf: RefusedLeaf) -> Hashable:
+    def place_in_note(leaf: RefusedLeaf) -> Hashable:
+        # What the branches return for one result is told together.
         return leaf.path if leaf.branch else leaf.number
 
-    def all_that_is_said(unit: _Unit) -> Hashable:
-        types = tuple((x.branch, x.is_reshaped, *map(str, x.dtypes)) for x in unit)
-        return types, tuple(_facts(unit, is_one_of_many=True))
+    def text_without_names(unit: _Unit) -> Hashable:
+        types = []
+        for leaf in unit:
+            types.append((leaf.branch, leaf.is_reshaped, *map(str, leaf.dtypes)))
+        return tuple(types), tuple(_lines_of_unit(unit, is_one_of_many=True))
 
-    return grouped(grouped(ordered, unit), all_that_is_said)
+    return grouped(grouped(ordered, place_in_note), text_without_names)
 
 
 def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
-    """The leaves of one cause with their types."""
+    """Returns the leaves of one cause with their types, as lines."""
     leaves = [unit[0] for unit in group]
     if is_whole or len(leaves) == 1:
         return columns([(leaf.path, _change_text(leaf)) for leaf in leaves])
@@ -116,7 +125,7 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
     name = ", ".join(paths) if len(paths) <= FEW else of_holders(paths)
     changes = {_change_text(leaf) for leaf in leaves}
     if len(changes) == 1:
-        return columns([(name, changes.pop())])
+        return columns([(name, *changes)])
     # Their shapes differ, their dtypes do not.
     return columns([(name, " -> ".join(map(str, leaves[0].dtypes)))])
 
@@ -127,61 +136,60 @@ def _change_text(leaf: RefusedLeaf) -> str:
     return " -> ".join(_type_of_value(value) for value in leaf.values)
 
 
-def _facts(unit: _Unit, is_one_of_many: bool = False) -> list[_Fact]:
-    """The lines behind the type of a leaf, the one that is to be changed first."""
-    facts: list[_Fact] = []
+def _lines_of_unit(unit: _Unit, is_one_of_many: bool) -> list[_NoteLine]:
+    """Returns the lines behind the type of a leaf, the one to change first."""
+    lines: list[_NoteLine] = []
     for leaf in unit:
-        for fact in _facts_of_leaf(leaf, is_one_of_many):
-            if fact not in facts:
-                facts.append(fact)
-    return facts
+        for line in _lines_of_leaf(leaf, is_one_of_many):
+            if line not in lines:  # two branches may have a cause in common
+                lines.append(line)
+    return lines
 
 
-def _facts_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_Fact]:
+def _lines_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_NoteLine]:
     why = leaf.why
     before, after = _named_types(leaf)
     if leaf.branch:
-        forced = _fact(f"  because of {after}", why.cause)
-        return [_of_branch(leaf, is_one_of_many), *forced]
-    forced = _fact(f"because of {after}", why.cause)
+        forced = _note_line(f"  because of {after}", why.cause)
+        return [_line_of_branch(leaf, is_one_of_many), *forced]
+    forced = _note_line(f"because of {after}", why.cause)
+    begins = _note_line(f"begins as {before}", why.begun)
     is_change = why.is_promoted or why.cause or len(leaf.values) > 1
-    becomes = _fact(f"becomes {after}" if is_change else f"is {after}", why.origin)
-    if why.is_earlier and not becomes:
+    becomes = _note_line(f"becomes {after}" if is_change else f"is {after}", why.origin)
+    if not becomes and why.is_earlier:
         becomes = [(f"is {after}", _EARLIER, "")]
-    begins = _fact(f"begins as {before}", why.begun)
     if leaf.begins_as_rarer:
         return begins + forced + becomes
-    if leaf.is_of_optimizer:  # which is to be guarded: no line of the user's is wrong
+    if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
         return becomes + forced + begins
     return forced + becomes + begins
 
 
-def _of_branch(leaf: RefusedLeaf, is_one_of_many: bool) -> _Fact:
-    """What a branch returns, also where its line is not known."""
+def _line_of_branch(leaf: RefusedLeaf, is_one_of_many: bool) -> _NoteLine:
+    """Returns the result of a branch, also where its line is not known."""
+    # Where many share a line their shapes may differ.
     type_ = str(leaf.dtype) if is_one_of_many else _type_of_value(leaf.values[-1])
     text = f"{leaf.branch} gives {type_}"
     if leaf.passed_on:
         text += f" ({leaf.passed_on})"
-    lines = _fact(text, leaf.why.origin)
-    return lines[0] if lines else (text, _EARLIER if leaf.why.is_earlier else "", "")
+    lines = _note_line(text, leaf.why.origin)
+    if lines:
+        return lines[0]
+    return text, _EARLIER if leaf.why.is_earlier else "", ""
 
 
-_EARLIER = "made before lines were recorded"
-
-
-def _fact(text: str, line: Origin | None) -> list[_Fact]:
-    return [(text, line.place, line.users.code)] if line else []
+def _note_line(text: str, origin: Origin | None) -> list[_NoteLine]:
+    """Returns a line of source in a list; an empty list if it is not known."""
+    return [] if origin is None else [(text, origin.place, origin.users.code)]
 
 
 def _named_types(leaf: RefusedLeaf) -> tuple[str, str]:
-    """What a leaf was and is, as far as it matters: its dtypes, or its shapes as well."""
-    first, last = leaf.values[0], leaf.values[-1]
-    if is_python_number(last):
-        return str(leaf.dtypes[0]), type(last).__name__
-    if leaf.dtype == float0:
-        return "float0", "float0"
+    """Returns the dtypes of a leaf before and after, with the shapes where these differ."""
+    last = leaf.values[-1]
     if leaf.is_reshaped:
-        return type_text(first), type_text(last)
+        return type_text(leaf.values[0]), type_text(last)
+    if is_python_number(last) or leaf.dtype == float0:
+        return str(leaf.dtypes[0]), _type_of_value(last).partition("[")[0]
     return str(leaf.dtypes[0]), str(leaf.dtype)
 
 
@@ -196,21 +204,25 @@ def _type_of_value(value: Leaf) -> str:
 
 
 def _advice_lines(advice: Advice) -> list[str]:
-    lines = [*_sentences("", advice.first), *_sentences("or ", advice.second)]
+    lines = list(_sentences("", advice.first))
+    lines += _sentences("or ", advice.second)
     if advice.is_checked:
         lines.append(_CHECKED)
-    remedies = advice.first + advice.second
-    casts = {dtype for remedy in remedies for dtype in remedy.casts_to}
-    rounds = rounding_sentence(sorted(casts, key=str))
-    return [*lines, rounds] if rounds else lines
+    casts: set[DType] = set()
+    for remedy in advice.first + advice.second:
+        casts |= remedy.casts_to
+    rounding = rounding_sentence(sorted(casts, key=str))
+    if rounding:
+        lines.append(rounding)
+    return lines
 
 
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
-    """A sentence for all remedies that say the same of leaves at one line."""
+    """Yields a sentence for all remedies of one line that say the same."""
     for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence(""))):
         paths = [leaf.path for remedy in group for leaf in remedy.leaves]
         name = " and ".join(paths) if len(paths) <= FEW else of_holders(paths)
-        line = f"at {group[0].line} " if group[0].line else ""
-        sentence = f"{word}{line}{group[0].sentence(name)}."
+        place = f"at {group[0].line} " if group[0].line else ""
+        sentence = f"{word}{place}{group[0].sentence(name)}."
         yield sentence[0].upper() + sentence[1:]
-        word = "and "
+        word = "and "  # whatever comes next is to be written as well

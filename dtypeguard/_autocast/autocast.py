@@ -13,7 +13,7 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
-from .._program.aligned import SecondTraces
+from .._program.aligned import NO_TRACES, SecondTraces
 from .calls import WholeCall
 from .decide import may_ask
 from .emit import Emitter, to_dtype
@@ -99,24 +99,24 @@ def autocast(
     def function(*args, **kwargs):
         return calls(args, kwargs)
 
-    vars(function).update(plan=checked, kept=calls.kept)
+    vars(function).update(plan=checked, kept=calls.notes)
     return function
 
 
 def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     if (plan is None) == (dtype is None):
-        given = "neither a plan nor a dtype" if plan is None else "a plan and a dtype"
+        arguments = "neither a plan nor a dtype" if plan is None else "a plan and a dtype"
         raise TypeError(
-            f"autocast got {given}. Write one of them: autocast(step, jnp.bfloat16), or "
-            'autocast(step, "train.plan").'
+            f"autocast got {arguments}. Write one of them: autocast(step, jnp.bfloat16), "
+            'or autocast(step, "train.plan").'
         )
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
-        return Plan(jnp.bfloat16, entries=(*entries_of("autocast", plan),))
+        return Plan(jnp.bfloat16, entries=tuple(entries_of("autocast", plan)))
     if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
-    narrow: Any = plan if dtype is None else dtype
+    narrow: Any = plan if dtype is None else dtype  # which the plan checks
     return Plan(narrow)
 
 
@@ -124,31 +124,35 @@ class _Autocast:
     """What calls of one function share.
 
     Attributes:
-        kept: the lines that compute as written though the plan makes them narrow.
+        notes: the lines that compute as written though the plan makes them narrow.
     """
 
     def __init__(self, function: Function, plan: Plan):
-        self._function, self._plan = function, plan
+        self._function = function
+        self._plan = plan
         self._emitter = Emitter(plan)
-        self.kept = self._emitter.kept
+        self.notes = self._emitter.notes
         self._lock = threading.RLock()
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = WholeCall(self._function, args, kwargs)
+        # Each call traces: what the function closes over may have changed.
         with self._lock:
-            jaxpr, returned = call.traced()
-            traces = SecondTraces()
+            jaxpr, traced_result = call.trace()
+            traces = NO_TRACES
             if may_ask(jaxpr):
-                traces = SecondTraces(sibling=call.beside_sibling(jaxpr))
-            made, _ = self._emitter.emit(jaxpr, call.arrays, traces=traces)
+                traces = SecondTraces(sibling=call.trace_sibling(jaxpr))
+            results, _ = self._emitter.emit(jaxpr, call.arrays, traces=traces)
             self._check()
-        settled = [_settled(x, aval) for x, aval in zip(made, jaxpr.out_avals)]
-        return call.returned(returned, settled)
+        arrays: list[Leaf] = []
+        for result, aval in zip(results, jaxpr.out_avals):
+            arrays.append(_as_returned(result, aval))
+        return call.finish(traced_result, arrays)
 
     def _check(self) -> None:
         self._emitter.matcher.check()
-        is_bare = self._plan.default == PRODUCTS and not self._plan.entries
-        if is_bare and not self._emitter.products:
+        asks_for_products = self._plan.default == PRODUCTS and not self._plan.entries
+        if asks_for_products and not self._emitter.products:
             name = getattr(self._function, "__name__", "the function")
             raise PlanError(
                 f"autocast found no product in {name}, so nothing of it is narrow. Give it "
@@ -156,13 +160,16 @@ class _Autocast:
             )
 
 
-def _settled(array: Leaf, aval: Aval) -> Leaf:
-    """A result in the type in which the function itself returns it."""
+def _as_returned(array: Leaf, aval: Aval) -> Leaf:
+    """Returns a result in the type in which the function itself returns it."""
     if not hasattr(aval, "weak_type"):  # a reference
         return array
     array = to_dtype(array, aval.dtype)
-    array = array if isinstance(array, jax.Array) else jnp.asarray(array, aval.dtype)
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array, aval.dtype)
     if aval.weak_type == jax.typeof(array).weak_type:
         return array
-    params = {"new_dtype": aval.dtype, "weak_type": aval.weak_type, "sharding": None}
-    return lax.convert_element_type_p.bind(array, **params)
+    # No public function makes a weak type.
+    return lax.convert_element_type_p.bind(
+        array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
+    )

@@ -17,66 +17,66 @@ from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
-from .._numbers.nodes import has_no_wide_form
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._program.jaxprs import PRODUCTS as OF_PRODUCTS, jaxprs_in, loop_parts, open_jaxpr
+from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, jaxprs_in, loop_parts, open_jaxpr
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from .matching import Matcher, key_of_line
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
-_BY_A_CONSTANT = "by a constant that {} does not hold"
 
 # These are added up in the dtype as written, whatever is narrow around them.
 SUMS = ForeignNames(
     "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
     "scatter-add scatter_add psum psum_invariant@jax>=0.7 reduce_scatter add_any"
 )
-# A number that is lost is so in what these make of it: a mask, until a softmax has it.
+# A number that is lost is so in the results of these: a mask, until a softmax has it.
 _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _CHECKPOINT_NAMES = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-# The calls that are emitted, by the parameter that holds their jaxpr.
-BODY_PARAMETERS: dict[str, str] = {
-    **dict.fromkeys(ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2"), "jaxpr"),
-    **dict.fromkeys(
-        ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"), "call_jaxpr"
-    ),
-}
+_CALLS_WITH_JAXPR = ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2")
+_CALLS_WITH_CALL_JAXPR = ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31")
 # Those with rules of derivatives of their own.
-OWN_RULES = "custom_jvp_call", "custom_vjp_call"
+OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 
-class ValueType(NamedTuple):
-    """What is known of a value.
+def body_parameter(primitive: str) -> str | None:
+    """Returns the parameter of a call that holds its jaxpr; None of other primitives."""
+    if primitive in _CALLS_WITH_JAXPR:
+        return "jaxpr"
+    return "call_jaxpr" if primitive in _CALLS_WITH_CALL_JAXPR else None
+
+
+class PlannedType(NamedTuple):
+    """What the rules know of a value.
 
     Attributes:
-        dtype: its dtype, which may be another than that of the program.
-        is_kept: whether it is wide by an explicit cast of the user's.
+        dtype: its dtype by the plan.
+        is_asked: whether it is wide by an explicit cast of the user's.
         is_lost: whether a number in it is 0 or infinite in the narrow dtype.
     """
 
     dtype: DType
-    is_kept: bool = False
+    is_asked: bool = False
     is_lost: bool = False
 
 
-Types = list[ValueType]
+PlannedTypes = list[PlannedType]
 
 
 def may_ask(jaxpr: Jaxpr) -> bool:
-    """Whether a program may ask for a dtype, which its other traces tell.
+    """Returns whether a program may ask for a dtype, which its sibling trace tells.
 
-    Where a product does, it has the same result type as one that asks for nothing.
+    A product that asks has the same result type as one that asks for nothing.
     """
     for eqn in open_jaxpr(jaxpr).eqns:
-        if eqn.primitive.name in OF_PRODUCTS and is_float(eqn.outvars[0].aval):
+        if eqn.primitive.name in PRODUCT_NAMES and is_floating(eqn.outvars[0].aval):
             return True
         is_cast = eqn.primitive.name == "convert_element_type"
-        if is_cast and is_float(eqn.invars[0].aval) and is_float(eqn.outvars[0].aval):
+        if is_cast and is_floating(eqn.invars[0].aval) and is_floating(eqn.outvars[0].aval):
             return True
         if any(map(may_ask, jaxprs_in(eqn.params))):
             return True
@@ -84,24 +84,32 @@ def may_ask(jaxpr: Jaxpr) -> bool:
 
 
 def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
-    """What a program computes in by a plan.
+    """Returns what a program computes in by a plan.
 
     Raises:
         ValueError: if an entry matches nothing of it.
     """
     matcher = Matcher(plan)
     rules = ByPlan(program, plan, matcher, {})
-    rules.block(program.block, [ValueType(own_dtype(x)) for x in program.jaxpr.in_avals])
+    types = [PlannedType(dtype_or_none(aval)) for aval in program.jaxpr.in_avals]
+    rules.block(program.block, types)
     matcher.check()
-    return rules.made
+    return rules.width_plan
 
 
-class ByPlan(Propagation[ValueType]):
+class ByPlan(Propagation[PlannedType]):
     """The rules of a plan.
+
+    Args:
+        program: the program.
+        plan: the plan.
+        matcher: finds the entries of equations.
+        notes: the lines that compute as written though the plan makes them narrow.
+        default_entry: the entry of lines without one.
 
     Attributes:
         products: the numbers of the products.
-        given: what is known of the operands of calls, by their numbers.
+        call_operands: the types of the operands of calls, by their numbers.
     """
 
     def __init__(
@@ -109,281 +117,323 @@ class ByPlan(Propagation[ValueType]):
         program: NumericProgram,
         plan: Plan,
         matcher: Matcher,
-        kept: dict[str, None],
-        around: PlanEntry | None = None,
+        notes: dict[str, None],
+        default_entry: PlanEntry | None = None,
     ):
         super().__init__(program)
-        self._plan, self._matcher, self._kept = plan, matcher, kept
-        self._around = around
+        self._plan = plan
+        self._matcher = matcher
+        self._notes = notes
+        self._default_entry = default_entry
         self._dtypes: dict[Computes, int] = {}
-        self.products = set[int]()
-        self.given: dict[int, Types] = {}
+        self.products: set[int] = set()
+        self.call_operands: dict[int, PlannedTypes] = {}
 
     @property
-    def made(self) -> WidthPlan:
+    def width_plan(self) -> WidthPlan:
         """What each equation computes in."""
-        return WidthPlan(self.entries, False, False, self.carried, dtypes=(*self._dtypes,))
+        dtypes = tuple(self._dtypes)
+        return WidthPlan(self.entries, False, False, self.carried, dtypes=dtypes)
 
-    # What holds other equations
+    # Values
 
-    def constant(self, array: Leaf, aval: Aval) -> ValueType:
-        dtype = own_dtype(aval)
-        is_known = not isinstance(array, Tracer)
-        is_known = is_known and getattr(array, "is_fully_addressable", True)
-        if kind(dtype) != "float" or not is_known:
-            return ValueType(dtype)
+    def constant(self, array: Leaf, aval: Aval) -> PlannedType:
+        dtype = dtype_or_none(aval)
+        if kind(dtype) != "float" or isinstance(array, Tracer):
+            return PlannedType(dtype)
+        if not getattr(array, "is_fully_addressable", True):
+            return PlannedType(dtype)
         value = np.asarray(array, dtype)
         if value.size != 1:  # of an array, its greatest finite number counts
             value = np.max(abs(value), initial=0, where=np.isfinite(value))
         with np.errstate(all="ignore"):
             narrow = value.astype(self._plan.narrow)
-        is_lost = (narrow == 0) > (value == 0) or np.isfinite(value) > np.isfinite(narrow)
-        return ValueType(dtype, is_lost=bool(is_lost))
+        becomes_zero = narrow == 0 and value != 0
+        becomes_infinite = np.isfinite(value) and not np.isfinite(narrow)
+        return PlannedType(dtype, is_lost=bool(becomes_zero or becomes_infinite))
 
-    def node(self, node: Node, values: Types) -> Sequence[ValueType]:
-        self._entry(node)  # which then has matched
-        return super().node(node, values)
+    def crossing(self, value: PlannedType, aval: Aval) -> PlannedType:
+        return value if self._plan.default == ALL else widest(value, aval)
 
-    def called(self, node: Node, values: Types) -> Sequence[ValueType]:
-        if node.name not in BODY_PARAMETERS and node.name not in OWN_RULES:
-            return self._written(node, values)
-        self.given[node.number] = values
-        made = self.leaving(node.inner[0], self.block(node.inner[0], values))
+    def joined(self, values: Sequence[PlannedType], attempt: int) -> PlannedType:
+        dtypes = [value.dtype for value in values]
+        # In the first turns of a loop the body tells; then the wider of both.
+        dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
+        return PlannedType(dtype, _is_asked(values), _is_lost(values))
+
+    def entry_of(self, value: PlannedType, aval: Aval) -> int:
+        if value.dtype == dtype_or_none(aval) or not is_floating(aval):
+            return WRITTEN
+        return self._entry_for(Computes(value.dtype, value.dtype))
+
+    # What holds other equations
+
+    def node(self, node: Node, operands: PlannedTypes) -> Sequence[PlannedType]:
+        self._entry(node)  # a plan may name a whole loop: the entry has matched then
+        return super().node(node, operands)
+
+    def called(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
+        if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
+            self.products.add(node.number)
+        if body_parameter(node.name) is None and node.name not in OWN_RULES:
+            return self._as_written(node, values)
+        self.call_operands[node.number] = values
+        results = self.leaving(node.inner[0], self.block(node.inner[0], values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
-            made = [widest(x, v.aval) for x, v in zip(made, node.eqn.outvars)]
-        self.leave(node, made)
-        return made
+            results = _widest_of_each(results, node.eqn.outvars)
+        self.leave(node, results)
+        return results
 
-    def solve(self, node: Node, values: Types) -> Sequence[ValueType]:
-        return self._written(node, values)
+    def solve(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
+        return self._as_written(node, values)
 
-    def entering(self, node: Node, values: Types) -> Types:
+    def entering(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
         shared = loop_parts(node.eqn).consts
-        pairs = zip(values[:shared], node.eqn.invars)
-        return [*(widest(x, v.aval) for x, v in pairs), *values[shared:]]
+        return _widest_of_each(values[:shared], node.eqn.invars) + values[shared:]
 
-    def leaving(self, block: Block, values: Types) -> Types:
+    def leaving(self, block: Block, values: PlannedTypes) -> PlannedTypes:
         pairs = zip(values, block.outputs)
         return [self.crossing(value, var.aval) for value, var in pairs]
 
-    def crossing(self, value: ValueType, aval: Aval) -> ValueType:
-        return value if self._plan.default == ALL else widest(value, aval)
-
-    def joined(self, values: Sequence[ValueType], attempt: int) -> ValueType:
-        dtypes = [value.dtype for value in values]
-        # In the first turns of a loop the body tells; then the wider of both.
-        dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
-        return ValueType(dtype, _is_kept(values), _is_lost(values))
-
-    def entry_of(self, value: ValueType, aval: Aval) -> int:
-        is_own = value.dtype == own_dtype(aval) or not is_float(aval)
-        return WRITTEN if is_own else self._named(value.dtype)
-
     # Equations
 
-    def opaque(self, node: Node, values: Types) -> Types:
-        """As it stands, but the `reduce_precision` of `jax.checkpoint`."""
-        is_rounding = node.name == "reduce_precision"
-        own = bits_of(node.eqn.invars[0].aval.dtype) if is_rounding else None
-        moves = own is not None and own.items() <= node.eqn.params.items()
-        return (self._moved if moves else self._written)(node, values)
+    def opaque(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+        if node.name == "reduce_precision":
+            params = bits_of(node.eqn.invars[0].aval.dtype)
+            # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
+            if params is not None and params.items() <= node.eqn.params.items():
+                return self._moved(node, values)
+        return self._as_written(node, values)
 
-    def computed(self, node: Node, values: Types) -> Types:
-        made = _rule_of_equation(node.eqn)(self, node, values)
-        counted = values[: 1 if node.name == "div" else None]
-        is_passed = node.name in _PASS_LOSSES and _is_lost(counted)
-        return _with_flags(made, is_lost=True) if is_passed else made
-
-    def _named(self, dtype: DType, result: DType = None) -> int:
-        computes = Computes(dtype, dtype if result is None else result)
-        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
+    def computed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+        results = _rule_of_equation(node.eqn)(self, node, values)
+        # A lost divisor makes the quotient large, and loses no number of it.
+        counted = values[:1] if node.name == "div" else values
+        if node.name in _PASS_LOSSES and _is_lost(counted):
+            return _with_flags(results, is_lost=True)
+        return results
 
     def _entry(self, node: Node) -> PlanEntry | None:
-        return self._matcher.entry(node.stack) or self._around
+        return self._matcher.entry(node.stack) or self._default_entry
 
-    def _keep(self, node: Node, by: str) -> None:
-        """Notes a line that computes as written."""
+    def _entry_for(self, computes: Computes) -> int:
+        return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
+
+    def _note(self, node: Node, reason: str) -> None:
+        """Notes a line that computes as written though the plan makes it narrow."""
         line = str(key_of_line(node.stack)) or "inside JAX"
-        self._kept[f"{line}: kept {by}"] = None
+        self._notes[f"{line}: kept {reason}"] = None
 
-    def _written(self, node: Node, values: Types) -> Types:
-        """As it stands."""
+    def _note_loss(self, node: Node, dtype: DType) -> None:
+        self._note(node, f"by a constant that {dtype} does not hold")
+
+    def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN
-        made = [ValueType(own_dtype(var.aval)) for var in node.eqn.outvars]
-        return _with_flags(made, is_kept=_is_kept(values))
+        results = [PlannedType(dtype_or_none(var.aval)) for var in node.eqn.outvars]
+        return _with_flags(results, is_asked=_is_asked(values))
 
-    def _in(self, dtype: DType, node: Node, values: Types, result: DType = None) -> Types:
-        """In a dtype."""
-        variables = *node.eqn.invars, *node.eqn.outvars
-        is_own = all(v.aval.dtype == dtype for v in variables if is_float(v.aval))
-        if is_own and result in (None, dtype):
-            return self._written(node, values)
-        self.entries[node.number] = self._named(dtype, result)
-        made = dtype if result is None else result
-        avals = [var.aval for var in node.eqn.outvars]
-        return [ValueType(made if is_float(x) else own_dtype(x)) for x in avals]
+    def _in_dtype(
+        self, node: Node, values: PlannedTypes, dtype: DType, result: DType | None = None
+    ) -> PlannedTypes:
+        """Computes in a dtype, with a result of the same or of another one."""
+        result = dtype if result is None else result
+        variables = [*node.eqn.invars, *node.eqn.outvars]
+        floats = [var.aval for var in variables if is_floating(var.aval)]
+        if result == dtype and all(aval.dtype == dtype for aval in floats):
+            return self._as_written(node, values)
+        self.entries[node.number] = self._entry_for(Computes(dtype, result))
+        types: PlannedTypes = []
+        for var in node.eqn.outvars:
+            types.append(
+                PlannedType(result if is_floating(var.aval) else dtype_or_none(var.aval))
+            )
+        return types
 
-    def _dtype_for(self, node: Node, values: Types) -> DType | None:
-        """What an equation computes in by the plan; None if as written."""
-        entry, eqn = self._entry(node), node.eqn
-        is_product = node.name in OF_PRODUCTS
-        if not any(is_float(var.aval) for var in eqn.outvars):
+    def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
+        """Returns what an equation computes in by the plan; None if as written."""
+        entry = self._entry(node)
+        is_product = node.name in PRODUCT_NAMES
+        if not any(is_floating(var.aval) for var in node.eqn.outvars):
             return None
-        if entry is not None and not is_narrower(entry.dtype, FLOAT32):
+        if entry is None:
+            if not is_product and self._plan.default != ALL:
+                return None
+            dtype = self._plan.narrow
+        elif is_narrower(entry.dtype, FLOAT32):
+            dtype = entry.dtype
+        else:
             return entry.dtype
-        if entry is None and not (is_product or self._plan.default == ALL):
-            return None
-        dtype = self._plan.narrow if entry is None else entry.dtype
-        allowed = (FLOAT32,) if is_product else (FLOAT32, self._plan.narrow)
-        avals = [var.aval for var in (*eqn.invars, *eqn.outvars) if is_float(var.aval)]
-        if (is_product or entry is None) and any(x.dtype not in allowed for x in avals):
+        if (is_product or entry is None) and not self._may_be_narrow(node, is_product):
             return None
         if Written(node.stack).is_of_sampler:
             return None
-        if is_product and _asks_for_precision(eqn):
-            return self._keep(node, "by the precision that it asks for")
-        if _is_kept(values):
-            return self._keep(node, "by its own cast")
+        if is_product and _asks_for_precision(node.eqn):
+            self._note(node, "by the precision that it asks for")
+            return None
+        if _is_asked(values):
+            self._note(node, "by its own cast")
+            return None
         if _is_lost(values):
-            return self._keep(node, _BY_A_CONSTANT.format(dtype))
+            self._note_loss(node, dtype)
+            return None
         return dtype
 
-    def _plain(self, node: Node, values: Types) -> Types:
+    def _may_be_narrow(self, node: Node, is_product: bool) -> bool:
+        """Returns whether an equation is in float32, or narrow already."""
+        allowed = [FLOAT32] if is_product else [FLOAT32, self._plan.narrow]
+        variables = [*node.eqn.invars, *node.eqn.outvars]
+        return all(v.aval.dtype in allowed for v in variables if is_floating(v.aval))
+
+    def _plain(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its entry, or of what the plan makes narrow."""
         has_floats = any(kind(value.dtype) == "float" for value in values)
-        dtype = self._dtype_for(node, values) if has_floats or self._entry(node) else None
-        is_fixed = node.name in primitives.OF_OWN_DTYPES
-        if dtype is None or (is_fixed and bits(dtype) < 32):
-            return self._written(node, values)
-        return self._in(dtype, node, values)
+        if not has_floats and self._entry(node) is None:
+            return self._as_written(node, values)
+        dtype = self._dtype_for(node, values)
+        needs_float32 = node.name in primitives.OF_OWN_DTYPES
+        if dtype is None or (needs_float32 and bits(dtype) < 32):
+            return self._as_written(node, values)
+        return self._in_dtype(node, values, dtype)
 
-    def _moved(self, node: Node, values: Types) -> Types:
-        """In the dtype that its operands have, which it rounds none of."""
+    def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+        """In the dtype of its operands, which it does not round."""
         floats = [value for value in values if kind(value.dtype) == "float"]
         dtypes = {value.dtype for value in floats}
         if len(dtypes) == 1:
-            made = self._in(dtypes.pop(), node, values)
+            results = self._in_dtype(node, values, dtypes.pop())
         elif _is_lost(floats):
-            self._keep(node, _BY_A_CONSTANT.format(self._plan.narrow))
-            made = self._written(node, values)
+            self._note_loss(node, self._plan.narrow)
+            results = self._as_written(node, values)
         else:
             return self._plain(node, values)
-        return _with_flags(made, is_kept=_is_kept(floats), is_lost=_is_lost(floats))
+        return _with_flags(results, is_asked=_is_asked(floats), is_lost=_is_lost(floats))
 
-    def _spread(self, node: Node, values: Types) -> Types:
-        """As written, but that what is wider stays so: its derivative is a sum."""
-        pairs = zip(values, node.eqn.invars)
-        return self._moved(node, [widest(value, v.aval) for value, v in pairs])
+    def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+        """As its operands, but wide ones stay so: the derivative is a sum."""
+        return self._moved(node, _widest_of_each(values, node.eqn.invars))
 
-    def _summed(self, node: Node, values: Types) -> Types:
+    def _summed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written but where an entry says more."""
-        if (entry := self._entry(node)) is None:
-            return self._written(node, values)
-        return self._in(entry.dtype, node, values)
+        entry = self._entry(node)
+        if entry is None:
+            return self._as_written(node, values)
+        return self._in_dtype(node, values, entry.dtype)
 
-    def _converted(self, node: Node, values: Types) -> Types:
+    def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""
-        before, after = (x.aval.dtype for x in (node.eqn.invars[0], node.eqn.outvars[0]))
-        entry, is_asked = self._entry(node), node.is_asked
-        if entry is not None and kind(after) == "float" and not is_asked:
-            return self._in(entry.dtype, node, values)
-        (value,) = values
-        (made,) = self._written(node, values)
-        is_kept = is_asked and is_narrower(before, after)
-        if is_kept and node.follows is None:
-            self._keep(node, "by a cast that may be asked for")
-        is_kept = is_kept or (value.is_kept and not is_narrower(after, before))
-        value = value._replace(dtype=made.dtype, is_kept=False)
-        return _with_flags([value], is_kept=is_kept)
+        before = node.eqn.invars[0].aval.dtype
+        after = node.eqn.outvars[0].aval.dtype
+        entry = self._entry(node)
+        if entry is not None and kind(after) == "float" and not node.is_asked:
+            return self._in_dtype(node, values, entry.dtype)
+        widens = node.is_asked and is_narrower(before, after)
+        if widens and node.follows is None:
+            self._note(node, "by a cast that may be asked for")
+        was_asked = values[0].is_asked and not is_narrower(after, before)
+        results = self._as_written(node, values)
+        value = values[0]._replace(dtype=results[0].dtype, is_asked=False)
+        return _with_flags([value], is_asked=widens or was_asked)
 
-    def _multiplied(self, node: Node, values: Types) -> Types:
+    def _multiplied(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """A product or a convolution."""
         self.products.add(node.number)
         dtype = self._dtype_for(node, values)
         if dtype is None:
-            return [ValueType(x.dtype) for x in self._written(node, values)]
+            results = self._as_written(node, values)
+            return [PlannedType(value.dtype) for value in results]
         result = node.eqn.outvars[0].aval.dtype
         # A product of narrow operands has a wide result where it asks for that.
         is_asked = node.asks_for_result or any(
-            is_narrower(own_dtype(var.aval), result) for var in node.eqn.invars[:2]
+            is_narrower(dtype_or_none(var.aval), result) for var in node.eqn.invars[:2]
         )
         # A gradient may be added up over devices.
         is_wide = node.is_backward or is_asked
-        if not (is_wide and is_narrower(dtype, FLOAT32)):
-            result = None
-        return self._in(dtype, node, values, result)
+        if is_wide and is_narrower(dtype, FLOAT32):
+            return self._in_dtype(node, values, dtype, result)
+        return self._in_dtype(node, values, dtype)
 
 
-def _rule_of_equation(eqn: Equation) -> Callable[..., Types]:
-    """The rule of an equation without others inside."""
+_EquationRule = Callable[[ByPlan, Node, PlannedTypes], PlannedTypes]
+
+
+def _rule_of_equation(eqn: Equation) -> _EquationRule:
+    """Returns the rule of an equation that holds no others."""
     name = eqn.primitive.name
-    if name in _RULE_OF_PRIMITIVE:
-        return _RULE_OF_PRIMITIVE[name]
-    made, operands = ((*(v.aval for v in x),) for x in (eqn.outvars, eqn.invars))
-    if has_no_wide_form(eqn) or not _are_floats(made, operands):
-        return ByPlan._written
-    if not operands or not (
-        name in _CHECKPOINT_NAMES or primitives.moves(eqn, operands, made)
-    ):
+    if name in PRODUCT_NAMES:
+        return ByPlan._multiplied
+    if name in SUMS:
+        return ByPlan._summed
+    if name == "convert_element_type":
+        return ByPlan._converted
+    if name == "iota":
+        return ByPlan._as_written
+    operands = [var.aval for var in eqn.invars]
+    results = [var.aval for var in eqn.outvars]
+    if not _are_real(operands, results):
+        return ByPlan._as_written
+    moves = name in _CHECKPOINT_NAMES or primitives.moves(eqn, operands, results)
+    if not operands or not moves:
         return ByPlan._plain
     # `jax.export` has symbolic sizes, which can be equal, but have no order.
-    is_repeated = name == "broadcast_in_dim" and made[0].size != operands[0].size
-    return ByPlan._spread if is_repeated or name in _SPREADS else ByPlan._moved
+    repeats = name == "broadcast_in_dim" and results[0].size != operands[0].size
+    return ByPlan._spread if repeats or name in _SPREADS else ByPlan._moved
 
 
-def _are_floats(made: Sequence[Aval], operands: Sequence[Aval]) -> bool:
-    """Whether an equation computes with real numbers alone, and makes some."""
-    kinds = [kind(getattr(x, "dtype", None)) for x in made]
-    others = [kind(getattr(x, "dtype", None)) for x in operands]
-    return "float" in kinds and not {"complex", None}.intersection((*kinds, *others))
-
-
-_RULE_OF_PRIMITIVE: dict[str, Callable[..., Types]] = {
-    **dict.fromkeys(OF_PRODUCTS, ByPlan._multiplied),
-    **dict.fromkeys(SUMS, ByPlan._summed),
-    **dict.fromkeys((*primitives.OF_BITS, "iota"), ByPlan._written),
-    "convert_element_type": ByPlan._converted,
-}
+def _are_real(operands: Sequence[Aval], results: Sequence[Aval]) -> bool:
+    """Returns whether an equation has real operands alone, and floating results."""
+    result_kinds = {kind(dtype_or_none(aval)) for aval in results}
+    kinds = result_kinds | {kind(dtype_or_none(aval)) for aval in operands}
+    return "float" in result_kinds and kinds.isdisjoint(["complex", None])
 
 
 def _asks_for_precision(eqn: Equation) -> bool:
-    """Whether a product asks for more than the precision by default."""
+    """Returns whether a product asks for more than the precision by default."""
     precision = eqn.params.get("precision")
-    each = precision if isinstance(precision, tuple) else (precision,)
-    return any(x not in (None, jax.lax.Precision.DEFAULT) for x in each)
+    levels = precision if isinstance(precision, tuple) else (precision,)
+    return any(level not in (None, jax.lax.Precision.DEFAULT) for level in levels)
 
 
-def widest(value: ValueType, aval: Aval) -> ValueType:
-    """A value that is no narrower than the program has it."""
-    dtype = own_dtype(aval)
+def widest(value: PlannedType, aval: Aval) -> PlannedType:
+    """Returns a value in no narrower dtype than the program has it."""
+    dtype = dtype_or_none(aval)
     return value._replace(dtype=dtype) if is_narrower(value.dtype, dtype) else value
 
 
-def _is_lost(values: Sequence[ValueType]) -> bool:
+def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTypes:
+    return [widest(value, var.aval) for value, var in zip(values, variables)]
+
+
+def _is_lost(values: Sequence[PlannedType]) -> bool:
     return any(value.is_lost for value in values)
 
 
-def _is_kept(values: Sequence[ValueType]) -> bool:
-    return any(value.is_kept for value in values)
+def _is_asked(values: Sequence[PlannedType]) -> bool:
+    return any(value.is_asked for value in values)
 
 
-def _with_flags(values: Types, **flags: bool) -> Types:
-    return [x._replace(**flags) if kind(x.dtype) == "float" else x for x in values]
+def _with_flags(values: PlannedTypes, **flags: bool) -> PlannedTypes:
+    types: PlannedTypes = []
+    for value in values:
+        if kind(value.dtype) == "float":
+            value = value._replace(**flags)
+        types.append(value)
+    return types
 
 
-def own_dtype(value: Any) -> DType:
+def dtype_or_none(value: Any) -> DType:
+    """Returns the dtype of an array or an abstract value; None if it has none."""
     return getattr(value, "dtype", None)
 
 
-def is_float(value: Any) -> bool:
-    """Whether an array or an abstract value is a floating one."""
-    return kind(own_dtype(value)) == "float"
+def is_floating(value: Any) -> bool:
+    """Returns whether an array or an abstract value is a floating one."""
+    return kind(dtype_or_none(value)) == "float"
 
 
-def is_narrower(dtype: DType, other: DType) -> bool:
-    """Whether a dtype has fewer bits than another of its kind."""
-    return 0 < bits(dtype) < bits(other)
+def is_narrower(dtype: DType, reference_dtype: DType) -> bool:
+    """Returns whether a dtype has fewer bits than another one of its kind."""
+    return 0 < bits(dtype) < bits(reference_dtype)

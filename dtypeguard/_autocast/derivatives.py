@@ -12,14 +12,17 @@ import jax
 import numpy as np
 from jax import tree_util
 
+from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype
 from .._numbers.primitives import is_inexact
-from .decide import Types, own_dtype
+from .decide import PlannedTypes, dtype_or_none
 
-# Emits a jaxpr, of its arguments and what is known of the first ones.
-Emit = Callable[[Jaxpr, Sequence[Leaf], Types], tuple[list[Leaf], Types]]
+# Emits a jaxpr, of its arguments and the types of the first ones.
+Emit = Callable[[Jaxpr, Sequence[Leaf], PlannedTypes], tuple[list[Leaf], PlannedTypes]]
+# Brings the results of an equation to the dtypes in which they leave it.
+SettleResults = Callable[[Sequence[Leaf]], list[Leaf]]
 
 
 class OwnRule:
@@ -27,105 +30,128 @@ class OwnRule:
 
     Args:
         eqn: its equation.
-        emit: emits what its rule computes.
-        known: what is known of its operands.
-        settled: its results in the dtypes in which they leave.
+        emit: emits the jaxpr of a rule.
+        operand_types: the types of its operands.
+        settle: brings its results to the dtypes in which they leave.
     """
 
     def __init__(
-        self,
-        eqn: Equation,
-        emit: Emit,
-        known: Types,
-        settled: Callable[[Sequence[Leaf]], list[Leaf]],
+        self, eqn: Equation, emit: Emit, operand_types: PlannedTypes, settle: SettleResults
     ):
-        self._eqn, self._emit, self._known, self._settled = eqn, emit, known, settled
-        self._given, self._made = ([v.aval for v in x] for x in (eqn.invars, eqn.outvars))
-        # The operands and the results that have derivatives.
-        self._moving, self._left = (
-            [n for n, x in enumerate(avals) if is_inexact(x)]
-            for avals in (self._given, self._made)
-        )
+        self._eqn = eqn
+        self._emit = emit
+        self._operand_types = operand_types
+        self._settle = settle
+        self._operands: list[Aval] = [var.aval for var in eqn.invars]
+        self._results: list[Aval] = [var.aval for var in eqn.outvars]
+        # The places of the operands and of the results that have derivatives.
+        self._active = _inexact_places(self._operands)
+        self._active_results = _inexact_places(self._results)
 
-    def results(self, inner: Jaxpr, values: Sequence[Leaf]) -> list[Leaf]:
-        """Its results, by what it computes."""
-        primal = lambda *arrays: as_function(inner)(*arrays)
+    def call(self, inner: Jaxpr, values: Sequence[Leaf]) -> list[Leaf]:
+        """Returns the results of a jaxpr in place of the primal, with the rule."""
+
+        def primal(*arrays):
+            return as_function(inner)(*arrays)
+
         if self._eqn.primitive.name == "custom_jvp_call":
             function = jax.custom_jvp(primal)
-            function.defjvp(self._tangents)
-        else:
-            function = jax.custom_vjp(primal)
-            known: Types = []  # of what the backward pass is given
-            dtypes = [own_dtype(values[n]) for n in self._moving]
-            forward = functools.partial(self._forward, known)
-            function.defvjp(forward, functools.partial(self._backward, known, dtypes))
+            function.defjvp(self._jvp)
+            return function(*values)
+        residual_types: PlannedTypes = []
+        dtypes = [dtype_or_none(values[place]) for place in self._active]
+        function = jax.custom_vjp(primal)
+        function.defvjp(
+            functools.partial(self._forward, residual_types),
+            functools.partial(self._backward, residual_types, dtypes),
+        )
         return function(*values)
 
-    def _own(self, *arrays: Leaf) -> tuple[list[Leaf], list[Leaf]]:
-        """The results of the function that have derivatives, and all, as it stands."""
-        made = bind(self._eqn, arrays, self._eqn.params)
-        return [made[n] for n in self._left], made
+    def _as_written(self, *arrays: Leaf) -> tuple[list[Leaf], list[Leaf]]:
+        """Returns the results that have derivatives, and all results."""
+        results = bind(self._eqn, arrays, self._eqn.params)
+        return [results[place] for place in self._active_results], results
 
-    def _tangents(
+    def _jvp(
         self, primals: Sequence[Leaf], tangents: Sequence[Leaf]
     ) -> tuple[list[Leaf], list[Leaf]]:
-        count = len(self._made)
+        def rule(primals, active_tangents):
+            every = _with_zeros(self._operands, active_tangents)
+            _, moved, results = jax.jvp(self._as_written, primals, every, has_aux=True)
+            return results, moved
 
-        def rule(primals, tangents):
-            every = _of_all(self._given, tangents)
-            _, moved, made = jax.jvp(self._own, primals, every, has_aux=True)
-            return made, moved
-
-        jaxpr = jax.make_jaxpr(rule)(self._given, [self._given[n] for n in self._moving])
-        arrays = [*primals, *(tangents[n] for n in self._moving)]
-        made, _ = self._emit(jaxpr, arrays, self._known)
-        results = self._settled(made[:count])
-        pairs = zip(made[count:], self._left)
-        moved = [as_dtype(x, results[n].dtype) for x, n in pairs]
-        return results, _of_all(self._made, moved)
+        active_avals = [self._operands[place] for place in self._active]
+        jaxpr = jax.make_jaxpr(rule)(self._operands, active_avals)
+        arrays = [*primals, *(tangents[place] for place in self._active)]
+        outputs, _ = self._emit(jaxpr, arrays, self._operand_types)
+        count = len(self._results)
+        results = self._settle(outputs[:count])
+        # JAX asks for tangents in the dtypes of the results.
+        moved: list[Leaf] = []
+        for tangent, place in zip(outputs[count:], self._active_results):
+            moved.append(as_dtype(tangent, results[place].dtype))
+        return results, _with_zeros(self._results, moved)
 
     @functools.cached_property
     def _passes(self) -> tuple[Jaxpr, Jaxpr]:
         """The forward and the backward pass of a rule."""
-        trees = []
 
         def forward(*arrays):
-            _, back, made = jax.vjp(self._own, *arrays, has_aux=True)
-            kept, tree = tree_util.tree_flatten(back)
-            trees.append(tree)
-            return made, kept
+            _, back, results = jax.vjp(self._as_written, *arrays, has_aux=True)
+            residuals, structure = tree_util.tree_flatten(back)
+            return (results, residuals), structure
 
-        def backward(kept, moved):
-            derivatives = trees[0].unflatten(kept)(moved)
-            return [derivatives[n] for n in self._moving]
+        first, structure = make_jaxpr_with_aux(forward, *self._operands)
 
-        first = jax.make_jaxpr(forward)(*self._given)
-        given = first.out_avals[len(self._made) :], [self._made[n] for n in self._left]
-        return first, jax.make_jaxpr(backward)(*given)
+        def backward(residuals, cotangents):
+            derivatives = tree_util.tree_unflatten(structure, residuals)(cotangents)
+            return [derivatives[place] for place in self._active]
 
-    def _forward(self, known: Types, *arrays):
-        made, types = self._emit(self._passes[0], arrays, self._known)
-        count = len(self._made)
-        known[:] = types[count:]
-        return self._settled(made[:count]), made[count:]
+        residuals = first.out_avals[len(self._results) :]
+        cotangents = [self._results[place] for place in self._active_results]
+        return first, jax.make_jaxpr(backward)(residuals, cotangents)
 
-    def _backward(self, known: Types, dtypes: Sequence[Any], kept, cotangents):
-        arrays = [*kept, *(cotangents[n] for n in self._left)]
-        moved, _ = self._emit(self._passes[1], arrays, known)
-        made = dict(zip(self._moving, map(as_dtype, moved, dtypes)))
-        return (*(made.get(n) for n in range(len(self._given))),)
+    def _forward(self, residual_types: PlannedTypes, *arrays):
+        outputs, types = self._emit(self._passes[0], arrays, self._operand_types)
+        count = len(self._results)
+        residual_types[:] = types[count:]
+        return self._settle(outputs[:count]), outputs[count:]
+
+    def _backward(
+        self, residual_types: PlannedTypes, dtypes: Sequence[Any], residuals, cotangents
+    ):
+        active_cotangents = [cotangents[place] for place in self._active_results]
+        arrays = [*residuals, *active_cotangents]
+        derivatives, _ = self._emit(self._passes[1], arrays, residual_types)
+        # None is no cotangent: of an integer, or where the rule gives none.
+        every: list[Leaf] = [None for _ in self._operands]
+        for place, derivative, dtype in zip(self._active, derivatives, dtypes):
+            every[place] = as_dtype(derivative, dtype)
+        return tuple(every)
 
 
-def _of_all(avals: Sequence[Aval], derivatives: Sequence[Leaf]) -> list[Leaf]:
-    """The derivatives of all values, of those that have some."""
-    moved = iter(derivatives)
-    none = lambda aval: np.zeros(aval.shape, jax.dtypes.float0)
-    return [next(moved) if is_inexact(aval) else none(aval) for aval in avals]
+def _inexact_places(avals: Sequence[Aval]) -> list[int]:
+    return [place for place, aval in enumerate(avals) if is_inexact(aval)]
+
+
+def _with_zeros(avals: Sequence[Aval], active: Sequence[Leaf]) -> list[Leaf]:
+    """Returns the derivatives of all values, with zeros of integers."""
+    derivatives: list[Leaf] = []
+    remaining = iter(active)
+    for aval in avals:
+        if is_inexact(aval):
+            derivatives.append(next(remaining))
+        else:
+            derivatives.append(np.zeros(aval.shape, jax.dtypes.float0))
+    return derivatives
 
 
 def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
-    """The results of an equation with these parameters."""
+    """Returns the results of an equation with these parameters."""
     bound = eqn.primitive.get_bind_params(params)
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    made = eqn.primitive.bind(*functions, *operands, **params)
-    return [*made] if eqn.primitive.multiple_results else [made]
+    if isinstance(bound, tuple):  # older releases of JAX return functions as well
+        functions, params = bound
+        results = eqn.primitive.bind(*functions, *operands, **params)
+    else:
+        results = eqn.primitive.bind(*operands, **bound)
+    return list(results) if eqn.primitive.multiple_results else [results]

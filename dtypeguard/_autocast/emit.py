@@ -22,39 +22,36 @@ from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import as_dtype, bits_of, evaluate_in
 from .._numbers.formats import Formats
 from .._numbers.nodes import COMPUTED, OWN, STOCHASTIC, Interpreter
-from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
-from .._program.aligned import SecondTraces
-from .._program.jaxprs import loop_parts, manual_axes, open_jaxpr
+from .._program.aligned import NO_TRACES, SecondTraces
+from .._program.jaxprs import Variable, loop_parts, manual_axes, open_jaxpr
 from .._program.program import CALL, SOLVE, Block, Node
 from .decide import (
-    BODY_PARAMETERS,
     FLOAT32,
     OWN_RULES,
     ByPlan,
-    Types,
-    ValueType,
-    is_float,
+    PlannedType,
+    PlannedTypes,
+    body_parameter,
+    dtype_or_none,
+    is_floating,
     is_narrower,
-    own_dtype,
 )
 from .derivatives import OwnRule, bind
 from .matching import Matcher, key_of_line
 from .plan import Plan, PlanEntry
-from .products import BILINEAR, Product, differentiable_product
+from .products import BILINEAR, multiply, product_of
 
 # Of these XLA may leave out the rounding on one side.
-_CHOOSES = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
-# So many jaxprs are kept, so that what was emitted once compiles once.
+_COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 _MOST_EMITTED = 2000
-_OWN = Formats(FLOAT32)
-_ALONE = SecondTraces()
+_FORMATS = Formats(FLOAT32)
 
 
 @contextlib.contextmanager
 def _in_context(eqn: Equation) -> Iterator[None]:
-    """The line, the scopes, the mesh and what else an equation was traced with."""
+    """Restores the line, the scopes and the mesh with which an equation was traced."""
     info = eqn.source_info
     names = source_info_util.current_name_stack() + info.name_stack
     with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
@@ -65,237 +62,313 @@ class Emitter:
     """Emits programs by a plan.
 
     Attributes:
+        plan: the plan.
         matcher: finds the entries of equations.
-        kept: the lines that compute as written though the plan makes them narrow.
-        inner: the jaxprs that were emitted, each with that of the program.
-        products: how many products were seen, narrow or not.
+        notes: the lines that compute as written though the plan makes them narrow.
+        emitted: the inner jaxprs that were emitted, each with that of the program.
+        products: the number of products, narrow or not.
     """
 
     def __init__(self, plan: Plan):
-        self.plan, self.matcher = plan, Matcher(plan)
-        self.kept: dict[str, None] = {}
-        self.inner = OrderedDict[object, tuple[Jaxpr, Jaxpr]]()
+        self.plan = plan
+        self.matcher = Matcher(plan)
+        self.notes: dict[str, None] = {}
+        self.emitted: OrderedDict[object, tuple[Jaxpr, Jaxpr]] = OrderedDict()
         self.products = 0
 
     def emit(
         self,
         jaxpr: Jaxpr,
         arrays: Sequence[Leaf],
-        known: Sequence[ValueType] = (),
-        around: PlanEntry | None = None,
-        traces: SecondTraces = _ALONE,
-    ) -> tuple[list[Leaf], Types]:
-        """The results of a closed jaxpr, and what is known of them.
+        types: Sequence[PlannedType] = (),
+        default_entry: PlanEntry | None = None,
+        traces: SecondTraces = NO_TRACES,
+    ) -> tuple[list[Leaf], PlannedTypes]:
+        """Returns the results of a closed jaxpr, and their types.
 
-        Of the first arguments something is known. Of a rule, the entry of its function is
-        that of lines without one.
+        Args:
+            jaxpr: the jaxpr.
+            arrays: its arguments.
+            types: the types of the first ones, where they are not those of the arrays.
+            default_entry: the entry of lines without one.
+            traces: other traces of the jaxpr.
         """
-        program = NumericProgram(jaxpr, _OWN, traces, is_measured=False)
-        rules = ByPlan(program, self.plan, self.matcher, self.kept, around)
-        operands = [ValueType(own_dtype(x)) for x in arrays[len(known) :]]
-        made = rules.block(program.block, [*known, *operands])
+        program = NumericProgram(jaxpr, _FORMATS, traces, is_measured=False)
+        rules = ByPlan(program, self.plan, self.matcher, self.notes, default_entry)
+        types = list(types)
+        for array in arrays[len(types) :]:
+            types.append(PlannedType(dtype_or_none(array)))
+        result_types = rules.block(program.block, types)
         self.products += len(rules.products)
-        return Emission(rules, self).block(program.block, arrays), made
+        return Emission(rules, self).block(program.block, arrays), result_types
 
 
 class Emission(Interpreter):
-    """Emits one program under the current trace.
-
-    Attributes:
-        plan: what each equation computes in.
-    """
+    """Emits one program under the current trace."""
 
     def __init__(self, rules: ByPlan, emitter: Emitter):
-        self.emitter = emitter
-        self.plan: WidthPlan = rules.made
-        self.given = rules.given
+        self._emitter = emitter
+        self._plan = rules.width_plan
+        self._call_operands = rules.call_operands
 
-    def entered_block(self, block: Block, given: Sequence[Leaf]) -> list[Any]:
-        values = [*block.consts, *given]
-        return [self._kept(block, *pair) for pair in zip(block.inputs, values)]
+    def entered_block(self, block: Block, arguments: Sequence[Leaf]) -> list[Any]:
+        values = [*block.consts, *arguments]
+        return self._widen_shared(block, block.inputs, values)
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[None]:
         return _in_context(eqn)
 
     def kept(
-        self, block: Block, node: Node, values: Sequence[Leaf], made: Sequence[Leaf]
+        self, block: Block, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Any]:
-        return [self._kept(block, *pair) for pair in zip(node.eqn.outvars, made)]
+        return self._widen_shared(block, node.eqn.outvars, results)
 
-    def _kept(self, block: Block, var: Any, value: Leaf) -> Leaf:
-        """A value; a narrow one of many uses in its own dtype, as cotangents are added."""
-        return _widened(value, var.aval) if block.uses[var] > 1 else value
+    def _widen_shared(
+        self, block: Block, variables: Sequence[Variable], values: Sequence[Leaf]
+    ) -> list[Leaf]:
+        """Widens narrow values of several uses, since their cotangents are added up."""
+        results: list[Leaf] = []
+        for var, value in zip(variables, values):
+            is_shared = block.uses[var] > 1
+            results.append(_widened(value, var.aval) if is_shared else value)
+        return results
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """As it stands."""
-        pairs = zip(values, node.eqn.invars)
-        own = [to_dtype(x, v.aval.dtype) if is_inexact(v.aval) else x for x, v in pairs]
-        return bind(node.eqn, own, node.eqn.params)
+        """Binds an equation as it stands."""
+        operands: list[Leaf] = []
+        for value, var in zip(values, node.eqn.invars):
+            is_number = is_inexact(var.aval)
+            operands.append(to_dtype(value, var.aval.dtype) if is_number else value)
+        return bind(node.eqn, operands, node.eqn.params)
 
-    def computed(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in _CHOOSES:
-            values = [_widened(x, v.aval) for x, v in zip(values, node.eqn.invars)]
-        computes = self.plan.computes(int(self.plan.entries[node.number]))
+    def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Computes an equation that holds no others."""
+        if node.name in _COMPARING:
+            values = _widened_to(node.eqn.invars, values)
+        computes = self._plan.computes(int(self._plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
-        dtype, result = computes
-        if node.name in BILINEAR and is_narrower(dtype, FLOAT32):
-            return [differentiable_product(Product.made(node.eqn, dtype, result))(*values)]
+        if node.name in BILINEAR and is_narrower(computes.dtype, FLOAT32):
+            product = product_of(node.eqn, computes.dtype, computes.result)
+            return [multiply(product, values)]
         try:
-            return evaluate_in(node.eqn, values, dtype, result)
-        except REFUSALS:  # it takes no operands of this dtype
-            made = self.written(node, values)
-            return [to_dtype(x, result) if is_float(x) else x for x in made]
+            return evaluate_in(node.eqn, values, computes.dtype, computes.result)
+        except REFUSALS:  # the primitive takes no operands of this dtype
+            results = self.written(node, values)
+            return [to_dtype(x, computes.result) if is_floating(x) else x for x in results]
 
     # What holds other equations
 
-    def held(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        """A call, a loop or branches, with other jaxprs inside."""
-        if not self.is_changed(node, values):
+    def call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Emits a call, with its rule of derivatives if it has one."""
+        if body_parameter(node.name) is not None:
+            return self.inlined(node, values)
+        # A backward pass may be narrow though the forward one is as written.
+        may_differ = node.name == "custom_vjp_call" or self._is_changed(node, values)
+        if node.name not in OWN_RULES or not may_differ:
+            return self.written(node, values)
+        emit = functools.partial(
+            self._emitter.emit, default_entry=self._entry_of_rule(node)
+        )
+        settle = functools.partial(self._settled, node)
+        rule = OwnRule(node.eqn, emit, self._call_operands[node.number], settle)
+        return rule.call(self._inner_jaxpr(node, node.inner[0], values), values)
+
+    def _entry_of_rule(self, node: Node) -> PlanEntry | None:
+        """Returns the entry for the lines of a rule, which are traced as that of its call.
+
+        The entry of its function stands for them; entries of its expressions are noted.
+        """
+        entry_of = self._emitter.matcher.entry
+        entries: list[PlanEntry] = []
+        for inner in node.inner[0].all_nodes():
+            entry = entry_of(inner.stack)
+            if entry is not None and entry not in entries:
+                entries.append(entry)
+        of_function = [entry for entry in entries if entry.expression is None]
+        default_entry = of_function[0] if of_function else None
+        for entry in entries:
+            if entry not in (default_entry, entry_of(node.stack)):
+                self._emitter.notes[f"{entry}: not in its rule of derivatives"] = None
+        return default_entry
+
+    def inlined(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Emits a jitted call, a loop or branches with other jaxprs inside."""
+        if not self._is_changed(node, values):
             return self.written(node, values)
         params = dict(node.eqn.params)
         if node.rule == "cond":
-            own = params["branches"]
-            inner = [self.inner(node, block, values[1:]) for block in node.inner]
-            params["branches"] = (*map(_like, own, inner),)
-        elif node.rule in ("scan", "while"):
-            body, before, consts, count = loop_parts(node.eqn)
-            values = self._entered(node, values, before + consts, count)
-            name = "jaxpr" if node.rule == "scan" else "body_jaxpr"
-            inner = self.inner(node, node.inner[0], values[before:])
-            params[name] = _like(body, inner)
-            if node.rule == "while":
-                carry = values[before + consts :]
-                goes_on = self.inner(None, node.inner[1], [*values[:before], *carry])
-                params["cond_jaxpr"] = _like(params["cond_jaxpr"], goes_on)
-        else:
-            name = BODY_PARAMETERS[node.name]
-            inner = self.inner(node, node.inner[0], values)
-            params[name] = _like(params[name], inner)
+            inner = [self._inner_jaxpr(node, x, values[1:]) for x in node.inner]
+            params["branches"] = tuple(map(_like, params["branches"], inner))
+            return bind(node.eqn, values, params)
+        if node.rule in ("scan", "while"):
+            return self._loop(node, values, params)
+        name = str(body_parameter(node.name))
+        inner = self._inner_jaxpr(node, node.inner[0], values)
+        params[name] = _like(params[name], inner)
         return bind(node.eqn, values, params)
 
-    def call(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if node.name in BODY_PARAMETERS:
-            return self.held(node, values)
-        may_differ = node.name == "custom_vjp_call" or self.is_changed(node, values)
-        if node.name not in OWN_RULES or not may_differ:
-            return self.written(node, values)
-        settled = lambda results: self._settled(node, results)
-        # The lines of a rule are traced as that of its call.
-        entry = self.emitter.matcher.entry
-        found = dict.fromkeys(entry(x.stack) for x in node.inner[0].all_nodes())
-        around = next((x for x in found if x is not None and x.expression is None), None)
-        left = [x for x in found if x not in (around, None, entry(node.stack))]
-        reason = "not in its rule of derivatives"
-        self.emitter.kept |= dict.fromkeys(f"{each}: {reason}" for each in left)
-        emit = functools.partial(self.emitter.emit, around=around)
-        rule = OwnRule(node.eqn, emit, self.given[node.number], settled)
-        return rule.results(self.inner(node, node.inner[0], values), values)
-
-    def shards(self, node: Node, values: list[Leaf]) -> list[Leaf]:
-        if not self.is_changed(node, values):
-            return self.written(node, values)
-        params = node.eqn.params
-        mapped = jax.shard_map(
-            lambda arrays: self._results(node, node.inner[0], arrays),
-            mesh=params["mesh"],
-            in_specs=([*params["in_specs"]],),
-            out_specs=[*params["out_specs"]],
-            axis_names={*manual_axes(node.eqn)},
-            check_vma=params["check_vma"],
-        )
-        return mapped([*values])
-
-    def is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
-        """Whether something inside of an equation, or what it is given, is narrow."""
-        first = min(block.first for block in node.inner)
-        inside = range(first, node.number + 1)
-        is_other = lambda x, v: is_float(v.aval) and own_dtype(x) != v.aval.dtype
-        return (
-            bool(self.plan.entries[first : node.number + 1].any())
-            or any(any(self.plan.carried.get(n, ())) for n in inside)
-            or any(map(is_other, values, node.eqn.invars))
-        )
-
-    def inner(self, node: Node | None, block: Block, values: Sequence[Leaf]) -> Jaxpr:
-        """A block as a closed jaxpr, for operands of the types of these."""
-        variables = block.inputs[len(block.consts) :]
-        avals = [_retyped_aval(v.aval, own_dtype(x)) for v, x in zip(variables, values)]
-        leaves = () if node is None else self.plan.carried.get(node.number, ())
-        stack = block.nodes[0].stack[1:] if block.nodes else ()
-        around = key_of_line(stack) if self.emitter.plan.entries and stack else None
-        part = self.plan.part(block.first, block.number)
-        dtypes = (*map(own_dtype, avals),)
-        key = id(open_jaxpr(block.jaxpr)), dtypes, part, leaves, around
-        known = self.emitter.inner
-        if key not in known:
-            made = jax.make_jaxpr(lambda arrays: self._results(node, block, arrays))(avals)
-            known[key] = made, block.jaxpr
-            if len(known) > _MOST_EMITTED:
-                known.popitem(last=False)
-        return known[key][0]
-
-    def _results(
-        self, node: Node | None, block: Block, arrays: Sequence[Leaf]
+    def _loop(
+        self, node: Node, values: Sequence[Leaf], params: dict[str, Any]
     ) -> list[Leaf]:
-        """The results of a block as they leave it."""
-        made = self.block(block, arrays)
-        return made if node is None else self._settled(node, made)
+        parts = loop_parts(node.eqn)
+        first = parts.of_condition + parts.consts
+        values = self._loop_operands(node, values, first, parts.carried)
+        inner = self._inner_jaxpr(node, node.inner[0], values[parts.of_condition :])
+        if node.rule == "scan":
+            params["jaxpr"] = _like(parts.body, inner)
+            return bind(node.eqn, values, params)
+        params["body_jaxpr"] = _like(parts.body, inner)
+        arguments = values[: parts.of_condition] + values[first:]
+        # It gives a bool, which leaves it in no other dtype.
+        condition = self._inner_jaxpr(None, node.inner[1], arguments)
+        params["cond_jaxpr"] = _like(params["cond_jaxpr"], condition)
+        return bind(node.eqn, values, params)
 
-    def _settled(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """What an equation leaves, in the dtypes that it leaves in."""
-        entries = self.plan.carried[node.number]
-        return [self._left(*each) for each in zip(values, node.eqn.outvars, entries)]
-
-    def _left(self, value: Leaf, var: Any, entry: int) -> Leaf:
-        if not is_float(var.aval):
-            return value
-        computes = self.plan.computes(entry)
-        return to_dtype(value, var.aval.dtype if computes is None else computes.result)
-
-    def _entered(
+    def _loop_operands(
         self, node: Node, values: Sequence[Leaf], first: int, count: int
     ) -> list[Leaf]:
-        """The operands of a loop, of which this many are carried."""
-        entries, last = self.plan.carried[node.number], first + count
-        carry = map(self._left, values[first:last], node.eqn.outvars, entries)
-        shared = values[:first]
-        if node.rule == "scan":  # their cotangents are added up
-            shared = map(_widened, shared, (v.aval for v in node.eqn.invars))
+        """Brings the operands of a loop to their dtypes; so many are carried."""
+        shared = list(values[:first])
+        if node.rule == "scan":  # the cotangents of what the turns share are added up
+            shared = _widened_to(node.eqn.invars, shared)
+        last = first + count
+        carry = self._settled(node, values[first:last])
         return [*shared, *carry, *values[last:]]
+
+    def shards(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Emits a `shard_map`."""
+        if not self._is_changed(node, values):
+            return self.written(node, values)
+
+        def run(arrays):
+            return self._block_results(node, node.inner[0], arrays)
+
+        params = node.eqn.params
+        # The parameters of the primitive have other names in other releases.
+        mapped = jax.shard_map(
+            run,
+            mesh=params["mesh"],
+            in_specs=(list(params["in_specs"]),),
+            out_specs=list(params["out_specs"]),
+            axis_names=set(manual_axes(node.eqn)),
+            check_vma=params["check_vma"],
+        )
+        return mapped(list(values))
+
+    def _is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
+        """Returns whether an equation, or one inside of it, has narrow values."""
+        first = min(block.first for block in node.inner)
+        if self._plan.entries[first : node.number + 1].any():
+            return True
+        for number in range(first, node.number + 1):
+            if any(self._plan.carried.get(number, ())):
+                return True
+        for value, var in zip(values, node.eqn.invars):
+            if is_floating(var.aval) and dtype_or_none(value) != var.aval.dtype:
+                return True
+        return False
+
+    def _inner_jaxpr(
+        self, node: Node | None, block: Block, values: Sequence[Leaf]
+    ) -> Jaxpr:
+        """Returns a block as a closed jaxpr, for operands of the types of these.
+
+        Args:
+            node: the equation whose results it has; None for the condition of a loop.
+            block: the block.
+            values: its arguments.
+        """
+        variables = block.inputs[len(block.consts) :]
+        avals: list[Aval] = []
+        for var, value in zip(variables, values):
+            avals.append(_retyped_aval(var.aval, dtype_or_none(value)))
+        # An equal jaxpr of another identity would compile once more.
+        key = self._key_of_block(node, block, avals)
+        if key in self._emitter.emitted:
+            jaxpr, _ = self._emitter.emitted[key]
+            return jaxpr
+
+        def run(arrays):
+            return self._block_results(node, block, arrays)
+
+        jaxpr = jax.make_jaxpr(run)(avals)
+        # The key has the identity of the program's jaxpr, which is kept beside.
+        self._emitter.emitted[key] = (jaxpr, block.jaxpr)
+        if len(self._emitter.emitted) > _MOST_EMITTED:
+            self._emitter.emitted.popitem(last=False)
+        return jaxpr
+
+    def _key_of_block(
+        self, node: Node | None, block: Block, avals: Sequence[Aval]
+    ) -> tuple[object, ...]:
+        """Returns what decides how a block is emitted."""
+        carried: Sequence[int] = ()
+        if node is not None:
+            carried = self._plan.carried.get(node.number, ())
+        # Lines without a user's line inside of a jitted function are matched by the caller.
+        caller_line = None
+        if self._emitter.plan.entries and block.nodes:
+            outer = block.nodes[0].stack[1:]
+            caller_line = key_of_line(outer) if outer else None
+        dtypes = tuple(dtype_or_none(aval) for aval in avals)
+        part = self._plan.part(block.first, block.number)
+        return (id(open_jaxpr(block.jaxpr)), dtypes, part, carried, caller_line)
+
+    def _block_results(
+        self, node: Node | None, block: Block, arrays: Sequence[Leaf]
+    ) -> list[Leaf]:
+        results = self.block(block, arrays)
+        return results if node is None else self._settled(node, results)
+
+    def _settled(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        """Brings results of an equation to the dtypes in which they leave it."""
+        results: list[Leaf] = []
+        entries = self._plan.carried[node.number]
+        for value, var, entry in zip(values, node.eqn.outvars, entries):
+            if is_floating(var.aval):
+                computes = self._plan.computes(entry)
+                dtype = var.aval.dtype if computes is None else computes.result
+                value = to_dtype(value, dtype)
+            results.append(value)
+        return results
 
 
 Emission.rules = {
     COMPUTED: Emission.computed,
     "reduce_precision": Emission.computed,
-    **dict.fromkeys((OWN, SOLVE, STOCHASTIC), Emission.written),
-    **dict.fromkeys(("scan", "while", "cond"), Emission.held),
+    OWN: Emission.written,
+    SOLVE: Emission.written,
+    STOCHASTIC: Emission.written,
+    "scan": Emission.inlined,
+    "while": Emission.inlined,
+    "cond": Emission.inlined,
     CALL: Emission.call,
     "shard_map": Emission.shards,
 }
 
 
 def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
-    """The closed jaxpr that `autocast` makes of one, beside its other traces, by a plan.
+    """Returns the closed jaxpr that `autocast` makes of one by a plan.
 
     Raises:
         ValueError: if an entry of the plan matches nothing in it.
     """
     emitter = Emitter(plan)
 
-    def function(*arrays):
-        made, _ = emitter.emit(jaxpr, arrays, traces=traces)
-        pairs = zip(made, jaxpr.out_avals)
-        return [to_dtype(x, v.dtype) if is_float(v) else x for x, v in pairs]
+    def run(*arrays):
+        results, _ = emitter.emit(jaxpr, arrays, traces=traces)
+        pairs = zip(results, jaxpr.out_avals)
+        return [to_dtype(x, v.dtype) if is_floating(v) else x for x, v in pairs]
 
-    made = jax.make_jaxpr(function)(*jaxpr.in_avals)
+    narrow_jaxpr = jax.make_jaxpr(run)(*jaxpr.in_avals)
     emitter.matcher.check()
-    return made
+    return narrow_jaxpr
 
 
 def to_dtype(array: Leaf, dtype: DType) -> Leaf:
-    """An array, or a number of a jaxpr, in another dtype."""
-    if own_dtype(array) == dtype:
+    """Returns an array, or a number of a jaxpr, in a dtype."""
+    if dtype_or_none(array) == dtype:
         return array
     if isinstance(array, jax.Array):
         return as_dtype(array, dtype)
@@ -303,23 +376,29 @@ def to_dtype(array: Leaf, dtype: DType) -> Leaf:
 
 
 def _widened(array: Leaf, aval: Aval) -> Leaf:
-    """A narrow array in its own dtype, of which XLA cannot leave out the rounding.
+    """Returns a narrow array in its own dtype, still rounded.
 
-    It may do so on one side of `x == max(x, y)` too, which the gradient of a maximum asks
-    for.
+    XLA leaves out a cast and its inverse, also on one side of `x == max(x, y)`, which the
+    gradient of a maximum asks for. It keeps `reduce_precision`.
     """
-    dtype = own_dtype(array)
-    if not is_float(aval) or not is_narrower(dtype, aval.dtype):
+    dtype = dtype_or_none(array)
+    if not is_floating(aval) or not is_narrower(dtype, aval.dtype):
         return array
     return lax.reduce_precision(to_dtype(array, aval.dtype), **bits_of(dtype) or {})
 
 
-def _like(own: Jaxpr, made: Jaxpr) -> Jaxpr:
-    """A closed jaxpr as the parameter that stood in its place."""
-    return open_jaxpr(made) if open_jaxpr(own) is own else made
+def _widened_to(variables: Sequence[Variable], values: Sequence[Leaf]) -> list[Leaf]:
+    return [_widened(value, var.aval) for value, var in zip(values, variables)]
+
+
+def _like(original: Jaxpr, replacement: Jaxpr) -> Jaxpr:
+    """Returns a closed jaxpr as the parameter in whose place it stands."""
+    # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
+    is_open = open_jaxpr(original) is original
+    return open_jaxpr(replacement) if is_open else replacement
 
 
 def _retyped_aval(aval: Aval, dtype: DType) -> Aval:
-    """An abstract value with another dtype."""
-    is_own = dtype in (None, own_dtype(aval))
-    return aval if is_own else aval.update(dtype=dtype, weak_type=False)
+    if dtype in (None, dtype_or_none(aval)):
+        return aval
+    return aval.update(dtype=dtype, weak_type=False)

@@ -1,7 +1,7 @@
 """From an equation to the entry of a plan, by the source of its line.
 
 The search writes entries by `key_of_line`, and `autocast` reads them by it, so that a plan
-that was found is a plan that matches.
+that was written for a program matches it.
 """
 
 import ast
@@ -9,6 +9,7 @@ import difflib
 import fnmatch
 import functools
 import os
+from types import CodeType
 from typing import NamedTuple
 
 from .._program.jaxprs import Stack
@@ -17,6 +18,8 @@ from .._source.syntax import expression, parse_quietly
 from .._tracebacks.frames import calls_by_jaxpr
 from .._tracebacks.written import Written
 from .plan import Plan, PlanEntry, PlanError
+
+_ANY_NUMBER = "any_number"
 
 
 class MatchedLine(NamedTuple):
@@ -34,71 +37,76 @@ class MatchedLine(NamedTuple):
 
     @property
     def loose(self) -> "MatchedLine":
-        """What entries tell apart: the same with any number for each of its floats."""
-        return self._replace(expression=_loose(self.expression or ""))
+        """The line with any number for each of its floats, as entries read it."""
+        return self._replace(expression=_without_floats(self.expression or ""))
 
     def __str__(self) -> str:
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
 
 def key_of_line(stack: Stack) -> MatchedLine:
-    """The function and the expression of the user's that an equation comes from.
+    """Returns the user's function and expression that an equation comes from.
 
     Lines in packages count for the user's line that calls them, and the backward pass of a
     line for the line.
     """
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
-        for call in calls:
-            if not is_installed(call[0].co_filename):
-                return MatchedLine(*_place_and_text(*call), scope)
+        for code, instruction in calls:
+            if not is_installed(code.co_filename):
+                place, text = _place_and_text(code, instruction)
+                return MatchedLine(place, text, scope)
     return MatchedLine("", None, scope)
 
 
 @functools.lru_cache(10_000)
-def _place_and_text(code, instruction: int) -> tuple[str, str | None]:
+def _place_and_text(code: CodeType, instruction: int) -> tuple[str, str | None]:
     names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
     place = f"{file_name(code.co_filename)}:{'.'.join(names) or '<module>'}"
     node = expression(code, instruction)
+    # Unparsed, spaces, brackets and line breaks of the source do not matter.
     return place, None if node is None else ast.unparse(node)
 
 
 @functools.cache
 def file_name(file: str) -> str:
-    """A file as plans name it: from the working directory, elsewhere by its name alone.
+    """Returns a file as plans name it: from the working directory, or its name alone.
 
     All cells of a notebook are one file.
     """
     name = short_path(file)
+    # IPython gives each cell a file with another number in its name.
     if file_text(file) != name:
         return "<cell>"
-    name = os.path.basename(name) if os.path.isabs(name) else name
+    if os.path.isabs(name):
+        name = os.path.basename(name)
     return name.replace(os.sep, "/")
 
 
 class Matcher:
-    """Finds the entry of each equation, and remembers which entries were found."""
+    """Finds the entry of each equation, and remembers which entries have matched."""
 
     def __init__(self, plan: Plan):
         self._entries = plan.entries
-        self._known: dict[MatchedLine, PlanEntry | None] = {}
-        self._found: set[int] = set()
+        self._entry_of_line: dict[MatchedLine, PlanEntry | None] = {}
+        self._matched: set[int] = set()
 
     def entry(self, stack: Stack) -> PlanEntry | None:
-        """The entry of an equation: of its expression before that of its function."""
+        """Returns the entry of an expression, or of the function that it is in."""
         if not self._entries:
             return None
         line = key_of_line(stack)
-        if line not in self._known:
-            numbers = [n for n, x in enumerate(self._entries) if matches(x, line)]
-            self._found.update(numbers)
-            best = max(numbers, key=self._weight, default=None)
-            self._known[line] = None if best is None else self._entries[best]
-        return self._known[line]
+        if line not in self._entry_of_line:
+            self._entry_of_line[line] = self._find_entry(line)
+        return self._entry_of_line[line]
 
-    def _weight(self, number: int) -> tuple[bool, int, int]:
-        entry = self._entries[number]
-        return entry.expression is not None, len(entry.place), len(entry.scope or "")
+    def _find_entry(self, line: MatchedLine) -> PlanEntry | None:
+        matching: list[PlanEntry] = []
+        for number, entry in enumerate(self._entries):
+            if matches(entry, line):
+                self._matched.add(number)
+                matching.append(entry)
+        return max(matching, key=_precision_of_entry, default=None)
 
     def check(self) -> None:
         """Checks that each entry has matched an equation.
@@ -106,61 +114,83 @@ class Matcher:
         Raises:
             ValueError: names all that did not, with the nearest line of the program.
         """
-        missed = [x for n, x in enumerate(self._entries) if n not in self._found]
-        rows = [f"  {entry}{self._nearest(entry)}" for entry in missed]
-        count = f"{len(missed)} of {len(self._entries)} entries of the plan"
+        rows: list[str] = []
+        for number, entry in enumerate(self._entries):
+            if number not in self._matched:
+                rows.append(f"  {entry}{self._nearest(entry)}")
         if rows:
-            raise PlanError("\n".join([f"{count} match nothing in this program:", *rows]))
+            count = f"{len(rows)} of {len(self._entries)} entries of the plan"
+            head = f"{count} match nothing in this program:"
+            raise PlanError("\n".join([head, *rows]))
 
     def _nearest(self, entry: PlanEntry) -> str:
-        """What to write in place of an entry that matches nothing."""
-        scoped = lambda scope: f" in scope {scope}" if entry.scope and scope else ""
-        named = lambda line: line.place if entry.expression is None else str(line)
-        names = {named(x) + scoped(x.scope) for x in self._known if x.place}
+        """Returns what to write in place of an entry that matches nothing."""
+        names: set[str] = set()
+        for line in self._entry_of_line:
+            if line.place:
+                name = line.place if entry.expression is None else str(line)
+                has_scope = entry.scope and line.scope
+                names.add(f"{name} in scope {line.scope}" if has_scope else name)
         nearest = difflib.get_close_matches(str(entry), sorted(names), 1, 0.0)
-        return "".join(f': the nearest there is "{name}"' for name in nearest)
+        return f': the nearest there is "{nearest[0]}"' if nearest else ""
+
+
+def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int, int]:
+    return entry.expression is not None, len(entry.place), len(entry.scope or "")
 
 
 def matches(entry: PlanEntry, line: MatchedLine) -> bool:
-    """Whether an entry of a plan names a line."""
-    scope, text = entry.scope, entry.expression
-    if scope not in (None, line.scope) and not _is_in_scope(str(scope), line.scope):
+    """Returns whether an entry of a plan names a line."""
+    return (
+        _is_in_scope(entry.scope, line.scope)
+        and _is_expression(entry.expression, line.expression)
+        and _is_in_function(entry.place, line.place)
+    )
+
+
+def _is_expression(entry_text: str | None, text: str | None) -> bool:
+    if entry_text is None:  # of all the function
+        return True
+    return _without_floats(entry_text) == _without_floats(text or "")
+
+
+def _is_in_function(entry_place: str, line_place: str) -> bool:
+    """Returns whether a line is in the function of an entry, or in a function inside."""
+    entry_file, _, entry_function = entry_place.partition(":")
+    file, _, function = line_place.partition(":")
+    if not file:
         return False
-    if text is not None and _loose(text) != _loose(line.expression or ""):
+    # The plan may have been written from another folder of the project.
+    is_deeper = file.endswith(f"/{entry_file}") or entry_file.endswith(f"/{file}")
+    if file != entry_file and not is_deeper:
         return False
-    return _is_place(entry.place, line.place)
+    if not entry_function or function == entry_function:
+        return True
+    return function.startswith(f"{entry_function}.")
 
 
-def _is_place(written: str, place: str) -> bool:
-    """Whether a place is the written one, or a function inside of that.
-
-    The root of the project may be another.
-    """
-    (file, _, function), (own, _, within) = (x.partition(":") for x in (written, place))
-    is_file = file == own or own.endswith(f"/{file}") or file.endswith(f"/{own}")
-    is_inside = not function or within == function or within.startswith(f"{function}.")
-    return bool(own) and is_file and is_inside
-
-
-def _is_in_scope(written: str, scope: str) -> bool:
-    names, inside = written.split("/"), scope.split("/")
-    fits = lambda start: all(map(fnmatch.fnmatchcase, inside[start:], names))
-    return any(fits(start) for start in range(len(inside) - len(names) + 1))
+def _is_in_scope(pattern: str | None, scope: str) -> bool:
+    """Returns whether some scopes in a row fit the names of a pattern."""
+    if pattern is None or pattern == scope:
+        return True
+    patterns = pattern.split("/")
+    names = scope.split("/")
+    for start in range(len(names) - len(patterns) + 1):
+        if all(map(fnmatch.fnmatchcase, names[start:], patterns)):
+            return True
+    return False
 
 
 @functools.lru_cache(10_000)
-def _loose(text: str) -> str:
-    """The text of an expression with `?`, which is any number, for each of its floats."""
+def _without_floats(text: str) -> str:
+    """Returns the text of an expression with `?`, any number, for each of its floats."""
     try:
-        tree = parse_quietly(text.strip().replace("?", _ANY))
+        tree = parse_quietly(text.strip().replace("?", _ANY_NUMBER))
     except SyntaxError:
         return text.strip()
-    return ast.unparse(_WithoutFloats().visit(tree))
+    return ast.unparse(_FloatRemover().visit(tree))
 
 
-_ANY = "any_number"
-
-
-class _WithoutFloats(ast.NodeTransformer):
+class _FloatRemover(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        return ast.Name(_ANY) if type(node.value) is float else node
+        return ast.Name(_ANY_NUMBER) if type(node.value) is float else node

@@ -9,7 +9,6 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,12 +18,14 @@ from .._leaves.arguments import shown
 from .._leaves.toml import quoted, toml_line
 from .._leaves.types import public
 
-PRODUCTS, ALL = DEFAULTS = "products", "all"
+PRODUCTS = "products"
+ALL = "all"
+_DEFAULTS = (PRODUCTS, ALL)
 _VERSION = 1
-_MEASURED = "error", "held_out"  # which may be infinite
-_NUMBER_KEYS = "tolerance", *_MEASURED, "share", "loss_scale"
-NARROW = "bfloat16", "float16"
-_PLAN_DTYPES = "float32", *NARROW
+_MEASURED = ("error", "held_out")  # which may be infinite
+_NUMBER_KEYS = ("tolerance", *_MEASURED, "share", "loss_scale")
+NARROW = ("bfloat16", "float16")
+_PLAN_DTYPES = ("float32", *NARROW)
 _KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS}
 _WIDE_DTYPE = np.dtype("float32")
 
@@ -62,15 +63,19 @@ class PlanEntry:
         return self.place if self.expression is None else f"{self.place}: {self.expression}"
 
     def __str__(self) -> str:
-        return f"{self.key}{f' in scope {self.scope}' if self.scope else ''}"
+        return f"{self.key} in scope {self.scope}" if self.scope else self.key
 
     def lines(self) -> list[str]:
-        """The entry as TOML, with its figures as a comment."""
-        texts = "without it {:.3g}% off", "makes {:.3g}% of the multiply-adds wide"
-        pairs = zip(texts, (self.error, self.share))
-        parts = [text.format(100 * x) for text, x in pairs if x is not None]
-        above = [f"# {', '.join(parts)}"] if parts else []
-        return [*above, f"{quoted(self.key)} = {quoted(str(self.dtype))}"]
+        """Returns the entry as TOML, with its figures as a comment."""
+        figures: list[str] = []
+        if self.error is not None:
+            figures.append(f"without it {100 * self.error:.3g}% off")
+        if self.share is not None:
+            figures.append(f"makes {100 * self.share:.3g}% of the multiply-adds wide")
+        line = f"{quoted(self.key)} = {quoted(str(self.dtype))}"
+        if not figures:
+            return [line]
+        return [f"# {', '.join(figures)}", line]
 
 
 @public
@@ -114,18 +119,15 @@ class Plan:
                 f"autocast got {shown(self.narrow)}, which is no narrow floating dtype. "
                 "Write jnp.bfloat16, jnp.float16, a dtypeguard.Plan or the path of one."
             )
+        # A name and a scalar type are dtypes as well; the field is a dtype always.
         object.__setattr__(self, "narrow", jnp.dtype(narrow))
-        if self.default not in DEFAULTS:
+        if self.default not in _DEFAULTS:
             raise PlanError(
-                f"Plan got default={self.default!r}. Write one of {', '.join(DEFAULTS)}."
+                f"Plan got default={self.default!r}. Write one of {', '.join(_DEFAULTS)}."
             )
 
     def text(self) -> str:
         """The plan as TOML."""
-        figures = {name: getattr(self, name) for name in _NUMBER_KEYS}
-        # A loss is multiplied by the scale as it stands.
-        form = lambda name, x: float(x) if name == "loss_scale" else f"{x:.4g}"
-        by_scope = sorted(self.entries, key=lambda each: each.scope or "")
         lines = [
             "# What computes in which dtype, for dtypeguard.autocast. A key is a function "
             "of a file,",
@@ -133,12 +135,21 @@ class Plan:
             f"version = {_VERSION}",
             toml_line("narrow", str(self.narrow)),
             toml_line("default", self.default),
-            *([toml_line("measured", self.measured)] if self.measured else []),
-            *(f"{n} = {form(n, x)}" for n, x in figures.items() if x is not None),
         ]
-        for scope, group in groupby(by_scope, key=lambda each: each.scope):
+        if self.measured:
+            lines.append(toml_line("measured", self.measured))
+        for key in _NUMBER_KEYS:
+            number = getattr(self, key)
+            if number is not None:
+                # A loss is multiplied by the scale as it stands: no digit is left out.
+                digits = float(number) if key == "loss_scale" else f"{number:.4g}"
+                lines.append(f"{key} = {digits}")
+        entries_by_scope: dict[str | None, list[PlanEntry]] = {}
+        for entry in sorted(self.entries, key=_scope_of_entry):
+            entries_by_scope.setdefault(entry.scope, []).append(entry)
+        for scope, entries in entries_by_scope.items():
             lines += ["", f"[scope.{quoted(scope)}]" if scope else "[entries]"]
-            for entry in group:
+            for entry in entries:
                 lines += entry.lines()
         return "\n".join([*lines, ""])
 
@@ -156,6 +167,7 @@ class Plan:
         """
         name = os.fspath(path)
         try:
+            # Some editors begin a file with a byte order mark.
             with open(name, encoding="utf-8-sig") as file:
                 data = tomllib.loads(file.read())
         except FileNotFoundError:
@@ -168,75 +180,100 @@ class Plan:
         return cls(**_plan_fields(name, data))
 
 
+def _scope_of_entry(entry: PlanEntry) -> str:
+    return entry.scope or ""
+
+
 def _plan_fields(name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a plan.
+    """Returns the fields of a plan in a file.
 
     Raises:
-        ValueError: if it is none; says what to write.
+        ValueError: if there is no plan; says what to write.
     """
-    if (version := data.get("version")) != _VERSION:
+    version = data.get("version")
+    if version != _VERSION:
         raise PlanError(
             f"{name} has version {version!r}, and this dtypeguard reads version "
             f"{_VERSION}. Write the plan anew with `dtypeguard precision --out`."
         )
-    if unknown := sorted(data.keys() - _KEYS):
+    unknown = sorted(data.keys() - _KEYS)
+    if unknown:
         raise PlanError(
             f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
             f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
         )
-    return {
+    fields: dict[str, Any] = {
         "narrow": _one_of(name, "narrow", data.get("narrow"), NARROW),
-        "default": _one_of(name, "default", data.get("default", PRODUCTS), DEFAULTS),
-        "entries": (*_all_entries(name, data),),
+        "default": _one_of(name, "default", data.get("default", PRODUCTS), _DEFAULTS),
+        "entries": tuple(_all_entries(name, data)),
         "measured": str(data.get("measured", "")),
-        **{key: _figure(name, key, data[key]) for key in _NUMBER_KEYS if key in data},
     }
+    for key in _NUMBER_KEYS:
+        if key in data:
+            fields[key] = _figure(name, key, data[key])
+    return fields
 
 
 def _figure(name: str, key: str, value: Any) -> float:
     is_number = type(value) in (int, float)  # in Python, true is a number as well
-    may_be = math.inf if key in _MEASURED else None
-    if not is_number or not (value == may_be or 0 <= value <= sys.float_info.max):
-        raise PlanError(
-            f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the "
-            "line out."
-        )
-    return float(value)
+    if is_number and 0 <= value <= sys.float_info.max:
+        return float(value)
+    if is_number and value == math.inf and key in _MEASURED:
+        return value
+    raise PlanError(
+        f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the line "
+        "out."
+    )
 
 
 def _all_entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
-    """The entries of all tables."""
+    """Yields the entries of all tables."""
+    yield from _entries_of_table(name, "entries", data.get("entries", {}))
     scopes = data.get("scope", {})
-    pairs = scopes.items() if isinstance(scopes, Mapping) else [(" ", scopes)]
-    for scope, entries in ((None, data.get("entries", {})), *pairs):
-        if not isinstance(entries, Mapping) or (scope is not None and not scope.strip()):
-            title = "entries" if scope is None else f"scope.{scope}".strip(" .")
-            raise PlanError(
-                f"{name} has {title} = {entries!r}, which is no table of "
-                "entries. Write [entries], or [scope.NAME] with the name of a "
-                "jax.named_scope, and entries below it."
-            )
-        yield from entries_of(name, entries, scope)
+    if not isinstance(scopes, Mapping):
+        raise _no_table(name, "scope", scopes)
+    for scope, entries in scopes.items():
+        if not scope.strip():
+            raise _no_table(name, "scope", entries)
+        yield from _entries_of_table(name, f"scope.{scope}", entries, scope)
+
+
+def _entries_of_table(
+    name: str, title: str, entries: Any, scope: str | None = None
+) -> Iterator[PlanEntry]:
+    if not isinstance(entries, Mapping):
+        raise _no_table(name, title, entries)
+    return entries_of(name, entries, scope)
+
+
+def _no_table(name: str, title: str, value: Any) -> PlanError:
+    return PlanError(
+        f"{name} has {title} = {value!r}, which is no table of entries. Write [entries], "
+        "or [scope.NAME] with the name of a jax.named_scope, and entries below it."
+    )
 
 
 def entries_of(
-    name: str, given: Mapping[str, Any], scope: str | None = None
+    name: str, dtype_of_key: Mapping[str, Any], scope: str | None = None
 ) -> Iterator[PlanEntry]:
-    """Entries by the function, or the expression, that each is for.
+    """Yields the entries of functions, and of expressions in them.
 
     Raises:
-        ValueError: if a name or a dtype is none.
+        ValueError: if a name or a dtype cannot be used.
     """
-    for key, value in given.items():
+    for key, value in dtype_of_key.items():
         dtype = jnp.dtype(_one_of(name, quoted(key), value, _PLAN_DTYPES))
-        file, _, rest = key.partition(":")
-        function, _, expression = (x.strip() for x in rest.partition(":"))
-        if not all(x.strip("<>").isidentifier() for x in function.split(".")):
+        file, _, place = key.partition(":")
+        function, _, expression = place.partition(":")
+        names = function.strip().split(".")
+        # Python names a lambda `<lambda>`, and what is in a function `<locals>`.
+        if not all(part.strip("<>").isidentifier() for part in names):
             raise PlanError(
                 f"{name} has the entry {quoted(key)}. Write a function of a file, "
                 '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
             )
-        yield PlanEntry(f"{file}:{function}", expression or None, scope, dtype)
+        place = f"{file}:{function.strip()}"
+        yield PlanEntry(place, expression.strip() or None, scope, dtype)
 
 
 def _one_of(name: str, key: str, value: object, allowed: Sequence[str]) -> str:

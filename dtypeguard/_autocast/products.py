@@ -2,151 +2,221 @@
 
 A product of bfloat16 operands in JAX has gradients in bfloat16, and so has the all-reduce
 that a partitioner makes of the gradient of a weight. With a wide result it has wide
-products in its backward pass. `product` has neither: the derivative for an operand has the
+products in its backward pass. `multiply` has neither: the derivative for an operand has the
 operand's own dtype, made by a product of narrow values that is added up in that dtype.
 
-Its value is JAX's own product of rounded operands, which policies of `jax.checkpoint` look
-for. Its tangents are of `TANGENT`, which defines its transpose.
+`multiply` is a primitive and no `jax.custom_jvp`, which takes fifteen times as long to
+trace. Its derivative is JAX's own product of rounded operands, which policies of
+`jax.checkpoint` look for, and a tangent of the primitive `TANGENT`, which is linear.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
+from jax.extend import source_info_util
 from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive, x64_enabled
-from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bound_product, current_mesh
+from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.jaxprs import open_jaxpr
 from .derivatives import bind
 
-BILINEAR = "dot_general", "conv_general_dilated"
+BILINEAR = ("dot_general", "conv_general_dilated")
+MULTIPLY = Primitive(AUTOCAST_PRODUCT)
 TANGENT = Primitive("autocast_tangent")
-# So many products are kept, by their content alone.
-_MOST = 2000
-
-
-def _kept(function: Function) -> Function:
-    """A function that traces, whose results are kept by the content of its arguments."""
-    known = functools.lru_cache(_MOST)(lambda _, *given: function(*given))
-
-    def of_context(*given):
-        precision = getattr(jax.config, "jax_default_matmul_precision", None)
-        return known((current_mesh(), x64_enabled(), precision), *given)
-
-    return of_context
+_MOST_PRODUCTS = 2000
 
 
 class Product(NamedTuple):
-    """A product that rounds its operands, equal to others by content.
+    """A product that rounds its operands, equal to another one by content.
 
     Attributes:
-        primitive: that of an equation.
-        params: those of the equation, with the dtype of the result.
-        dtype: what the operands are rounded to.
-        axes: those of its operands over which it is mapped, the inner ones first.
+        primitive: `dot_general` or a convolution.
+        params: the parameters of the equation, with the dtype of the result.
+        dtype: the dtype to which the operands are rounded.
+        mapped: the axes of `jax.vmap` for the operands and for the result, the inner ones
+            first.
     """
 
     primitive: Any
     params: tuple[tuple[str, Any], ...]
     dtype: DType
-    axes: tuple[tuple[int | None, ...], ...] = ()
-
-    @classmethod
-    def made(cls, eqn: Equation, dtype: DType, result: DType) -> "Product":
-        return cls(eqn.primitive, (*eqn.params.items(),), dtype).to(result)
+    mapped: tuple[tuple[Sequence[int | None], int], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.primitive} in {self.dtype}"
 
-    def to(self, result: DType) -> "Product":
-        """The same with a result of another dtype."""
+    def with_result(self, result: DType) -> "Product":
+        """Returns the same product with a result of another dtype."""
         params = {**dict(self.params), "preferred_element_type": result}
-        return self._replace(params=(*params.items(),))
+        return self._replace(params=tuple(params.items()))
 
-    def of(self, left: Leaf, right: Leaf) -> Leaf:
-        """The product of JAX, of rounded operands."""
+    def compute(self, *operands: Leaf) -> Leaf:
+        """Computes JAX's product of rounded operands."""
+        function: Callable[..., Leaf] = self._compute_unmapped
+        for in_axes, out_axis in self.mapped:
+            function = jax.vmap(function, in_axes, out_axis)
+        return function(*operands)
 
-        def function(*pair):
-            rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in pair]
-            return bound_product(self.primitive, rounded, dict(self.params))
-
-        for axes in self.axes:
-            function = jax.vmap(function, axes)
-        return function(left, right)
-
-
-@functools.lru_cache(_MOST)
-def differentiable_product(of: Product) -> Function:
-    """A product as a function whose derivatives have the dtypes of its operands."""
-    function = jax.custom_jvp(of.of)
-    function.defjvp(functools.partial(_with_tangent, of), symbolic_zeros=True)
-    return function
+    def _compute_unmapped(self, *operands: Leaf) -> Leaf:
+        rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in operands]
+        return bound_product(self.primitive, rounded, dict(self.params))
 
 
-def _with_tangent(of: Product, primals: Sequence[Leaf], tangents: Sequence[Any]):
-    narrow = [as_dtype(jnp.asarray(x), of.dtype) for x in primals]
-    value = of.of(*narrow)
-    parts = [
-        TANGENT.bind(*[*narrow[:place], each, *narrow[place + 1 :]], of=of)
-        for place, each in enumerate(tangents)
-        if not isinstance(each, SymbolicZero)
-    ]
-    return value, functools.reduce(lax.add, parts) if parts else jnp.zeros_like(value)
+def product_of(eqn: Equation, dtype: DType, result: DType) -> Product:
+    """Returns the product of an equation with operands and a result in these dtypes."""
+    product = Product(eqn.primitive, tuple(eqn.params.items()), dtype)
+    return product.with_result(result)
 
 
-def _transposed(cotangent: Leaf, *pair: Any, of: Product, place: int) -> Leaf:
-    """The derivative for one operand, of the other and the cotangent.
+def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
+    """Multiplies; the derivatives have the dtypes of the operands."""
+    avals = tuple(jax.typeof(x) for x in operands)
+    # The jaxpr is for readers: audits, costs and `jax.make_jaxpr` see the rounding.
+    jaxpr = _product_jaxpr(product, avals)
+    return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
 
-    It is what JAX makes of the narrow product, but that the product in it has the dtype of
-    the operand as its result.
+
+def _cached_trace(function: Callable[..., Jaxpr]) -> Callable[..., Jaxpr]:
+    """Keeps the jaxprs that a function makes, by its arguments and JAX's context."""
+
+    @functools.lru_cache(_MOST_PRODUCTS)
+    def trace_in(context: object, *arguments):
+        return function(*arguments)
+
+    # What a trace makes of equal arguments depends on the context as well.
+    def trace(*arguments):
+        precision = getattr(jax.config, "jax_default_matmul_precision", None)
+        return trace_in((current_mesh(), x64_enabled(), precision), *arguments)
+
+    return trace
+
+
+@_cached_trace
+def _product_jaxpr(product: Product, avals: tuple[Aval, ...]) -> Jaxpr:
+    closed = jax.make_jaxpr(product.compute)(*avals)
+    # Other lines of the user's share this jaxpr, so its equations have no line themselves.
+    no_source = source_info_util.new_source_info()
+    eqns = [eqn.replace(source_info=no_source) for eqn in closed.jaxpr.eqns]
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+
+
+def _product_jvp(
+    primals: Sequence[Leaf], tangents: Sequence[Any], *, product: Product, jaxpr: Jaxpr
+) -> tuple[Leaf, Leaf]:
+    # Rounded here, the narrow operands are what the backward pass keeps in memory.
+    narrow = [as_dtype(jnp.asarray(x), product.dtype) for x in primals]
+    parts: list[Leaf] = []
+    for place, tangent in enumerate(tangents):
+        if not isinstance(tangent, ad.Zero):
+            operands = list(narrow)
+            operands[place] = tangent
+            parts.append(TANGENT.bind(*operands, product=product))
+    return product.compute(*narrow), functools.reduce(lax.add, parts)
+
+
+def _transposed(
+    cotangent: Leaf,
+    *operands: Any,
+    product: Product,
+    place: int,
+    jaxpr: Jaxpr | None = None,
+) -> Leaf:
+    """Computes the derivative for one operand, of the other operand and the cotangent.
+
+    It is JAX's derivative of the narrow product, but that the product in it has the dtype
+    of the operand as its result.
     """
-    linear = pair[place].aval
-    given = [as_dtype(x, of.dtype) for x in (cotangent, pair[1 - place])]
-    aval = linear.update(dtype=of.dtype, weak_type=False)
-    jaxpr = _transpose(of.to(of.dtype), place, aval, *map(jax.typeof, given))
-    known = dict(zip(jaxpr.invars, given))
-    for eqn in jaxpr.eqns:
-        values = [x.val if hasattr(x, "val") else known[x] for x in eqn.invars]
-        made = (
-            [Product.made(eqn, of.dtype, linear.dtype).of(*values)]
-            if eqn.primitive.name in BILINEAR
-            else bind(eqn, values, eqn.params)
-        )
-        known |= zip(eqn.outvars, made)
-    return known[jaxpr.outvars[0]]
+    linear = operands[place].aval
+    rounded = [as_dtype(x, product.dtype) for x in (cotangent, operands[1 - place])]
+    narrow_aval = linear.update(dtype=product.dtype, weak_type=False)
+    avals = tuple(jax.typeof(x) for x in rounded)
+    narrow_product = product.with_result(product.dtype)
+    transpose = open_jaxpr(_transpose_jaxpr(narrow_product, place, narrow_aval, avals))
+    values = dict(zip(transpose.invars, rounded))
+    for eqn in transpose.eqns:
+        inputs = [x.val if hasattr(x, "val") else values[x] for x in eqn.invars]
+        if eqn.primitive.name in BILINEAR:
+            wide_product = product_of(eqn, product.dtype, linear.dtype)
+            results = [wide_product.compute(*inputs)]
+        else:
+            results = bind(eqn, inputs, eqn.params)
+        values |= zip(eqn.outvars, results)
+    return values[transpose.outvars[0]]
 
 
-@_kept
-def _transpose(
-    of: Product, place: int, linear: Aval, cotangent: Aval, other: Aval
+@_cached_trace
+def _transpose_jaxpr(
+    product: Product, place: int, linear: Aval, avals: tuple[Aval, ...]
 ) -> Jaxpr:
-    """What JAX makes of a product for one operand."""
+    """Returns JAX's transpose of a product, of the cotangent and the other operand."""
 
-    def transposed(cotangent, other):
-        function = lambda x: of.of(*((x, other) if place == 0 else (other, x)))
-        return jax.linear_transpose(function, linear)(cotangent)
+    def transposed(cotangent, operand):
+        def multiply_linear(x):
+            if place == 0:
+                return product.compute(x, operand)
+            return product.compute(operand, x)
 
-    return open_jaxpr(jax.make_jaxpr(transposed)(cotangent, other))
+        return jax.linear_transpose(multiply_linear, linear)(cotangent)
 
-
-@_kept
-def _made_product(of: Product, *pair: Aval) -> Aval:
-    return jax.make_jaxpr(of.of)(*pair).out_avals[0]
-
-
-def _mapped(pair: Sequence[Leaf], axes: Sequence[int | None], *, of: Product):
-    return TANGENT.bind(*pair, of=of._replace(axes=(*of.axes, (*axes,)))), 0
+    return jax.make_jaxpr(transposed)(*avals)
 
 
-_tangent = lambda *pair, of: of.of(*pair)
-TANGENT.def_impl(_tangent)
-TANGENT.def_abstract_eval(lambda *pair, of: _made_product(of, *pair))
-mlir.register_lowering(TANGENT, mlir.lower_fun(_tangent, multiple_results=False))
-batching.primitive_batchers[TANGENT] = _mapped
-ad.defbilinear(TANGENT, *(functools.partial(_transposed, place=n) for n in (0, 1)))
+def _map_product(
+    product: Product, operands: Sequence[Leaf], in_axes: Sequence[int | None]
+) -> tuple[Product, int]:
+    """Returns a product under `jax.vmap`, and the axis of its result that is mapped."""
+    avals = tuple(jax.typeof(x) for x in operands)
+
+    def map_to(axis: int) -> Product:
+        return product._replace(mapped=(*product.mapped, (tuple(in_axes), axis)))
+
+    def count_equations(axis: int) -> int:
+        return len(open_jaxpr(_product_jaxpr(map_to(axis), avals)).eqns)
+
+    rank = len(_product_jaxpr(map_to(0), avals).out_avals[0].shape)
+    # At the axis where JAX itself has it, no transposition follows the product.
+    best_axis = min(range(rank), key=count_equations)
+    return map_to(best_axis), best_axis
+
+
+def _batch_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):
+    mapped, axis = _map_product(product, operands, in_axes)
+    return multiply(mapped, operands), axis
+
+
+def _batch_tangent(operands, in_axes, *, product: Product):
+    mapped, axis = _map_product(product, operands, in_axes)
+    return TANGENT.bind(*operands, product=mapped), axis
+
+
+def _compute(*operands, product: Product, jaxpr: Jaxpr | None = None):
+    return product.compute(*operands)
+
+
+def _tangent_aval(*avals, product: Product):
+    return _product_jaxpr(product, avals).out_avals[0]
+
+
+def _product_aval(*avals, product: Product, jaxpr: Jaxpr | None = None):
+    return _product_jaxpr(product, avals).out_avals[0]
+
+
+for _primitive, _batch in ((MULTIPLY, _batch_product), (TANGENT, _batch_tangent)):
+    _primitive.def_impl(_compute)
+    _primitive.def_abstract_eval(_product_aval)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_compute, multiple_results=False))
+    batching.primitive_batchers[_primitive] = _batch
+    ad.defbilinear(
+        _primitive,
+        functools.partial(_transposed, place=0),
+        functools.partial(_transposed, place=1),
+    )
+# A tangent is linear; the derivative of a product is made of JAX's own product as well.
+ad.primitive_jvps[MULTIPLY] = _product_jvp

@@ -73,12 +73,12 @@ def _command_to_update(options: argparse.Namespace, path: str) -> str:
 
 def _check_result(locked: Locked, update: str) -> CommandResult:
     """Returns how a step differs from its lock."""
-    step = locked.now.lock.step
+    step = locked.step.lock.step
     text = f"{step} is as locked in {locked.path}."
     causes = []
     if not locked.holds:
         text = locked.report(update)
-        causes = locked.causes()[0]
+        causes = locked.causes().causes
     data = {
         "step": step,
         "path": locked.path,

@@ -4,18 +4,33 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.table import columns
-from .compare import FunctionChange, LockCause, LockCauses, TypesChange, causes, differences
+from .compare import (
+    FunctionChange,
+    LockCause,
+    LockCauses,
+    TypesChange,
+    differences,
+    find_causes,
+)
+from .computations import LockEntry
 from .lock_file import LockError, read_lock
 from .step import TracedStep
 
-# Functions that follow, or leaves of a line, that are shown.
+# Functions that follow, or leaves of a line.
 _MOST_LISTED = 8
 
 
 class Locked(NamedTuple):
-    """A step as it is now, beside the lock in a file."""
+    """A step beside the lock in a file.
 
-    now: TracedStep
+    Attributes:
+        step: the step as it is.
+        path: the file.
+        functions: those that compute otherwise.
+        leaves: those of other types.
+    """
+
+    step: TracedStep
     path: str
     functions: list[FunctionChange]
     leaves: list[TypesChange]
@@ -27,102 +42,105 @@ class Locked(NamedTuple):
 
     def causes(self) -> LockCauses:
         """Returns what changed, line by line."""
-        return causes(self.functions, self.leaves, self.now)
+        return find_causes(self.functions, self.leaves, self.step)
 
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""
-        lines, functions, leaves = self.causes()
-        if not lines:
+        causes, functions, leaves = self.causes()
+        count = "1 cause" if len(causes) == 1 else f"{len(causes)} causes"
+        if not causes:
             count = "functions moved"
-        else:
-            count = "1 cause" if len(lines) == 1 else f"{len(lines)} causes"
-        text = [f"{self.now.lock.step} is not as locked in {self.path}: {count}."]
-        for cause in lines:
+        text = [f"{self.step.lock.step} is not as locked in {self.path}: {count}."]
+        for cause in causes:
             text += text_of_cause(cause)
         for change in self.functions:
             if change.moved_from:
-                moved_from = ":".join(change.moved_from)
-                text.append(f"  {moved_from} moved to {':'.join(change.function)}")
+                before = ":".join(change.moved_from)
+                text.append(f"  {before} moved to {':'.join(change.function)}")
         if functions:
-            names = [name for _, name in functions[:_MOST_LISTED]]
-            left = len(functions) - _MOST_LISTED
-            more = f" and {left} more" if left > 0 else ""
-            text.append(f"  and so: {', '.join(names)}{more}")
+            text.append(f"  and so: {_names_of(functions)}")
         if leaves:
+            rows = [_row_of_leaves(change) for change in leaves]
             text.append("  and so:")
-            text += _indented(_lock_columns(list(map(_row_of_leaves, leaves))), "    ")
+            text += _indented(_lock_columns(rows), "    ")
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
 
 
-def compared(now: TracedStep, path: str) -> Locked:
+def compared(step: TracedStep, path: str) -> Locked:
     """Compares a step with the lock in a file.
 
     Raises:
         LockError: if the file cannot be used, or is the lock of another step.
     """
     lock = read_lock(path)
-    functions, leaves = differences(lock, now)
-    is_other = leaves or any(change.added or change.removed for change in functions)
-    if lock.step != now.lock.step and is_other:  # not only another name
+    functions, leaves = differences(lock, step)
+    # A step that computes the same may have another name.
+    differs = leaves or any(change.added or change.removed for change in functions)
+    if lock.step != step.lock.step and differs:
         raise LockError(
-            f"{path} is the lock of {lock.step}, and this is {now.lock.step}. Name its own "
-            f"file, or remove {path} if {lock.step} is gone."
+            f"{path} is the lock of {lock.step}, and this is {step.lock.step}. Name its "
+            f"own file, or remove {path} if {lock.step} is gone."
         )
-    return Locked(now, path, functions, leaves)
+    return Locked(step, path, functions, leaves)
 
 
 class _ChangedRow(NamedTuple):
-    """What changed, as it is locked and as it is now; "" where there is none."""
+    """A row of a cause, or a change in JSON.
+
+    Attributes:
+        what: a kind of entry, or a leaf.
+        locked: in the lock; "" if there was none.
+        now: in the step as it is; "" if there is none.
+    """
 
     what: str
     locked: str
-    now: str
+    now: str  # a key of the JSON
 
 
 def text_of_cause(cause: LockCause) -> list[str]:
     """Returns a cause in lines of text: where it is, its source, and what changed there."""
     places = ", ".join(map(str, cause.lines))
-    if cause.change and places:
-        head = f"{places}: {cause.change.function[1]}"
-    elif cause.change:
-        head = f" {cause.change.function[1]}"
-    else:
-        head = f"{places}:" if places else ""
+    head = f"{places}:" if places else ""
+    if cause.change is not None:
+        head = f"{head} {cause.change.function[1]}"
     text = [f"  {head}"] if head else []
-    text += _indented([line.code for line in cause.lines if line.code], "      ")
+    codes = [line.code for line in cause.lines if line.code]
+    text += _indented(codes, "      ")
     return text + _indented(_lock_columns(_rows_of_cause(cause)), "    ")
 
 
 def data_of_cause(cause: LockCause) -> dict[str, Any]:
     """Returns a cause for JSON."""
+    function = "" if cause.change is None else ":".join(cause.change.function)
     return {
         "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
-        "function": ":".join(cause.change.function) if cause.change else "",
+        "function": function,
         "changes": [row._asdict() for row in _rows_of_cause(cause)],
     }
 
 
 def _rows_of_cause(cause: LockCause) -> list[_ChangedRow]:
-    """Returns what a function computes otherwise, by kind, and leaves of other types."""
-    rows = []
-    if cause.change:
+    """Returns a row for each kind of changed entries, and for each changed leaf."""
+    rows: list[_ChangedRow] = []
+    if cause.change is not None:
         added = _texts_by_kind(cause.change.added)
         removed = _texts_by_kind(cause.change.removed)
         kinds = list(added | removed)
         # What changes in a backward pass follows from the forward one, if that changes.
-        forward = [kind for kind in kinds if not kind.startswith("backward")]
-        for kind in forward or kinds:
+        forward_kinds = [kind for kind in kinds if not kind.startswith("backward")]
+        for kind in forward_kinds or kinds:
             rows.append(_ChangedRow(kind, removed.get(kind, ""), added.get(kind, "")))
     return rows + [_row_of_leaves(change) for change in cause.leaves]
 
 
-def _texts_by_kind(entries: Sequence[Any]) -> dict[str, str]:
+def _texts_by_kind(entries: Sequence[LockEntry]) -> dict[str, str]:
     texts: dict[str, list[str]] = {}
     for entry in entries:
         texts.setdefault(entry.kind, []).append(entry.text)
-    return {kind: "; ".join(alike) for kind, alike in texts.items()}
+    return {kind: "; ".join(of_kind) for kind, of_kind in texts.items()}
 
 
 def _row_of_leaves(change: TypesChange) -> _ChangedRow:
@@ -130,15 +148,22 @@ def _row_of_leaves(change: TypesChange) -> _ChangedRow:
 
 
 def _lock_columns(rows: Sequence[_ChangedRow]) -> list[str]:
-    shown = []
+    pairs: list[tuple[str, str]] = []
     for row in rows[:_MOST_LISTED]:
         before = row.locked or "none such"
         after = row.now or "no longer"
-        shown.append((row.what, f"locked: {before}   now: {after}"))
-    text = columns(shown)
+        pairs.append((row.what, f"locked: {before}   now: {after}"))
+    text = columns(pairs)
     if len(rows) > _MOST_LISTED:
         text.append(f"and {len(rows) - _MOST_LISTED} more of these")
     return text
+
+
+def _names_of(functions: Sequence[tuple[str, str]]) -> str:
+    names = ", ".join(name for _, name in functions[:_MOST_LISTED])
+    if len(functions) > _MOST_LISTED:
+        return f"{names} and {len(functions) - _MOST_LISTED} more"
+    return names
 
 
 def _indented(lines: Sequence[str], margin: str) -> list[str]:

@@ -1,15 +1,11 @@
 """What differs between a lock and a step, and the lines of source behind it.
 
-The lines are looked for after a check has failed. A change of type goes on to all that uses
-a value. The cause is a call that computes otherwise and takes nothing of one that does. A
-call that takes what its function took, and computes what none of it did, is one wherever
-it stands.
+The lines are looked for after a check has failed.
 """
 
 import ast
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import NamedTuple
 
@@ -28,68 +24,79 @@ from .step import INPUTS, TABLES, Lock, TracedStep, TypedLeaf, covering, fold, t
 
 
 class FunctionChange(NamedTuple):
-    """A function that computes otherwise: what is new or in more calls, and the reverse."""
+    """A function that computes otherwise.
+
+    Attributes:
+        function: the function.
+        added: the entries that are new, or of more calls.
+        removed: the entries that are gone, or of fewer calls.
+        before: all its entries in the lock.
+        moved_from: its other name, or its other file.
+    """
 
     function: LockedFunction
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
-    before: Sequence[LockEntry]  # all that it computed
-    moved_from: LockedFunction | None = (
-        None  # what it was, under another name or in another file
-    )
+    before: Sequence[LockEntry]
+    moved_from: LockedFunction | None = None
 
 
 class TypesChange(NamedTuple):
-    """Leaves that changed their type; "" where there is no such leaf."""
+    """Leaves that changed their type.
 
-    what: str  # `inputs params['w']`
+    Attributes:
+        what: their table and path, `inputs params['w']`.
+        before: their types in the lock; "" if they are new.
+        after: their types; "" if they are gone.
+        leaves: the leaves.
+    """
+
+    what: str
     before: str
     after: str
     leaves: Sequence[TypedLeaf] = ()
 
 
 def differences(
-    locked: Lock, now: TracedStep
+    lock: Lock, step: TracedStep
 ) -> tuple[list[FunctionChange], list[TypesChange]]:
-    """Compares a lock with a step as it is now: nothing differs if the lock holds.
+    """Compares a lock with a step as it is: nothing differs if the lock holds.
 
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    gone = dict(locked.functions)
-    for function in now.lock.functions:
-        gone.pop(function, None)
+    missing = dict(lock.functions)
+    for function in step.lock.functions:
+        missing.pop(function, None)
     changes: list[FunctionChange] = []
-    for function, entries in now.lock.functions.items():
+    for function, entries in step.lock.functions.items():
         moved_from = None
-        before = locked.functions.get(function)
+        before = lock.functions.get(function)
         if before is None:
-            moved_from = _moved_from(function, entries, gone)
-            before = gone.pop(moved_from) if moved_from else []
+            moved_from = _moved_from(function, entries, missing)
+            before = missing.pop(moved_from) if moved_from else []
         added, removed = _difference_of_entries(before, entries)
         if added or removed or moved_from:
             changes.append(FunctionChange(function, added, removed, before, moved_from))
-    for function, before in gone.items():
+    for function, before in missing.items():
         added, removed = _difference_of_entries(before, ())
         changes.append(FunctionChange(function, added, removed, before))
-    leaves = [
-        change
-        for table in TABLES
-        for change in _changes_of_table(table, getattr(locked, table), now.leaves[table])
-    ]
+    leaves: list[TypesChange] = []
+    for table in TABLES:
+        leaves += _changes_of_table(table, getattr(lock, table), step.leaves[table])
     return changes, leaves
 
 
 def _moved_from(
     function: LockedFunction,
     entries: Sequence[LockEntry],
-    gone: dict[LockedFunction, list[LockEntry]],
+    missing: dict[LockedFunction, list[LockEntry]],
 ) -> LockedFunction | None:
-    """Returns the function that is gone and has the same name, or computes the same."""
-    for candidate in gone:
+    """Returns the missing function with the same name, or with the same entries."""
+    for candidate in missing:
         if candidate[1] == function[1]:
             return candidate
-    for candidate, before in gone.items():
+    for candidate, before in missing.items():
         if _difference_of_entries(before, entries) == ([], []):
             return candidate
     return None
@@ -98,7 +105,7 @@ def _moved_from(
 def _difference_of_entries(
     before: Iterable[LockEntry], after: Iterable[LockEntry]
 ) -> tuple[list[LockEntry], list[LockEntry]]:
-    """Returns what is computed more often, and what less, if that is a difference."""
+    """Returns the entries of more calls, and those of fewer, where they matter."""
     old = Counter(before)
     new = Counter(after)
     forward = {entry.text for entry in old + new if entry.kind != MIRRORED}
@@ -160,52 +167,70 @@ def _changed_below(
 
 
 class LockCause(NamedTuple):
-    """A line that changed, or an input."""
+    """A line that changed, or an input.
 
-    lines: Sequence[Origin]  # several that the lock does not tell apart
-    change: FunctionChange | None = None  # None of an input
+    Attributes:
+        lines: several that the lock does not tell apart.
+        change: of a function; None of an input.
+        leaves: those of other types.
+    """
+
+    lines: Sequence[Origin]
+    change: FunctionChange | None = None
     leaves: Sequence[TypesChange] = ()
 
 
-# The causes of differences, and what changed only because of them.
-LockCauses = tuple[list[LockCause], list[LockedFunction], list[TypesChange]]
-_Changes = dict[LockedFunction, FunctionChange]
-_Makers = dict[int, Computation]
+class LockCauses(NamedTuple):
+    """What is behind differences.
+
+    Attributes:
+        causes: the lines and inputs that changed.
+        functions: those that changed only because of them.
+        leaves: the leaves that changed only because of them.
+    """
+
+    causes: list[LockCause]
+    functions: list[LockedFunction]
+    leaves: list[TypesChange]
 
 
-def causes(
-    functions: Iterable[FunctionChange], leaves: Iterable[TypesChange], now: TracedStep
+def find_causes(
+    functions: Iterable[FunctionChange], leaves: Iterable[TypesChange], step: TracedStep
 ) -> LockCauses:
     """Finds the lines behind differences, but for functions that only moved."""
-    changes = {x.function: x for x in functions if x.added or x.removed}
-    calls = now.computations
-    makers = {value: call for call in calls for value in call.gives}
+    changes: dict[LockedFunction, FunctionChange] = {}
+    for change in functions:
+        if change.added or change.removed:
+            changes[change.function] = change
     # An input stands at the first line that takes it.
     inputs: dict[Origin, list[TypesChange]] = {}
-    rest: list[TypesChange] = []
+    outputs: list[TypesChange] = []
     for change in leaves:
-        line = _first_line_of_call(change, calls)
+        line = _first_line_of_input(change, step.computations)
         if line is None:
-            rest.append(change)
+            outputs.append(change)
         else:
             inputs.setdefault(line, []).append(change)
-    changed = itertools.chain.from_iterable(inputs.values())
-    changed_inputs = [leaf.value for change in changed for leaf in change.leaves]
-    blamed = _blamed(changes, calls, makers, changed_inputs)
+    search = _CauseSearch(changes, step.computations)
+    for group in inputs.values():
+        search.explain([leaf.value for change in group for leaf in change.leaves])
+    blamed = search.find_lines()
     if not blamed and not inputs:  # they only compute less: no call tells more
         for function in changes:
-            lines = [call.line for call in calls if call.function == function]
-            blamed[function] = lines[-1:]
-    found = [LockCause(lines, changes[function]) for function, lines in blamed.items()]
-    found += [LockCause([line], None, group) for line, group in inputs.items()]
-    if rest and not found:
-        values = [change.leaves[0].value for change in rest if change.leaves]
-        lines = [makers[value].line for value in values if value in makers]
-        return [LockCause(lines, None, rest)], [], []
-    return found, [function for function in changes if function not in blamed], rest
+            calls = [call for call in step.computations if call.function == function]
+            blamed[function] = [call.line for call in calls[-1:]]
+    causes = [LockCause(lines, changes[function]) for function, lines in blamed.items()]
+    causes += [LockCause([line], None, group) for line, group in inputs.items()]
+    if outputs and not causes:
+        lines = search.lines_of(outputs)
+        return LockCauses([LockCause(lines, None, outputs)], [], [])
+    followers = [function for function in changes if function not in blamed]
+    return LockCauses(causes, followers, outputs)
 
 
-def _first_line_of_call(change: TypesChange, calls: Iterable[Computation]) -> Origin | None:
+def _first_line_of_input(
+    change: TypesChange, calls: Iterable[Computation]
+) -> Origin | None:
     """Returns the first line that takes one of several inputs; None for outputs."""
     if not change.what.startswith(INPUTS) or not change.before:
         return None
@@ -216,118 +241,122 @@ def _first_line_of_call(change: TypesChange, calls: Iterable[Computation]) -> Or
     return None
 
 
-class _Reached:
-    """The calls to which values of some calls go, whatever they compute with them."""
+class _CauseSearch:
+    """Searches the calls of a step for those behind changed functions.
 
-    def __init__(self, calls: Iterable[Computation]):
-        self.calls: set[Computation] = set()
+    A change of type goes on to all that uses a value. So a cause is a call that computes
+    otherwise, and takes nothing of one that does.
+
+    Args:
+        changes: of functions.
+        calls: of the step, in order.
+    """
+
+    def __init__(
+        self, changes: dict[LockedFunction, FunctionChange], calls: Sequence[Computation]
+    ):
+        self._changes = changes
+        self._calls = calls
+        self._explained: set[Computation] = set()
+        self._makers: dict[int, Computation] = {}
         self._takers: dict[int, list[Computation]] = {}
         for call in calls:
+            for value in call.gives:
+                self._makers[value] = call
             for value in call.takes:
                 self._takers.setdefault(value, []).append(call)
 
-    def add(self, values: Iterable[int]) -> None:
-        """Adds all calls that values go to."""
+    def explain(self, values: Iterable[int]) -> None:
+        """Marks all calls that values go to, whatever they compute with them."""
         waiting = list(values)
         while waiting:
             for call in self._takers.get(waiting.pop(), ()):
-                if call not in self.calls:
-                    self.calls.add(call)
+                if call not in self._explained:
+                    self._explained.add(call)
                     waiting += call.gives
 
+    def lines_of(self, leaves: Iterable[TypesChange]) -> list[Origin]:
+        """Returns the lines that make outputs of other types."""
+        lines: list[Origin] = []
+        for change in leaves:
+            if change.leaves and change.leaves[0].value in self._makers:
+                lines.append(self._makers[change.leaves[0].value].line)
+        return lines
 
-def _blamed(
-    changes: _Changes, calls: Sequence[Computation], makers: _Makers, inputs: Sequence[int]
-) -> dict[LockedFunction, list[Origin]]:
-    """Returns the lines that changed, by the function whose types they changed."""
-    blamed: dict[LockedFunction, list[Origin]] = {}
-    reached = _Reached(calls)
-    reached.add(inputs)
-    added = {
-        call: set(changes[call.function].added).intersection(call.entries)
-        for call in calls
-        if call.function in changes
-    }
-    # No call of their function was like them before.
-    new = {
-        call
-        for call, entries in added.items()
-        if not entries.issubset(changes[call.function].before)
-    }
-    taken_by_new = {value for call in new for value in call.takes}
-    sure = {call for call in added if not taken_by_new.isdisjoint(call.gives)} | new
+    def find_lines(self) -> dict[LockedFunction, list[Origin]]:
+        """Returns the lines that changed, by the function whose types they changed."""
+        blamed: dict[LockedFunction, list[Origin]] = {}
+        new_calls = [call for call in self._calls if self._is_new(call)]
+        new_operands = {value for call in new_calls for value in call.takes}
 
-    def importance(call: Computation) -> tuple[bool, bool, int]:
-        return call.is_backward, call not in sure, min(call.gives, default=0)
+        # A call whose results no line took before changed what it gives, not what it takes.
+        def rank(call: Computation) -> tuple[bool, bool, int]:
+            is_sure = call in new_calls or not new_operands.isdisjoint(call.gives)
+            return call.is_backward, not is_sure, min(call.gives, default=0)
 
-    for call in sorted(added, key=importance):
-        if call.is_backward and blamed:  # it follows from the forward pass
-            break
-        function = call.function
-        line = call.line
-        is_reached = call in reached.calls
-        if _is_changed_call(added[call], changes[function]):
-            is_cause = call in sure or not (is_reached or function in blamed)
-        else:
-            is_cause = call in new and not is_reached
-            if is_cause:
-                function, line = _without_cast(call, added[call], changes, makers)
-        if is_cause:
+        candidates = [call for call in self._calls if call.function in self._changes]
+        for call in sorted(candidates, key=rank):
+            if call.is_backward and blamed:  # it follows from the forward pass
+                break
+            if call in self._explained:
+                continue
+            function = call.function
+            line = call.line
+            if not self._replaces_entry(call):
+                if call not in new_calls:
+                    continue
+                function, line = self._place_without_cast(call)
             lines = blamed.setdefault(function, [])
             if line not in lines:
                 lines.append(line)
-            reached.calls.add(call)
-            reached.add(call.gives)
-    return blamed
+            self._explained.add(call)
+            self.explain(call.gives)
+        return blamed
+
+    def _added_entries(self, call: Computation) -> set[LockEntry]:
+        change = self._changes.get(call.function)
+        return set(call.entries).intersection(() if change is None else change.added)
+
+    def _is_new(self, call: Computation) -> bool:
+        """Returns whether no call of its function computed so before."""
+        added = self._added_entries(call)
+        return bool(added) and not added.issubset(self._changes[call.function].before)
+
+    def _replaces_entry(self, call: Computation) -> bool:
+        """Returns whether it takes what a call of its function took, and differs."""
+        removed = self._changes[call.function].removed
+        taken_before = {(entry.kind, entry.operands) for entry in removed}
+        for entry in self._added_entries(call):
+            if (entry.kind, entry.operands) in taken_before:
+                return True
+        return False
+
+    def _place_without_cast(self, call: Computation) -> tuple[LockedFunction, Origin]:
+        """Returns where the cast of an operand was: a renaming, a call, or its maker."""
+        makers = [self._makers[value] for value in call.takes if value in self._makers]
+        function_of = {maker.chain[0][0]: maker.function for maker in self._makers.values()}
+        function_of[call.chain[0][0]] = call.function
+        for computation in (call, *makers):
+            for code, instruction in computation.chain:
+                change = self._changes.get(function_of.get(code, call.function))
+                node = expression(code, instruction)
+                if change is None or node is None or not _lost_cast(change):
+                    continue
+                # What made an operand stands where the cast was.
+                line = None
+                if (code, instruction) in call.chain:
+                    line = _line_of_renaming(code, node)
+                if line or code.co_name != "<lambda>":  # which is given its operands
+                    return change.function, line_in(code, line or node.lineno)
+        return call.function, call.line
 
 
-def _is_changed_call(added: Iterable[LockEntry], change: FunctionChange) -> bool:
-    """Returns whether a call takes what calls of its function took, and differs."""
-    taken = {(entry.kind, entry.operands) for entry in change.removed}
-    # A cast is new where nothing else of its function took such values.
-    taken |= {(CAST, entry.operands) for entry in change.before if entry.kind != CAST}
-    return any((entry.kind, entry.operands) in taken for entry in added)
-
-
-def _without_cast(
-    call: Computation, added: Iterable[LockEntry], changes: _Changes, makers: _Makers
-) -> tuple[LockedFunction, Origin]:
-    """Returns the line without the cast of an operand: `h = x`, a call, or its maker."""
-    types = _new_operands(added, changes[call.function])
-    made_of = [makers[value] for value in call.takes if value in makers]
-    function_of = {maker.chain[0][0]: maker.function for maker in makers.values()}
-    function_of[call.chain[0][0]] = call.function
-    chains = [call.chain, *(maker.chain for maker in made_of)]
-    for code, instruction in itertools.chain.from_iterable(chains):
-        change = changes.get(function_of.get(code, call.function))
-        node = expression(code, instruction)
-        if change is None or node is None or not _casts_one_of(change, types):
-            continue
-        # What made an operand stands where the cast was.
-        is_in_call = (code, instruction) in call.chain
-        line = _line_of_renaming(code, node) if is_in_call else None
-        if line or code.co_name != "<lambda>":  # which is given its operands
-            return change.function, line_in(code, line or node.lineno)
-    return call.function, call.line
-
-
-def _new_operands(added: Iterable[LockEntry], change: FunctionChange) -> set[str]:
-    """Returns the types that entries take, and no entry of their kind took before."""
-    types = set[str]()
-    for entry in added:
-        before = [x.operands for x in change.removed if x.kind == entry.kind]
-        known = before[0].intersection(*before) if before else frozenset[str]()
-        types |= entry.operands - known
-    return types
-
-
-def _casts_one_of(change: FunctionChange, types: Collection[str]) -> bool:
-    """Returns whether a cast of nothing but these types is gone from a function."""
-    return any(x.kind == CAST and x.operands <= set(types) for x in change.removed)
+def _lost_cast(change: FunctionChange) -> bool:
+    return any(entry.kind == CAST for entry in change.removed)
 
 
 def _line_of_renaming(code: CodeType, node: Expression) -> int | None:
-    """Returns the line on which a name of an expression got another's value, if any."""
+    """Returns the line on which a name of an expression is set to another name."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             line = renamed_before(code.co_filename, part.id, node.lineno)

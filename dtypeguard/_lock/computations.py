@@ -50,16 +50,21 @@ LockedFunction = tuple[str, str]  # its file and its name
 
 
 class LockEntry(NamedTuple):
-    """A line of a lock: one of `KINDS`, and the types."""
+    """A line of a lock.
+
+    Attributes:
+        kind: one of `ENTRY_KINDS`.
+        text: the types.
+    """
 
     kind: str
     text: str
 
     @property
     def operands(self) -> frozenset[str]:
-        """The types that it takes."""
-        takes = re.split(r" -> | in |, precision ", self.text)[0]
-        return frozenset(x.strip() for x in re.split(r" @ |, ", takes))
+        """The types of its operands: a lock in a file has the text alone."""
+        operands = re.split(r" -> | in |, precision ", self.text)[0]
+        return frozenset(map(str.strip, re.split(r" @ |, ", operands)))
 
 
 class Computation:
@@ -79,8 +84,9 @@ class Computation:
         self.is_backward = is_backward
         self.takes: dict[int, Aval] = {}
         self.gives: dict[int, Aval] = {}
-        # What a product takes and gives, by its text.
-        self._products: dict[str, tuple[set[str], set[str]]] = {}
+        self._products: set[str] = set()
+        self._product_operands: set[str] = set()
+        self._product_results: set[str] = set()
         self._sums: set[str] = set()
         self._casts = False
         self._computes = False
@@ -101,11 +107,13 @@ class Computation:
             self._computes = self._computes or not moves(eqn, operands, results)
 
     def _add_product(self, eqn: JaxEquation) -> None:
-        left = _type_name(eqn.invars[0].aval)
-        right = _type_name(eqn.invars[1].aval)
+        first = _type_name(eqn.invars[0].aval)
+        second = _type_name(eqn.invars[1].aval)
         result = _type_name(eqn.outvars[0].aval)
-        asked = _precision(eqn.params.get("precision"))
-        self._products[f"{left} @ {right} -> {result}{asked}"] = {left, right}, {result}
+        precision = _precision(eqn.params.get("precision"))
+        self._products.add(f"{first} @ {second} -> {result}{precision}")
+        self._product_operands |= {first, second}
+        self._product_results.add(result)
 
     @property
     def line(self) -> Origin:
@@ -127,32 +135,43 @@ class Computation:
         return entries
 
     def _flow(self) -> LockEntry | None:
-        """Returns what it takes and gives, unless its products say that."""
+        """Returns the types of its operands and results, if its products do not tell."""
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
-        values = [*self.takes.values(), *self.gives.values()]
-        if not any(map(_type_matters, values)) or not gives:
+        if not gives or not self._has_types_that_matter():
             return None
         if self.is_backward and not takes:
             return None
-        text = ", ".join(sorted(gives))
-        if takes != gives:
-            text = f"{', '.join(sorted(takes))} -> {text}".strip()
-        other = MIRRORED if self.is_backward else OTHER
+        text = _flow_text(takes, gives)
         if self._sums:
+            # The type in which a sum is added up, where the others do not tell.
             if not self._sums == takes == gives or len(gives) > 1:
                 text += f" in {', '.join(sorted(self._sums))}"
             return LockEntry(BACKWARD + SUM if self.is_backward else SUM, text)
-        if self._products:
-            operands = set[str]().union(*(x for x, _ in self._products.values()))
-            results = set[str]().union(*(x for _, x in self._products.values()))
-            is_told = takes <= operands and gives <= results
-            return None if is_told else LockEntry(other, text)
-        if self._casts and not self._computes and len(takes) < 2:
+        if takes <= self._product_operands and gives <= self._product_results:
+            return None
+        kind_of_entry = OTHER
+        if self._is_cast(takes):
             if not takes or takes == gives:
                 return None
-            return LockEntry(MIRRORED if self.is_backward else CAST, text)
-        return LockEntry(other, text)
+            kind_of_entry = CAST
+        return LockEntry(MIRRORED if self.is_backward else kind_of_entry, text)
+
+    def _has_types_that_matter(self) -> bool:
+        return any(map(_type_matters, [*self.takes.values(), *self.gives.values()]))
+
+    def _is_cast(self, takes: set[str]) -> bool:
+        """Returns whether it does nothing but cast values of one type."""
+        if self._computes or self._products:
+            return False
+        return self._casts and len(takes) < 2
+
+
+def _flow_text(takes: set[str], gives: set[str]) -> str:
+    text = ", ".join(sorted(gives))
+    if takes == gives:
+        return text
+    return f"{', '.join(sorted(takes))} -> {text}".strip()
 
 
 def computations(
@@ -199,7 +218,7 @@ def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool
 def _connect(
     graph: Graph, order: Iterable[Equation], call_of: dict[int, Computation]
 ) -> None:
-    """Fills in what each call takes from others and gives to others."""
+    """Notes the values that go from one call to another."""
     for equation in order:
         user = call_of.get(id(equation))
         for value in equation.inputs:
@@ -212,7 +231,7 @@ def _connect_value(
     graph: Graph, value: int, user: Computation | None, call_of: dict[int, Computation]
 ) -> None:
     """Fills in who gives a value that a call takes, or that is an output."""
-    for source in _sources(graph, value):
+    for source in graph.origins(value):
         maker = call_of.get(id(graph.made_by.get(source)))
         if user is not None and maker is not None and user.chain == maker.chain:
             continue  # its own, or what it keeps for its derivative
@@ -223,28 +242,13 @@ def _connect_value(
             maker.gives[source] = graph.avals[source]
 
 
-def _sources(graph: Graph, value: int) -> Iterable[int]:
-    """Returns where a value comes from, past calls, loops and branches."""
-    sources = list[int]()
-    seen = {value}
-    waiting = [value]
-    for entered in waiting:
-        if entered not in graph.same:
-            sources.append(entered)
-        for source in graph.same.get(entered, ()):
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return sources
-
-
 def line_in(code: CodeType, line: int) -> Origin:
-    """A line of a function."""
+    """Returns a line of a function."""
     return origin_at(code.co_filename, line, _function_name(code))
 
 
 def _function_name(code: CodeType) -> str:
-    """The name of a function; what is written in it without a name is a part of it."""
+    """Returns the name of a function; a lambda is a part of its function."""
     parts = [part for part in code.co_qualname.split(".") if part not in _UNNAMED]
     return ".".join(parts) or "<module>"
 
@@ -279,7 +283,7 @@ _OF_FLAG = {"float64": "float32", "complex128": "complex64"}
 
 
 def _type_name(aval: Aval) -> str:
-    """The type of a value. What the x64 flag alone changes looks the same."""
+    """Returns the type of a value. What the x64 flag alone changes looks the same."""
     if is_key(aval):
         return "key"
     if not _type_matters(aval):
@@ -296,10 +300,10 @@ def _type_names(avals: Collection[Aval]) -> set[str]:
     return {_type_name(aval) for aval in counted or avals} - {""}
 
 
-def _precision(asked: object) -> str:
+def _precision(setting: object) -> str:
     """Returns what a product asks for: "highest", "high/default" or an algorithm."""
     names = list[str]()
-    precisions = asked if isinstance(asked, tuple) else (asked,)
+    precisions = setting if isinstance(setting, tuple) else (setting,)
     for precision in precisions:
         name = str(getattr(precision, "name", precision)).lower()
         if precision is not None and name not in names:

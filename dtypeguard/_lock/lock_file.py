@@ -45,6 +45,7 @@ def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
     lines = []
     for kind in ENTRY_KINDS:
+        # Sorted, a moved line of the program is no change of the file.
         counts = Counter(sorted(entry.text for entry in entries if entry.kind == kind))
         items = [f"{text} ({n})" if n > 1 else text for text, n in counts.items()]
         if items:

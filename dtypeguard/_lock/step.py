@@ -23,29 +23,52 @@ INPUTS = "inputs"
 OUTPUTS = "outputs"
 TABLES = (INPUTS, OUTPUTS)
 _INDEX = re.compile(r"\[\d+\]")
-# A path, or a part of one, with `*` for numbers.
-fold = functools.partial(re.compile(r"\d+").sub, "*")
+_NUMBER = re.compile(r"\d+")
+
+
+def fold(path: str) -> str:
+    """Returns a path, or a part of one, with `*` for its numbers."""
+    return _NUMBER.sub("*", path)
 
 
 class TypedLeaf(NamedTuple):
-    """A leaf of the inputs or outputs, its type and its number in the graph."""
+    """A leaf of the inputs or outputs.
+
+    Attributes:
+        path: its path.
+        name: of its type, `bfloat16` or `weak float32`.
+        value: its number in the graph.
+    """
 
     path: str
-    name: str  # of the type, `bfloat16` or `weak float32`
+    name: str
     value: int
 
 
 class Lock(NamedTuple):
-    """What a step computes in: its calls by function, and types by path."""
+    """What a step computes in.
 
-    step: str  # its file and its name
+    Attributes:
+        step: its file and its name.
+        functions: the entries of each function.
+        inputs: the types of the inputs, by path.
+        outputs: the types of the outputs, by path.
+    """
+
+    step: str
     functions: dict[LockedFunction, list[LockEntry]]
     inputs: TypeOfPath
     outputs: TypeOfPath
 
 
 class TracedStep(NamedTuple):
-    """A step, traced: its lock, its calls in order, and its leaves by the lock's tables."""
+    """A traced step.
+
+    Attributes:
+        lock: its lock.
+        computations: its calls, in order.
+        leaves: its leaves by the tables of the lock.
+    """
 
     lock: Lock
     computations: list[Computation]
@@ -86,7 +109,7 @@ def lock_of(
 
 
 def name_of_file(file: str, folder: str) -> str:
-    """A file relative to a folder, or that of a package by the name of the package."""
+    """Returns a file relative to a folder, or by the name of its package."""
     if is_installed(file):
         return short_path(file).replace(os.sep, "/")
     try:
@@ -115,8 +138,10 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
 
 
 def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
-    named = zip(program.names, trees)
-    return [name + path for name, tree in named for path in tree.paths]
+    paths: list[str] = []
+    for name, tree in zip(program.names, trees):
+        paths += [name + path for path in tree.paths]
+    return paths
 
 
 def _name_of_type(aval: Aval) -> str:

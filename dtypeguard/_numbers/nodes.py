@@ -58,7 +58,10 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
 
 def _is_transparent(eqn: Equation) -> bool:
     """Returns whether a call does nothing beside its jaxpr."""
-    return eqn.primitive.name in primitives.CALLS or expanded(eqn) is not None
+    name = eqn.primitive.name
+    if name in primitives.CALLS or name == primitives.AUTOCAST_PRODUCT:
+        return True
+    return expanded(eqn) is not None
 
 
 def has_reference(eqn: Equation) -> bool:

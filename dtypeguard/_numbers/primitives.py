@@ -20,6 +20,8 @@ _MOVES = ForeignNames(
     "floor ceil round select_if_vmap maybe_set nonbatchable"  # these three are Equinox's
 )
 _MOVE_REALS = ForeignNames("abs sign")
+# A product of `dtypeguard.autocast`, with the jaxpr that rounds its operands.
+AUTOCAST_PRODUCT = "autocast_product"
 # Their jaxprs are run as if they stood where the call does.
 CALLS = ForeignNames(
     "jit@jax>=0.7 pjit@jax<0.7 closed_call@jax<0.12 remat2 custom_jvp_call custom_lin "

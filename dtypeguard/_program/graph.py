@@ -83,6 +83,20 @@ class Graph(Walk[int]):
 
     # What it tells
 
+    def origins(self, value: int) -> list[int]:
+        """Returns the values that a value may be, past calls, loops and branches."""
+        origins: list[int] = []
+        seen = {value}
+        waiting = [value]
+        for entered in waiting:  # which grows
+            if entered not in self.same:
+                origins.append(entered)
+            for source in self.same.get(entered, ()):
+                if source not in seen:
+                    seen.add(source)
+                    waiting.append(source)
+        return origins
+
     def dependencies(self, value: int) -> int:
         """Returns the inputs that a value depends on, as the bits of an integer."""
         return self._dependencies.get(value, 0)

@@ -91,17 +91,20 @@ def manual_axes(eqn: Equation) -> Collection[str]:
     return params["manual_axes"]
 
 
+# Most parameters are such values, which are asked for no attribute.
+_PLAIN_TYPES = (type(None), bool, int, float, str)
+
+
 def jaxprs_in(params: object) -> list[Jaxpr]:
     """Returns the jaxprs among the parameters of an equation, also in tuples."""
-    if hasattr(open_jaxpr(params), "eqns"):
-        return [params]
     if isinstance(params, dict):
-        params = list(params.values())
-    if not isinstance(params, (tuple, list)):
-        return []
+        params = params.values()
+    elif not isinstance(params, (tuple, list)):
+        return [params] if hasattr(open_jaxpr(params), "eqns") else []
     jaxprs: list[Jaxpr] = []
     for param in params:
-        jaxprs.extend(jaxprs_in(param))
+        if not isinstance(param, _PLAIN_TYPES):
+            jaxprs.extend(jaxprs_in(param))
     return jaxprs
 
 

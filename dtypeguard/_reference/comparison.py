@@ -15,55 +15,79 @@ from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
+from .difference import Difference
 from .divergence import divergence
-from .judge import Judge, RunCall, as_wide
+from .judge import Judge, RunCall, widen
+from .order import OutputOrder
 
 # The path of the only output, where a file or a dict needs one.
 _ONLY = "out"
-# Of a table of what does not fit.
 _MOST_ROWS = 10
+
+
+# The fields of a report that a comparison fills.
+_Fields = dict[str, Any]
 
 
 def comparison(
     reference: PyTree, subject: Subject, traced: Traced, formats: Formats
-) -> Callable[[Sequence[Leaf]], dict[str, Any]]:
-    """Checks a reference; returns what compares the two on some arrays."""
-    paths, avals = traced.outputs, traced.program.out_avals
-    given, other = {}, None
-    if _is_function(reference, paths):
-        other = subject.traced(reference)
-        shapes = dict(zip(paths, (x.shape for x in avals)))
-        own = dict(zip(other.outputs, (x.shape for x in other.program.out_avals)))
-        right = "Write a function around it that returns the same tree, of the same shapes."
-        _check(f"reference={shown(reference)}", own, shapes, right)
-    else:
-        given = _arrays_of(reference, paths, avals)
+) -> Callable[[Sequence[Leaf]], _Fields]:
+    """Checks a reference, and returns the function that compares the two on some arrays."""
+    paths = traced.outputs
+    avals = traced.program.out_avals
+    order = OutputOrder(traced.program)
 
-    def judge(traced: Traced, arrays: Sequence[Leaf]) -> Judge:
-        call = RunCall(traced.program, traced.traces, arrays)
-        return Judge(call, paths, formats, lambda: _in_float32(subject, call))
+    def make_judge(traced_function: Traced, arrays: Sequence[Leaf]) -> Judge:
+        call = RunCall(traced_function.program, traced_function.traces, arrays)
+        return Judge(call, paths, formats, lambda: _retrace_in_float32(subject, call))
 
-    def compare(arrays: Sequence[Leaf]) -> dict[str, Any]:
-        mine = judge(traced, arrays)
-        if other is None:
-            found = (mine.of_array(n, x) for n, x in sorted(given.items()))
-            return {"differences": (*found,)}
-        theirs = judge(other, arrays)
-        numbers = [n for n, x in enumerate(avals) if kind(x.dtype) is not None]
-        found = {n: mine.of_function(n, theirs) for n in numbers}
-        wrong = [n for n, each in found.items() if each.verdict == "differs"]
-        where = divergence(mine.call, theirs.call, wrong) if wrong else None
-        return {"differences": (*found.values(),), "divergence": where}
+    if not _is_function(reference, paths):
+        array_of_output = _arrays_of(reference, paths, avals)
+        outputs = order.sort(array_of_output)
 
-    return compare
+        def compare_arrays(arrays: Sequence[Leaf]) -> _Fields:
+            judge = make_judge(traced, arrays)
+            differences = {n: judge.judge_array(n, array_of_output[n]) for n in outputs}
+            wrong = [n for n in outputs if differences[n].verdict == "differs"]
+            # A device rounds products: it explains nothing that differs before all of them.
+            if all(order.follows_product(n) for n in wrong):
+                for n in wrong:
+                    reason = judge.explain_by_device(n, array_of_output[n])
+                    differences[n] = differences[n]._replace(reason=reason)
+            return {"differences": tuple(differences.values())}
+
+        return compare_arrays
+
+    function = subject.traced(reference)
+    shapes = {path: aval.shape for path, aval in zip(paths, avals)}
+    own_avals = function.program.out_avals
+    own_shapes = {path: aval.shape for path, aval in zip(function.outputs, own_avals)}
+    advice = "Write a function around it that returns the same tree, of the same shapes."
+    _check_outputs(f"reference={shown(reference)}", own_shapes, shapes, advice)
+    numbers = [n for n, aval in enumerate(avals) if kind(aval.dtype) is not None]
+
+    def compare_functions(arrays: Sequence[Leaf]) -> _Fields:
+        judge = make_judge(traced, arrays)
+        other_judge = make_judge(function, arrays)
+        differences: list[Difference] = []
+        wrong: list[int] = []
+        for n in order.sort(numbers):
+            difference = judge.judge_function(n, other_judge)
+            differences.append(difference)
+            if difference.verdict == "differs":
+                wrong.append(n)
+        where = divergence(judge.call, other_judge.call, wrong) if wrong else None
+        return {"differences": tuple(differences), "divergence": where}
+
+    return compare_functions
 
 
-def _in_float32(subject: Subject, call: RunCall) -> RunCall | None:
-    """A call traced with float32 for what is narrower, with the constants it has there.
+def _retrace_in_float32(subject: Subject, call: RunCall) -> RunCall | None:
+    """Traces a call with float32 for narrower inputs, with the constants it has there.
 
-    None if there is nothing narrower, or the function does not trace so.
+    None if no input is narrower, or the function does not trace so.
     """
-    arrays = [as_wide(x, np.dtype("float32")) for x in call.arrays]
+    arrays = [widen(x, np.dtype("float32")) for x in call.arrays]
     if all(x is y for x, y in zip(arrays, call.arrays)):
         return None
     try:
@@ -71,71 +95,87 @@ def _in_float32(subject: Subject, call: RunCall) -> RunCall | None:
             again = subject.traced(arrays=arrays)
     except Exception:  # it asks for its dtypes
         return None
-    shapes = [[x.shape for x in each.program.out_avals] for each in (again, call)]
-    return RunCall(again.program, again.traces, arrays) if shapes[0] == shapes[1] else None
+    shapes = [aval.shape for aval in call.program.out_avals]
+    if [aval.shape for aval in again.program.out_avals] != shapes:
+        return None
+    return RunCall(again.program, again.traces, arrays)
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
-    """Whether a reference is a function; a tree of outputs may be callable as well."""
+    """Returns whether a reference is a function; a tree of outputs may be callable too."""
     if not callable(reference):
         return False
-    leaves = {} if isinstance(reference, type) else _by_path_text(reference)
+    if isinstance(reference, type):
+        return True
+    leaves = _by_path_text(reference)
     return not any(hasattr(leaves.get(path), "shape") for path in paths)
 
 
 def _arrays_of(
     reference: PyTree, paths: Sequence[str], avals: Sequence[Aval]
 ) -> dict[int, np.ndarray]:
-    """The arrays of a reference by the numbers of the outputs."""
+    """Returns the arrays of a reference by the numbers of the outputs."""
     leaves = _leaves(reference, paths)
-    numbered = {path: n for n, path in enumerate(paths) if kind(avals[n].dtype) is not None}
-    found = {n: _array(p, leaves[p], avals[n]) for p, n in numbered.items() if p in leaves}
-    own: dict[str, object] = {str(p): "given" for p in leaves if p not in paths}
-    own |= {paths[n]: array.shape for n, array in found.items()}
-    # What a function changes in place may be left out.
-    is_needed = lambda path: path in own or not path.startswith(("[1]", "[2]"))
-    shapes = {path: avals[n].shape for path, n in numbered.items() if is_needed(path)}
-    right = (
+    arrays: dict[int, np.ndarray] = {}
+    own_shapes: dict[str, object] = {}
+    for path in leaves:
+        if path not in paths:
+            own_shapes[str(path)] = "given"
+    shapes: dict[str, object] = {}
+    for n, (path, aval) in enumerate(zip(paths, avals)):
+        if kind(aval.dtype) is None:
+            continue
+        if path in leaves:
+            arrays[n] = _array(path, leaves[path], aval)
+            own_shapes[path] = arrays[n].shape
+        # What a function changes in place may be left out.
+        if path in leaves or not path.startswith(("[1]", "[2]")):
+            shapes[path] = aval.shape
+    first_name = _output_name(next(iter(shapes), ""))
+    advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
-        f"reference={{{_output_name(next(iter(numbered), ''))!r}: array, ...}}."
+        f"reference={{{first_name!r}: array, ...}}."
     )
-    _check("a reference", own, shapes, right)
-    return found
+    _check_outputs("a reference", own_shapes, shapes, advice)
+    return arrays
 
 
-def _check(
-    what: str, own: Mapping[str, object], shapes: Mapping[str, object], right: str
+def _check_outputs(
+    subject: str,
+    own_shapes: Mapping[str, object],
+    shapes: Mapping[str, object],
+    advice: str,
 ) -> None:
-    """Checks what a reference has against what the function has, by path."""
-    rows = [
-        (
-            _output_name(p),
-            f"{own.get(p, 'missing')}",
-            f"the function has {shapes.get(p, 'none')}",
-        )
-        for p in dict.fromkeys((*shapes, *own))
-        if shapes.get(p) != own.get(p)
-    ]
-    if rows:
-        table = [*columns(rows[:_MOST_ROWS])]
-        more = len(rows) - _MOST_ROWS
-        table += [f"and {more} more"] * (more > 0)
-        raise ValueError(
-            f"audit_precision got {what} with other outputs than the function:\n"
-            + "".join(f"  {row}\n" for row in table)
-            + right
-        )
+    """Checks the outputs of a reference against those of the function, by path."""
+    rows: list[tuple[str, str, str]] = []
+    for path in {**shapes, **own_shapes}:
+        own_shape = own_shapes.get(path, "missing")
+        shape = shapes.get(path, "none")
+        if own_shapes.get(path) != shapes.get(path):
+            name = _output_name(path)
+            rows.append((name, str(own_shape), f"the function has {shape}"))
+    if not rows:
+        return
+    table = list(columns(rows[:_MOST_ROWS]))
+    if len(rows) > _MOST_ROWS:
+        table.append(f"and {len(rows) - _MOST_ROWS} more")
+    head = f"audit_precision got {subject} with other outputs than the function:"
+    raise ValueError("\n".join([head, *(f"  {row}" for row in table), advice]))
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
-    """The leaves of a reference by path."""
+    """Returns the leaves of a reference by path."""
     if "" in paths and not isinstance(reference, Mapping):
         return {"": reference}  # also a list of numbers
-    tree = dict(reference) if isinstance(reference, Mapping) else reference
+    if not isinstance(reference, Mapping):
+        return _by_path_text(reference)
+    tree = dict(reference)
     leaves = _by_path_text(tree)
-    if isinstance(tree, dict) and leaves.keys().isdisjoint(paths):
-        return {"" if key == _ONLY and "" in paths else key: x for key, x in tree.items()}
-    return leaves
+    if not leaves.keys().isdisjoint(paths):
+        return leaves
+    if "" in paths and _ONLY in tree:
+        tree[""] = tree.pop(_ONLY)
+    return tree
 
 
 def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
@@ -143,6 +183,7 @@ def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
+    """Returns a leaf of a reference as an array of numbers."""
     wrong = f"audit_precision got {shown(leaf)} in the reference at {_output_name(path)}"
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise TypeError(f"{wrong}, which has no values. Write an array of numbers.")

@@ -93,60 +93,104 @@ def _line(origin: Origin | None) -> str:
     return f"{origin.place} (`{code}`)" if code else origin.place
 
 
-_SAYS = {
-    "rounding": "rounding explains it",
-    "undecidable": "rounding explains {most}, and hides whether it is another computation",
-    "differs": "rounding explains {most}: another computation",
-}
-_NEXT = (
-    "To find where, return activations as well and give those of the reference, or give it "
-    "as a function: then the report names the first lines that differ."
-)
+_VERDICTS = ("rounding", "undecidable", "differs")
+_AS_FUNCTION = "give it as a function: then the report names the first lines that differ."
 
 
 def headline_of(differences: Sequence[Difference]) -> str:
-    """One sentence that says whether rounding explains the differences."""
-    worst, alike = _worst(differences)
+    """Returns one sentence that says whether rounding explains the differences.
+
+    Args:
+        differences: in the order of the program.
+    """
+    worst, count = _worst(differences)
     if not worst.error:
         return "the reference has the same numbers."
-    several = len(differences) > 1
-    where = f" in {worst.name}" * several
-    of = f" in {alike} of {len(differences)} outputs" * several
-    says = _SAYS[worst.verdict].format(most=percent(worst.rounding))
-    return f"the reference differs by {percent(worst.error)}{where}; {says}{of}."
+    explained = percent(worst.rounding)
+    says = "rounding explains it"
+    if worst.verdict == "undecidable":
+        says = f"rounding explains {explained}, and hides whether it is another computation"
+    elif worst.verdict == "differs":
+        says = f"rounding explains {explained}: another computation"
+    if len(differences) == 1:
+        return f"the reference differs by {percent(worst.error)}; {says}."
+    return (
+        f"the reference differs by {percent(worst.error)} in {worst.name}; {says} in "
+        f"{count} of {len(differences)} outputs."
+    )
 
 
 def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
-    """The output that differs most of those with the worst verdict, and their number."""
-    verdict = max((each.verdict for each in differences), key=[*_SAYS].index)
-    alike = [each for each in differences if each.verdict == verdict]
-    return max(alike, key=lambda each: each.error), len(alike)
+    """Returns the output that tells most, and how many have its verdict.
+
+    Where another computation begins, later outputs differ as well: the first one tells.
+    """
+    verdict = max((x.verdict for x in differences), key=_VERDICTS.index)
+    with_verdict = [x for x in differences if x.verdict == verdict]
+    if verdict == "differs":
+        return with_verdict[0], len(with_verdict)
+    return max(with_verdict, key=_by_error), len(with_verdict)
+
+
+def _by_error(difference: Difference) -> float:
+    return difference.error
 
 
 def details_of(
     differences: Sequence[Difference], divergence: Divergence | None = None
 ) -> list[str]:
-    """What tells where rounding does not explain all, and what it may hide."""
+    """Returns sentences that tell where rounding does not explain all, and may hide more.
+
+    Args:
+        differences: in the order of the program.
+        divergence: where two functions part.
+    """
     if not differences:
         return []
     worst, _ = _worst(differences)
-    said = [(worst, worst.place)] * (worst.verdict != "rounding" and worst.at is not None)
-    for each in sorted(differences, key=lambda each: (each.verdict, -each.error)):
-        shows = f"; in {each.shows_in} it would show" * (each.verdict != "differs")
-        said += [(each, f"{each.reason}{shows}")] * bool(each.reason)
-    # What a report of a low precision does not see. A float32 program is seldom run in
-    # float64 to know.
+    is_only = len(differences) == 1
+    lines: list[str] = []
+    if worst.verdict != "rounding" and worst.at is not None:
+        lines.append(_sentence(worst, worst.place, is_only))
+    for difference in sorted(differences, key=_by_severity):
+        if difference.reason:
+            text = difference.reason
+            if difference.verdict != "differs":
+                text = f"{text}; in {difference.shows_in} it would show"
+            lines.append(_sentence(difference, text, is_only))
+    # A float32 program is seldom run in float64 to know.
     hiding = [x for x in differences if x.verdict == "rounding" and x.shows_in == "float32"]
     if hiding:
-        most = max(hiding, key=lambda each: each.rounding)
+        most = max(hiding, key=_by_rounding)
         up_to = percent(most.rounding)
-        hides = (
+        text = (
             f"rounding would hide a difference of up to {up_to}; in float32 it would show"
         )
-        said = [*said[: _MOST_LINES - 1], (most, hides)]
-    begin = lambda each: f"in {each.output}, " if len(differences) > 1 else ""
-    lines = [f"{begin(each)}{text}." for each, text in said[:_MOST_LINES]]
-    lines = [line[:1].upper() + line[1:] for line in lines]
+        lines = [*lines[: _MOST_LINES - 1], _sentence(most, text, is_only)]
+    lines = lines[:_MOST_LINES]
     if divergence is not None:
         return [*lines, str(divergence)]
-    return [*lines, _NEXT] if worst.verdict == "differs" else lines
+    if worst.verdict == "differs" and is_only:
+        lines.append(
+            "To find where, return activations as well and give those of the reference, or "
+            f"{_AS_FUNCTION}"
+        )
+    elif worst.verdict == "differs":
+        lines.append(
+            f"In the order of the program, {worst.name} is the first output that differs. "
+            f"To find the line, {_AS_FUNCTION}"
+        )
+    return lines
+
+
+def _by_severity(difference: Difference) -> tuple[str, float]:
+    return difference.verdict, -difference.error
+
+
+def _by_rounding(difference: Difference) -> float:
+    return difference.rounding
+
+
+def _sentence(difference: Difference, text: str, is_only: bool) -> str:
+    sentence = text if is_only else f"in {difference.output}, {text}"
+    return f"{sentence[:1].upper()}{sentence[1:]}."

@@ -1,12 +1,13 @@
 """Where two programs begin to differ by more than rounding.
 
-Each value of the one has a sketch, and so has each of the other: values of the same size
+Each value has a sketch: values of the same size
 with the same sketch are the same, whatever their shapes. From an output that differs, the
 way leads back over what only one of them has, to the values that both have.
 """
 
 import math
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,39 +17,52 @@ from .._numbers.sketches import SketchNode, sketches
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .difference import Divergence
-from .judge import WIDE, RunCall
+from .judge import IN_FLOAT64, RunCall
 
 # Values in float64 that are nearer, relative to their norms, are the same: numbers of the
 # source may have been rounded to float32.
 _SAME_ERROR = 1e-6
 
 
+class _SketchedValue(NamedTuple):
+    norm: float
+    sketch: np.ndarray
+    group: int
+
+
 class _Groups:
-    """Groups of values that are the same but for rounding."""
+    """Groups of values that are equal but for rounding."""
 
     def __init__(self):
-        self._inputs: dict[int, int] = {}
-        self._known: dict[int, list[tuple[float, np.ndarray, int]]] = {}
+        self._group_of_input: dict[int, int] = {}
+        self._values_by_size: dict[int, list[_SketchedValue]] = {}
         self._count = 0
 
-    def of(self, number: int, node: SketchNode) -> int | None:
-        """The group of a value; of an input, that of the same argument."""
-        if not node.stack:
-            return self._inputs.setdefault(number, self._next())
+    def find(self, number: int, node: SketchNode) -> int | None:
+        """Returns the group of a value; None without a sketch."""
+        if not node.stack:  # an input, which is equal to the same argument
+            return self._group_of_input.setdefault(number, self._next())
         if node.sketch is None:
             return None
-        size = float(np.linalg.norm(node.sketch))
-        others = self._known.setdefault(math.prod(node.shape), [])
-        for other, sketch, group in others:
-            bound = _SAME_ERROR * max(size, other)
-            if abs(size - other) <= bound and np.linalg.norm(sketch - node.sketch) <= bound:
-                return group
-        others.append((size, node.sketch, self._next()))
+        norm = float(np.linalg.norm(node.sketch))
+        values = self._values_by_size.setdefault(math.prod(node.shape), [])
+        for value in values:
+            bound = _SAME_ERROR * max(norm, value.norm)
+            # The norms alone tell most values apart.
+            if abs(norm - value.norm) > bound:
+                continue
+            if np.linalg.norm(value.sketch - node.sketch) <= bound:
+                return value.group
+        values.append(_SketchedValue(norm, node.sketch, self._next()))
         return self._count
 
     def _next(self) -> int:
         self._count += 1
         return self._count
+
+
+# The size of a value, and the groups of which it is made.
+_Look = tuple[frozenset[int], int]
 
 
 class _ComparedProgram:
@@ -57,80 +71,109 @@ class _ComparedProgram:
     Attributes:
         nodes: its values.
         outputs: their numbers.
-        groups: the number of the group of equal values of each; None if not known.
-        own: what only it has on the way to some outputs, with the groups it is made of.
+        groups: the group of each value; None if not known.
+        own: the values that it alone has on the way to some outputs, in order, each with
+            the groups of which it is made.
     """
 
-    def __init__(self, call: RunCall, known: _Groups):
+    def __init__(self, call: RunCall, groups: _Groups):
         with set_x64(True):
-            program = NumericProgram(call.program, WIDE, call.traces, is_judged=True)
-            self.nodes, self.outputs = sketches(program, call.arrays)
-        self.groups = [known.of(n, node) for n, node in enumerate(self.nodes)]
-        self.own = dict[int, frozenset[int]]()
+            numeric = NumericProgram(call.program, IN_FLOAT64, call.traces, is_judged=True)
+            self.nodes, self.outputs = sketches(numeric, call.arrays)
+        self.groups = [groups.find(n, node) for n, node in enumerate(self.nodes)]
+        self.own: dict[int, frozenset[int]] = {}
 
-    def leave(self, both: Collection[int], outputs: Collection[int]) -> None:
-        """Finds what only it has on the way to some outputs, in order."""
-        found = self._back([self.outputs[n] for n in outputs], both)
-        for number in sorted(found):
-            support = set[int]()
+    def find_own(self, shared: Collection[int], outputs: Collection[int]) -> None:
+        """Finds the values on the way to some outputs that only this program has."""
+        ends = [self.outputs[output] for output in outputs]
+        for number in sorted(self._way_to(ends, shared)):
+            support: set[int] = set()
             for operand in self.nodes[number].operands:
+                if operand is None:
+                    continue
+                group = self.groups[operand]
                 if operand in self.own:
                     support |= self.own[operand]
-                elif operand is not None and (group := self.groups[operand]) is not None:
+                elif group is not None:
                     support.add(group)
             self.own[number] = frozenset(support)
 
-    def _back(self, queue: list[int | None], both: Collection[int]) -> set[int]:
-        """The values that lead to some, up to those that both programs have."""
-        way = set[int]()
-        while queue:
-            number = queue.pop()
-            if number is not None and number not in way and self.groups[number] not in both:
-                way.add(number)
-                queue += self.nodes[number].operands
+    def _way_to(self, ends: Iterable[int | None], shared: Collection[int]) -> set[int]:
+        """Returns the values on the way to some ends, from the shared ones on."""
+        way: set[int] = set()
+        waiting = list(ends)
+        while waiting:
+            number = waiting.pop()
+            if number is None or number in way or self.groups[number] in shared:
+                continue
+            way.add(number)
+            waiting += self.nodes[number].operands
         return way
 
-    def looks(self, number: int) -> object:
-        """What two values that correspond have in common: size, and what they are of."""
+    def look(self, number: int) -> _Look | None:
+        """Returns what values that correspond have in common; None without a sketch."""
         node = self.nodes[number]
-        # What has no sketch is not compared.
-        known = node.sketch is not None
-        return (self.own[number], math.prod(node.shape)) if known else object()
+        if node.sketch is None:
+            return None
+        return self.own[number], math.prod(node.shape)
 
-    def last(self, looks: object) -> int:
-        """The last value that looks so."""
-        return max(number for number in self.own if self.looks(number) == looks)
+    def last(self, look: _Look) -> int:
+        """Returns the last value that looks so."""
+        return max(number for number in self.own if self.look(number) == look)
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
-        """The first line that makes one of some values."""
-        lines = (
-            Written(self.nodes[n].stack).origin for n in numbers if self.nodes[n].stack
-        )
-        return next((line for line in lines if line is not None), None)
+        """Returns the line of the first value with a line."""
+        for number in numbers:
+            stack = self.nodes[number].stack
+            origin = Written(stack).origin if stack else None
+            if origin is not None:
+                return origin
+        return None
 
-    def begin(self, number: int, both: Collection[int]) -> Origin | None:
-        """The first line on the way to a value that is not in the other program."""
-        return self.line(sorted(self._back([number], both)) or [number])
+    def beginning(self, number: int, shared: Collection[int]) -> Origin | None:
+        """Returns the first line on the way to a value that both programs do not have."""
+        return self.line(sorted(self._way_to([number], shared)) or [number])
 
 
 def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
-    """The first lines whose results differ by more than rounding."""
-    known = _Groups()
-    mine, other = (_ComparedProgram(each, known) for each in (call, reference))
-    both = {x for x in {*mine.groups} & {*other.groups} if x is not None}
-    for side in (mine, other):
-        side.leave(both, outputs)
-    twins = {other.looks(number) for number in other.own}
-    looks = next((x for x in map(mine.looks, mine.own) if x in twins), None)
-    ends = None if looks is None else (mine.last(looks), other.last(looks))
-    if ends is None and bool(mine.own) != bool(other.own):  # one goes on, one returns
-        pairs = ((mine.outputs[n], other.outputs[n]) for n in outputs)
-        ends = next(((x, y) for x, y in pairs if x is not None and y is not None), None)
+    """Returns the first lines whose results differ by more than rounding."""
+    groups = _Groups()
+    program = _ComparedProgram(call, groups)
+    compared = _ComparedProgram(reference, groups)
+    groups_of_both = set(program.groups) & set(compared.groups)
+    shared = {group for group in groups_of_both if group is not None}
+    program.find_own(shared, outputs)
+    compared.find_own(shared, outputs)
+    ends = _corresponding(program, compared, outputs)
     if ends is None:
-        equal = [n for n, group in enumerate(mine.groups) if group in both]
-        return Divergence(mine.line(reversed(equal)))
+        equal = [n for n, group in enumerate(program.groups) if group in shared]
+        return Divergence(program.line(reversed(equal)))
     first, second = ends
-    apart, x, y = math.nan, mine.nodes[first].sketch, other.nodes[second].sketch
-    if x is not None and y is not None:
-        apart = float(np.linalg.norm(x - y) / (np.linalg.norm(x) or 1.0))
-    return Divergence(mine.begin(first, both), other.begin(second, both), apart)
+    apart = math.nan
+    sketch = program.nodes[first].sketch
+    reference_sketch = compared.nodes[second].sketch
+    if sketch is not None and reference_sketch is not None:
+        norm = np.linalg.norm(sketch) or 1.0
+        apart = float(np.linalg.norm(sketch - reference_sketch) / norm)
+    return Divergence(
+        program.beginning(first, shared), compared.beginning(second, shared), apart
+    )
+
+
+def _corresponding(
+    program: _ComparedProgram, compared: _ComparedProgram, outputs: Collection[int]
+) -> tuple[int, int] | None:
+    """Returns the first values of two programs that correspond and are not equal."""
+    looks = {compared.look(number) for number in compared.own}
+    for number in program.own:
+        look = program.look(number)
+        if look is not None and look in looks:
+            return program.last(look), compared.last(look)
+    if bool(program.own) == bool(compared.own):
+        return None
+    for output in outputs:  # one goes on where the reference returns
+        first = program.outputs[output]
+        second = compared.outputs[output]
+        if first is not None and second is not None:
+            return first, second
+    return None

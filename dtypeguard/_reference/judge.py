@@ -1,22 +1,22 @@
 """Whether rounding explains how a reference differs from a program.
 
 The program runs as written, in other dtypes and in float64, on its inputs and on some that
-are rounded otherwise. A difference is measured as a whole, and in its largest element.
+are rounded otherwise. Those runs give the bound: as far as they take an output, rounding
+explains a difference. A difference is measured as a whole, and in its largest element.
 """
 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.compat import set_x64
+from .._leaves.compat import set_x64, x64_enabled
 from .._leaves.dtypes import bits, kind
 from .._leaves.table import percent
-from .._leaves.types import Jaxpr, Leaf
+from .._leaves.types import DType, Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.constants import FEW_DIGITS
 from .._numbers.formats import DEVICES, Formats, products_named
@@ -28,68 +28,92 @@ from .._numbers.subject import avals_in
 from .._program.aligned import SecondTraces
 from .difference import Difference
 
-# Up to so many times what some runs gave, rounding explains it; from so many on it is
-# another computation.
-_EXPLAINS, _FAR = 2.0, 2.5
+# Up to so many times the bound, rounding explains a difference; beyond `_DIFFERS_FROM`
+# times it is another computation.
+_EXPLAINS = 2.0
+_DIFFERS_FROM = 2.5
 # A difference of less than this part of what a program or a device rounds is not of it.
-_LEAST_PART_LEFT = 0.5
-# On so many other inputs a program rounds anew.
-_DRAWS = 6
+_LEAST_SHARE = 0.5
+_PERTURBED_RUNS = 6
 # Numbers of the source, and sums in another order, round by so many units in the last place
-# of float32; in float64, of that. Of two functions in float64, they leave this part of the
-# most that they leave in an output in others, which may be small beside it.
-_UNITS, _SMALL = 4.0, 1e-3
-# One in eight moves up, and as many down: the variance is that of half a unit.
+# of float32; in float64, of that.
+_SOURCE_UNITS = 4.0
+# Two functions in float64 may differ in a small output by this part of their bound in the
+# largest one, beside which it may be noise.
+_SMALL_OUTPUT = 1e-3
+# One in eight numbers moves up, and as many down: the variance is that of half a unit.
 _STEPS = np.array([-1.0, 0, 0, 0, 0, 0, 0, 1])
-_BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), np.dtype("float16")
-_SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
+_TPU_DTYPE = jnp.dtype("bfloat16")
+_SINGLE = np.dtype("float32")
+_DOUBLE = np.dtype("float64")
+_GRID_DTYPES = (_TPU_DTYPE, np.dtype("float16"), _SINGLE)
 # An H100 computes as an A100 does; neither rounds small products, but by request.
-_JUDGED_DEVICES = "tpu", "a100", "tensorfloat32"
-WIDE = Formats(_DOUBLE)
+_JUDGED_DEVICES = ("tpu", "a100", "tensorfloat32")
+IN_FLOAT64 = Formats(_DOUBLE)
 
 
 class RunCall(NamedTuple):
-    """A traced function, beside its other trace, and what it is called with."""
+    """A traced function and its arguments.
 
-    program: Jaxpr  # closed
+    Attributes:
+        program: its closed jaxpr.
+        traces: the jaxpr beside other traces.
+        arrays: the arguments.
+    """
+
+    program: Jaxpr
     traces: SecondTraces
     arrays: Sequence[Leaf]
 
 
-class Rounding(NamedTuple):
+class Bound(NamedTuple):
     """How far rounding in some precision takes the outputs of a program.
 
     Attributes:
-        dtype: whose rounding it is.
-        made: the outputs in this precision.
-        most: for each output, the greatest sizes of what rounding gave.
+        dtype: the dtype whose rounding it is.
+        outputs: the outputs in this precision.
+        most: for each output, the greatest size that a run gave, as a whole and of the
+            largest element.
         least: for each, the least size as a whole.
-        source: for each, the size of what rounded numbers of the source give.
+        source: for each, the size that rounded numbers of the source give.
     """
 
     dtype: np.dtype
-    made: list[np.ndarray]
+    outputs: list[np.ndarray]
     most: np.ndarray
     least: np.ndarray
     source: np.ndarray
 
 
+# Runs a program on some inputs, or on those of the call.
+_RunFunction = Callable[..., list[np.ndarray]]
+
+
 class Judge:
-    """A program, and how far rounding takes its outputs."""
+    """Judges references of a program by how far rounding takes its outputs.
+
+    Args:
+        call: the program.
+        paths: of its outputs.
+        formats: the dtypes in which it computes.
+        retrace: traces the program with float32 inputs; None if it does not trace so.
+    """
 
     def __init__(
         self,
         call: RunCall,
-        paths: list[str],
+        paths: Sequence[str],
         formats: Formats,
-        in_single: Callable[[], RunCall | None] = lambda: None,
+        retrace: Callable[[], RunCall | None] | None = None,
     ):
-        self.call, self._paths, self._formats = call, paths, formats
-        self._in_single = in_single
-        self._exact = [not is_inexact(x) for x in call.program.out_avals]
-        self._narrow = _narrowest(call, formats)
-        self._roundings: dict[Formats, Rounding] = {}
-        self._run_wide = _run_of(call)
+        self.call = call
+        self._paths = paths
+        self._formats = formats
+        self._retrace = retrace
+        self._is_exact = [not is_inexact(aval) for aval in call.program.out_avals]
+        self._narrow = _narrowest_dtype(call, formats)
+        self._bounds: dict[Formats, Bound] = {}
+        self._run_wide = _runner(call)
 
     @functools.cached_property
     def truth(self) -> list[np.ndarray]:
@@ -97,266 +121,313 @@ class Judge:
         return self._run_wide()
 
     @functools.cached_property
-    def _single(self) -> "Judge | None":
+    def _in_float32(self) -> "Judge | None":
         """The judge of the function traced in float32, if the program is narrower."""
-        call = self._in_single() if bits(self._narrow) < 32 else None
-        return call and Judge(call, self._paths, WIDE)
+        if self._retrace is None or bits(self._narrow) >= 32:
+            return None
+        call = self._retrace()
+        return None if call is None else Judge(call, self._paths, IN_FLOAT64)
 
     @property
-    def written(self) -> Rounding:
+    def written(self) -> Bound:
         """How far rounding takes the program as it is."""
-        return self._rounding(self._formats)
+        return self._bound(self._formats)
 
-    def _rounding(self, formats: Formats) -> Rounding:
-        if formats not in self._roundings:
-            self._roundings[formats] = self._rounded(formats)
-        return self._roundings[formats]
+    def _bound(self, formats: Formats) -> Bound:
+        if formats not in self._bounds:
+            self._bounds[formats] = self._measure_bound(formats)
+        return self._bounds[formats]
 
-    def _rounded(self, formats: Formats) -> Rounding:
-        has_products, given = formats.products is not None, self.call.arrays
-        dtype = _BFLOAT16 if has_products else formats.narrow or self._narrow
-        made_of = _run_of(self.call, formats, plans.written)
+    def _measure_bound(self, formats: Formats) -> Bound:
+        """Runs the program in some dtypes and in float64, on inputs rounded otherwise."""
+        is_device = formats.products is not None
+        dtype = _TPU_DTYPE if is_device else formats.narrow or self._narrow
+        arrays = self.call.arrays
         if bits(dtype) > bits(self._narrow):  # to be at most so wide changes nothing
-            made_of = _run_of(self.call, Formats(dtype))
-            given = [as_wide(x, dtype) for x in given]
-        made, eps = made_of(), float(jnp.finfo(dtype).eps)
-        drawn, moves = [self._sizes(made, self.truth)], []
-        for seed in range(_DRAWS):
-            arrays = _moved(given, eps, seed)
-            there = self._run_wide(arrays)
-            drawn.append(self._sizes(made_of(arrays), there))
-            moves.append(self._sizes(there, self.truth))
-        # A device rounds products, and not what they are given.
-        drawn += [] if has_products else moves
-        unit = _UNITS * min(eps, float(jnp.finfo(_SINGLE).eps))
-        other = [x if e else x * (1 + unit) for x, e in zip(self.truth, self._exact)]
-        source = self._sizes(other, self.truth)
-        most, least = np.max([*drawn, source], 0), np.min(drawn, 0)[:, 0]
-        return Rounding(dtype, made, most, least, source[:, 0])
+            run_narrow = _runner(self.call, Formats(dtype))
+            arrays = [widen(x, dtype) for x in arrays]
+        else:
+            run_narrow = _runner(self.call, formats, plans.written)
+        eps = float(jnp.finfo(dtype).eps)
+        outputs = run_narrow()
+        sizes = [self._sizes(outputs, self.truth)]
+        for seed in range(_PERTURBED_RUNS):
+            perturbed = _perturb(arrays, eps, seed)
+            wide_outputs = self._run_wide(perturbed)
+            sizes.append(self._sizes(run_narrow(perturbed), wide_outputs))
+            if not is_device:  # a device rounds products, and not its inputs
+                sizes.append(self._sizes(wide_outputs, self.truth))
+        unit = _SOURCE_UNITS * min(eps, float(jnp.finfo(_SINGLE).eps))
+        moved: list[np.ndarray] = []
+        for output, is_exact in zip(self.truth, self._is_exact):
+            moved.append(output if is_exact else output * (1 + unit))
+        source = self._sizes(moved, self.truth)
+        most = np.max([*sizes, source], axis=0)
+        least = np.min(sizes, axis=0)[:, 0]
+        return Bound(dtype, outputs, most, least, source[:, 0])
 
-    def _sizes(self, made: list[np.ndarray], beside: list[np.ndarray]) -> np.ndarray:
-        pairs = zip(map(_difference_of_arrays, made, beside), self._exact)
-        return np.array([_sizes_of(*each) for each in pairs]).reshape(-1, 2)
+    def _sizes(
+        self, outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Returns how far outputs are apart, a row for each."""
+        rows: list[np.ndarray] = []
+        for n, is_exact in enumerate(self._is_exact):
+            rows.append(_sizes_of_difference(_subtract(outputs[n], expected[n]), is_exact))
+        return np.array(rows).reshape(-1, 2)
 
-    def of_array(self, n: int, given: np.ndarray) -> Difference:
-        """The verdict on the reference of an output."""
-        truth, array, grid = self.truth[n], _numeric(given), _grid(given)
-        if (np.isfinite(array) != np.isfinite(truth)).any():
-            return self._made(n, array, np.inf)
-        off, best = _difference_of_arrays(array, truth), math.inf
+    # Verdicts
+
+    def judge_array(self, n: int, reference: np.ndarray) -> Difference:
+        """Returns the verdict on the reference of an output."""
+        array = _as_float64(reference)
+        if (np.isfinite(array) != np.isfinite(self.truth[n])).any():
+            return self._difference(n, array, math.inf)
+        off = _subtract(array, self.truth[n])
+        grid = _narrowest_holding(array)
+        ratio = math.inf
         for formats in self._precisions(grid):
-            rounding = self._rounding(formats)
-            if bits(grid) >= 32 and self._is_small(rounding, n, off):
-                best = min(best, _FAR)
+            bound = self._bound(formats)
+            if bits(grid) >= 32 and self._is_below(bound, n, off):
+                ratio = min(ratio, _DIFFERS_FROM)
                 continue
-            best = min(best, self._beyond(rounding, n, off))
-            if best <= _EXPLAINS:
-                hides = formats == self._formats and not self._exact[n]
-                return self._made(n, array, best, hides=hides)
-        if (single := self._single) is not None:  # unless it takes another way there
-            apart = self._beyond(
-                self.written, n, _difference_of_arrays(single.truth[n], truth)
+            ratio = min(ratio, self._ratio(bound, n, off))
+            if ratio <= _EXPLAINS:
+                may_hide = formats == self._formats and not self._is_exact[n]
+                return self._difference(n, array, ratio, may_hide=may_hide)
+        if self._is_rounding_in_float32(n, reference):
+            return self._difference(n, array, 0.0)
+        return self._difference(n, array, ratio)
+
+    def _is_rounding_in_float32(self, n: int, reference: np.ndarray) -> bool:
+        """Returns whether rounding explains a reference of the function in float32."""
+        single = self._in_float32
+        if single is None:
+            return False
+        # The function may take another way there: then it says nothing of this program.
+        apart = self._ratio(self.written, n, _subtract(single.truth[n], self.truth[n]))
+        if apart > _EXPLAINS:
+            return False
+        return single.judge_array(n, reference).verdict == "rounding"
+
+    def judge_function(self, n: int, reference: "Judge") -> Difference:
+        """Returns the verdict on another function, which runs in float64 as well."""
+        size = self._whole_size(n, _subtract(reference.truth[n], self.truth[n]))
+        own_bound = float(self.written.most[n, 0])
+        bound = own_bound
+        if not self._is_exact[n]:
+            eps_ratio = jnp.finfo(_SINGLE).eps / jnp.finfo(self._narrow).eps
+            source = self.written.source
+            smallest = max(source[n], _SMALL_OUTPUT * max(source))
+            bound = max(own_bound * min(1.0, float(eps_ratio)), smallest)
+        ratio = _ratio_of(size, bound)
+        reason = ""
+        is_hidden = ratio > _EXPLAINS and size <= _EXPLAINS * own_bound
+        if is_hidden:
+            apart = percent(self._relative(n, size))
+            explained = percent(self._relative(n, _EXPLAINS * bound))
+            reason = (
+                f"in float64 they are {apart} apart, where rounding in float32 explains "
+                f"{explained}"
             )
-            if apart <= _EXPLAINS and single.of_array(n, given).verdict == "rounding":
-                return self._made(n, array, 0.0)
-        why = ""
-        if best > _FAR and (device := self._device_of(n, off)):
-            why = (
-                f"the products of {DEVICES.get(device, device)} would explain it: if that "
-                f'computed the reference, give matmul_precision="{device}"'
-            )
-        return self._made(n, array, best, why)
+        output = reference.written.outputs[n]
+        return self._difference(n, output, ratio, reason, may_hide=is_hidden)
 
-    def of_function(self, n: int, other: "Judge") -> Difference:
-        """The verdict on another function, which runs in float64 as well."""
-        off, own = (
-            _difference_of_arrays(other.truth[n], self.truth[n]),
-            self.written.most[n, 0],
-        )
-        size, most = self._size(n, off), own
-        if not self._exact[n]:
-            units = [float(jnp.finfo(x).eps) for x in (_SINGLE, self._narrow)]
-            source = max(self.written.source[n], _SMALL * max(self.written.source))
-            most = max(own * min(1.0, units[0] / units[1]), source)
-        times = _excess(size, most)
-        is_hidden = times > _EXPLAINS and size <= _EXPLAINS * own
-        why = self._apart(n, size, most) if is_hidden else ""
-        return self._made(n, other.written.made[n], times, why)
-
-    def _beyond(self, rounding: Rounding, n: int, off: np.ndarray) -> float:
-        """How many times what rounding gave a difference is, or its largest element."""
-        is_exact, most = self._exact[n], rounding.most[n]
-        if is_exact:  # of a share of few elements
-            most = most + (most / max(off.size, 1)) ** 0.5
-        return max(map(_excess, _sizes_of(off, is_exact), most))
-
-    def _is_small(self, rounding: Rounding, n: int, off: np.ndarray) -> bool:
-        """Whether a difference is less than what rounding to 16 bits gives at least."""
-        is_narrow = bits(rounding.dtype) < 32 and not self._exact[n]
-        return is_narrow and self._size(n, off) < _LEAST_PART_LEFT * rounding.least[n]
-
-    def _device_of(self, n: int, off: np.ndarray) -> str | None:
-        """The device whose products would explain a difference."""
-        for device in () if self._formats.products else _JUDGED_DEVICES:
-            there = Formats(_SINGLE, is_own=True, products=products_named(device))
-            rounding = self._rounding(there)
-            is_small = self._is_small(rounding, n, off)
-            if not is_small and self._beyond(rounding, n, off) <= _EXPLAINS:
-                return device
-        return None
+    def explain_by_device(self, n: int, reference: np.ndarray) -> str:
+        """Returns a sentence on the device whose products explain a reference, or ""."""
+        if self._formats.products is not None:
+            return ""
+        off = _subtract(_as_float64(reference), self.truth[n])
+        for device in _JUDGED_DEVICES:
+            formats = Formats(_SINGLE, is_own=True, products=products_named(device))
+            bound = self._bound(formats)
+            is_below = self._is_below(bound, n, off)
+            if not is_below and self._ratio(bound, n, off) <= _EXPLAINS:
+                return (
+                    f"the products of {DEVICES.get(device, device)} would explain it: if "
+                    f'that computed the reference, give matmul_precision="{device}"'
+                )
+        return ""
 
     def _precisions(self, grid: np.dtype) -> list[Formats]:
-        """Those in which a reference may have been computed, the program's own first."""
-        is_low, known = bits(self._narrow) < 32, dict.fromkeys([self._formats])
-        for dtype, is_known in ((_SINGLE, is_low), (grid, bits(grid) <= 32)):
-            if is_known and dtype != self._narrow:
-                known[Formats(self._formats.wide, dtype)] = None
-        return [*known]
+        """Returns those in which a reference may be computed, the program's own first."""
+        precisions = [self._formats]
+        dtypes: list[np.dtype] = []
+        if bits(self._narrow) < 32:
+            dtypes.append(_SINGLE)
+        if bits(grid) <= 32:
+            dtypes.append(grid)
+        for dtype in dtypes:
+            formats = Formats(self._formats.wide, dtype)
+            if dtype != self._narrow and formats not in precisions:
+                precisions.append(formats)
+        return precisions
 
-    # What is said
+    def _ratio(self, bound: Bound, n: int, off: np.ndarray) -> float:
+        """Returns how many times the bound a difference is, or its largest element."""
+        most = bound.most[n]
+        if self._is_exact[n]:  # of a share of few elements
+            most = most + (most / max(off.size, 1)) ** 0.5
+        sizes = _sizes_of_difference(off, self._is_exact[n])
+        return max(_ratio_of(sizes[0], most[0]), _ratio_of(sizes[1], most[1]))
 
-    def _size(self, n: int, off: np.ndarray) -> float:
-        return float(_sizes_of(off, self._exact[n])[0])
+    def _is_below(self, bound: Bound, n: int, off: np.ndarray) -> bool:
+        """Returns whether a difference is less than rounding to 16 bits gives at least."""
+        if bits(bound.dtype) >= 32 or self._is_exact[n]:
+            return False
+        return self._whole_size(n, off) < _LEAST_SHARE * bound.least[n]
 
-    def _relative(self, n: int, size: float, *beside: np.ndarray) -> float:
-        """A root mean square beside that of an array or of an output; a share as it is."""
-        if self._exact[n]:
+    # Figures
+
+    def _whole_size(self, n: int, off: np.ndarray) -> float:
+        return float(_sizes_of_difference(off, self._is_exact[n])[0])
+
+    def _relative(self, n: int, size: float, *references: np.ndarray) -> float:
+        """Returns a size beside that of a reference, or of the output; a share as it is."""
+        if self._is_exact[n]:
             return size
-        finite = (np.where(np.isfinite(x), x, 0.0) for x in (*beside, self.truth[n]))
-        return size / next(filter(None, (self._size(n, x) for x in finite)), 1.0)
+        for array in (*references, self.truth[n]):
+            norm = self._whole_size(n, np.where(np.isfinite(array), array, 0.0))
+            if norm:
+                return size / norm
+        return size
 
-    def _apart(self, n: int, size: float, single: float) -> str:
-        """What tells in float64, and does not as written."""
-        off, most = (percent(self._relative(n, x)) for x in (size, _EXPLAINS * single))
-        return f"in float64 they are {off} apart, where rounding in float32 explains {most}"
-
-    def _made(
-        self, n: int, reference: np.ndarray, times: float, reason="", hides=False
+    def _difference(
+        self,
+        n: int,
+        reference: np.ndarray,
+        ratio: float,
+        reason: str = "",
+        may_hide: bool = False,
     ) -> Difference:
-        """The verdict, with the figures of the output as written."""
-        verdict = "differs" if times > _FAR else "undecidable"
-        verdict = "rounding" if times <= _EXPLAINS else verdict
-        shows = verdict == "undecidable" or hides or reason.startswith("in float64")
-        wide = _SINGLE if bits(self._narrow) < 32 else _DOUBLE
-        made, place = self.written.made[n], dict[str, Any]()
-        off = np.abs(_difference_of_arrays(made, reference))
-        error = self._size(n, off)
-        if error:
-            at = np.unravel_index(np.argmax(np.nan_to_num(off, nan=np.inf)), off.shape)
-            place = {"at": tuple(map(int, at)), "program": float(made[at])}
-            place["reference"] = float(reference[at])
-        return Difference(
+        """Returns the verdict of a ratio, with the figures of the output as written."""
+        verdict = "differs"
+        if ratio <= _EXPLAINS:
+            verdict = "rounding"
+        elif ratio <= _DIFFERS_FROM:
+            verdict = "undecidable"
+        shows_in = None
+        if verdict == "undecidable" or may_hide:
+            shows_in = "float32" if bits(self._narrow) < 32 else "float64"
+        explained = _EXPLAINS * self.written.most[n, 0]
+        output = self.written.outputs[n]
+        off = np.abs(_subtract(output, reference))
+        error = self._whole_size(n, off)
+        difference = Difference(
             self._paths[n],
             self._relative(n, error, reference) if math.isfinite(error) else math.inf,
-            self._relative(n, _EXPLAINS * self.written.most[n, 0], reference),
+            self._relative(n, explained, reference),
             verdict,
             reason,
-            str(wide) if shows else None,
-            **place,
+            shows_in,
+        )
+        if not error:
+            return difference
+        largest = np.argmax(np.nan_to_num(off, nan=np.inf))
+        at = tuple(map(int, np.unravel_index(largest, off.shape)))
+        return difference._replace(
+            at=at, program=float(output[at]), reference=float(reference[at])
         )
 
 
-# Runs a program on some inputs, or on those of the call.
-_RunFunction = Callable[..., list[np.ndarray]]
-
-
-def _run_of(
+def _runner(
     call: RunCall,
-    formats: Formats = WIDE,
+    formats: Formats = IN_FLOAT64,
     plan_of: Callable[[NumericProgram], WidthPlan] = plans.wide,
 ) -> _RunFunction:
-    """What runs a program: in some dtypes, or all of it in wide ones."""
-    is_double = formats.wide == _DOUBLE
-    is_on: bool = is_double or jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]: of JAX
+    """Returns a function that runs a program in some dtypes."""
+    is_x64 = x64_enabled() or formats.wide == _DOUBLE
     program = NumericProgram(call.program, formats, call.traces, is_judged=True)
     plan = plan_of(program)
 
-    def made_of(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:
-        with set_x64(is_on):
-            given = [jnp.asarray(x, x.dtype) for x in arrays]
-            return [*map(_numeric, run(program, plan, given))]
+    def run_on(arrays: Sequence[Leaf] = call.arrays) -> list[np.ndarray]:
+        with set_x64(is_x64):
+            inputs = [jnp.asarray(x, x.dtype) for x in arrays]
+            return [_as_float64(x) for x in run(program, plan, inputs)]
 
-    return made_of
+    return run_on
 
 
-def as_wide(array: Leaf, dtype: np.dtype) -> Leaf:
-    """A float array in a dtype, if its own is narrower."""
+def widen(array: Leaf, dtype: DType) -> Leaf:
+    """Returns a float array in a dtype, if its own is narrower."""
     is_narrower = kind(array.dtype) == "float" and bits(array.dtype) < bits(dtype)
     return array.astype(dtype) if is_narrower else array
 
 
-def _moved(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
-    """Inputs some of whose numbers are a unit in the last place larger or smaller."""
+def _perturb(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
+    """Moves some numbers of the inputs by a unit in the last place, up or down."""
     random = np.random.default_rng(seed)
-
-    def one(x: Leaf) -> Leaf:
-        if not is_inexact(x):
-            return x
-        dtype = np.complex128 if kind(x.dtype) == "complex" else np.float64
-        flat = np.asarray(x).astype(dtype).ravel().view(np.float64)
-        most = float(jnp.finfo(x.dtype).max)
-        digits = np.ldexp(np.frexp(flat)[0], FEW_DIGITS)
-        stays = (digits == np.round(digits)) | (flat == np.round(flat))
-        with np.errstate(over="ignore"):
-            steps = np.clip(flat * eps * random.choice(_STEPS, flat.shape), -most, most)
-            other = np.where(stays, flat, np.clip(flat + steps, -most, most))
-        return other.view(dtype).reshape(x.shape).astype(x.dtype)
-
-    return [*map(one, arrays)]
+    return [_perturb_array(x, eps, random) if is_inexact(x) else x for x in arrays]
 
 
-def _numeric(array: Leaf) -> np.ndarray:
-    """An array in float64; complex numbers have an axis more. Empty for random keys."""
-    dtype = getattr(array, "dtype", None)
-    if kind(dtype) is None:
+def _perturb_array(array: Leaf, eps: float, random: np.random.Generator) -> Leaf:
+    is_complex = kind(array.dtype) == "complex"
+    wide = np.asarray(array).astype(np.complex128 if is_complex else np.float64)
+    numbers = wide.ravel().view(np.float64)
+    limit = float(jnp.finfo(array.dtype).max)
+    # What a source has with few digits, and an integer, was not rounded.
+    digits = np.ldexp(np.frexp(numbers)[0], FEW_DIGITS)
+    stays = (digits == np.round(digits)) | (numbers == np.round(numbers))
+    with np.errstate(over="ignore"):
+        steps = numbers * eps * random.choice(_STEPS, numbers.shape)
+        moved = np.clip(numbers + np.clip(steps, -limit, limit), -limit, limit)
+    perturbed = np.where(stays, numbers, moved)
+    return perturbed.view(wide.dtype).reshape(array.shape).astype(array.dtype)
+
+
+def _as_float64(array: Leaf) -> np.ndarray:
+    """Returns an array in float64, a complex one with an axis more; none of random keys."""
+    family = kind(getattr(array, "dtype", None))
+    if family is None:
         return np.zeros(0)
     array = np.asarray(array)
-    if kind(dtype) == "complex":
+    if family == "complex":
         array = np.stack([array.real, array.imag], -1)
     return array.astype(np.float64)
 
 
-def _sizes_of(off: np.ndarray, is_exact: bool) -> np.ndarray:
-    """The size of a difference as a whole, and of its largest element.
+def _sizes_of_difference(off: np.ndarray, is_exact: bool) -> np.ndarray:
+    """Returns the size of a difference as a whole, and of its largest element.
 
-    A root mean square; of what is exact, the share that is not 0.
+    A root mean square; of exact numbers, the share that is not 0.
     """
     if is_exact or not off.size:
         return np.array([np.count_nonzero(off) / max(off.size, 1), 0.0])
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.array([np.sqrt(np.mean(off**2)), np.max(np.abs(off))])
-    return np.nan_to_num(found, nan=np.inf, posinf=np.inf)
+        sizes = np.array([np.sqrt(np.mean(off**2)), np.max(np.abs(off))])
+    return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
 
 
-def _difference_of_arrays(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The difference; 0 where both are the same infinity, or both not a number."""
+def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns the difference; 0 where both are the same infinity, or both not a number."""
     with np.errstate(invalid="ignore"):
         is_same = (x == y) | (np.isnan(x) & np.isnan(y))
         return np.where(is_same, 0.0, x - y)
 
 
-def _excess(size: float, most: float) -> float:
-    """How many times as great a size is; 0 if it is not greater."""
-    if size <= most:
+def _ratio_of(size: float, bound: float) -> float:
+    """Returns how many times a bound a size is; 0 within the bound."""
+    if size <= bound:
         return 0.0
-    return float(size / most) if most else math.inf
+    return float(size / bound) if bound else math.inf
 
 
-def _narrowest(call: RunCall, formats: Formats) -> np.dtype:
-    """The narrowest floating dtype in which a program computes."""
+def _narrowest_dtype(call: RunCall, formats: Formats) -> np.dtype:
+    """Returns the narrowest floating dtype in which a program computes."""
     if formats.products is not None:
-        return _BFLOAT16
+        return _TPU_DTYPE
     dtypes = {aval.dtype for aval in avals_in(call.program) if is_inexact(aval)}
-    dtypes |= {formats.narrow} - {None}
-    found = min(dtypes, key=lambda dtype: (bits(dtype), str(dtype)))
-    return {64: _DOUBLE, 32: _SINGLE}.get(bits(found), found)
+    if formats.narrow is not None:
+        dtypes.add(formats.narrow)
+    narrowest = min(dtypes, key=lambda dtype: (bits(dtype), str(dtype)))
+    # That of the parts of complex numbers.
+    return {64: _DOUBLE, 32: _SINGLE}.get(bits(narrowest), narrowest)
 
 
-def _grid(array: np.ndarray) -> np.dtype:
-    """The narrowest dtype that has all numbers of an array."""
-    numbers = _numeric(array)
-    known = _BFLOAT16, _FLOAT16, _SINGLE
-    made = lambda dtype: numbers.astype(dtype).astype(np.float64)
-    is_of = lambda dtype: np.array_equal(made(dtype), numbers, equal_nan=True)
+def _narrowest_holding(numbers: np.ndarray) -> np.dtype:
+    """Returns the narrowest dtype that holds all numbers of an array."""
     with np.errstate(over="ignore"):
-        return next(filter(is_of, known), _DOUBLE)
+        for dtype in _GRID_DTYPES:
+            rounded = numbers.astype(dtype).astype(np.float64)
+            if np.array_equal(rounded, numbers, equal_nan=True):
+                return dtype
+    return _DOUBLE

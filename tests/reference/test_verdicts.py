@@ -227,6 +227,30 @@ def test_a_report_has_the_place_and_the_next_step():
     assert "activations" not in str(audit_precision(jnp.sin, X, reference=np.sin(X)))
 
 
+def test_the_first_output_that_differs_in_the_order_of_the_program_is_named():
+    w = jax.random.normal(jax.random.key(1), (16, 16)) / 4
+
+    def net(scale):
+        def f(x):
+            begin = scale * jnp.sin(x)
+            return {"after": jnp.tanh(begin @ w), "begin": begin}
+
+        return f
+
+    # The products of a TPU would explain what follows a product, and no first output.
+    there = dict(zip(("after", "begin"), as_on("tpu", net(1.0), X)))
+    wrong = there | {"begin": np.asarray(net(1.01)(X)["begin"])}
+    report = audit_precision(net(1.0), X, reference=wrong)
+    assert "in ['begin']; rounding explains " in str(report).splitlines()[0]
+    assert [each.output for each in report.differences] == ["['begin']", "['after']"]
+    text = str(report)
+    assert "In the order of the program, ['begin'] is the first output" in text
+    assert "activations" not in text
+    assert "matmul_precision" not in text
+    found = audit_precision(net(1.0), X, reference=there)
+    assert 'matmul_precision="tpu"' in str(found)
+
+
 def test_the_place_of_an_output_of_several_and_of_a_scalar():
     f = lambda x: {"a": jnp.sin(x), "b": x.sum()}
     given = {"a": np.sin(X), "b": np.float32(X.sum() + 1)}

@@ -115,6 +115,11 @@ class Measures:
             sizes[number] = math.inf
         return Inputs(self.arrays, exact, sizes)
 
+    @property
+    def has_exact_outputs(self) -> bool:
+        """Whether it was run in wide types with these decisions, which takes its time."""
+        return "own" in vars(self)
+
     @functools.cached_property
     def total(self) -> float:
         """The root mean square of the errors of these outputs as written."""
@@ -207,7 +212,7 @@ class Measures:
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
         self._left_out = list(numbers)
-        if "own" in vars(self):
+        if self.has_exact_outputs:
             for number in numbers:
                 self.own.sizes[number] = math.inf
             vars(self).pop("total", None)
@@ -231,6 +236,8 @@ class Measures:
         Of many lines, some that follow each other are measured together first: where these
         cause next to nothing, so does each.
         """
+        if not self.total:
+            return
         groups: list[range] = [range(self.lines)]
         if self.lines > _FEW_LINES:
             groups = []

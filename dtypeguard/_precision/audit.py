@@ -13,9 +13,10 @@ from .._numbers.formats import Formats, products_named
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
+from .advice import advice_of
 from .curve import searched
 from .integers import misfits, narrowed_bits
-from .losses import advice_of, line_losses
+from .losses import LineLosses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import NO_STATUS, Show, check_progress, prepare, running, status
 from .products import check_options, product_losses
@@ -234,11 +235,9 @@ def audit_call(
             found = product_losses(measures, runs, products, tolerance, show_status, limit)
         else:
             remedy = functools.partial(advice_of, formats, traced.has_float64)
-            lines = plan and plan.lines
-            found = line_losses(
-                measures, runs, tolerance, show_status, remedy, lines, limit
-            )
-        flipped = runs.flipped(measures.total) if "own" in vars(measures) else 0.0
+            planned = None if plan is None else plan.lines
+            losses = LineLosses(measures, runs, tolerance, show_status, limit)
+            found = losses.losses(remedy, planned)
     fixed = Fixed(found.run.error, found.run.price)
     if plan is not None:
         has_products = work is not None and any(work.flops.values())
@@ -248,7 +247,7 @@ def audit_call(
         report,
         losses=found.lines,
         fixed=fixed,
-        decisions=Decisions(flipped, runs.decisions),
+        decisions=Decisions(found.flipped, runs.decisions),
         scaling=found.scaling,
         search=plan,
         unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),

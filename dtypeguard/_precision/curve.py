@@ -10,7 +10,7 @@ import numpy as np
 from .._autocast.plan import ALL, PRODUCTS, Plan
 from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
-from .losses import smallest
+from .fix import smallest
 from .planned import PlannedInputs, Trials, plannable
 from .prepared import Prepared, Show, running
 from .ranking import Ranking

@@ -1,7 +1,6 @@
 """An audit of products as another device does them: its levels and its advice."""
 
 import functools
-from collections.abc import Callable
 
 import jax
 
@@ -11,7 +10,9 @@ from .._numbers.formats import Products
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .._source.files import is_installed, package
-from .losses import Losses, allowed, line_losses
+from .fix import allowed_error
+from .losses import LineLosses, Losses
+from .prepared import Show
 from .runs import Runs
 from .time_limit import TimeLimit
 
@@ -54,14 +55,16 @@ def product_losses(
     runs: Runs,
     products: Products,
     tolerance: float | None,
-    show_status: Callable[[str], None],
+    show_status: Show,
     limit: TimeLimit,
 ) -> Losses:
-    """The lines whose products lose precision, and the cheapest remedy that is enough."""
-    found = None
-    for level in products.levels:
-        if found is None or found.run.error > allowed(runs, tolerance):
-            runs.level, remedy = level, functools.partial(_remedy_of_line, level)
-            found = line_losses(measures, runs, tolerance, show_status, remedy, limit=limit)
-    assert found is not None
+    """Returns the lines whose products lose precision, by the cheapest level that helps."""
+    first, *levels = products.levels
+    losses = LineLosses(measures, runs, tolerance, show_status, limit)
+    runs.level = first
+    found = losses.losses(functools.partial(_remedy_of_line, first), None)
+    for level in levels:
+        if found.run.error > allowed_error(runs, tolerance):
+            runs.level = level
+            found = losses.losses(functools.partial(_remedy_of_line, level), None)
     return found

@@ -65,7 +65,7 @@ class WholeCall:
         """Returns the closed jaxpr of the call, and its result without arrays."""
         return make_jaxpr_with_aux(self._run, self.arrays)
 
-    def trace_sibling(self, program: Jaxpr) -> Alignment | None:
+    def trace_sibling(self, program: Jaxpr) -> Alignment:
         """Returns the traced call beside its trace of arrays in other dtypes."""
 
         def run(*arrays):

@@ -18,7 +18,7 @@ FEW_DIGITS = 4
 
 
 def meant_constants(
-    aligned: Alignment | None,
+    aligned: Alignment,
     variables: Sequence[Any],
     eqn: Equation | None,
     stack: Stack,
@@ -39,9 +39,7 @@ def meant_constants(
     for place, var in enumerate(variables):
         if not formats.rounds(getattr(var.aval, "dtype", None)):
             continue
-        value: np.ndarray | None = None
-        if aligned is not None:
-            value = aligned.intended_constant(eqn, place, rounds)
+        value = aligned.intended_constant(eqn, place, rounds)
         # A float32 number has lost digits of the source's decimal in any trace.
         if value is None and _is_single_number(var):
             value = np.asarray(var.val)
@@ -57,19 +55,15 @@ def meant_constants(
     return constants
 
 
-def doubtful_constants(
-    aligned: Alignment | None, eqn: Equation, stack: Stack
-) -> list[np.ndarray]:
+def doubtful_constants(aligned: Alignment, eqn: Equation, stack: Stack) -> list[np.ndarray]:
     """Returns the 16-bit constants of an equation that may have been rounded before it.
 
     They are as narrow in the trace of float32 arguments, or that has no such equation.
     """
     unknown: list[np.ndarray] = []
-    is_matched = aligned is not None and aligned.partner(eqn) is not None
+    is_matched = aligned.partner(eqn) is not None
     for place, var in enumerate(eqn.invars):
-        value: np.ndarray | None = None
-        if aligned is not None:
-            value = aligned.doubtful_constant(eqn, place)
+        value = aligned.doubtful_constant(eqn, place)
         if not is_matched and is_literal(var) and not np.ndim(var.val):
             value = np.asarray(var.val, var.aval.dtype)
         if value is None or not 0 < bits(value.dtype) < 32:

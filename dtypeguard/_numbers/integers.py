@@ -226,16 +226,21 @@ def _has_all(wide: DType, narrow: DType) -> bool:
     return wide_info.min <= narrow_info.min and wide_info.max >= narrow_info.max
 
 
+# The places of the operands whose numbers are in the result: the others are indices.
+_PLACES_OF_NUMBERS: dict[str, Sequence[int]] = {
+    "gather": (0,),
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    **dict.fromkeys(primitives.IN_PLACE, (0, 2)),
+}
+
+
 def _places_of_numbers(node: Node) -> Sequence[int]:
-    """Returns the places of the operands whose numbers are in the result: no indices."""
-    if node.name in ("gather", "dynamic_slice"):
-        return (0,)
-    if node.name == "dynamic_update_slice":
-        return (0, 1)
-    if node.name in primitives.IN_PLACE:
-        return (0, 2)
+    """Returns the places of the operands whose numbers are in the result."""
     places = range(len(node.eqn.invars))
-    return places[1:] if node.name == "select_n" else places
+    if node.name == "select_n":  # the first tells which of the others to take
+        return places[1:]
+    return _PLACES_OF_NUMBERS.get(node.name, places)
 
 
 # What is noted of each: how many numbers do not fit, of how many; how many of these are not

@@ -16,7 +16,13 @@ from .._leaves.arguments import check_arrays, check_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
-from .._program.aligned import WIDER, Alignment, SecondTraces, beside_trace, sibling_dtypes
+from .._program.aligned import (
+    NO_ALIGNMENT,
+    WIDER,
+    SecondTraces,
+    beside_trace,
+    sibling_dtypes,
+)
 from .._program.jaxprs import all_jaxprs
 from .formats import Formats
 from .primitives import is_inexact, measured
@@ -124,7 +130,7 @@ class Subject:
         """
         run = _FlatFunction(f or self.f, self.given)
         arrays = arrays or self.given.arrays
-        wide: Alignment | None = None
+        wide = NO_ALIGNMENT
         with contextlib.ExitStack() as stack:
             if self._x64 is not None:
                 stack.enter_context(set_x64(self._x64))

@@ -218,7 +218,7 @@ def audit_call(
             work=work,
             rounded=prepared.rounded,
             unknown=unknown_in_program(measures.program),
-            is_traced_wide=traced.traces.wide is not None,
+            is_traced_wide=traced.traces.wide.is_aligned,
             integers=misfits(measures),
             narrowed=narrowed_bits(measures),
             unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),

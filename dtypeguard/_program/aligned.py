@@ -49,10 +49,10 @@ def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
 
 def beside_trace(
     program: Jaxpr, function: Callable[..., Any], arrays: Sequence[Leaf], dtypes: Retype
-) -> "Alignment | None":
+) -> "Alignment":
     """Returns a traced function beside its trace of arrays in other dtypes.
 
-    None if it does not trace in these.
+    If it does not trace in these, it is aligned with nothing.
 
     Args:
         program: the function, traced as given.
@@ -63,9 +63,7 @@ def beside_trace(
     if not any(dtype_of(array) in dtypes for array in arrays):
         return Alignment(program, program)  # the second trace would be equal
     second = _traced_in(function, arrays, dtypes)
-    if second is None:
-        return None
-    return Alignment(program, second)
+    return NO_ALIGNMENT if second is None else Alignment(program, second)
 
 
 def _traced_in(
@@ -96,16 +94,24 @@ class Alignment:
     They are aligned in order. Conversions between floats are left out of the order, since
     some of them are there in one trace alone. Their effect is read where their results are
     used.
+
+    Attributes:
+        is_aligned: whether there is a second trace; without one it tells nothing.
     """
 
-    def __init__(self, first: Jaxpr, second: Jaxpr):
-        self._first = _TraceValues(first)
-        self._second = _TraceValues(second)
+    def __init__(self, first: Jaxpr | None = None, second: Jaxpr | None = None):
+        self.is_aligned = first is not None
         self._pairs: dict[int, tuple[Equation, Equation]] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}
         self._constants: dict[Use, tuple[np.ndarray, np.ndarray]] = {}
         self._moves: dict[int, set[bool]] = {}
         self._ends: set[Use] = set()
+        if self.is_aligned:
+            self._align(_TraceValues(first), _TraceValues(second))
+
+    def _align(self, first: "_TraceValues", second: "_TraceValues") -> None:
+        self._first = first
+        self._second = second
         self._pair_equations()
         for eqn, partner in self._pairs.values():
             self._compare_uses(id(eqn), eqn.invars, partner.invars)
@@ -125,15 +131,15 @@ class Alignment:
         _, partner = pair
         return partner
 
-    def inner_alignment(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment | None":
+    def inner_alignment(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment":
         """Returns the alignment of a jaxpr that an equation contains."""
         partner = self.partner(eqn)
         if partner is None:
-            return None
+            return NO_ALIGNMENT
         for first, second in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
             if open_jaxpr(first) is open_jaxpr(jaxpr):
                 return self._align_inner(first, second)
-        return None
+        return NO_ALIGNMENT
 
     def intended_constant(
         self, eqn: Equation | None, place: int, rounds: bool = False
@@ -268,6 +274,9 @@ class Alignment:
             self._constants[use] = (first, second)
 
 
+NO_ALIGNMENT = Alignment()
+
+
 @dataclasses.dataclass(frozen=True)
 class SecondTraces:
     """A jaxpr beside second traces of the function.
@@ -277,20 +286,15 @@ class SecondTraces:
         sibling: beside that of other dtypes, which tells what follows the arguments.
     """
 
-    wide: Alignment | None = None
-    sibling: Alignment | None = None
+    wide: Alignment = NO_ALIGNMENT
+    sibling: Alignment = NO_ALIGNMENT
 
     def of_inner(self, eqn: Equation, jaxpr: Jaxpr) -> "SecondTraces":
         """Returns a jaxpr that an equation contains beside its second traces."""
         if self is NO_TRACES:
             return self
-        wide = None
-        if self.wide is not None:
-            wide = self.wide.inner_alignment(eqn, jaxpr)
-        sibling = None
-        if self.sibling is not None:
-            sibling = self.sibling.inner_alignment(eqn, jaxpr)
-        return SecondTraces(wide, sibling)
+        wide = self.wide.inner_alignment(eqn, jaxpr)
+        return SecondTraces(wide, self.sibling.inner_alignment(eqn, jaxpr))
 
     def ends_of_width(
         self, eqn: Equation | None, variables: Sequence[Variable]
@@ -301,11 +305,8 @@ class SecondTraces:
             eqn: whose operands they are; None for the outputs of the jaxpr.
             variables: the operands.
         """
-        wide = self.wide
-        if wide is None:
-            return frozenset()
         places = range(len(variables))
-        return frozenset(place for place in places if wide.ends_width(eqn, place))
+        return frozenset(place for place in places if self.wide.ends_width(eqn, place))
 
 
 NO_TRACES = SecondTraces()

@@ -144,14 +144,12 @@ class Node:
     @functools.cached_property
     def follows(self) -> bool | None:
         """Whether the target of this conversion follows the dtypes of the arguments."""
-        sibling = self.traces.sibling
-        return None if sibling is None else sibling.follows(self.eqn)
+        return self.traces.sibling.follows(self.eqn)
 
     @functools.cached_property
     def asks_for_result(self) -> bool:
         """Whether this product asks for the dtype of its result."""
-        sibling = self.traces.sibling
-        return sibling is not None and sibling.asks_for_result(self.eqn)
+        return self.traces.sibling.asks_for_result(self.eqn)
 
     @functools.cached_property
     def is_backward(self) -> bool:

@@ -118,13 +118,14 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-# A compiled function that is given an array twice to donate raises JAX's own error.
+# A compiled function that is given an array twice to donate raises JAX's own error. Before
+# JAX 0.5 it had no public name; there `explain` says which release it needs.
 _EXPLAINED = (
     TypeError,
     ValueError,
     AssertionError,
     IndexError,
-    jax.errors.JaxRuntimeError,
+    getattr(jax.errors, "JaxRuntimeError", RuntimeError),
 )
 
 

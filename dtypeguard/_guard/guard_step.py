@@ -118,11 +118,9 @@ def guard_step(
     return _guard_function(step, carry, returned, policy)
 
 
-# By function: the guarded steps that were made of it, each with what `guard_step` returned.
-# None of them holds the function, so that an entry goes with it.
-_KNOWN_STEPS: weakref.WeakKeyDictionary[Step, list[tuple["_GuardedStep", Step]]] = (
-    weakref.WeakKeyDictionary()
-)
+# By function: what `guard_step` returned for it, by its options. None of these holds the
+# function, so that an entry goes with it.
+_RETURNED: weakref.WeakKeyDictionary[Step, list[Step]] = weakref.WeakKeyDictionary()
 
 
 def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
@@ -132,19 +130,15 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     iteration would compile in each.
     """
     options = (carry, returned, policy)
-    inner = _guarded_step_of(step)
-    if inner is not None and inner.options == options:
-        return step
-    guarded = _GuardedStep(step, *options)
-    if not _is_copied(step):
-        return guarded
-    known_steps = _KNOWN_STEPS.setdefault(step, [])
-    for known_guarded, known_result in known_steps:
-        if known_guarded.options == options:
-            return known_result
-    is_method = isinstance(step, types.FunctionType) and _is_of_a_class(step)
-    result = _as_method(guarded) if is_method else guarded
-    known_steps.append((guarded, result))
+    guarded_steps = _RETURNED.setdefault(step, []) if _is_copied(step) else []
+    for result in [step, *guarded_steps]:
+        guarded = _guarded_step_of(result)
+        if guarded is not None and guarded.options == options:
+            return result
+    result = _GuardedStep(step, *options)
+    if isinstance(step, types.FunctionType) and _is_of_a_class(step):
+        result = _as_method(result)
+    guarded_steps.append(result)
     return result
 
 
@@ -262,10 +256,10 @@ class _GuardedStep:
             return eqx.Partial(self, instance)
         return types.MethodType(self, instance)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _GuardedStep):
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, _GuardedStep):
             return False
-        return self.step == other.step and self.options == other.options
+        return self.step == value.step and self.options == value.options
 
     def __hash__(self) -> int:
         try:

@@ -50,7 +50,7 @@ _NOT_GIVEN = (None, [], 0)
 _CARRY_ADVICE = "Here these are --carry and --returned, such as --carry params,opt_state."
 
 
-def run(options: argparse.Namespace, stdout: TextIO) -> int:
+def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Audits what is named, shows the report and writes it."""
     check_files(options.json)
     is_step = options.inputs is not None

@@ -105,7 +105,7 @@ def _first_sentence(text: str) -> str:
     return _FOLDERS_OF_SCENES.sub("", sentence)
 
 
-def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
+def demo_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Runs all scenes, or shows one in full."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small

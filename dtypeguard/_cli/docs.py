@@ -32,7 +32,7 @@ MERGED_PAGES = {
 }
 
 
-def run(arguments: argparse.Namespace, stdout: TextIO) -> int:
+def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
     pages, files = _pages_and_files()
     if arguments.name is None:

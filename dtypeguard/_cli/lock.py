@@ -19,7 +19,7 @@ from .output import print_text, write_file
 from .targets import NamedCall, Reader
 
 
-def run(options: argparse.Namespace, stdout: TextIO) -> int:
+def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints, writes, checks or updates a lock."""
     check_files(options.json, options.out, options.update)
     path = options.out or options.check or options.update

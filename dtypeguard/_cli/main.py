@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None, owns_process: bool = False) -> int:
         except SystemExit:  # argparse has printed the help or the version
             return 0
         # A page of the documentation is printed without JAX, in a tenth of the time.
-        run = importlib.import_module(f".{options.command}", __package__).run
+        module = importlib.import_module(f".{options.command}", __package__)
+        run = getattr(module, f"{options.command}_command")
         if command == "run":
             return run(options)
         with report_stream(owns_process) as stdout:

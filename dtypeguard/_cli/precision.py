@@ -23,7 +23,7 @@ from .targets import NamedCall, Reader
 SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
 
 
-def run(options: argparse.Namespace, stdout: TextIO) -> int:
+def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
     if options.out and options.narrow is None:
         # Which dtype is meant cannot be guessed: it may be float16 or a float8.

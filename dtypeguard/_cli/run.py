@@ -82,7 +82,7 @@ class ScriptWatch:
             self.compilations.record(sys._getframe(1))
 
 
-def run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Runs the named script with the arguments after its name."""
     if not options.script:
         raise UsageError("no script is named. Write for example: dtypeguard run train.py")

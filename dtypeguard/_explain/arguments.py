@@ -30,14 +30,7 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
     is_index = isinstance(site.node, ast.Subscript)  # Python and NumPy refuse some
     if failure.is_of_backward_pass or not (failure.is_of_jax or is_index):
         return None
-    refused: list[Argument] = []
-    for candidates in arguments(site):
-        if complaint.wanted is None:
-            refused = _arguments_that_differ(candidates, complaint)
-        else:
-            refused = _refused_arguments(candidates, complaint, site)
-        if refused:
-            break
+    refused = _arguments_of_call(site, complaint)
     if not refused and is_index and kind(complaint.wanted) == "int":
         refused = list(_floats_of_index(site))
     if not refused:
@@ -47,6 +40,21 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
     if is_installed(site.file) and not has_users_line and complaint.wanted is None:
         return _find_in_call_of_package(failure, complaint) or finding
     return finding
+
+
+def _arguments_of_call(site: Site, complaint: Complaint) -> list[Argument]:
+    """Returns the refused arguments of the first function that has any.
+
+    The outermost is the one that the user calls, by the names of the documentation.
+    """
+    for candidates in arguments(site):
+        if complaint.wanted is None:
+            refused = _arguments_that_differ(candidates, complaint)
+        else:
+            refused = _refused_arguments(candidates, complaint, site)
+        if refused:
+            return refused
+    return []
 
 
 def _finding_in_jax(

@@ -6,7 +6,6 @@ agree afterwards is tried, and not reasoned about.
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 
@@ -78,13 +77,17 @@ def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Adv
 
 
 def _is_of_optimizer(finding: Finding) -> bool:
-    """Whether an Optax optimizer is at fault: it made the call, or it has all the lines."""
-    innermost_first = reversed(finding.sites)
-    packages = itertools.takewhile(lambda site: is_installed(site.file), innermost_first)
-    is_in_update = is_update([frame_of(site.frame) for site in packages])
-    if is_in_update and not isinstance(finding.cause, SharedArrays):
+    """Returns whether an Optax optimizer made the call, or has all the lines."""
+    if isinstance(finding.cause, SharedArrays):
+        return False
+    frames = []
+    for site in reversed(finding.sites):
+        if not is_installed(site.file):
+            break  # the user's own function, which the optimizer may have called
+        frames.append(frame_of(site.frame))
+    if is_update(frames):
         return True
-    if not isinstance(finding.cause, ControlFlow):
+    if isinstance(finding.cause, RefusedCall):
         return False
     changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
     return bool(changed) and all(leaf.is_of_optimizer for leaf in changed)
@@ -94,15 +97,19 @@ def _is_of_optimizer(finding: Finding) -> bool:
 
 
 def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
+    """Returns the first two candidates with which the types agree, or may agree.
+
+    That a leaf agrees which is cast back is no news: a trial decides about the others.
+    """
     possible: list[Candidate] = []
     is_checked = False
     for candidate in _candidates_for_loop(loop, leaves):
         if is_checked and _has(CastBack, candidate):
-            continue  # it would lose something, and what loses nothing is known to work
+            continue  # it rounds, where another one is known to work that does not
         agrees = _agrees(candidate, loop)
-        if agrees is not False:
-            possible.append(candidate)
-        # That what is cast back agrees is no news.
+        if agrees is False:
+            continue
+        possible.append(candidate)
         if agrees and _has(BeginAs, candidate):
             is_checked = True
     return _first_two(possible, is_checked)
@@ -127,20 +134,19 @@ def _candidates_for_loop(
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
         has_lines = all(users_line(leaf.why.begun) for leaf in leaves)
         return [[_begin(leaf, loop) for leaf in leaves]] if has_lines else []
-    guard = _guard_remedy(loop, leaves)
     lossless: Candidate = []
     for leaf in leaves:
         if leaf.is_of_optimizer:
             continue  # no line of the user is wrong
         lossless.append(_begin(leaf, loop) if leaf.widens else _cast_back(leaf))
-    cast_back = [_cast_back(leaf) for leaf in leaves if not leaf.is_reshaped]
-    if guard is None:
-        return [lossless, cast_back]
-    if not all(leaf.is_castable for leaf in leaves):
+    guard = _guard_remedy(loop, leaves)
+    if guard is None or not all(leaf.is_castable for leaf in leaves):
+        # No guard casts a shape or a kind back.
+        cast_back = [_cast_back(leaf) for leaf in leaves if not leaf.is_reshaped]
         return [lossless, cast_back]
     if any(leaf.is_of_optimizer for leaf in leaves):
-        lossless.append(guard)
-    return [lossless, [guard] if lossless != [guard] else []]
+        lossless.append(guard)  # the optimizer's leaves are left to it
+    return [lossless] if lossless == [guard] else [lossless, [guard]]
 
 
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
@@ -154,7 +160,7 @@ def _cast_back(leaf: RefusedLeaf) -> Remedy:
 
 
 def _guard_remedy(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> GuardBody | None:
-    """To guard the body; None where no guard sees what a package keeps."""
+    """Returns a guard of the body; None where a package hides the carry from it."""
     if is_installed(loop.file):
         return _guard_what_a_package_is_given(loop, leaves)
     code = loop.bodies["body"].code
@@ -190,7 +196,7 @@ def _guard_what_a_package_is_given(
 
 
 def _users_function(leaves: Sequence[RefusedLeaf]) -> Frame | None:
-    """The outermost of the user's functions that gave a leaf its type."""
+    """Returns the outermost of the user's functions that gave a leaf its type."""
     for leaf in leaves:
         if leaf.why.origin and leaf.why.origin.outermost:
             return leaf.why.origin.outermost
@@ -217,23 +223,23 @@ def _for_branches(leaves: Sequence[RefusedLeaf]) -> Advice:
 
 
 def _candidates_for_result(results: Sequence[RefusedLeaf]) -> list[Candidate]:
-    """What to write for a result that branches return in different dtypes."""
+    """Returns what to write for a result that branches return in different dtypes."""
     # A number of Python's gives way to an array.
-    arrays = [x for x in results if not is_weak(x.values[-1])]
-    dtypes = {x.dtype for x in arrays or results}
-    highest_rank = max(rank(x.dtype) for x in results)
-    return [
-        _return_remedy(dtype, results)
-        for dtype in sorted(dtypes, key=width, reverse=True)
-        if rank(dtype) == highest_rank
-    ]
+    arrays = [leaf for leaf in results if not is_weak(leaf.values[-1])]
+    dtypes = {leaf.dtype for leaf in arrays or results}
+    highest_rank = max(rank(leaf.dtype) for leaf in results)
+    candidates = []
+    for dtype in sorted(dtypes, key=width, reverse=True):
+        if rank(dtype) == highest_rank:  # a float that becomes an int loses its fraction
+            candidates.append(_return_remedy(dtype, results))
+    return candidates
 
 
 def _return_remedy(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
-    changed = [x for x in results if x.dtype != dtype]
+    changed = [leaf for leaf in results if leaf.dtype != dtype]
     if not changed:
         return []
-    branches = tuple(x.branch for x in changed)
+    branches = tuple(leaf.branch for leaf in changed)
     # What a branch passes on was made elsewhere, which is no line to cast it on.
     is_on_one_line = len(branches) == 1 and not changed[0].passed_on
     line = users_line(changed[0].why.origin) if is_on_one_line else ""
@@ -322,7 +328,7 @@ def _is_of_host(value: Leaf) -> bool:
 
 
 def _name_of_leaf(leaf: RefusedLeaf) -> str:
-    """An argument as the call writes it."""
+    """Returns an argument as the call writes it."""
     argument = leaf.argument
     if argument is not None and argument.is_whole and argument.text:
         return argument.text
@@ -330,7 +336,7 @@ def _name_of_leaf(leaf: RefusedLeaf) -> str:
 
 
 def _line_in_call(leaf: RefusedLeaf, site: Site) -> str:
-    """The line of an argument, in a call over several lines."""
+    """Returns the line of an argument, in a call over several lines."""
     source = leaf.argument.source if leaf.argument else None
     return line_text(site.file, site.line if source is None else source.lineno)
 
@@ -353,7 +359,7 @@ _WRITTEN_INTO = ("operand", "array", "primals")
 
 
 def _meeting(leaves: Sequence[RefusedLeaf]) -> list[DType]:
-    """The dtypes in which arguments meet, the best first; none if they cannot."""
+    """Returns the dtypes in which arguments meet, the best first; none if they cannot."""
     dtypes = sorted({leaf.dtype for leaf in leaves}, key=width, reverse=True)
     if not all(kind(dtype) for dtype in dtypes):
         return []

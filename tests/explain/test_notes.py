@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from jax.experimental import ode
 
 from dtypeguard._source.files import short_path
 from tests.support.advice import applied, note_on
@@ -446,6 +447,13 @@ def a_static_argument_that_is_a_float():
 def a_loop_that_jax_wrote():
     b = jnp.ones(3, BF16)
     return jax.scipy.sparse.linalg.cg(lambda v: v * SCALE, b)  # named
+
+
+@noted("", ("0.0, 1.0, 3)", "0.0, 1.0, 3, dtype=F32)"))
+def a_loop_inside_of_a_loop_that_jax_wrote():
+    with jax.enable_x64(True):
+        times = jnp.linspace(0.0, 1.0, 3)
+        return ode.odeint(lambda y, t: -y * t, jnp.ones(3, F32), times)  # first
 
 
 @noted("begin", ("jnp.ones(3, BF16)", "jnp.ones(3)"), checked=False)

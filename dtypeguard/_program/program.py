@@ -118,16 +118,20 @@ class Node:
         self.name: str = eqn.primitive.name
 
     @functools.cached_property
+    def _form_and_jaxprs(self) -> tuple[str, Sequence[Jaxpr]]:
+        return form_of(self.eqn)
+
+    @property
     def form(self) -> str:
         """How its inside is read."""
-        form, _ = form_of(self.eqn)
+        form, _ = self._form_and_jaxprs
         return form
 
     @functools.cached_property
     def inner(self) -> "Sequence[Block]":
         """The blocks that run in its place."""
         blocks: list[Block] = []
-        _, jaxprs = form_of(self.eqn)
+        _, jaxprs = self._form_and_jaxprs
         # Each place has blocks of its own, and the alignment of its jaxpr is shared.
         for jaxpr in jaxprs:
             traces = self.traces.of_inner(self.eqn, jaxpr)

@@ -15,7 +15,6 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import loop_parts
 from .._program.program import COND, LOOPS, SCAN, WHILE, Block, Node
 from .arithmetic import Arithmetic, Value
 from .evaluate import as_dtype
@@ -184,11 +183,8 @@ class _CompiledRun(_Run):
 
     def scan(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `scan` as one."""
-        _, _, consts, count = loop_parts(node.eqn)
-        operands = self._entered(node, operands, consts, count)
-        shared = operands[:consts]
-        carry = operands[consts : consts + count]
-        scanned = operands[consts + count :]
+        _, shared, carry, scanned = self.entered_loop(node, operands)
+        count = len(carry)
 
         def turn(carry, slices):
             arguments = [*shared, *carry, *slices]
@@ -203,12 +199,7 @@ class _CompiledRun(_Run):
 
     def loop(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `while` loop as one, with room for the notes of some turns."""
-        _, before, consts, count = loop_parts(node.eqn)
-        first = before + consts
-        operands = self._entered(node, operands, first, count)
-        constants = operands[:before]
-        shared = operands[before:first]
-        carry = operands[first:]
+        constants, shared, carry, _ = self.entered_loop(node, operands)
 
         def inside(carry):
             return self._inside(node, node.inner[0], [*shared, *carry])

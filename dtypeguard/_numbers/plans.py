@@ -12,7 +12,7 @@ import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, DType, Leaf
-from .._program.jaxprs import Variable, loop_parts
+from .._program.jaxprs import Variable, split_operands
 from .._program.program import CALL, COND, LOOPS, SHARD_MAP, SOLVE, WHILE, Block, Node
 from .._program.walk import Walk
 from .nodes import COMPUTED, REDUCE_PRECISION, STOCHASTIC
@@ -196,17 +196,14 @@ class Propagation(Walk[PlanState]):
         return [self.joined(values, 0) for values in zip(*results)]
 
     def _loop(self, node: Node, operands: list[PlanState]) -> list[PlanState]:
-        _, before, consts, count = loop_parts(node.eqn)
-        first = before + consts
-        last = first + count
+        of_condition, shared, first, scanned = split_operands(node.eqn, operands)
         carry: list[Any] = []
-        for value, var in zip(operands[first:last], node.eqn.outvars):
+        for value, var in zip(first, node.eqn.outvars):
             carry.append(self.crossing(value, var.aval))
         # What the body returns comes in again, until nothing new does.
         results: list[Any] = []
         for attempt in itertools.count(1):
-            arguments = [*operands[before:first], *carry, *operands[last:]]
-            results = self.inside(node.inner[0], arguments)
+            results = self.inside(node.inner[0], [*shared, *carry, *scanned])
             pairs = zip(carry, results)
             carry_after = [self.joined(pair, attempt) for pair in pairs]
             if carry_after == carry:
@@ -214,8 +211,8 @@ class Propagation(Walk[PlanState]):
             carry = carry_after
         # The condition sees the carry as the last turn leaves it.
         if node.rule == WHILE:
-            self.block(node.inner[1], [*operands[:before], *carry])
-        return [*carry, *results[count:]]
+            self.block(node.inner[1], [*of_condition, *carry])
+        return [*carry, *results[len(carry) :]]
 
 
 class WideLines(Propagation[bool]):

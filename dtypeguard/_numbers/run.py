@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import Variable, is_literal, loop_parts
+from .._program.jaxprs import LoopOperands, Variable, is_literal, loop_parts, split_operands
 from .._program.program import (
     CALL,
     COND,
@@ -153,6 +153,13 @@ class _Run(Interpreter):
                 entered[place] = value
         return entered
 
+    def entered_loop(self, node: Node, operands: Sequence[Value]) -> LoopOperands[Leaf]:
+        """Returns the operands of a loop inside of it, in their groups."""
+        parts = loop_parts(node.eqn)
+        first = parts.of_condition + parts.consts
+        entered = self._entered(node, operands, first, parts.carried)
+        return split_operands(node.eqn, entered)
+
     def _left(self, node: Node, block: Block, arguments: Sequence[Value]) -> list[Leaf]:
         """Returns the results of a block of an equation outside of it."""
         results = self.block(block, arguments)
@@ -216,11 +223,8 @@ class _Run(Interpreter):
 
     def scan(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `scan` turn by turn."""
-        _, _, consts, count = loop_parts(node.eqn)
-        operands = self._entered(node, operands, consts, count)
-        shared = operands[:consts]
-        carry = operands[consts : consts + count]
-        scanned = operands[consts + count :]
+        _, shared, carry, scanned = self.entered_loop(node, operands)
+        count = len(carry)
         # A `scan` of no turns has no row to take shapes from.
         turns = node.eqn.params["length"]
         if not turns:
@@ -258,12 +262,7 @@ class _Run(Interpreter):
 
     def loop(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `while` loop, and notes its turns; under `vmap`, of each element."""
-        _, before, consts, count = loop_parts(node.eqn)
-        first = before + consts
-        operands = self._entered(node, operands, first, count)
-        constants = operands[:before]
-        shared = operands[before:first]
-        carry = operands[first:]
+        constants, shared, carry, _ = self.entered_loop(node, operands)
         followed = self.probes.followed_inside(node)
         most_turns = self.probes.followed_at(node)
         turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
-from .jaxprs import Stack, Variable, all_jaxprs, is_literal, loop_parts, open_jaxpr
+from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr, split_operands
 from .program import CALL, COND, LOOPS, SHARD_MAP, Block, Node
 from .walk import Walk
 
@@ -204,17 +204,17 @@ class Graph(Walk[int]):
         return results
 
     def _loop(self, node: Node, operands: list[int]) -> list[int]:
-        _, before, consts, carried = loop_parts(node.eqn)
+        _, shared, carry, scanned = split_operands(node.eqn, operands)
         body = node.inner[0]
-        constants = operands[before : before + consts]
         # The body sees slices of the scanned arrays, and the carry comes round again.
-        variables = open_jaxpr(body.jaxpr).invars[consts:]
+        variables = open_jaxpr(body.jaxpr).invars[len(shared) :]
         entered: list[int] = []
-        for variable, value in zip(variables, operands[before + consts :]):
+        for variable, value in zip(variables, [*carry, *scanned]):
             entered.append(self._new(variable.aval, value))
-        results = self.block(body, [*constants, *entered])
-        self._join(entered[:carried], results[:carried])
-        return [*entered[:carried], *results[carried:]]
+        results = self.block(body, [*shared, *entered])
+        count = len(carry)
+        self._join(entered[:count], results[:count])
+        return [*entered[:count], *results[count:]]
 
     def _shared_call(self, block: Block, operands: list[int]) -> list[int]:
         """Returns the results of a call whose inside is that of all calls of its jaxpr."""

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
@@ -22,6 +22,7 @@ PRODUCTS = ForeignNames(
     "ragged_dot_general@jax>=0.6.2"
 )
 
+_T = TypeVar("_T")
 Variable = Any  # of a jaxpr: a variable or a literal
 # An equation and those whose jaxprs contain it, inside out.
 Stack = tuple[Equation, ...]
@@ -69,6 +70,35 @@ def loop_parts(eqn: Equation) -> LoopParts:
     carried = len(eqn.outvars) - _count_scanned(eqn.outvars, opened.outvars)
     consts = len(opened.invars) - scanned - carried
     return LoopParts(body, of_condition, consts, carried)
+
+
+class LoopOperands(NamedTuple, Generic[_T]):
+    """The operands of a loop in their groups.
+
+    Attributes:
+        of_condition: what the condition alone is given.
+        shared: what the body is given in each turn.
+        carry: what the body is given first, and returns for its next turn.
+        scanned: what the body is given slices of.
+    """
+
+    of_condition: list[_T]
+    shared: list[_T]
+    carry: list[_T]
+    scanned: list[_T]
+
+
+def split_operands(eqn: Equation, operands: Sequence[_T]) -> LoopOperands[_T]:
+    """Returns the operands of a loop in their groups."""
+    parts = loop_parts(eqn)
+    first = parts.of_condition + parts.consts
+    last = first + parts.carried
+    return LoopOperands(
+        of_condition=list(operands[: parts.of_condition]),
+        shared=list(operands[parts.of_condition : first]),
+        carry=list(operands[first:last]),
+        scanned=list(operands[last:]),
+    )
 
 
 def _count_scanned(outer_vars: Sequence[Variable], inner_vars: Sequence[Variable]) -> int:

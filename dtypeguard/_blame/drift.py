@@ -1,7 +1,7 @@
 """Finds the leaves that leave a step with another type than they entered with."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Literal
 
 import jax
@@ -19,7 +19,7 @@ from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .._tracebacks.frames import line_of_tracer
 from .blame import Matches
-from .why import Begun, Has, of_weak_leaf, why
+from .why import Has, LinesOfValue, lines_beyond, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
@@ -83,25 +83,6 @@ _UPDATES_NAME = TreeName("updates")
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
-def _drift(
-    path: KeyPath,
-    kind: Kind,
-    types: tuple[str, str],
-    where: Where,
-    lines: Why | None = None,
-    avals: tuple[Aval, ...] = (),
-) -> Drift:
-    origin, cause, *_ = lines or Why()
-    # Users look up an update by its path in the updates.
-    text = path_text(path[1:] if where == "updates" else path)
-    return Drift(text, kind, *types, where, origin, cause, avals, path)
-
-
-def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
-    row = change.row()
-    return _drift(change.path, "structure", (row.before, row.after), where)
-
-
 def drift_between(
     path: KeyPath,
     kind: Kind,
@@ -113,47 +94,93 @@ def drift_between(
     """Returns the drift from one abstract value to another."""
     old = LeafType(before.dtype, is_weak(before), before.shape)
     new = LeafType(after.dtype, is_weak(after), after.shape)
+    texts = _texts_of_types(kind, old, new, where)
+    return _drift(path, kind, texts, where, lines or Why(), (before, after))
+
+
+def _texts_of_types(
+    kind: Kind, before: LeafType, after: LeafType, where: Where
+) -> tuple[str, str]:
     if kind == "shape":
-        types = str(old), str(new)
-    elif kind == "weak_type":
-        types = old.without_shape, new.without_shape
-    elif where == "updates":
-        types = str(old.dtype), str(new.dtype)
-    else:
-        types = old.without_shape, str(new.dtype)
-    return _drift(path, kind, types, where, lines, (before, after))
+        return str(before), str(after)
+    if kind == "weak_type":
+        return before.without_shape, after.without_shape
+    if where == "updates":
+        return str(before.dtype), str(after.dtype)
+    return before.without_shape, str(after.dtype)
 
 
-def find(program: Program, begun: Begun = lambda _: Why()) -> Iterator[Drift]:
-    """Yields the leaves of a program that drift, with their lines."""
+def _drift(
+    path: KeyPath,
+    kind: Kind,
+    texts: tuple[str, str],
+    where: Where,
+    lines: Why,
+    avals: tuple[Aval, ...],
+) -> Drift:
+    before, after = texts
+    # Users look up an update by its path in the updates.
+    text = path_text(path[1:] if where == "updates" else path)
+    return Drift(text, kind, before, after, where, lines.origin, lines.cause, avals, path)
+
+
+def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
+    row = change.row()
+    texts = (row.before, row.after)
+    return _drift(change.path, "structure", texts, where, Why(), ())
+
+
+def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift]:
+    """Yields the leaves of a program that drift, with their lines.
+
+    Args:
+        program: the traced step.
+        beyond: the lines behind an input or a constant; by default the record is asked.
+    """
+    if beyond is None:
+        beyond = lines_beyond(program.step)
     where: Where = "state" if program.is_optimizer else "carry"
-    for name, before, after in zip(program.names, program.carried, program.returned):
-        if before.treedef != after.treedef:
-            for change in tree_changes(name, before.tree, after.tree):
-                yield _drift_of_structure(change, where)
-        elif before.key_paths != after.key_paths:
-            for change in _changes_of_data(name, before, after):
-                yield _drift_of_structure(change, where)
+    carries = list(zip(program.names, program.carried, program.returned))
+    for name, before, after in carries:
+        for change in _changes_of_structure(name, before, after):
+            yield _drift_of_structure(change, where)
+    leaves = iter(program.step.inputs)
+    outputs = iter(program.step.outputs)
     number = 0
-    outputs = program.step.outputs
-    for name, before, after in zip(program.names, program.carried, program.returned):
-        new = dict(zip(after.key_paths, zip(outputs, after.arrays)))
-        outputs = outputs[len(after.arrays) :]
+    for name, before, after in carries:
+        returned = {path: (next(outputs), leaf) for path, leaf in _leaves_of(after)}
         for path in before.key_paths:
-            if path in new:  # else its structure has changed
+            leaf = next(leaves)
+            if path in returned:  # else its structure has changed
+                output, returned_leaf = returned[path]
+                search = _Search(program, leaf, output, beyond)
                 place = (TreeName(name), *path)
-                yield from _drifts_of_leaf(program, begun, number, *new[path], place)
+                yield from search.drifts(place, where, number, returned_leaf)
             number += 1
     if program.is_optimizer:
-        yield from _of_updates(program, begun)
+        yield from _drifts_of_updates(program, beyond)
+
+
+def _leaves_of(tree: SplitTree) -> Iterable[tuple[KeyPath, Leaf]]:
+    return zip(tree.key_paths, tree.arrays)
+
+
+def _changes_of_structure(
+    name: str, before: SplitTree, after: SplitTree
+) -> Iterable[LeafChange]:
+    if before.treedef != after.treedef:
+        return tree_changes(name, before.tree, after.tree)
+    if before.key_paths != after.key_paths:
+        return _changes_of_data(name, before, after)
+    return ()
 
 
 def _changes_of_data(
     name: str, before: SplitTree, after: SplitTree
 ) -> Iterator[LeafChange]:
     """Yields the leaves of a tree that are data on one side alone."""
-    old_leaves = dict(zip(before.key_paths, before.arrays))
-    new_leaves = dict(zip(after.key_paths, after.arrays))
+    old_leaves = dict(_leaves_of(before))
+    new_leaves = dict(_leaves_of(after))
     for path in key_paths(before.tree):
         if (path in old_leaves) != (path in new_leaves):
             types = []
@@ -162,38 +189,57 @@ def _changes_of_data(
             yield LeafChange((TreeName(name), *path), *types)
 
 
-def _drifts_of_leaf(
-    program: Program, begun: Begun, number: int, new: int, returned: Leaf, path: KeyPath
-) -> Iterator[Drift]:
-    where: Where = "state" if program.is_optimizer else "carry"
-    leaf = program.step.inputs[number]
-    was, is_now = pair = program.step.avals[leaf], program.step.avals[new]
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """The search for what changed a leaf.
 
-    def of(matches: Matches) -> Why:
-        lines = why(program.step, new, matches, 1 << leaf, begun)
+    Attributes:
+        program: the traced step.
+        leaf: the number of its input.
+        output: the number of its output.
+        beyond: the lines behind an input or a constant.
+    """
+
+    program: Program
+    leaf: int
+    output: int
+    beyond: LinesOfValue
+
+    def drifts(
+        self, path: KeyPath, where: Where, number: int, returned: Leaf
+    ) -> Iterator[Drift]:
+        """Yields what changed: dtype, shape, weakness."""
+        before = self.program.step.avals[self.leaf]
+        after = self.program.step.avals[self.output]
+        if before.dtype != after.dtype:
+            lines = self._lines(Has("dtype", after.dtype), returned)
+            yield drift_between(path, "dtype", before, after, where, lines)
+        if before.shape != after.shape:
+            lines = self._lines(Has("shape", after.shape), returned)
+            yield drift_between(path, "shape", before, after, where, lines)
+        if before.dtype == after.dtype and is_weak(before) != is_weak(after):
+            if is_weak(before):
+                lines = of_weak_leaf(self.program, number)
+            else:
+                lines = self._lines(is_weak, returned)
+            yield drift_between(path, "weak_type", before, after, where, lines)
+
+    def _lines(self, matches: Matches, returned: Leaf) -> Why:
+        graph = self.program.step
+        lines = why(graph, self.output, matches, 1 << self.leaf, self.beyond)
         # No equation makes a literal.
         return lines if lines.origin else lines._replace(origin=line_of_tracer(returned))
 
-    if was.dtype != is_now.dtype:
-        found = of(Has("dtype", is_now.dtype))
-        yield drift_between(path, "dtype", *pair, where, found)
-    if was.shape != is_now.shape:
-        found = of(Has("shape", is_now.shape))
-        yield drift_between(path, "shape", *pair, where, found)
-    if was.dtype == is_now.dtype and is_weak(was) != is_weak(is_now):
-        found = of_weak_leaf(program, number) if is_weak(was) else of(is_weak)
-        yield drift_between(path, "weak_type", *pair, where, found)
 
-
-def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
+def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift]:
     """Yields the updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
     gradients = _argument(program, 1)
     params = _argument(program, 2)
-    yield from _of_other_tree(program, params.keys() & gradients.keys())
+    yield from _params_without_update(program, params.keys() & gradients.keys())
     start = sum(len(parts.arrays) for parts in program.returned)
-    for other_path, output in zip(program.others.key_paths, graph.outputs[start:]):
-        path = other_path[1:]  # of the updates: they are the first other result
+    for result_path, output in zip(program.others.key_paths, graph.outputs[start:]):
+        path = result_path[1:]  # the updates are the first of the other results
         place = (_UPDATES_NAME, *path)
         update = graph.avals[output]
         if path not in params:
@@ -201,26 +247,29 @@ def _of_updates(program: Program, begun: Begun) -> Iterator[Drift]:
                 change = LeafChange(place, None, leaf_type(update))
                 yield _drift_of_structure(change, "updates")
             continue
-        leaves = params[path], gradients.get(path, params[path])
-        param, gradient = (graph.avals[leaf] for leaf in leaves)
+        leaves = (params[path], gradients.get(path, params[path]))
+        param = graph.avals[leaves[0]]
+        gradient = graph.avals[leaves[1]]
         bits = 1 << leaves[0] | 1 << leaves[1]
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            found = why(graph, output, Has("shape", update.shape), bits, begun)
-            yield drift_between(place, "shape", param, update, "updates", found)
+            lines = why(graph, output, Has("shape", update.shape), bits, beyond)
+            yield drift_between(place, "shape", param, update, "updates", lines)
         asked = program.updates_dtype, param.dtype, gradient.dtype
         if update.dtype != dtype_of_update(*asked) and _promotes(param, update):
-            found = Why()
+            lines = Why()
             # An update as wide as its gradient was not promoted.
             if gradient.dtype != update.dtype:
-                found = why(graph, output, Has("dtype", update.dtype), bits, begun)
-            yield drift_between(place, "dtype", param, update, "updates", found)
+                lines = why(graph, output, Has("dtype", update.dtype), bits, beyond)
+            yield drift_between(place, "dtype", param, update, "updates", lines)
 
 
-def _of_other_tree(program: Program, wanted: Collection[KeyPath]) -> Iterator[Drift]:
+def _params_without_update(
+    program: Program, required_paths: Collection[KeyPath]
+) -> Iterator[Drift]:
     """Yields the params without an update, or both trees: `p + u` needs the params' tree.
 
-    None is an update that leaves alone what is there.
+    None is an update that leaves alone the param in its place.
     """
     updates = program.others.tree[0]
     _, gradients, params = program.rest.tree[0]
@@ -231,11 +280,11 @@ def _of_other_tree(program: Program, wanted: Collection[KeyPath]) -> Iterator[Dr
     nones = [path for path, node in nodes if node is None]
     new_paths = set(key_paths(updates))
     for path, leaf in by_path(params).items():
-        is_missing = path in wanted and path not in new_paths
+        is_missing = path in required_paths and path not in new_paths
         if is_missing and all(path[: len(none)] != none for none in nones):
             change = LeafChange((_UPDATES_NAME, *path), type_or_class(leaf), None)
             yield _drift_of_structure(change, "updates")
-    if wanted == new_paths:
+    if required_paths == new_paths:
         yield _drift_of_structure(tree_changes("updates", params, updates)[0], "updates")
 
 

@@ -5,49 +5,18 @@ trace is. This file knows tracers by a few attributes, and each may be missing i
 as before 0.8: then a value has no equations, and nothing else is lost.
 """
 
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
 from .._program.graph import Graph
-from .._recording.values import is_concrete
-from .._source.files import is_recorded
-from .._source.origin import Origin, Why, origin_of_frame
+from .._recording.values import is_concrete, leaves_given_to_jax
+from .._source.files import is_recorded, is_users
+from .._source.origin import Origin, Why, callers, origin_of_frame
 from .._source.syntax import evaluated
 from .._tracebacks.sites import Argument, Site
-from .why import Has, of_number, recorded, unwrapped, why
-
-
-def of_argument(argument: Argument, site: Site) -> Why:
-    """The lines behind an argument of a call."""
-    value, source = argument.value, argument.source
-    if is_python_number(value) and source is not None:
-        name = getattr(source, "attr", getattr(source, "id", ""))
-        return Why(of_number(name, value))
-    if is_python_number(value):  # the line writes it, or computes it
-        is_own = is_recorded(site.file)
-        return Why(origin_of_frame(site.frame, site.line) if is_own else None)
-    users: Any = evaluated(source, site.frame) if argument.is_whole else None
-    if is_concrete(users) and users.dtype == value.dtype:
-        value = users  # JAX may have converted it
-    return of_value(value)
-
-
-def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
-    """The line that gave a leaf its type, or forced that; of a number by its name."""
-    return of_number(name, leaf) if is_python_number(leaf) else of_value(leaf).root
-
-
-def of_value(value: Leaf) -> Why:
-    """The lines that gave an array or a tracer its type."""
-    traced, lines = traced_value(unwrapped(value)), Why()
-    if traced is not None:
-        lines = why(*traced, Has("dtype", value.dtype))
-        if lines.cause == lines.origin:
-            lines = lines._replace(cause=None)
-    return lines if lines.origin else recorded(value)
-
+from .why import Has, lines_beyond, of_number, recorded, unwrapped, why
 
 # The equations of a trace so far, and by its identity what each variable is there: the
 # leaves of a carry are asked about one by one. It is cleared with each note: the rule of a
@@ -55,23 +24,100 @@ def of_value(value: Leaf) -> Why:
 TRACES_SO_FAR: dict[Any, tuple[Graph, dict[int, int]]] = {}
 
 
+def of_argument(argument: Argument, site: Site) -> Why:
+    """Returns the lines behind an argument of a call."""
+    value = argument.value
+    source = argument.source
+    if is_python_number(value) and source is not None:
+        name = getattr(source, "attr", getattr(source, "id", ""))
+        return Why(of_number(name, value))
+    if is_python_number(value):  # the line writes it, or computes it
+        is_own = is_recorded(site.file)
+        return Why(origin_of_frame(site.frame, site.line) if is_own else None)
+    if argument.is_whole:
+        original: Any = evaluated(source, site.frame)
+        # JAX may have converted it.
+        if is_concrete(original) and original.dtype == value.dtype:
+            value = original
+    return of_value(value, site.frame)
+
+
+def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:
+    """Returns the line that gave a leaf its type, or forced that."""
+    if is_python_number(leaf):
+        return of_number(name, leaf)
+    return of_value(leaf).root
+
+
+def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
+    """Returns the lines that gave an array or a tracer its type.
+
+    Args:
+        value: the array or the tracer.
+        frame: of a function that has it, for what the function was given by JAX.
+    """
+    tracer = unwrapped(value)
+    traced = traced_value(tracer)
+    if traced is None:
+        return recorded(value)
+    graph, number = traced
+
+    def beyond(variable: int) -> Why:
+        outer = graph.values.get(variable)  # closed over, it may be of an outer trace
+        if variable in graph.inputs:
+            place = graph.inputs.index(variable)
+            outer = _argument_of_trace(tracer._trace, place, frame)
+        if outer is not None and traced_value(unwrapped(outer)) is not None:
+            return of_value(outer, frame)
+        lines = Why() if outer is None else recorded(outer)
+        return lines if lines.origin else lines_beyond(graph)(variable)
+
+    lines = why(graph, number, Has("dtype", value.dtype), beyond=beyond)
+    if lines.cause == lines.origin:
+        lines = lines._replace(cause=None)
+    return lines if lines.origin else recorded(value)
+
+
+def _argument_of_trace(trace: Any, place: int, frame: FrameType | None) -> Leaf | None:
+    """Returns what JAX was given for an input of a trace, by the frames of its call."""
+    if frame is None:
+        return None
+    avals = [variable.aval for variable in trace.frame.invars]
+    for function in (frame, *callers(frame)):
+        leaves = leaves_given_to_jax(function, avals, is_users)
+        # A call from the trace itself may have as many arguments of these types.
+        is_inner = any(getattr(leaf, "_trace", None) is trace for leaf in leaves)
+        if leaves and not is_inner:
+            return leaves[place]
+    return None
+
+
 def traced_value(tracer: Leaf) -> tuple[Graph, int] | None:
-    """The equations behind a value, and it among them; None if they cannot be read."""
+    """Returns the equations behind a value, and it among them; None if it has none."""
     try:
-        trace, variable = tracer._trace, tracer.val
-        graph, places = TRACES_SO_FAR.get(trace, (None, {}))
-        if graph is None or id(variable) not in places:
-            frame = trace.frame
-            constants, equations = dict(frame.constvar_to_val), frame.get_eqns()
-            first, invars = [*constants], [*frame.invars]
-            known = [variable, *first, *invars]
-            known += [x for each in equations for x in each.outvars]
-            jaxpr = SimpleNamespace(
-                constvars=first, invars=invars, eqns=equations, outvars=known
-            )
-            graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=[*constants.values()]))
-            places = dict(zip(map(id, known), graph.outputs))
-            TRACES_SO_FAR[trace] = graph, places
-        return graph, places[id(variable)]
+        trace = tracer._trace
+        variable = tracer.val
+        graph, numbers = TRACES_SO_FAR.get(trace, (None, {}))
+        if graph is None or id(variable) not in numbers:
+            graph, numbers = _graph_so_far(trace.frame, variable)
+            TRACES_SO_FAR[trace] = graph, numbers
+        return graph, numbers[id(variable)]
     except Exception:  # no tracer, or this release keeps them elsewhere
         return None
+
+
+def _graph_so_far(frame: Any, variable: Any) -> tuple[Graph, dict[int, int]]:
+    """Returns the graph of a trace that goes on, and the numbers of all its variables."""
+    constants = dict(frame.constvar_to_val)
+    equations = frame.get_eqns()
+    variables = [variable, *constants, *frame.invars]
+    for equation in equations:
+        variables += equation.outvars
+    jaxpr = SimpleNamespace(
+        constvars=list(constants),
+        invars=list(frame.invars),
+        eqns=equations,
+        outvars=variables,
+    )
+    graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=list(constants.values())))
+    return graph, dict(zip(map(id, variables), graph.outputs))

@@ -1,12 +1,12 @@
 """The lines behind the type of a value of a program: the one walk, and where it ends.
 
 `why` walks back by `blame.py`, which names equations. What lies beyond the program it asks
-the record (`monitored.py`, from Python 3.12 on): a constant, which has no line in a jaxpr,
+the record (`_recording`, from Python 3.12 on): a constant, which has no line in a jaxpr,
 and what the program was given.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from jax.core import Tracer
@@ -22,8 +22,18 @@ from .._tracebacks.frames import line_of_return, line_of_tracer
 from .._tracebacks.written import Written
 from .blame import Matches, blame, region_of
 
-_KNOWN = RECORD.recorder
-Begun = Callable[[int], Why]  # gives the lines behind an input of a program, by its number
+LinesOfValue = Callable[[int], Why]  # of an input or a constant, by its number in a graph
+
+
+@dataclasses.dataclass(frozen=True)
+class Has:
+    """Whether an abstract value has this dtype, shape or weakness."""
+
+    attribute: str
+    value: object
+
+    def __call__(self, aval: Aval) -> bool:
+        return getattr(aval, self.attribute, None) == self.value
 
 
 def why(
@@ -31,70 +41,75 @@ def why(
     output: int,
     matches: Matches,
     leaves: int = -1,
-    begun: Begun | None = None,
+    beyond: LinesOfValue | None = None,
 ) -> Why:
-    """The lines that gave an output of a program a property.
+    """Returns the lines that gave an output of a program a property.
 
     Args:
         graph: of the program.
         output: the value.
         matches: whether an abstract value has the property, the new dtype for example.
         leaves: the inputs that the output continues, as bits; all of them by default.
-        begun: the lines behind an input, by its number; else the record is asked.
+        beyond: the lines behind an input or a constant; by default the record is asked.
     """
-    place = graph.inputs.index
-    given = lambda x: begun(place(x)) if begun else recorded(graph.variables.get(x))
-    if output in graph.constants:
-        return _of_constant(graph, output)
-    if output in graph.inputs and leaves >> place(output) & 1:
-        return given(output)
+    if beyond is None:
+        beyond = lines_beyond(graph)
+    is_leaf = output in graph.inputs and leaves >> graph.inputs.index(output) & 1
+    if output in graph.constants or is_leaf:
+        return beyond(output)
     found = blame(graph, output, matches, leaves)
-    promotion, root = found.promotion, found.cause or found.promotion
-    origin, cause, line = line_of(promotion), line_of(found.cause), line_of(root)
+    origin = line_of(found.promotion)
+    cause = line_of(found.cause)
     if found.operand in graph.constants:
-        made = _of_constant(graph, found.operand).root
-        made = made or (line and read_on(line.users, matches)) or line
-        is_elsewhere = made and (line is None or made.users != line.users)
-        cause = made if cause or is_elsewhere else None
-    elif cause is None and found.operand in graph.inputs:
-        cause = given(found.operand).root
-    operands = promotion.inputs if promotion else ()
-    is_promoted = not all(matches(graph.avals[each]) for each in operands)
+        cause = _line_of_constant(graph, found.operand, matches, cause or origin, beyond)
+        # The line of the promotion may write the constant itself.
+        if found.cause is None and cause and origin and cause.users == origin.users:
+            cause = None
+    elif found.operand is not None and cause is None:
+        cause = beyond(found.operand).root
+    operands = found.promotion.inputs if found.promotion else ()
+    is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
     return Why(origin, cause, is_promoted=is_promoted)
 
 
-def _of_constant(graph: Graph, constant: int) -> Why:
-    """The line that made a constant, else that on which a function inside returns it."""
-    lines = recorded(graph.variables.get(constant))
-    if lines.origin is None:
-        lines = recorded(graph.values.get(constant))
-    if lines.origin is None and constant in graph.returned_by:
-        lines = Why(line_of_return(graph.returned_by[constant]))
-    return lines
+def _line_of_constant(
+    graph: Graph, constant: int, matches: Matches, user: Origin | None, beyond: LinesOfValue
+) -> Origin | None:
+    """Returns the line that made a constant, else the line that uses it."""
+    line = beyond(constant).root
+    if line is None and user is not None:
+        line = _line_of_read_array(user.users, matches)
+    return line or user
 
 
-class Has(NamedTuple):
-    """Whether an abstract value has this dtype or shape."""
+def lines_beyond(graph: Graph) -> LinesOfValue:
+    """Returns the lines behind the inputs and the constants of a graph, by the record."""
 
-    name: str
-    value: object
+    def beyond(value: int) -> Why:
+        lines = recorded(graph.variables.get(value))
+        if lines.origin is None:
+            lines = recorded(graph.values.get(value))
+        # Else the line on which a function inside returns it.
+        if lines.origin is None and value in graph.returned_by:
+            lines = Why(line_of_return(graph.returned_by[value]))
+        return lines
 
-    def __call__(self, aval: Aval) -> bool:
-        return getattr(aval, self.name, None) == self.value
+    return beyond
 
 
 def line_of(equation: Equation | None) -> Origin | None:
-    """The line of an equation, if there is one."""
+    """Returns the line of an equation, if there is one."""
     return None if equation is None else Written(equation.stack).origin
 
 
 def of_weak_leaf(program: Program, number: int) -> Why:
-    """The line that made a leaf of the first carry of a program weak."""
+    """Returns the line that made a leaf of the first carry of a program weak."""
     first = program.first
-    root = first and region_of(first, is_weak).root([first.outputs[number]])
-    made = root and line_of(root.cause)
-    if made is not None:
-        return Why(made)
+    if first is not None:
+        root = region_of(first, is_weak).root([first.outputs[number]])
+        line = line_of(root.cause)
+        if line is not None:
+            return Why(line)
     leaf = [leaf for tree in program.carried for leaf in tree.arrays][number]
     if is_python_number(leaf):
         return Why(of_number("", leaf))
@@ -102,44 +117,51 @@ def of_weak_leaf(program: Program, number: int) -> Why:
 
 
 def unwrapped(value: Leaf) -> Leaf:
-    """The array, or the tracer of a jaxpr, behind tracers of `vmap`, `grad` and `jvp`."""
+    """Returns the array, or the tracer of a jaxpr, behind tracers of transformations."""
     while isinstance(value, Tracer):
-        inner = getattr(value, "primal", None)
-        inner = getattr(value, "val", None) if inner is None else inner
+        inner = getattr(value, "primal", None)  # of `grad` and `jvp`
+        if inner is None:
+            inner = getattr(value, "val", None)  # of `vmap`
         if not is_array(inner):
             break
         value = inner
     return value
 
 
-def made_of(value: Leaf) -> ValueRecord | None:
-    """How a value was made; the record does not keep the value."""
-    return _KNOWN.record_of(value) or _KNOWN.record_of(unwrapped(value))
+def record_of(value: Leaf) -> ValueRecord | None:
+    """Returns how a value was made; the record does not keep the value."""
+    recorder = RECORD.recorder
+    return recorder.record_of(value) or recorder.record_of(unwrapped(value))
 
 
 def recorded(value: Leaf) -> Why:
-    """The lines behind a value, or what a variable of a jaxpr stands for."""
-    made = made_of(value)
-    return made.why() if made else Why()
+    """Returns the lines behind a value, or what a variable of a jaxpr stands for."""
+    record = record_of(value)
+    return Why() if record is None else record.why()
 
 
 def of_number(name: str, value: object) -> Origin | None:
-    """The line that gave a Python number, by its name or if one line alone did."""
-    made = _KNOWN.record_of_number(name, value)
-    return origin_of_frames(made.frames) if made else None
+    """Returns the line that gave a Python number, by its name or if one line alone did."""
+    record = RECORD.recorder.record_of_number(name, value)
+    return None if record is None else origin_of_frames(record.frames)
 
 
-def read_on(line: Origin, matches: Matches) -> Origin | None:
-    """The line that made the one array with a property that a line has read."""
-    made = [x for x in _KNOWN.read_by(line.file, line.line) if not x.type.is_weak]
-    found = [each.why() for each in made if matches(_scalar(each.type.dtype))]
-    is_known = not any(why.is_earlier for why in found)  # else it may be that one
-    roots = [why.root for why in found]
-    others = {x.users: x for x in roots if x and x.users.line != line.line}
-    return others.popitem()[1] if is_known and len(others) == 1 else None
+def _line_of_read_array(line: Origin, matches: Matches) -> Origin | None:
+    """Returns the line that made the one array with a property that a line has read."""
+    makers = {}
+    for record in RECORD.recorder.read_by(line.file, line.line):
+        if record.type.is_weak or not matches(_scalar(record.type.dtype)):
+            continue
+        lines = record.why()
+        if lines.is_earlier:
+            return None  # it may be this one
+        if lines.root is not None and lines.root.users.line != line.line:
+            makers[lines.root.users] = lines.root
+    return makers.popitem()[1] if len(makers) == 1 else None
 
 
 def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:
-    """A scalar of a dtype, as JAX makes it of an array of NumPy."""
-    known = jax.dtypes.canonicalize_dtype(dtype) if kind(dtype) else dtype
-    return jax.ShapeDtypeStruct((), known)
+    """Returns a scalar of a dtype, as JAX makes it of an array of NumPy."""
+    if kind(dtype) is not None:
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct((), dtype)

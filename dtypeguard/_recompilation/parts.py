@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
-from .._blame.why import made_of
+from .._blame.why import record_of
 from .._carry.modules import is_in_place
 from .._leaves.key_path import KeyPath, TreeName, key_value
 from .._leaves.leaf_type import LeafType, traced_type
@@ -89,7 +89,7 @@ def _leaf_part(path: KeyPath, leaf: Leaf) -> ArgumentPart:
 
 def _record_of(path: KeyPath, value: Any) -> ValueRecord | None:
     number = RECORD.recorder.record_of_number(str(key_value(path[-1])), value)
-    return number or made_of(value)
+    return number or record_of(value)
 
 
 def _constants(

@@ -15,8 +15,8 @@ from typing import Any
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.inert import is_a, items_of, package_of, variables_of
-from .._source.origin import Frame, callers, frame_of, release
+from .._source.inert import items_of, variables_of
+from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
     Names,
@@ -26,7 +26,7 @@ from .values import (
     is_number,
     is_of_numpy,
     is_tracer,
-    leaves_for_tracers,
+    leaves_given_to_jax,
     named_leaves,
     value_type,
 )
@@ -137,7 +137,7 @@ class Recorder:
             for _, tracer in tracers:
                 self._add(tracer, ValueRecord((), value_type(tracer)))
             return
-        leaves = self._leaves_given_to_jax(frame, [tracer for _, tracer in tracers])
+        leaves = leaves_given_to_jax(frame, [tracer for _, tracer in tracers], is_recorded)
         frames = _frames(frame, code.co_firstlineno)
         for number, (names, tracer) in enumerate(tracers):
             sources = []
@@ -148,19 +148,6 @@ class Recorder:
             record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
             self._add(tracer, record)
             self._add_variable(getattr(tracer, "val", None), record)
-
-    def _leaves_given_to_jax(self, frame: FrameType, tracers: list[Leaf]) -> list[Leaf]:
-        """Returns what JAX was given, by its frames, for tracers that it made."""
-        outermost: list[Leaf] = []
-        for caller in takewhile(_is_not_users, callers(frame)):
-            for value in list(variables_of(caller).values()):
-                if package_of(type(value)) == "jax":
-                    value = getattr(value, "vals", None)  # of a tree that is flat
-                if is_a(value, (tuple, list)):
-                    leaves = [leaf for _, leaf in named_leaves(value)]
-                    outermost = leaves_for_tracers(leaves, tracers) or outermost
-            release([caller])
-        return outermost
 
     def on_trace_end(self, frame: FrameType) -> None:
         """Links what a traced function closes over, and its results, to their lines."""
@@ -418,10 +405,6 @@ def _last_name(names: Names) -> str:
 
 def _is_users(frame: FrameType) -> bool:
     return is_recorded(frame.f_code.co_filename)
-
-
-def _is_not_users(frame: FrameType) -> bool:
-    return not _is_users(frame)
 
 
 def _frames(frame: FrameType, line: int) -> list[Frame]:

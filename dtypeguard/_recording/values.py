@@ -6,12 +6,14 @@ They are found without JAX, and nothing of the user's runs.
 import functools
 import types
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
+from types import FrameType
 from typing import Any, NamedTuple
 
 from .._leaves.types import Leaf, PyTree
-from .._source.inert import fields_of, is_a, items_of, package_of
+from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
+from .._source.origin import callers, release
 
 Names = tuple[str, ...]  # the keys, indices and attributes that lead to a leaf
 
@@ -117,7 +119,7 @@ def _key_text(key: object) -> str:
     return str(key) if is_plain else type(key).__name__
 
 
-def leaves_for_tracers(leaves: list[Leaf], tracers: list[Leaf]) -> list[Leaf]:
+def _leaves_for_tracers(leaves: list[Leaf], tracers: list[Leaf]) -> list[Leaf]:
     """Returns the leaves that tracers stand for, if those are the last; else none."""
     # Static arguments and numbers may stand before them.
     arrays = [leaf for leaf in leaves if is_concrete(leaf)]
@@ -126,6 +128,30 @@ def leaves_for_tracers(leaves: list[Leaf], tracers: list[Leaf]) -> list[Leaf]:
         if len(last) == len(tracers) and all(map(_may_stand_for, tracers, last)):
             return last
     return []
+
+
+def leaves_given_to_jax(
+    frame: FrameType, tracers: list[Leaf], is_caller: Callable[[str], bool]
+) -> list[Leaf]:
+    """Returns what JAX was given, by its frames, for tracers that a function has.
+
+    Args:
+        frame: of the function.
+        tracers: all that JAX made for the call.
+        is_caller: whether a file may have the function that called JAX.
+    """
+    outermost: list[Leaf] = []
+    for caller in callers(frame):
+        if is_caller(caller.f_code.co_filename):
+            break
+        for value in list(variables_of(caller).values()):
+            if package_of(type(value)) == "jax":
+                value = getattr(value, "vals", None)  # of a tree that is flat
+            if is_a(value, (tuple, list)):
+                leaves = [leaf for _, leaf in named_leaves(value)]
+                outermost = _leaves_for_tracers(leaves, tracers) or outermost
+        release([caller])
+    return outermost
 
 
 def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:

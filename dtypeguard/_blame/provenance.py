@@ -64,11 +64,12 @@ def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
 
     def beyond(variable: int) -> Why:
         outer = graph.values.get(variable)  # closed over, it may be of an outer trace
-        if variable in graph.inputs:
+        outer_frame = frame
+        if variable in graph.inputs and frame is not None:
             place = graph.inputs.index(variable)
-            outer = _argument_of_trace(tracer._trace, place, frame)
+            outer, outer_frame = _argument_of_trace(tracer._trace, place, frame)
         if outer is not None and traced_value(unwrapped(outer)) is not None:
-            return of_value(outer, frame)
+            return of_value(outer, outer_frame)
         lines = Why() if outer is None else recorded(outer)
         return lines if lines.origin else lines_beyond(graph)(variable)
 
@@ -78,18 +79,18 @@ def of_value(value: Leaf, frame: FrameType | None = None) -> Why:
     return lines if lines.origin else recorded(value)
 
 
-def _argument_of_trace(trace: Any, place: int, frame: FrameType | None) -> Leaf | None:
-    """Returns what JAX was given for an input of a trace, by the frames of its call."""
-    if frame is None:
-        return None
+def _argument_of_trace(
+    trace: Any, place: int, frame: FrameType
+) -> tuple[Leaf | None, FrameType | None]:
+    """Returns what JAX was given for an input of a trace, and a frame outside of it."""
     avals = [variable.aval for variable in trace.frame.invars]
     for function in (frame, *callers(frame)):
         leaves = leaves_given_to_jax(function, avals, is_users)
         # A call from the trace itself may have as many arguments of these types.
         is_inner = any(getattr(leaf, "_trace", None) is trace for leaf in leaves)
         if leaves and not is_inner:
-            return leaves[place]
-    return None
+            return leaves[place], function.f_back
+    return None, None
 
 
 def traced_value(tracer: Leaf) -> tuple[Graph, int] | None:

@@ -259,10 +259,21 @@ def _for_call(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidat
         return [_as_arguments(leaves, call.site)]
     if not all(leaf.argument for leaf in leaves):
         return []  # the cotangents of a rule that is not known
+    candidates = _as_arguments_of_one_dtype(leaves, _meeting(leaves), call.site)
+    if not any(candidates):
+        # What a package computed cannot be changed: what it is written into can.
+        dtypes = [leaf.dtype for leaf in leaves]
+        candidates = _as_arguments_of_one_dtype(leaves, dtypes, call.site)
+    return candidates
+
+
+def _as_arguments_of_one_dtype(
+    leaves: Sequence[RefusedLeaf], dtypes: Iterable[DType], site: Site
+) -> list[Candidate]:
     candidates = []
-    for dtype in _meeting(leaves):
+    for dtype in dtypes:
         wanted = [dataclasses.replace(leaf, wanted=dtype) for leaf in leaves]
-        candidates.append(_as_arguments(wanted, call.site))
+        candidates.append(_as_arguments(wanted, site))
     return candidates
 
 

@@ -21,7 +21,7 @@ from .._leaves.types import Leaf, PyTree
 
 # Keys of tuples, of lists, and of nodes that are registered without keys.
 _POSITIONS = (tree_util.SequenceKey, tree_util.FlattenedIndexKey)
-_NOTHING = object()  # None is a node
+_ABSENT_CHILD = object()  # None is a node
 
 
 class _Container:
@@ -129,10 +129,10 @@ def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, Py
         # An empty child, such as an EmptyState, may be missing.
         if name not in children and tree_util.tree_leaves(child):
             key = node.keys[name]
-            raise _tree_error((*path, key), child, _NOTHING, "load it as well")
+            raise _tree_error((*path, key), child, _ABSENT_CHILD, "load it as well")
     for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
         if not below or str(key_value(below[0])) not in node.children:
-            raise _tree_error((*path, *below), _NOTHING, leaf, "leave it out")
+            raise _tree_error((*path, *below), _ABSENT_CHILD, leaf, "leave it out")
     return children
 
 
@@ -200,7 +200,7 @@ def _tree_error(
 
 def _describe_node(tree: PyTree) -> str | None:
     """Returns a leaf or a container as a message describes it; None if it is absent."""
-    if tree is _NOTHING:
+    if tree is _ABSENT_CHILD:
         return None
     if tree is None:
         return "None"

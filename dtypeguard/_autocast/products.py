@@ -200,10 +200,6 @@ def _compute(*operands, product: Product, jaxpr: Jaxpr | None = None):
     return product.compute(*operands)
 
 
-def _tangent_aval(*avals, product: Product):
-    return _product_jaxpr(product, avals).out_avals[0]
-
-
 def _product_aval(*avals, product: Product, jaxpr: Jaxpr | None = None):
     return _product_jaxpr(product, avals).out_avals[0]
 

@@ -4,14 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.table import columns
-from .compare import (
-    FunctionChange,
-    LockCause,
-    LockCauses,
-    TypesChange,
-    differences,
-    find_causes,
-)
+from .causes import LockCause, LockCauses, find_causes
+from .compare import FunctionChange, TypesChange, differences
 from .computations import LockEntry
 from .lock_file import LockError, read_lock
 from .step import TracedStep

@@ -34,6 +34,15 @@ def origin_of_numbers(value: Leaf) -> Origin | None:
     return why(graph, source, Has("dtype", value.dtype)).origin
 
 
+def origin_of_equation(value: Leaf) -> Origin | None:
+    """Returns the line that computes a traced value; None if no equation does."""
+    traced = traced_value(unwrapped(value))
+    if traced is None:
+        return None
+    graph, place = traced
+    return line_of(graph.made_by.get(place))
+
+
 def origin_of_whole_numbers(value: Leaf) -> Origin | None:
     """Returns the line that made the floats of an array whole, by `floor` for example."""
     traced = traced_value(unwrapped(value))

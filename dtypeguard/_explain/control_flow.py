@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from jax import tree_util
 
-from .._blame.behind import origin_of_numbers
+from .._blame.behind import origin_of_equation, origin_of_numbers
 from .._blame.body import Results, difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
-from .._leaves.dtypes import dtype_of, is_python_number, is_weak, rank
-from .._leaves.key_path import KeyPath, TreeName
+from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
+from .._leaves.key_path import TreeName
 from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
 from .._source.files import is_installed
@@ -59,7 +59,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         is_shared = _is_shared(first, call, places, drifts)
         begins_at = None
         if first is not None and not is_shared:
-            begins_at = _line_of_first(first, drift.keys, call, failure)
+            begins_at = _line_of_first(first, drift, call, failure)
         why = Why(origin, drift.cause, begins_at)
         leaf = RefusedLeaf(number, call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
@@ -119,12 +119,18 @@ def _is_shared(
 
 
 def _line_of_first(
-    first: Leaf, path: KeyPath, call: ControlFlow, failure: Failure
+    first: Leaf, drift: Drift, call: ControlFlow, failure: Failure
 ) -> Origin | None:
     """Returns the line that made the first value of a leaf, else that of its cause."""
-    origin = None if is_python_number(first) else origin_of_numbers(first)
+    before, after = drift.avals
+    origin = None
+    if kind(before.dtype) != kind(after.dtype):
+        # A mask or a count is right as it is made, and wrong as the beginning of a sum.
+        origin = origin_of_equation(first)
+    if origin is None and not is_python_number(first):
+        origin = origin_of_numbers(first)
     if origin is None or is_installed(origin.users.file):
-        origin = of_leaf(first, str(path[-1]))
+        origin = of_leaf(first, str(drift.keys[-1]))
     if origin is None and is_python_number(first) and failure.sites[-1].writes(first):
         return call.line
     return origin

@@ -138,6 +138,15 @@ def a_part_of_what_was_made_before():
     return jax.jit(run)(WIDE)
 
 
+@noted("begin", ("done[0],", "done[0] * 1.0,"))
+def a_part_of_a_mask():
+    def run(x):
+        done = x > 0  # not
+        return lax.scan(lambda c, x: (c * 0.5 + x, None), done[0], x)  # first
+
+    return jax.jit(run)(WIDE)
+
+
 @noted("begin", ("jnp.ones((), BF16)", "jnp.ones((), F32)"))
 def a_loop_of_equinox():
     eqxi = need("equinox.internal")

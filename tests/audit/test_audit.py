@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, audit, guard
-from dtypeguard._leaves.compat import HAS_X64_SCOPE, x64_enabled
+from tests.support.helpers import HAS_X64_SCOPE, x64_enabled
 from tests.support.one_leaf import State, counter, one_leaf, struct, transformation
 
 pytestmark = pytest.mark.third_party

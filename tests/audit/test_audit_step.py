@@ -10,9 +10,8 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit, guard_step
-from dtypeguard._leaves.compat import HAS_X64_SCOPE
 from tests.support import planted_steps
-from tests.support.helpers import set_x64
+from tests.support.helpers import HAS_X64_SCOPE, set_x64
 
 pytestmark = pytest.mark.third_party
 

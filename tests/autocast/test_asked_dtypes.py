@@ -10,10 +10,10 @@ import pytest
 from jax import lax
 
 import dtypeguard
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 from tests.support.hlo import optimized_hlo
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
 W = jax.random.normal(jax.random.key(0), (8, 8))
 X = jax.random.normal(jax.random.key(1), (4, 8))

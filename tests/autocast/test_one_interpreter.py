@@ -10,14 +10,14 @@ import dtypeguard
 from dtypeguard import Plan
 from dtypeguard._autocast.decide import by_plan
 from dtypeguard._autocast.plan import PlanEntry
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import plans
 from dtypeguard._numbers.formats import Formats
 from dtypeguard._numbers.program import NumericProgram
 from dtypeguard._numbers.run import run
 from dtypeguard._program.aligned import SecondTraces
+from tests.support.helpers import needs_numbers
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 _KEYS = jax.random.split(jax.random.key(0), 2)
 _W, _X = jax.random.normal(_KEYS[0], (8, 8)) / 3, jax.random.normal(_KEYS[1], (4, 8))
 _FLOAT32, _LEAST = jnp.dtype("float32"), jnp.finfo(jnp.float32).min

@@ -7,9 +7,9 @@ import pytest
 from jax import lax
 
 import dtypeguard
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 FORMS = [
     "td,edh,te->th",
     "ij,j->i",

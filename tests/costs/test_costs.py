@@ -11,14 +11,10 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
-from tests.support.helpers import marked
+from tests.support.helpers import marked, needs_numbers
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
 

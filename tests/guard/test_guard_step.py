@@ -16,11 +16,11 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
-from dtypeguard._leaves.compat import set_explicit_x64
 from tests.support.helpers import (
     assert_same,
     needs_explicit_x64,
     needs_x64_scope,
+    set_explicit_x64,
     set_x64,
     types,
 )

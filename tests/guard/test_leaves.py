@@ -21,8 +21,7 @@ from dtypeguard import (
     restore,
     strong,
 )
-from dtypeguard._leaves.compat import CAN_COPY
-from tests.support.helpers import assert_same
+from tests.support.helpers import CAN_COPY, assert_same
 from tests.support.one_leaf import transformation
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32

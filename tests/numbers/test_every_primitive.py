@@ -5,14 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 from tests.support.every_primitive import OF_A_DTYPE, PRIMITIVES
+from tests.support.helpers import needs_numbers, set_x64
 from tests.support.plans_run import Planned, assert_same
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 WIDE = {"bfloat16": "float32", "float16": "float32", "float32": "float64"}
 
 

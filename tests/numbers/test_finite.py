@@ -6,10 +6,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
-from tests.support.helpers import marked
+from tests.support.helpers import marked, needs_numbers
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 X = jnp.linspace(0.5, 1, 4)
 
 

@@ -5,15 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
-from tests.support.helpers import some
+from tests.support.helpers import needs_numbers, set_x64, some
 from tests.support.numeric import compiled, inputs, source
 from tests.support.plans_run import Planned, assert_same
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 
 
 def relative(x, exact):

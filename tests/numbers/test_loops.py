@@ -7,12 +7,12 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._numbers import plans, run as run_module
 from dtypeguard._numbers.run import Probes, run
+from tests.support.helpers import needs_numbers
 from tests.support.plans_run import Planned, assert_same
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
 X, W = (jax.random.normal(jax.random.key(n), (5 - n, 4)) / (n + 1) for n in range(2))
 

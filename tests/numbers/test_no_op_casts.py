@@ -6,9 +6,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 BF16, F32 = jnp.bfloat16, jnp.float32
 X = jax.random.normal(jax.random.key(0), (64, 64), BF16)
 

@@ -9,13 +9,16 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS, HAS_X64_SCOPE, set_explicit_x64, set_x64
-from tests.support.helpers import needs_explicit_x64, some
+from tests.support.helpers import (
+    HAS_X64_SCOPE,
+    needs_explicit_x64,
+    needs_numbers,
+    set_explicit_x64,
+    set_x64,
+    some,
+)
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 X = jnp.linspace(0.1, 1, 4).astype(BF16)
 SQUARE = jax.random.normal(jax.random.key(0), (5, 5))

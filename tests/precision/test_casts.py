@@ -8,12 +8,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, apply_updates, audit_precision, guard, guard_step
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
 IN_FLOAT32 = Policy(compute_dtype=F32)
 X = jax.random.normal(jax.random.key(1), (16, 8), BF16)

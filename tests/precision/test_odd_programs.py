@@ -8,13 +8,16 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS, set_explicit_x64, set_x64
-from tests.support.helpers import need, needs_explicit_x64, some
+from tests.support.helpers import (
+    need,
+    needs_explicit_x64,
+    needs_numbers,
+    set_explicit_x64,
+    set_x64,
+    some,
+)
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
 X = jax.random.normal(jax.random.key(0), (4, 4), BF16)
 

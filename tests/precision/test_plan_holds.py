@@ -2,11 +2,11 @@
 
 import pytest
 
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
+from tests.support.helpers import needs_numbers
 from tests.support.trained import TEXT, written
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 
 PLAN = """
 version = 1

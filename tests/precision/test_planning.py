@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from dtypeguard import Plan, audit_precision, autocast
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard._precision.curve import plan_call
 from dtypeguard._precision.planned import ONE_INPUT
 from dtypeguard.testing import check_precision
-from tests.support.helpers import need
+from tests.support.helpers import need, needs_numbers
 from tests.support.trained import written
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 BF16, F16 = jnp.bfloat16, jnp.float16
 
 

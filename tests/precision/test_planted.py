@@ -10,12 +10,11 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
-from tests.support.helpers import marked, some
+from tests.support.helpers import marked, needs_numbers, some
 
 pytestmark = [
     pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
+    needs_numbers,
     # NumPy's warning, as JAX makes a constant infinite while it traces.
     pytest.mark.filterwarnings("ignore:overflow encountered in cast"),
 ]

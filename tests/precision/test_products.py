@@ -12,14 +12,10 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS, set_x64
 from tests.support import products
-from tests.support.helpers import need, some
+from tests.support.helpers import need, needs_numbers, set_x64, some
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 
 
 def normal(seed, *shape, dtype=jnp.float32):

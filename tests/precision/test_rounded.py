@@ -12,12 +12,9 @@ from jax import lax
 
 import dtypeguard
 from dtypeguard import Policy, audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 PARAMS = {"w": jnp.linspace(0.5, 1, 8, dtype=F32).astype(BF16)}
 GRADS = {"w": jnp.linspace(-1, 1, 8, dtype=F32).astype(BF16)}

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 KEY = jax.random.key(0)
 X, W = jax.random.normal(KEY, (64, 8)), jax.random.normal(jax.random.key(1), (8,))

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 import dtypeguard
-from dtypeguard._leaves.compat import HAS_NUMBERS
+from tests.support.helpers import needs_numbers
 
-pytestmark = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
+pytestmark = needs_numbers
 
 
 def three_lines(x):

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from tests.support import references
+from tests.support.helpers import needs_numbers
 from tests.support.trained import written
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 
 MODEL = """
 import jax, jax.numpy as jnp

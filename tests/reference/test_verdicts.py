@@ -7,16 +7,13 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._leaves.compat import HAS_NUMBERS
 from dtypeguard.testing import check_precision
 from tests.support import references
+from tests.support.helpers import needs_numbers
 from tests.support.products import as_on
 from tests.support.references import BF16, F32, compared
 
-pytestmark = [
-    pytest.mark.third_party,
-    pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8"),
-]
+pytestmark = [pytest.mark.third_party, needs_numbers]
 # One of each kind; the benchmark has all.
 CASES = [*references.ROUNDING[0:5:2], *references.DIFFER[1:6:4], *references.OUTPUTS[:2]]
 X = jax.random.normal(jax.random.key(0), (8, 16))

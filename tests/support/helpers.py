@@ -18,10 +18,13 @@ import pytest
 from jax import tree_util
 
 from dtypeguard._leaves.compat import (
+    CAN_COPY as CAN_COPY,
     HAS_EXPLICIT_X64,
-    HAS_X64_SCOPE,
+    HAS_NUMBERS,
+    HAS_X64_SCOPE as HAS_X64_SCOPE,
     set_explicit_x64 as set_explicit_x64,
     set_x64 as set_x64,
+    x64_enabled as x64_enabled,
 )
 
 SUPPORT = pathlib.Path(__file__).parent
@@ -33,6 +36,7 @@ WARNINGS_ARE_ERRORS = (
     *("-W", "ignore:Error writing persistent compilation cache"),
 )
 needs_x64_scope = pytest.mark.skipif(not HAS_X64_SCOPE, reason="needs JAX >= 0.7")
+needs_numbers = pytest.mark.skipif(not HAS_NUMBERS, reason="needs JAX >= 0.8")
 needs_explicit_x64 = pytest.mark.skipif(not HAS_EXPLICIT_X64, reason="needs JAX >= 0.10")
 
 

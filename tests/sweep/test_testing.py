@@ -8,10 +8,9 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, audit, guard
-from dtypeguard._leaves.compat import HAS_X64_SCOPE
 from dtypeguard._sweep.checks import RULES
 from dtypeguard.testing import check_contract, parametrize_with_checks
-from tests.support.helpers import needs_x64_scope, set_x64
+from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
 from tests.support.optimizer_sweep.catalog import by_id
 
 pytestmark = [

@@ -26,6 +26,7 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
     """Returns the arguments that a message is about."""
     if complaint.role.is_checked:
         return find_checked(failure, complaint)
+    # The innermost line outside of JAX, which may be a package's.
     site = failure.sites[-1]
     is_index = isinstance(site.node, ast.Subscript)  # Python and NumPy refuse some
     if failure.is_of_backward_pass or not (failure.is_of_jax or is_index):
@@ -92,6 +93,7 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
 def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
     """Returns the arrays of the types that a message names, in the user's call."""
     users_sites = [site for site in failure.sites if not is_installed(site.file)]
+    # The user's own check may name dtypes, and has its own words.
     is_raised_by_user = failure.sites[-1:] == users_sites[-1:]
     for site in reversed(users_sites):
         is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.inside[:1])
@@ -110,6 +112,7 @@ def _dtype_that_is_expected(
     refused: Sequence[Argument], complaint: Complaint, site: Site
 ) -> DType | None:
     """Returns the dtype that a call takes; None if it is not known."""
+    # Of two types that a message names, the call has one: the library has the other.
     types = {str(dtype_of(argument.value)) for argument in refused}
     missing = complaint.refused - types
     is_assertion = "assert" in site.name
@@ -175,6 +178,7 @@ def _arguments_that_differ(
             is_meant_by_name = argument.base in complaint.parameters
         else:
             is_meant_by_name = argument.base not in PLACES
+        # Of a function, such as `keepdims`.
         is_option = type(argument.value) is bool
         if is_meant_by_name and not is_option and types & complaint.refused:
             refused.append(argument)

@@ -89,6 +89,7 @@ def _is_of_optimizer(finding: Finding) -> bool:
         return True
     if isinstance(finding.cause, RefusedCall):
         return False
+    # What a branch passes on was not made by its optimizer.
     changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
     return bool(changed) and all(leaf.is_of_optimizer for leaf in changed)
 
@@ -278,6 +279,7 @@ def _as_arguments_of_one_dtype(
 
 
 def _for_ints_in_grad(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidate]:
+    # To train a counter would do harm, to leave a bias out would not learn it.
     leave_out: Candidate = [LeaveOutOfGrad(tuple(leaves), _line_of_grad(call, leaves[0]))]
     begin: Candidate = []
     for leaf in leaves:

@@ -30,6 +30,7 @@ def marked(text: str, style: str = "") -> "Text":
     """Returns a text for rich in which places, and without a style types, stand out."""
     from rich.text import Text
 
+    # No markup of rich's is read: `[1]` is a part of a path.
     rich_text = Text(text, style)
     rich_text.highlight_regex(_SOURCE_LINES, "cyan")
     if not style:

@@ -39,7 +39,9 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
     """
     refused: list[Argument] = []
     wanted: list[DType] = []
+    # Both are flat, in JAX's order.
     for argument, info in zip(_positional_arguments(site), _leaves_compiled_for(site)):
+        # As JAX takes it: with x64 off, a float64 of NumPy is a float32.
         leaf_type = traced_type(argument.value)
         if leaf_type is None or leaf_type.shape != info.shape:
             return None  # no cast makes it fit
@@ -48,6 +50,7 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
             wanted.append(info.dtype)
     if not refused:
         return None
+    # JAX names the parameters of the function, which the compiled one has no more.
     labels = paths if len(paths) == len(refused) else [x.name for x in refused]
     labels = [_with_expression(label, x) for label, x in zip(labels, refused)]
     leaves = refused_leaves(refused, labels, wanted, site)

@@ -22,6 +22,7 @@ from .frames import ControlFlow, control_flow
 
 def find_in_control_flow(failure: Failure) -> Finding | None:
     """Returns the leaves of the first call that come back in the types of a message."""
+    # Outside in: a `fori_loop` is the user's, the `scan` inside of it JAX's.
     for call in control_flow(failure.frames):
         if call.is_loop:
             finding = _find_in_loop(call, failure)
@@ -36,6 +37,7 @@ def _names_dtypes_of(failure: Failure, *avals: Aval) -> bool:
     """Returns whether a message names dtypes, in full as JAX or short as Equinox."""
     for aval in avals:
         name = str(aval.dtype)
+        # bf16, f32, u8, c64
         short = re.sub(r"(loat|nt|omplex)(?=\d)", "", name.replace("uint", "u"))
         if name not in failure.message and short not in failure.message:
             return False
@@ -73,6 +75,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
 
 def _refused_drifts(call: ControlFlow, failure: Failure) -> dict[str, Drift]:
     """Returns by path what drifts between the types that a message names."""
+    # A jaxpr may be of the condition: the body's has the types that are named.
     for drifts in _drifts(call):
         refused: dict[str, Drift] = {}
         for drift in drifts:
@@ -146,10 +149,12 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     line = leaf.why.begun
     if line is None or is_installed(line.users.file):
         return False
+    # What has no line in the body is to be changed where it begins.
     if is_weak(leaf.values[0]) or leaf.why.origin is None:
         return True
     if leaf.is_of_optimizer or leaf.why.cause is None:  # the user's own cast
         return False
+    # By kind first: a float among ints is no narrow float.
     dtypes = [dtype_of(value) for value in call.first]
     return (rank(before), dtypes.count(before)) <= (rank(after), dtypes.count(after))
 
@@ -177,6 +182,7 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
     leaves = []
     for path, (number, returned) in zip(paths, differing):
         for name, results, what in returned:
+            # A branch may return what it was given: that is made outside of it.
             why, passed_on = results.lines(number, what)
             leaf = RefusedLeaf(
                 number=len(leaves),

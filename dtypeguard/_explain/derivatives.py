@@ -26,10 +26,12 @@ def find_cotangents(failure: Failure) -> Finding | None:
         return None
     for frame in failure.frames:
         code = frame.f_code
+        # The function of JAX that adds two of them, whatever a release calls it.
         if is_users(code.co_filename) or code.co_argcount != 2:
             continue
-        values = [frame.f_locals.get(name) for name in code.co_varnames[:2]]
+        values: list[Leaf] = [frame.f_locals.get(name) for name in code.co_varnames[:2]]
         if all(map(is_array, values)) and values[0].dtype != values[1].dtype:
+            # Two uses of a value give back its dtype: the wide one is a rule's own.
             narrow, wide = sorted(values, key=lambda value: width(value.dtype))
             return _finding_of_cotangents(failure, narrow, wide)
     return None
@@ -58,6 +60,7 @@ def find_gradients_of_ints(failure: Failure) -> Finding | None:
     site = failure.sites[-1]
     leaves = []
     for argument in looked_up(site):
+        # JAX stands them for the gradients of ints.
         if getattr(argument.value, "dtype", None) == jax.dtypes.float0:
             why = of_argument(argument, site)
             path = argument.text + argument.name
@@ -103,6 +106,7 @@ def is_array_of_numbers(site: Site, value: Leaf) -> bool:
         return False
     for frame in site.inside:
         function = frame.f_locals.get("fun")
+        # Other functions of JAX have a `fun` as well: `grad` itself is one.
         if "argnums" not in frame.f_locals or not callable(function):
             continue
         inputs = SplitTree(frame.f_locals.get("args"))
@@ -123,6 +127,7 @@ def _trace_again(function: Function, inputs: SplitTree) -> Jaxpr:
 
 def _makes_floats_of(graph: Graph, place: int) -> bool:
     for value, equation in graph.made_by.items():
+        # JAX converts an int that meets a float before it computes.
         is_cast = equation.primitive == "convert_element_type"
         is_of_it_alone = graph.dependencies(value) == 1 << place
         if is_cast and is_of_it_alone and kind(graph.avals[value].dtype) == "float":

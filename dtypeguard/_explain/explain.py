@@ -102,6 +102,7 @@ class _Explaining(contextlib.ContextDecorator):
         trace: TracebackType | None,
     ) -> None:
         UNFILTERED.leave()
+        # The record is read while it is open: its numbers are forgotten with it.
         try:
             if isinstance(error, Exception):
                 explain_error(error, self._is_whole)
@@ -156,13 +157,16 @@ def _explain_part(error: BaseException, is_whole: bool, hint: str) -> None:
 def _finding(failure: Failure) -> Finding | None:
     """Returns what to say of an error; None if no leaf is at fault."""
     about = complaint(failure.message)
+    # The words of the table are about arguments, whatever loop the error passed through.
     if about is not None:
         finding = find_arguments(failure, about)
     else:
         finding = find_in_compiled(failure) or find_in_control_flow(failure)
+    # A rule of a derivative raises nothing itself: JAX does, where it adds up.
     if finding is None:
         finding = find_cotangents(failure) or find_gradients_of_ints(failure)
-    if finding is None and about is None and not failure.is_of_jax:
+    # Any message may name dtypes: last, and only if another library has raised it.
+    if finding is None and about is None and failure.may_be_a_check:
         about = complaint_of_a_package(failure.message)
         finding = find_checked(failure, about) if about else None
     if finding is None:

@@ -5,6 +5,7 @@ import functools
 import traceback
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from .._leaves.dtypes import dtype_of, fits, is_weak, kind, rank
@@ -22,9 +23,12 @@ class Failure:
         self.message = str(error)
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self._trace = error.__traceback__
+        self._is_runtime_error = isinstance(error, jax.errors.JaxRuntimeError)
 
+    # They read and parse source, which an error about something else does not need.
     @functools.cached_property
     def sites(self) -> Sequence[Site]:
+        """The lines outside of JAX."""
         return sites(self._trace)
 
     @property
@@ -33,8 +37,15 @@ class Failure:
         return bool(self.sites and self.sites[-1].inside)
 
     @property
+    def may_be_a_check(self) -> bool:
+        """Whether another library may have raised it over what it was given."""
+        # XLA's errors name dtypes too, and come without a frame of JAX's.
+        return not (self.is_of_jax or self._is_runtime_error)
+
+    @property
     def is_of_backward_pass(self) -> bool:
         """Whether JAX was adding up what the rules of derivatives have returned."""
+        # JAX has no public function for it: a release that names it otherwise loses a note.
         names = [frame.f_code.co_name for frame in self.frames]
         return any(name.startswith("backward_pass") for name in names)
 
@@ -70,7 +81,8 @@ class RefusedLeaf:
 
     @property
     def dtypes(self) -> list[DType]:
-        """Those of the values."""
+        """The dtypes of the values."""
+        # `dtype_of` has none for a float0, of which arrays of NumPy are made.
         return [getattr(x, "dtype", None) or dtype_of(x) for x in self.values]
 
     @property
@@ -82,6 +94,7 @@ class RefusedLeaf:
     def is_castable(self) -> bool:
         """Whether a guard casts the leaf of a carry back."""
         first = self.dtypes[0]
+        # A weak leaf has chosen no type: it takes the one that comes back.
         if self.is_reshaped or is_weak(self.values[0]) or kind(first) is None:
             return False
         return fits(first, self.dtype)
@@ -89,6 +102,7 @@ class RefusedLeaf:
     @property
     def lacks_line(self) -> bool:
         """Whether one of its lines is not known."""
+        # An argument is given as it is, and begins nowhere.
         is_carried = len(self.values) > 1
         is_forced = self.why.is_promoted or is_carried
         return (
@@ -112,6 +126,7 @@ class RefusedLeaf:
     @property
     def is_of_optimizer(self) -> bool:
         """Whether an optimizer, or what adds its updates, gave the leaf its type."""
+        # A guard mends both: its updates have the dtypes of the params.
         origin = self.why.origin
         if origin is None:
             return False
@@ -159,12 +174,14 @@ class Finding:
 
 
 def width(dtype: DType) -> tuple[int, int]:
-    """What is greater for a dtype that holds more."""
+    """Returns what is greater for a dtype that holds more."""
+    # bfloat16 and float16 are alike here: neither holds all numbers of the other.
     return rank(dtype), dtype.itemsize
 
 
 def users_line(line: Origin | None) -> str:
-    """The user's own line; empty if it is not known, or a package's."""
+    """Returns the user's own line; empty if it is not known, or a package's."""
+    # Nobody is to edit an installed package.
     if line is None or is_installed(line.users.file):
         return ""
     return str(line.users)

@@ -204,6 +204,7 @@ def _read_loop(
     # The condition of a loop may stand next to its body.
     named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
     jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
+    # JAX's own types of these are behind names that change.
     inputs = kind.body_inputs(arguments)
     body = Body(arguments[kind.keyword], inputs, kind.carry, kind.is_pair, jaxprs)
     # Equinox names the carry before and after a turn so.
@@ -244,9 +245,11 @@ def _read_branches(
 
 def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs | None:
     """Returns the arguments of a function, if a frame is one of its frames; else None."""
+    # By its code: the user may have imported it under another name.
     code = frame.f_code
     if function is None or code is not getattr(function, "__code__", None):
         return None
+    # A copy: before Python 3.13 a frame has one dict, and writes into it.
     variables = dict(variables_of(frame))
     inner = getattr(function, "__wrapped__", None)
     if inner is None:

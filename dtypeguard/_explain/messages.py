@@ -161,6 +161,7 @@ def complaint(message: str) -> Complaint | None:
 
 
 def _complaint_of_role(role: Role, match: re.Match[str], text: str) -> Complaint | None:
+    # Not every pattern has all of these.
     groups = match.groupdict()
     refused_type = groups.get("refused")
     wanted = groups.get("wanted") or role.wanted
@@ -171,13 +172,14 @@ def _complaint_of_role(role: Role, match: re.Match[str], text: str) -> Complaint
         types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", text))
         return Complaint(types, None, role, parameters)
     if wanted == refused_type:
-        return None
+        return None  # they differ in something else, such as their shapes
     if wanted == "int32":  # the first that is none is refused
         types = [name for name in re.findall(_TYPE, text) if "int" not in name]
     elif refused_type:
         types = [refused_type]
     else:
         types = _NAMED_TYPES.findall(text)
+    # A float64 that is made complex loses half of its digits in complex64.
     if refused_type in ("float64", "complex128"):
         wanted = _IN_64_BITS.get(wanted, wanted) if role.wanted else wanted
     refused = frozenset(types[:1]) or role.refused

@@ -47,6 +47,7 @@ class BeginAs(Remedy):
     dtype: DType
 
     def try_in(self, loop: LoopTrial) -> None:
+        # With the type that comes back: a shape may have changed as well.
         for leaf in self.leaves:
             loop.begin(leaf.place, leaf.values[-1])
 
@@ -55,6 +56,7 @@ class BeginAs(Remedy):
         before = leaf.dtypes[0]
         if leaf.is_reshaped:
             return f"begin {names} as {type_text(leaf.values[-1])}"
+        # Within a kind it is made wider, or was rounded by mistake.
         loss = lost(before, self.dtype) if kind(before) != kind(self.dtype) else ""
         return f"begin {names} as {self.dtype}{loss}"
 
@@ -103,6 +105,7 @@ class GuardOptimizer(Remedy):
 
     @property
     def casts_to(self) -> set[DType]:
+        # Of an operand that an optimizer is refused, no dtype before is known.
         carried = [leaf for leaf in self.leaves if len(leaf.values) > 1]
         return {leaf.dtypes[0] for leaf in carried if leaf.is_castable}
 
@@ -133,6 +136,7 @@ class MakeNumber(Remedy):
     loss: str
 
     def sentence(self, names: str) -> str:
+        # The number itself: `int(x)` at its line would hide that a fraction is lost.
         name = type(self.number).__name__
         article = "an" if name == "int" else "a"
         return f"make {names} {article} {name}: {self.number!r}{self.loss}"
@@ -149,6 +153,7 @@ class GiveArray(Remedy):
         return {self.dtype}
 
     def sentence(self, names: str) -> str:
+        # Python has one type of floats, and none of 16 bits.
         number = self.leaves[0].values[-1]
         return f'give {names} as jnp.asarray({number!r}, "{self.dtype}")'
 

@@ -31,6 +31,7 @@ class Unfiltered:
     def enter(self) -> None:
         """Turns the filtering off, for the first context."""
         with self._lock:
+            # JAX's option is of the whole process: another thread may be inside as well.
             if self._open_contexts == 0:
                 self.before = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
                 jax.config.update("jax_traceback_filtering", "off")

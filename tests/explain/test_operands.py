@@ -54,6 +54,10 @@ def test_the_operand_and_its_lines_are_named(name, mode):
 BF16, F32 = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
 
 
+def _raised_by_xla(x):
+    raise jax.errors.JaxRuntimeError("INTERNAL: float32 and bfloat16")
+
+
 def _raised_by_the_user(*_):
     raise TypeError(
         "lax.add requires arguments to have the same dtypes, got bfloat16, float32"
@@ -65,6 +69,7 @@ OTHERS = {
     "inside": lambda: lax.scan(lambda c, _: (jnp.dot(c, jnp.ones(4)), 0), BF16, None, 3),
     "shapes": lambda: lax.add(F32, jnp.ones(4)),
     "by the user": _raised_by_the_user,
+    "by XLA": lambda: _raised_by_xla(F32),
     "by the body": lambda: lax.scan(_raised_by_the_user, F32, None, 3),
     "string": lambda: jnp.sin("float32"),
     "concrete": lambda: jax.jit(lambda x: int(x[0]))(F32),

@@ -80,6 +80,7 @@ def _first_line_of_input(
     """Returns the first line that takes one of several inputs; None for outputs."""
     if not change.what.startswith(INPUTS) or not change.before:
         return None
+    # An input has no line of its own: a reader looks where it is used.
     values = {leaf.value for leaf in change.leaves}
     for call in calls:
         if values & call.takes.keys():
@@ -135,9 +136,10 @@ class _CauseSearch:
         new_calls = [call for call in self._calls if self._is_new(call)]
         new_operands = {value for call in new_calls for value in call.takes}
 
-        # A call whose results no line took before changed what it gives, not what it takes.
+        # What gives an operand to a new call has surely changed as well.
         def rank(call: Computation) -> tuple[bool, bool, int]:
             is_sure = call in new_calls or not new_operands.isdisjoint(call.gives)
+            # Values are numbered in the order of the program.
             return call.is_backward, not is_sure, min(call.gives, default=0)
 
         candidates = [call for call in self._calls if call.function in self._changes]
@@ -155,6 +157,7 @@ class _CauseSearch:
             lines = blamed.setdefault(function, [])
             if line not in lines:
                 lines.append(line)
+            # What takes its results computes otherwise because of it.
             self._explained.add(call)
             self.explain(call.gives)
         return blamed

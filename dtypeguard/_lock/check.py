@@ -42,6 +42,7 @@ class Locked(NamedTuple):
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes, functions, leaves = self.causes()
         count = "1 cause" if len(causes) == 1 else f"{len(causes)} causes"
+        # What only moved has no cause, and is a difference all the same: the file is stale.
         if not causes:
             count = "functions moved"
         text = [f"{self.step.lock.step} is not as locked in {self.path}: {count}."]
@@ -72,6 +73,7 @@ def compared(step: TracedStep, path: str) -> Locked:
     functions, leaves = differences(lock, step)
     # A step that computes the same may have another name.
     differs = leaves or any(change.added or change.removed for change in functions)
+    # Of another step every line would differ: the file is the mistake, not the step.
     if lock.step != step.lock.step and differs:
         raise LockError(
             f"{path} is the lock of {lock.step}, and this is {step.lock.step}. Name its "

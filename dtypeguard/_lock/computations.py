@@ -235,6 +235,7 @@ def _connect_value(
         maker = call_of.get(id(graph.made_by.get(source)))
         if user is not None and maker is not None and user.chain == maker.chain:
             continue  # its own, or what it keeps for its derivative
+        # A Python number takes the type of what it meets, and tells nothing.
         is_number = source in graph.constants and not graph.avals[value].shape
         if user is not None and not is_number:
             user.takes[source] = graph.avals[value]
@@ -266,7 +267,8 @@ def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
 def code_of_step(step: Step) -> CodeType | None:
     """Returns the code of a step, inside of partials and wrappers; None if it has none."""
     inner = inspect.unwrap(step)
-    while getattr(inner, "func", None) is not None:  # of a partial
+    # A partial may hold a wrapper, and that another partial.
+    while getattr(inner, "func", None) is not None:
         inner = inspect.unwrap(inner.func)
     return getattr(inner, "__code__", None)
 
@@ -275,6 +277,7 @@ def _type_matters(aval: Aval) -> bool:
     """Returns whether the type of a value matters: a float, or an integer for one."""
     dtype = getattr(aval, "dtype", None)
     family = kind(dtype)
+    # Longer integers count or index, in whatever dtype; in short ones a model is quantized.
     is_short = family == "int" and jnp.iinfo(dtype).bits < 32
     return is_short or family in ("float", "complex")
 

@@ -176,6 +176,7 @@ def _add_below(prefix: str, below: _Below, types: TypeOfPath) -> None:
     for rest, name in below:
         if rest:
             children.setdefault(rest[0], []).append((rest[1:], name))
+    # In `(params, opt_state)` an index tells; in a list of layers it does not.
     keeps_indices = _differ(children)
     merged: dict[str, _Below] = {}
     for part, leaves in children.items():
@@ -210,6 +211,7 @@ def covering(types: Iterable[str], path: str) -> tuple[str, str]:
     The first is "" if there is none.
     """
     names = _path_parts(path)
+    # The longest path that covers the leaf says most of it.
     for size in range(len(names), 0, -1):
         head = "".join(names[:size])
         matching = [pattern for pattern in types if _pattern(pattern).fullmatch(head)]

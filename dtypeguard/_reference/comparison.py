@@ -105,7 +105,7 @@ def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     """Returns whether a reference is a function; a tree of outputs may be callable too."""
     if not callable(reference):
         return False
-    if isinstance(reference, type):
+    if isinstance(reference, type):  # which makes its object of the arguments
         return True
     leaves = _by_path_text(reference)
     return not any(hasattr(leaves.get(path), "shape") for path in paths)
@@ -169,6 +169,7 @@ def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
         return {"": reference}  # also a list of numbers
     if not isinstance(reference, Mapping):
         return _by_path_text(reference)
+    # A dict is the tree itself, or has paths as its keys.
     tree = dict(reference)
     leaves = _by_path_text(tree)
     if not leaves.keys().isdisjoint(paths):

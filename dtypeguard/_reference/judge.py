@@ -150,6 +150,7 @@ class Judge:
             run_narrow = _runner(self.call, formats, plans.written)
         eps = float(jnp.finfo(dtype).eps)
         outputs = run_narrow()
+        # Each run on inputs of its own is one more sample of what rounding gives.
         sizes = [self._sizes(outputs, self.truth)]
         for seed in range(_PERTURBED_RUNS):
             perturbed = _perturb(arrays, eps, seed)
@@ -250,6 +251,7 @@ class Judge:
 
     def _precisions(self, grid: np.dtype) -> list[Formats]:
         """Returns those in which a reference may be computed, the program's own first."""
+        # A reference of a bfloat16 model is often computed in float32, on another machine.
         precisions = [self._formats]
         dtypes: list[np.dtype] = []
         if bits(self._narrow) < 32:
@@ -265,7 +267,7 @@ class Judge:
     def _ratio(self, bound: Bound, n: int, off: np.ndarray) -> float:
         """Returns how many times the bound a difference is, or its largest element."""
         most = bound.most[n]
-        if self._is_exact[n]:  # of a share of few elements
+        if self._is_exact[n]:  # a share of few elements varies by chance
             most = most + (most / max(off.size, 1)) ** 0.5
         sizes = _sizes_of_difference(off, self._is_exact[n])
         return max(_ratio_of(sizes[0], most[0]), _ratio_of(sizes[1], most[1]))
@@ -285,6 +287,7 @@ class Judge:
         """Returns a size beside that of a reference, or of the output; a share as it is."""
         if self._is_exact[n]:
             return size
+        # Nothing is relative to an output of zeros.
         for array in (*references, self.truth[n]):
             norm = self._whole_size(n, np.where(np.isfinite(array), array, 0.0))
             if norm:
@@ -308,6 +311,7 @@ class Judge:
         shows_in = None
         if verdict == "undecidable" or may_hide:
             shows_in = "float32" if bits(self._narrow) < 32 else "float64"
+        # Whatever dtype told, a reader has the program as written.
         explained = _EXPLAINS * self.written.most[n, 0]
         output = self.written.outputs[n]
         off = np.abs(_subtract(output, reference))

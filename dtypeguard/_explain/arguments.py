@@ -1,6 +1,7 @@
 """Finds the arguments of a call that are refused, by what a message says of them."""
 
 import ast
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -225,7 +226,7 @@ def _floats_of_index(site: Site) -> Iterator[Argument]:
     nodes_of_index = set(ast.walk(site.node.slice))
     for argument in looked_up(site):
         if argument.source in nodes_of_index and kind(dtype_of(argument.value)) == "float":
-            yield argument._replace(name="index")
+            yield dataclasses.replace(argument, base="index", path=())
 
 
 def _label(argument: Argument, site: Site) -> str:

@@ -5,30 +5,39 @@ for the argument that is the same object.
 """
 
 import ast
+import dataclasses
 import inspect
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import NamedTuple
 
 from jax import core, tree_util
 
 from .._leaves.dtypes import dtype_of, is_array, kind
+from .._leaves.key_path import KeyPath, key_paths, path_text
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression, statement
-from .path_text import parameter
 
 _LONGEST_EXPRESSION = 40  # an expression with more characters is not shown
+# Expressions that hold what is looked up part by part.
+_CONTAINERS = (ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred)
 
 
-class Site(NamedTuple):
-    """A line of a function that called something, and what it called."""
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A line of a function that called something.
+
+    Attributes:
+        frame: of the function.
+        line: its number.
+        node: the expression that called; None if the source cannot be read.
+        inside: the frames of the call, outside in.
+    """
 
     frame: FrameType
     line: int
-    node: ast.AST | None  # the expression; None if the source cannot be read
-    inside: list[FrameType]  # of what it called, outside in
+    node: ast.AST | None
+    inside: Sequence[FrameType]
 
     @property
     def file(self) -> str:
@@ -37,148 +46,182 @@ class Site(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The call as it is written, without its arguments."""
+        """The call as it is written, without its arguments; empty if it is long."""
         node = self.node.func if isinstance(self.node, ast.Call) else self.node
-        text = ast.unparse(node) if node is not None else ""
+        text = "" if node is None else ast.unparse(node)
         return text if len(text) <= _LONGEST_EXPRESSION else ""
 
     def writes(self, number: object) -> bool:
-        """Whether a number stands in the call itself."""
+        """Returns whether a number stands in the call itself."""
         nodes = ast.walk(self.node or ast.Pass())
-        return repr(number) in [repr(getattr(x, "value", None)) for x in nodes]
+        return repr(number) in [repr(getattr(node, "value", None)) for node in nodes]
 
 
 def sites(trace: TracebackType | None) -> list[Site]:
-    """The lines that an error passed through outside JAX, outside in."""
-    steps = []
+    """Returns the lines that an error passed through outside JAX, outside in."""
+    traces = []
     while trace is not None:
-        steps.append((trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
+        traces.append(trace)
         trace = trace.tb_next
-    frames = [frame for frame, _, _ in steps]
-    return [
-        Site(frame, line, expression(frame.f_code, last), frames[number + 1 :])
-        for number, (frame, line, last) in enumerate(steps)
-        if is_users(frame.f_code.co_filename)
-    ]
+    frames = [trace.tb_frame for trace in traces]
+    lines = []
+    for number, trace in enumerate(traces):
+        code = trace.tb_frame.f_code
+        if is_users(code.co_filename):
+            node = expression(code, trace.tb_lasti)
+            inside = frames[number + 1 :]
+            lines.append(Site(trace.tb_frame, trace.tb_lineno, node, inside))
+    return lines
 
 
-class Argument(NamedTuple):
-    """A leaf of an argument of a call."""
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A leaf of an argument of a call.
 
-    name: str  # of the parameter, and the path in it
+    Attributes:
+        base: the name of the parameter; empty if it is not known.
+        path: of the leaf in the argument.
+        value: the leaf.
+        source: the expression of the leaf, or of the container that holds it; None if it
+            is not known.
+        is_whole: whether it is the expression of the leaf itself.
+        position: of the parameter.
+    """
+
+    base: str
+    path: KeyPath
     value: Leaf
-    # The expression of the leaf, or of the container that holds it; None if not known.
     source: ast.expr | None = None
-    is_whole: bool = True  # whether it is the expression of the leaf itself
-    position: int = 0  # of the parameter
+    is_whole: bool = True
+    position: int = 0
 
     @property
-    def base(self) -> str:
-        """The name of the parameter."""
-        return parameter(self.name)
+    def name(self) -> str:
+        """The name of the parameter, and the path in it."""
+        return self.base + path_text(self.path)
 
     @property
     def text(self) -> str:
         """The expression; empty if it is not known."""
-        return ast.unparse(self.source) if self.source else ""
+        return "" if self.source is None else ast.unparse(self.source)
 
 
 def arguments(site: Site) -> Iterator[list[Argument]]:
-    """The arguments of the called function, by the names that each frame of it has.
+    """Yields the arguments of the called function, by the names that each frame has.
 
     The first that fits an error is the best: it is the function that the user wrote.
     """
+    expressions = {}
+    for argument in looked_up(site):
+        expressions.setdefault(id(argument.value), argument)
     unnamed = []
-    written = {id(x.value): x for x in reversed([*looked_up(site)])}
-    is_others = lambda frame: not is_users(frame.f_code.co_filename)
-    for frame in itertools.takewhile(is_others, site.inside):
+    for frame in site.inside:
+        if is_users(frame.f_code.co_filename):
+            break
         named = _named_arguments(frame)
-        found = list[Argument]()
-        for position, (name, value) in enumerate(named.items()):
-            for path, leaf in _leaves_of_argument(value):
-                known = written.get(id(leaf)) or Argument("", leaf)
-                about = known.source, known.is_whole, position
-                found.append(Argument(name + path, leaf, *about))
+        leaves = list(_leaves_by_name(named, expressions))
         # A method, such as `reshape`, and not an operator.
         is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
         if "args" in named and not (is_method and is_array(named.get("self"))):
-            unnamed.append(found)
-        elif found:
-            yield found
+            unnamed.append(leaves)
+        elif leaves:
+            yield leaves
     yield from unnamed
 
 
+def _leaves_by_name(
+    named: dict[str, PyTree], expressions: dict[int, Argument]
+) -> Iterator[Argument]:
+    for position, (name, value) in enumerate(named.items()):
+        for path, leaf in _leaves(value):
+            argument = Argument(name, path, leaf, position=position)
+            if id(leaf) in expressions:
+                written = expressions[id(leaf)]
+                argument = dataclasses.replace(
+                    argument, source=written.source, is_whole=written.is_whole
+                )
+            yield argument
+
+
 def written_in(site: Site) -> Iterator[Argument]:
-    """The arrays in a call, as far as its source looks them up."""
-    for known in looked_up(site) if isinstance(site.node, ast.Call) else ():
-        if is_array(known.value) and kind(dtype_of(known.value)):
-            yield known
+    """Yields the arrays in a call, as far as its source looks them up."""
+    if isinstance(site.node, ast.Call):
+        for argument in looked_up(site):
+            if is_array(argument.value) and kind(dtype_of(argument.value)):
+                yield argument
 
 
 def looked_up(site: Site) -> Iterator[Argument]:
-    """The leaves of what an expression looks up to compute with, whole ones first."""
-    node, frame, inside = site.node, site.frame, list[Argument]()
+    """Yields the leaves of what an expression looks up, whole ones first."""
+    node = site.node
     if isinstance(getattr(node, "ctx", None), ast.Store):  # what is written to an item
         node = statement(site.file, site.line)
-    queue: list[ast.AST] = list(ast.iter_child_nodes(node)) if node else []
+    queue: list[ast.AST] = []
     if isinstance(node, ast.Call):
-        queue.remove(node.func)
-        queue += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        queue += [*node.args, *node.keywords]
+        if isinstance(node.func, ast.Attribute):
+            queue.append(node.func.value)
+    elif node is not None:
+        queue += ast.iter_child_nodes(node)
+    parts = []
     for source in queue:
         owner = getattr(source, "value", None)
         is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
-        if isinstance(source, _WRITTEN_OUT) or is_place:
+        if isinstance(source, _CONTAINERS) or is_place:
             queue += ast.iter_child_nodes(source)
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
-            queue += [source.value]
+            queue.append(source.value)
         elif isinstance(source, ast.expr):
-            for path, leaf in _leaves_of_argument(evaluated(source, frame)):
-                known = Argument(path, leaf, source, not path)
+            for path, leaf in _leaves(evaluated(source, site.frame)):
+                argument = Argument("", path, leaf, source, is_whole=not path)
                 if path:
-                    inside.append(known)
+                    parts.append(argument)
                 elif leaf is not None:
-                    yield known
-    yield from inside
-
-
-# What is given part by part.
-_WRITTEN_OUT = ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred
+                    yield argument
+    yield from parts
 
 
 def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
-    """The arguments of a running function by name."""
-    code, values = frame.f_code, frame.f_locals
+    """Returns the arguments of a running function by name."""
+    code = frame.f_code
+    variables = frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
-    names = list(code.co_varnames[:count])
-    found = {name: values[name] for name in names if name in values}
-    if code.co_flags & inspect.CO_VARARGS and code.co_varnames[count] in values:
-        given = values[code.co_varnames[count]]
-        if names:
-            return found | {code.co_varnames[count]: given}
-        return _bound(values.get("fun"), given, values.get("kwargs", {}))
-    at = found.get("self")  # x.at[index]
-    array, index = getattr(at, "array", None), getattr(at, "index", None)
-    return found if array is None else {"array": array, "index": index} | found
+    names = code.co_varnames[:count]
+    named = {name: variables[name] for name in names if name in variables}
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = code.co_varnames[count]
+        if rest in variables and names:
+            return named | {rest: variables[rest]}
+        if rest in variables:
+            keywords = variables.get("kwargs", {})
+            return _bound(variables.get("fun"), variables[rest], keywords)
+    place = named.get("self")  # x.at[index]
+    array = getattr(place, "array", None)
+    if array is None:
+        return named
+    return {"array": array, "index": getattr(place, "index", None)} | named
 
 
 def _bound(
-    function: Function | None, given: tuple[PyTree, ...], keywords: dict[str, PyTree]
+    function: Function | None, args: tuple[PyTree, ...], keywords: dict[str, PyTree]
 ) -> dict[str, PyTree]:
-    """The arguments of a function that JAX has wrapped."""
+    """Returns the arguments of a function that JAX has wrapped."""
     try:
-        parameters = inspect.signature(function).bind(*given, **keywords).arguments  # pyright: ignore[reportArgumentType]: a TypeError for None
+        parameters = inspect.signature(function).bind(*args, **keywords).arguments  # pyright: ignore[reportArgumentType]: a TypeError for None
     except (TypeError, ValueError):
         return {}
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _leaves_of_argument(value: PyTree) -> Iterator[tuple[str, Leaf]]:
-    """The leaves of an argument by their paths, the ends of a slice among them."""
-    if type(value) is slice:
-        value = {end: getattr(value, end) for end in ("start", "stop", "step")}
-        yield from ((f".{end}", x) for end, x in value.items() if x is not None)
+def _leaves(value: PyTree) -> Iterator[tuple[KeyPath, Leaf]]:
+    """Yields the leaves of an argument by their paths, the ends of a slice among them."""
+    if isinstance(value, slice):
+        for end in ("start", "stop", "step"):
+            number = getattr(value, end)
+            if number is not None:
+                yield (tree_util.GetAttrKey(end),), number
         return
-    for path, leaf in tree_util.tree_flatten_with_path(value)[0]:
+    for path, leaf in zip(key_paths(value), tree_util.tree_leaves(value)):
         # JAX hands types on from frame to frame, by names that no user wrote.
         if not isinstance(leaf, core.AbstractValue):
-            yield tree_util.keystr(path), leaf
+            yield path, leaf

@@ -1,8 +1,8 @@
-"""What the source says of an equation: its line, its calls, what they ask for."""
+"""The source of an equation: its line, its calls, what they ask for."""
 
 import inspect
-import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -27,7 +27,7 @@ from .frames import (
 
 
 class Written:
-    """An equation as it is written: its line, the calls that lead there, what they ask for.
+    """The source of an equation: its line, the calls that lead there, what they ask for.
 
     Args:
         stack: the equation and those that contain it, inside out. JAX's own functions are
@@ -41,7 +41,7 @@ class Written:
 
     @property
     def origin(self) -> Origin | None:
-        """The innermost line outside JAX and dtypeguard that it comes from."""
+        """The innermost line outside JAX and dtypeguard."""
         frames = frames_of(self._stack)
         return origin_of_frames(frame for frame in frames if is_users(frame.file))
 
@@ -51,7 +51,10 @@ class Written:
 
         They tell apart the calls on a line, and those of a function that contains it.
         """
-        return next(filter(None, calls_by_jaxpr(self._stack)), ())
+        for calls in calls_by_jaxpr(self._stack):
+            if calls:
+                return calls
+        return ()
 
     @property
     def scope(self) -> tuple[str, ...]:
@@ -59,16 +62,21 @@ class Written:
 
         Flax and Haiku name the modules so, and `einsum` what it computes, which is none.
         """
-        scopes = itertools.chain.from_iterable(map(scopes_of, reversed(self._stack)))
-        names = [x.name for x in scopes if type(x).__name__ == "Scope"]
-        others = lambda name: isinstance(name, Cast) or name == REPEATED or "->" in name
-        return tuple(name for name in names if not others(name))
+        names = []
+        for equation in reversed(self._stack):
+            for scope in scopes_of(equation):
+                if type(scope).__name__ == "Scope" and _is_of_users(scope.name):
+                    names.append(scope.name)
+        return tuple(names)
 
     @property
     def cast_of_ours(self) -> Cast | None:
         """The cast of dtypeguard that it belongs to; None if it is the user's."""
-        names = (scope.name for each in self._stack for scope in reversed(scopes_of(each)))
-        return next((name for name in names if isinstance(name, Cast)), None)
+        for equation in self._stack:
+            for scope in reversed(scopes_of(equation)):
+                if isinstance(scope.name, Cast):
+                    return scope.name
+        return None
 
     @property
     def is_of_users(self) -> bool:
@@ -78,15 +86,16 @@ class Written:
     @property
     def is_of_ours(self) -> bool:
         """Whether dtypeguard made it, for the line of the user's that called it."""
-        return any(is_ours(frame.file) for frame in self._inside)
+        return any(is_ours(frame.file) for frame in self._inner_frames)
 
     @property
     def is_explicit(self) -> bool:
         """Whether the user asked for a conversion, with `astype`, `asarray` or the like."""
-        called = [frame.function for frame in self._inside_own]
+        frames = until_users(frames_of(self._stack[:1]))
+        functions = [frame.function for frame in frames]
         # The function that the user called comes last, possibly behind wrappers of JAX.
-        is_cast = not CASTS.isdisjoint(called[-6:])
-        return is_cast and not any(map(PROMOTING.are_in, called))
+        is_cast = not CASTS.isdisjoint(functions[-6:])
+        return is_cast and not any(map(PROMOTING.are_in, functions))
 
     @property
     def is_backward(self) -> bool:
@@ -94,34 +103,39 @@ class Written:
 
         What `jax.checkpoint` computes again there belongs to the forward pass.
         """
-        scopes = list(map(scopes_of, self._stack))
-        is_repeated = any(
-            outer.primitive.name in REPEATING and inner and inner[0].name == REPEATED
-            for inner, outer in zip(scopes, self._stack[1:])
-        )
-        every = itertools.chain.from_iterable(scopes)
-        is_transposed = lambda x: type(x).__name__ == "Transform" and x.name == TRANSPOSED
-        return any(map(is_transposed, every)) and not is_repeated
+        is_transposed = False
+        outer_equations = [*self._stack[1:], None]
+        for equation, outer in zip(self._stack, outer_equations):
+            scopes = scopes_of(equation)
+            is_in_checkpoint = outer is not None and outer.primitive.name in REPEATING
+            if is_in_checkpoint and scopes and scopes[0].name == REPEATED:
+                return False
+            is_transposed = is_transposed or any(map(_is_transposition, scopes))
+        return is_transposed
 
     @property
     def is_of_jax_nn(self) -> bool:
         """Whether a function of `jax.nn` computes it for the user's line."""
-        return any(frame.file == _JAX_NN for frame in self._inside)
+        return any(frame.file == _JAX_NN for frame in self._inner_frames)
 
     @property
     def is_of_sampler(self) -> bool:
         """Whether a function of `jax.random` computes it for the user's line."""
-        return any(frame.file == _JAX_RANDOM for frame in self._inside)
+        return any(frame.file == _JAX_RANDOM for frame in self._inner_frames)
 
     @property
-    def _inside(self) -> Iterator[Frame]:
+    def _inner_frames(self) -> Iterator[Frame]:
         """The frames inside the innermost line of the user's."""
         return until_users(frames_of(self._stack))
 
-    @property
-    def _inside_own(self) -> Iterator[Frame]:
-        """Those of the equation itself."""
-        return until_users(frames_of(self._stack[:1]))
+
+def _is_of_users(name: object) -> bool:
+    is_of_ours = isinstance(name, Cast)
+    return not is_of_ours and name != REPEATED and "->" not in str(name)
+
+
+def _is_transposition(scope: Any) -> bool:
+    return type(scope).__name__ == "Transform" and scope.name == TRANSPOSED
 
 
 _JAX_RANDOM = inspect.unwrap(jax.random.normal).__code__.co_filename

@@ -9,25 +9,30 @@ import sys
 
 from .._leaves.internals import LOOPS_OF_EQUINOX, LOOPS_OF_JAX
 
-_LIBRARIES = ("jax", "equinox", "dtypeguard")
+# Python's own modules count, since a body may be wrapped by functools or contextlib.
+_LIBRARIES = {"jax", "equinox", "dtypeguard"} | sys.stdlib_module_names
 
 
 def calling_loop() -> str:
-    """Returns the modules of the innermost loop whose body calls this; empty if none does.
+    """Returns the modules of the loop that has the step as its body; empty if none has.
 
-    The caller has traced arrays: outside of a trace no loop of these calls anything.
+    The body may be a function that calls the step. The caller has traced arrays: outside
+    of a trace no loop of these calls anything.
     """
     # JAX passes on no mark of the loop that traces a body, so that frames have to tell.
     # Only their modules count: where a file lies or whose it is changes nothing.
     loop = ""
+    num_callers = 0
     frame = sys._getframe()
-    while frame is not None:
+    while frame is not None and num_callers < 2:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(LOOPS_OF_EQUINOX):
             return LOOPS_OF_EQUINOX
         if module.startswith(LOOPS_OF_JAX):
             loop = LOOPS_OF_JAX  # which Equinox may have called
-        elif loop and module.partition(".")[0] not in _LIBRARIES:
-            return loop
+        elif module.partition(".")[0] not in _LIBRARIES:
+            if loop:
+                return loop
+            num_callers += 1
         frame = frame.f_back
     return loop

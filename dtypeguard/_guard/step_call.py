@@ -220,7 +220,7 @@ class GuardedCall:
 
     @functools.cached_property
     def _loop(self) -> str:
-        """Whose loop the step runs in; empty if in none."""
+        """Whose loop has the step as its body; empty if none has."""
         leaves = [leaf for snapshot in self._carried for leaf in snapshot.leaves]
         is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
         return calling_loop() if is_traced else ""  # the body of a loop is traced

@@ -233,7 +233,15 @@ def test_a_loss_that_could_be_the_carry_is_asked_about(wrap):
     assert takes(step, EMA, ONE, returned=1) == ([], ["float32", "bfloat16"])
     assert takes(step, EMA, ONE, returned=0) == ([], ["bfloat16", "float32"])
     assert takes(step, ONE, ONE) == ([], ["float32", "float32"])  # nothing is cast
-    lax.scan(guard_step(step), EMA, jnp.ones(3))  # what a loop's body returns first is sure
+    body = guard_step(step)
+    lax.scan(body, EMA, jnp.ones(3))  # what a loop's body returns first is sure
+    lax.scan(lambda ema, x: body(ema, x), EMA, jnp.ones(3))
+
+    def update(ema, x):  # whose result is not the body's
+        return guard_step(lambda ema, x: (x * x, ema.astype(F32) * x))(ema, x)
+
+    with pytest.warns(DtypeGuardWarning, match="item 1 could be ema"):
+        lax.scan(lambda ema, x: update(ema, x), EMA, jnp.ones(3))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, audit, guard
-from tests.support.helpers import HAS_X64_SCOPE, x64_enabled
+from tests.support.helpers import HAS_X64_SCOPE
 from tests.support.one_leaf import State, counter, one_leaf, struct, transformation
 
 pytestmark = pytest.mark.third_party
@@ -55,11 +55,11 @@ def test_what_is_guarded_is_clean(x64):
 
 
 def test_the_flag_is_the_callers():
-    before = x64_enabled()
+    before = jax.config.jax_enable_x64
     report = audit(one_leaf(counter, lambda n: n + jnp.sum(n > 0)), struct(F32), x64=True)
     assert [drift.after for drift in report.drifts] == ["int64"]
     assert audit(one_leaf(counter, lambda n: n + jnp.sum(n > 0)), struct(F32)).ok
-    assert x64_enabled() is before
+    assert jax.config.jax_enable_x64 is before
 
 
 def test_extra_args():

@@ -5,15 +5,16 @@ import os
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
-from dtypeguard import audit
-from dtypeguard._source.files import is_installed, short_path
+from dtypeguard import audit, explain
 from tests.support.helpers import WARNINGS_ARE_ERRORS, child_variables
+from tests.support.one_leaf import transformation
 
 pytestmark = pytest.mark.third_party
 SOURCE = """import jax.numpy as jnp
@@ -26,39 +27,40 @@ NAMES = ["<ipython-input-1-0a>", "<string>", "cell.py"]
 NAMES += ["parcel/wide.py", "optax/wide.py", "numpy/wide.py"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_installed_is_the_users(name, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    file, names = name, {}
-    if "/" in name:
-        path = tmp_path / name
-        path.parent.mkdir()
+def origin_in(file):
+    """The line of a drift in a file, or in a cell that has the name of one."""
+    if os.path.isabs(file):
+        path = pathlib.Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(SOURCE)
-        file = str(path)
+    names = {}
     exec(compile(SOURCE, file, "exec"), names)
     linecache.cache[file] = len(SOURCE), None, SOURCE.splitlines(True), file
 
     def update(updates, state, params=None):
         return names["update"](updates), state
 
-    opt = optax.GradientTransformation(lambda params: (), update)
-    (drift,) = audit(opt, [jnp.ones(3, jnp.bfloat16)]).drifts
-    assert (drift.origin.file, drift.origin.called_from) == (file, None)
-    assert not drift.origin.is_of_optimizer
-    assert drift.origin.code.startswith("return [update * ")
+    (drift,) = audit(transformation(update), [jnp.ones(3, jnp.bfloat16)]).drifts
+    return drift.origin
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_installed_is_the_users(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    file = str(tmp_path / name) if "/" in name else name
+    origin = origin_in(file)
+    assert (origin.file, origin.called_from) == (file, None)
+    assert str(origin) == f"{name}:4"
+    assert not origin.is_of_optimizer
+    assert origin.code.startswith("return [update * ")
 
 
 def test_a_path_outside_the_working_directory_is_absolute(tmp_path, monkeypatch):
-    file = tmp_path / "app" / "deep" / "a.py"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    monkeypatch.chdir(tmp_path)
-    assert short_path(str(file)) == os.path.join("app", "deep", "a.py")
-    monkeypatch.chdir(tmp_path / "app" / "deep")
-    assert short_path(str(file)) == "a.py"
-    assert short_path(str(tmp_path / "x.py")) == str(tmp_path / "x.py")  # for an editor
-    assert short_path("<stdin>") == "<stdin>"
+    (tmp_path / "app").mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    file = str(tmp_path / "x.py")
+    assert str(origin_in(file)) == f"{file}:4"  # for an editor
 
 
 SCRIPT = """
@@ -97,12 +99,36 @@ def test_a_library_that_is_only_on_the_path_is_a_package(tmp_path):
     assert outputs[0] == outputs[1]
 
 
-def test_a_package_in_a_folder_of_the_path_is_installed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "is_installed"),
+    [
+        ("nn/layers.py", True),
+        ("alone.py", True),
+        ("train.py", False),
+        ("nn2/layers.py", False),
+    ],
+)
+def test_a_package_in_a_folder_of_the_path_is_installed(
+    name, is_installed, tmp_path, monkeypatch
+):
     """As `pip install --target` leaves it, beside files of the project."""
     record = tmp_path / "nn-1.0.dist-info" / "RECORD"
     record.parent.mkdir()
     record.write_text("nn/layers.py,sha256=x,1\nalone.py,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    installed = ["nn/layers.py", "alone.py", "train.py", "nn2/layers.py"]
-    found = [is_installed(str(tmp_path / name)) for name in installed]
-    assert found == [True, True, False, False]
+    is_of_package = origin_in(str(tmp_path / name)).called_from is not None
+    assert is_of_package == is_installed
+
+
+def test_a_file_of_which_python_warns_is_read_without_a_warning(tmp_path):
+    """Of an escape that is none: in `explain` a warning would be an error."""
+    path, names = tmp_path / "source.py", {}
+    path.write_text(f'"""\\m"""\n{SOURCE}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(path.read_text(), str(path), "exec"), names)
+    update, strict = explain(names["update"]), jax.numpy_dtype_promotion("strict")
+    with strict, pytest.raises(Exception, match="promotion") as error:
+        update([jnp.ones(3, jnp.bfloat16)])
+    (note,) = error.value.__notes__
+    assert note.startswith("dtypeguard: update * jnp.ones((), jnp.float32) refuses")

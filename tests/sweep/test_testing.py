@@ -8,7 +8,6 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, audit, guard
-from dtypeguard._sweep.checks import RULES
 from dtypeguard.testing import check_contract, parametrize_with_checks
 from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
 from tests.support.optimizer_sweep.catalog import by_id
@@ -27,6 +26,14 @@ def test_guarded_optimizers_pass(name):
     params, updates, _ = entry.inputs((jnp.bfloat16, jnp.float32), jnp.float32)
     make, configurations = lambda: guard(entry.build()), ["bf16/f32", "mixed"]
     check_contract(make, params, updates=updates, configurations=configurations)
+
+
+def _checks(optimizers, **options):
+    """The parameters of a test of some optimizers, one for each rule of the contract."""
+    return parametrize_with_checks(optimizers, **options).args[1]
+
+
+RULES = [param.id.partition("-")[2] for param in _checks({"adam": optax.adam(1)})]
 
 
 class Named:
@@ -211,15 +218,12 @@ def _my_optimizer():
 
 def test_readable_ids():
     """Of chains, and of what is guarded as well; pytest numbers those that are alike."""
-    ids = lambda optimizers: [
-        param.id for param in parametrize_with_checks(optimizers, rules="scan").args[1]
-    ]
+    ids = lambda optimizers: [param.id for param in _checks(optimizers, rules="scan")]
     optimizers = [guard(optax.trace(0.9)), optax.adam(1), _my_optimizer]
     assert ids(optimizers) == ["trace-scan", "opt-scan", "_my_optimizer-scan"]
     assert ids({"adam": optax.adam(1)}) == ["adam-scan"]
-    mark = parametrize_with_checks([optax.trace(0.9)], configurations=["bf16/f32"])
-    assert [param.id for param in mark.args[1]] == [f"trace-{rule}" for rule in RULES]
-    optimizer, check = mark.args[1][[*RULES].index("state_types")].values
+    (param,) = _checks([optax.trace(0.9)], configurations="bf16/f32", rules="state_types")
+    optimizer, check = param.values
     with pytest.raises(AssertionError, match="state_types"):
         check(optimizer)
 

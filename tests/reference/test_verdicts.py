@@ -236,16 +236,12 @@ def test_the_first_output_that_differs_in_the_order_of_the_program_is_named():
 
     # The products of a TPU would explain what follows a product, and no first output.
     there = dict(zip(("after", "begin"), as_on("tpu", net(1.0), X)))
-    wrong = there | {"begin": np.asarray(net(1.01)(X)["begin"])}
-    report = audit_precision(net(1.0), X, reference=wrong)
-    assert "in ['begin']; rounding explains " in str(report).splitlines()[0]
-    assert [each.output for each in report.differences] == ["['begin']", "['after']"]
-    text = str(report)
+    wrong = there | {"begin": np.asarray(net(1.0005)(X)["begin"])}
+    text = str(audit_precision(net(1.0), X, reference=wrong))
+    assert "in ['begin']; rounding explains " in text.splitlines()[0]
     assert "In the order of the program, ['begin'] is the first output" in text
     assert "activations" not in text
     assert "matmul_precision" not in text
-    found = audit_precision(net(1.0), X, reference=there)
-    assert 'matmul_precision="tpu"' in str(found)
 
 
 def test_the_place_of_an_output_of_several_and_of_a_scalar():

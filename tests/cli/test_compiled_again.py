@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dtypeguard._source.files import short_path
+from tests.support.advice import short_path
 from tests.support.helpers import child_variables, need
 
 pytestmark = pytest.mark.third_party

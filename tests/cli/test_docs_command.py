@@ -6,10 +6,8 @@ import re
 import pytest
 
 import dtypeguard
-from dtypeguard._cli.docs import ROOT_PAGES
-from dtypeguard._cli.main import main
 from tests.support.helpers import need
-from tests.support.pages import DOCS, ROOT
+from tests.support.pages import DOCS, ROOT, ROOT_PAGES, main
 
 NAMED = {page.stem: page for page in DOCS.glob("*.md")}
 NAMED |= {name: ROOT / file for name, file in ROOT_PAGES.items()}

@@ -9,8 +9,8 @@ import tomllib
 
 import pytest
 
-from dtypeguard._cli.main import main
 from tests.support.helpers import child_variables
+from tests.support.pages import main
 
 pytestmark = pytest.mark.third_party
 

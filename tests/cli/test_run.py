@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dtypeguard._source.files import short_path
+from tests.support.advice import short_path
 from tests.support.helpers import SUPPORT, child_variables, needs_record
 
 SCRIPTS = SUPPORT / "scripts"

@@ -21,8 +21,7 @@ import pytest
 from jax import lax
 from jax.experimental import ode
 
-from dtypeguard._source.files import short_path
-from tests.support.advice import applied, note_on
+from tests.support.advice import applied, note_on, short_path
 from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party  # standard promotion

@@ -6,7 +6,7 @@ import pytest
 
 import dtypeguard
 from dtypeguard import testing
-from dtypeguard._cli.main import main
+from tests.support.pages import main
 
 pytestmark = pytest.mark.third_party
 X = jnp.ones(3, jnp.bfloat16)

@@ -11,10 +11,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
-from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 from tests.support.locked_step import BF16, F32
-from tests.support.locks import updated
+from tests.support.locks import lock_of, updated
 
 pytestmark = pytest.mark.third_party
 X = jax.ShapeDtypeStruct((4, 4), BF16)

@@ -4,9 +4,7 @@ import textwrap
 
 import pytest
 
-from dtypeguard._lock.check import compared
-from dtypeguard._lock.lock_file import lock_text
-from tests.support.locks import traced
+from tests.support.locks import compared, lock_text, traced
 
 pytestmark = pytest.mark.third_party
 HEAD = """

@@ -9,14 +9,11 @@ import tomllib
 import jax.numpy as jnp
 import pytest
 
-from dtypeguard._lock.check import compared
-from dtypeguard._lock.lock_file import LockError, lock_text
-from dtypeguard._lock.step import lock_of
 from dtypeguard.testing import check_lock
 from tests.support import locked_step
 from tests.support.helpers import set_x64
 from tests.support.locked_step import BF16, F32
-from tests.support.locks import traced, updated
+from tests.support.locks import LockError, compared, lock_of, lock_text, traced, updated
 
 pytestmark = pytest.mark.third_party
 SOURCE = inspect.getsource(locked_step)

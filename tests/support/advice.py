@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dtypeguard
+from dtypeguard._source.files import short_path as short_path
 
 
 def raised(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from dtypeguard._lock.step import lock_of
+from dtypeguard._lock.check import compared as compared
+from dtypeguard._lock.lock_file import LockError as LockError, lock_text as lock_text
+from dtypeguard._lock.step import lock_of as lock_of
 from dtypeguard.testing import check_lock
 
 

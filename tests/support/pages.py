@@ -23,8 +23,8 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dtypeguard._cli.docs import ROOT_PAGES
-from dtypeguard._cli.main import main
+from dtypeguard._cli.docs import MERGED_PAGES as MERGED_PAGES, ROOT_PAGES as ROOT_PAGES
+from dtypeguard._cli.main import main as main
 from dtypeguard._leaves.compat import x64_enabled
 
 ROOT = pathlib.Path(__file__).parents[2]

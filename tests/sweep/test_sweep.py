@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from dtypeguard._sweep.inputs import CONFIGURATIONS, Entry
 from tests.support.optimizer_sweep import catalog
+from tests.support.optimizer_sweep.catalog import CONFIGURATIONS, Entry
 from tests.support.optimizer_sweep.report import report
 from tests.support.optimizer_sweep.sweep import CHECKS, examine
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dtypeguard._sweep.checks import RULES
+from tests.support.helpers import RULES
 from tests.support.pages import DOCS, PAGES, README, ROOT, blocks, follow, prose, run_code
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]

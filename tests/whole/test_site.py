@@ -9,9 +9,8 @@ import pytest
 
 import dtypeguard
 import dtypeguard.testing
-from dtypeguard._cli.docs import MERGED_PAGES
 from tests.support.helpers import child_variables, need
-from tests.support.pages import DOCS
+from tests.support.pages import DOCS, MERGED_PAGES
 
 # What a page or a style sheet loads from elsewhere; `data:` is an image in itself.
 LOADED = r"""<(?:img|script|link(?! rel="canonical"))[^>]* (?:src|href)="(?:https?:)?//"""

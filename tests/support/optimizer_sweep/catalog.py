@@ -15,7 +15,11 @@ from dtypeguard import fromage, multi_steps, prodigy
 from dtypeguard._leaves.arguments import is_transformation, parameters, required
 from dtypeguard._leaves.errors import first_line_of
 from dtypeguard._leaves.types import Optimizer
-from dtypeguard._sweep.inputs import Entry, Recipe
+from dtypeguard._sweep.inputs import (
+    CONFIGURATIONS as CONFIGURATIONS,
+    Entry as Entry,
+    Recipe,
+)
 
 from .recipes import ALWAYS, ARGUMENTS, BUILDERS, LEFT_OUT, RECIPES, Factory
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import pathlib
+import resource
 import sys
 
 import jax
@@ -17,7 +18,7 @@ _QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_c
 # Cases that take long and are of a kind for which a shorter one stands.
 _EXHAUSTIVE = (pathlib.Path(__file__).parent / "exhaustive.txt").read_text().splitlines()
 # Bytes of memory above which a worker forgets what it traced and compiled.
-_MEMORY = 1.1 * 2**30
+_MEMORY = 1.2 * 2**30
 # XLA aborts on a flag that it does not know, as that of JAX 0.12.
 _KNOWS_QUICK = (0, 10) <= jax.__version_info__ < (0, 11)
 
@@ -119,17 +120,20 @@ def optimization(request):
     jax.config.update(name, before)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def room_for_the_next_file():
-    """Empties JAX's caches between files, before they fill the memory.
+@pytest.fixture(autouse=True)
+def room_for_the_next_test():
+    """Empties JAX's caches between tests, before they fill the memory.
 
     JAX itself keeps 8,192 compiled calls at most, and then no more: `_cache_size` is 0.
     """
     yield
-    if not sys.platform.startswith("linux"):
-        jax.clear_caches()
-    elif int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 > _MEMORY:
+    if sys.platform.startswith("linux") and _memory() > _MEMORY:
         jax.clear_caches()
         gc.collect()
-        # Else what is free again would count as in use after each file that follows.
+        # Else what is free again would count as in use after each test that follows.
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _memory():
+    pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()

@@ -26,7 +26,7 @@ from dtypeguard._leaves.compat import (
     set_x64 as set_x64,
     x64_enabled as x64_enabled,
 )
-from dtypeguard._sweep.checks import RULES as RULES, STEP_RULES as STEP_RULES
+from dtypeguard._sweep.checks import RULES as RULES
 
 SUPPORT = pathlib.Path(__file__).parent
 OPTAX = tuple(int(part) for part in optax.__version__.split(".")[:3])

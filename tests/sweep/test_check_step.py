@@ -14,7 +14,7 @@ import pytest
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard.testing import check_step
-from tests.support.helpers import STEP_RULES, set_x64
+from tests.support.helpers import set_x64
 
 pytestmark = pytest.mark.third_party
 BF16, F32 = jnp.bfloat16, jnp.float32

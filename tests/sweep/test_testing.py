@@ -9,7 +9,7 @@ from jax import lax
 
 from dtypeguard import Policy, audit, guard
 from dtypeguard.testing import check_contract, parametrize_with_checks
-from tests.support.helpers import HAS_X64_SCOPE, RULES, needs_x64_scope, set_x64
+from tests.support.helpers import HAS_X64_SCOPE, needs_x64_scope, set_x64
 from tests.support.optimizer_sweep.catalog import by_id
 
 pytestmark = [

@@ -10,7 +10,8 @@ from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._precision.audit import audit_call
-from .._precision.curve import PlanSearch, check_call, plan_call
+from .._precision.curve import check_call, plan_call
+from .._precision.plan_search import PlanSearch
 from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
 from .._precision.report import PrecisionReport

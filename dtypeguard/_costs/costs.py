@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,14 +11,19 @@ import numpy as np
 from .._blame.blame import blame
 from .._blame.why import line_of
 from .._carry.places import Names
-from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, DType, Equation as JaxEquation, Function
+from .._leaves.dtypes import bits
+from .._leaves.types import Aval, DType, Function
 from .._program.graph import Equation, Graph
-from .._program.jaxprs import PRODUCTS, Stack, manual_axes
+from .._program.jaxprs import PRODUCTS
 from .._source.origin import Origin, place_of
 from .._tracebacks.written import Written
+from .work import operations, repetitions
 
 _LEAST_SHARE_OF_WORK = 0.01
+# A program is expected to compute in 16 bits if at least this part of its inputs has them:
+# of bfloat16 params with the float32 moments of Adam beside them, a third.
+_NOTABLE_PART = 0.25
+# The keys of a path in a tree `(args, kwargs)`: which of both, the argument, and the rest.
 _PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)
 
 
@@ -60,183 +64,198 @@ class Work(NamedTuple):
 
 
 def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
-    """Counts what a program computes."""
-    flops = defaultdict[str, float](float)
-    for equation, _ in equations(graph):
-        if count := operations(equation.stack[0]):
-            dtypes = (graph.avals[value].dtype for value in equation.inputs)
-            flops[str(max(dtypes, key=bits))] += repetitions(equation.stack) * count
-    narrow = _expected(graph, flops) if narrow is None else jnp.dtype(narrow)
-    wide = sum(n for dtype, n in flops.items() if bits(jnp.dtype(dtype)) > bits(narrow))
-    return Work(
-        flops=dict(flops),
-        narrow=None if narrow is None else str(narrow),
-        wide=wide / sum(flops.values()) if wide else 0.0,
-        costs=_line_costs(graph, narrow, inputs) if wide and narrow is not None else (),
-    )
+    """Counts what a program computes.
+
+    Args:
+        graph: of the program.
+        inputs: the argument of each input, by its path.
+        narrow: the dtype that it is expected to compute in; None for the commonest one.
+    """
+    flops: dict[str, float] = {}
+    for equation in equations(graph):
+        work = _work_of_equation(equation)
+        if work:
+            dtypes = [graph.avals[value].dtype for value in equation.inputs]
+            widest = str(max(dtypes, key=bits))
+            flops[widest] = flops.get(widest, 0.0) + work
+    narrow = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
+    wide = 0.0
+    for dtype, count in flops.items():
+        if bits(jnp.dtype(dtype)) > bits(narrow):
+            wide += count
+    name = None if narrow is None else str(narrow)
+    if not wide:
+        return Work(flops, name)
+    costs: tuple[LineCost, ...] = ()
+    if narrow is not None:
+        costs = LineCosts(graph, narrow, inputs).costs()
+    return Work(flops, name, wide / sum(flops.values()), costs)
 
 
-# A program is expected to compute in 16 bits if at least this part of its inputs has them:
-# of bfloat16 params with the float32 moments of Adam beside them, a third.
-_NOTABLE_PART = 0.25
+def _work_of_equation(equation: Equation) -> float:
+    return operations(equation.stack[0]) * repetitions(equation.stack)
 
 
-def _expected(graph: Graph, flops: dict[str, float]) -> DType:
-    """The dtype that a program is expected to compute in: the commonest of its inputs.
+def _expected_dtype(graph: Graph, flops: dict[str, float]) -> np.dtype | None:
+    """Returns the dtype that a program is to compute in: the commonest of its inputs.
 
     Mixed precision keeps float32 params and computes in 16 bits: its products tell.
     """
-    given: dict[np.dtype, float] = defaultdict(float)
+    sizes: dict[np.dtype, float] = {}
     for value in graph.inputs:
         aval = graph.avals[value]
         if bits(getattr(aval, "dtype", None)) >= 16:
-            given[aval.dtype] += math.prod(aval.shape)
-    half = {dtype: size for dtype, size in given.items() if bits(dtype) == 16}
-    if half and sum(half.values()) >= _NOTABLE_PART * sum(given.values()):
-        return max(half, key=half.__getitem__)
-    computed = {jnp.dtype(dtype): count for dtype, count in flops.items()}
-    computed = {dtype: count for dtype, count in computed.items() if bits(dtype) == 16}
-    return max(computed or given, key=(computed or given).__getitem__, default=None)
+            sizes[aval.dtype] = sizes.get(aval.dtype, 0.0) + math.prod(aval.shape)
+    half = _of_16_bits(sizes)
+    if half and sum(half.values()) >= _NOTABLE_PART * sum(sizes.values()):
+        return _commonest(half)
+    computed = _of_16_bits({jnp.dtype(dtype): count for dtype, count in flops.items()})
+    return _commonest(computed or sizes)
 
 
-def equations(graph: Graph) -> Iterator[tuple[Equation, list[int]]]:
-    """Each equation that computes something itself, with its results."""
-    results: dict[int, tuple[Equation, list[int]]] = {}
-    for value, equation in graph.made_by.items():
-        results.setdefault(id(equation), (equation, []))[1].append(value)
-    yield from results.values()
+def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:
+    return {dtype: count for dtype, count in counts.items() if bits(dtype) == 16}
 
 
-def repetitions(stack: Stack) -> float:
-    """How often an equation runs: a `while_loop` counts once, a branch by their number."""
-    times = 1.0
-    for outer in stack[1:]:
-        name, params = outer.primitive.name, outer.params
-        if name == "scan":
-            times *= params["length"]
-        elif name == "cond":
-            times /= len(params["branches"])
-        elif name == "shard_map":  # its body has the shapes of one shard
-            shape = params["mesh"].shape
-            times *= math.prod(shape[axis] for axis in manual_axes(outer))
-    return times
+def _commonest(counts: dict[np.dtype, float]) -> np.dtype | None:
+    return max(counts, key=counts.__getitem__, default=None)
 
 
-def operations(eqn: JaxEquation) -> float:
-    """The floating point operations of a matrix product or convolution; 0 for the rest."""
-    name = eqn.primitive.name
-    if name not in PRODUCTS:
-        return 0.0
-    left, right, out = (v.aval for v in (*eqn.invars[:2], eqn.outvars[0]))
-    if kind(out.dtype) not in ("float", "complex"):
-        return 0.0
-    if name == "dot_general":
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        terms = math.prod(left.shape[axis] for axis in contracted)
-        count = math.prod(out.shape) * terms
-    elif name == "conv_general_dilated":
-        features = right.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-        terms = math.prod(right.shape) / max(features, 1)
-        # Zeros between the elements of a dilated operand are no work.
-        count = math.prod(out.shape) * terms / math.prod(eqn.params["lhs_dilation"])
-    else:  # each row of the left operand goes to one group
-        count = math.prod(left.shape) * right.shape[-1]
-    return (8.0 if kind(out.dtype) == "complex" else 2.0) * count
+def equations(graph: Graph) -> list[Equation]:
+    """Returns each equation that computes something itself, once."""
+    # An equation with several results makes several values.
+    unique = {id(equation): equation for equation in graph.made_by.values()}
+    return list(unique.values())
 
 
-def _line_costs(
-    graph: Graph, narrow: np.dtype, inputs: dict[str, str]
-) -> tuple[LineCost, ...]:
-    """What makes more than a hundredth of the products wide, the greatest first.
+class LineCosts:
+    """What makes the operands of products wide.
 
-    A product has the causes of its operands. One of a backward pass has those of the
-    forward products of its call: a gradient has the dtype of its value.
+    Args:
+        graph: of the program.
+        narrow: the dtype that it is expected to compute in.
+        inputs: the argument of each input, by its path.
     """
-    search = _WideCauses(graph, narrow, inputs)
-    products = [x for x, _ in equations(graph) if x.primitive in PRODUCTS]
-    forward = defaultdict[object, set[LineCost]](set)
-    for product in products:
-        if not Written(product.stack).is_backward:
-            forward[Written(product.stack).calls] |= search.of(product)
-    work = list[tuple[float, Collection[LineCost]]]()
-    for product in products:
-        written = Written(product.stack)
-        known = forward.get(written.calls) if written.is_backward else None
-        is_wide = any(map(search.is_wide, product.inputs[:2]))
-        causes = (search.of(product) if known is None else known) if is_wide else ()
-        work.append((operations(product.stack[0]) * repetitions(product.stack), causes))
-    total = sum(count for count, _ in work) or 1.0
-    whole = search.whole(each.cause for _, causes in work for each in causes)
-    found = dict[str, LineCost]()
-    for count, causes in work:
-        named = dict[str, LineCost]()
-        for each in sorted(causes, key=repr):  # a set has another order in every process
-            cause = whole.get(each.cause, each.cause)
-            named[place_of(cause)] = each._replace(cause=cause)
-        for place, each in named.items():
-            cost = found.get(place, each)
-            found[place] = cost._replace(share=cost.share + count)
-    costs = [each._replace(share=each.share / total) for each in found.values()]
-    costs = [each for each in costs if each.share >= _LEAST_SHARE_OF_WORK]
-    return tuple(sorted(costs, key=lambda each: (-each.share, place_of(each.cause))))
-
-
-class _WideCauses:
-    """What makes the operands of products wide."""
 
     def __init__(self, graph: Graph, narrow: np.dtype, inputs: dict[str, str]):
-        self._graph, self._narrow, self._inputs = graph, bits(narrow), inputs
-        sizes = map(self._size, graph.inputs)
-        self._leaves = sum(1 << n for n, x in enumerate(sizes) if 0 < x <= self._narrow)
-        self._known = dict[int, frozenset[LineCost]]()
+        self._graph = graph
+        self._bits = bits(narrow)
+        self._inputs = inputs
+        # The inputs that are narrow, as the bits of a number.
+        self._narrow_inputs = 0
+        for place, value in enumerate(graph.inputs):
+            if 0 < self._bits_of(value) <= self._bits:
+                self._narrow_inputs |= 1 << place
+        self._known: dict[int, frozenset[LineCost]] = {}
 
-    def is_wide(self, value: int) -> bool:
-        return self._matches(self._graph.avals[value])
+    def costs(self) -> tuple[LineCost, ...]:
+        """Returns what makes more than a hundredth of the products wide, in order.
 
-    def _matches(self, aval: Aval) -> bool:
-        return bits(getattr(aval, "dtype", None)) > self._narrow
+        A product has the causes of its operands. One of a backward pass has those of the
+        forward products of its call: a gradient has the dtype of its value.
+        """
+        products = [x for x in equations(self._graph) if x.primitive in PRODUCTS]
+        forward: dict[object, frozenset[LineCost]] = {}
+        for product in products:
+            written = Written(product.stack)
+            if not written.is_backward:
+                before = forward.get(written.calls, frozenset())
+                forward[written.calls] = before | self._causes_of(product)
+        causes: list[frozenset[LineCost]] = []
+        for product in products:
+            written = Written(product.stack)
+            if not any(self._is_wide(value) for value in product.inputs[:2]):
+                causes.append(frozenset())
+            elif written.is_backward and written.calls in forward:
+                causes.append(forward[written.calls])
+            else:
+                causes.append(self._causes_of(product))
+        return self._summed(products, causes)
 
-    def of(self, product: Equation) -> frozenset[LineCost]:
-        """The causes of the wide operands of a product."""
-        found = frozenset[LineCost]()
-        operands = [*filter(self.is_wide, product.inputs[:2])]
+    def _summed(
+        self, products: Sequence[Equation], causes: Sequence[frozenset[LineCost]]
+    ) -> tuple[LineCost, ...]:
+        """Returns the share of the products that each cause makes wide."""
+        works = [_work_of_equation(product) for product in products]
+        total = sum(works) or 1.0
+        whole_arguments = self._whole_arguments(frozenset().union(*causes))
+        rows: dict[str, LineCost] = {}
+        for work, causes_of_product in zip(works, causes):
+            named: dict[str, LineCost] = {}
+            # A set has another order in every process.
+            for cost in sorted(causes_of_product, key=repr):
+                cause = whole_arguments.get(cost.cause, cost.cause)
+                named[place_of(cause)] = cost._replace(cause=cause)
+            for place, cost in named.items():
+                row = rows.get(place, cost)
+                rows[place] = row._replace(share=row.share + work)
+        costs = [row._replace(share=row.share / total) for row in rows.values()]
+        costs = [row for row in costs if row.share >= _LEAST_SHARE_OF_WORK]
+        costs.sort(key=lambda row: (-row.share, place_of(row.cause)))
+        return tuple(costs)
+
+    def _bits_of(self, value: int) -> int:
+        return bits(getattr(self._graph.avals[value], "dtype", None))
+
+    def _is_wide(self, value: int) -> bool:
+        return self._bits_of(value) > self._bits
+
+    def _is_wide_aval(self, aval: Aval) -> bool:
+        return bits(getattr(aval, "dtype", None)) > self._bits
+
+    def _causes_of(self, product: Equation) -> frozenset[LineCost]:
+        """Returns the causes of the wide operands of a product."""
+        operands = [value for value in product.inputs[:2] if self._is_wide(value)]
         line = line_of(product)
-        if not operands and line is not None:  # one that is delivered wide
-            is_of_jax = Written(product.stack).is_of_jax_nn  # which narrows it again
-            return frozenset([] if is_of_jax else [LineCost(line, line, 0.0)])
+        if not operands and line is not None:  # one whose result is wide
+            # JAX's own narrows it again.
+            is_of_jax = Written(product.stack).is_of_jax_nn
+            return frozenset() if is_of_jax else frozenset([LineCost(line, line, 0.0)])
+        causes: frozenset[LineCost] = frozenset()
         for value in operands:
             if value not in self._known:
-                self._known[value] = frozenset(self._causes(value, product))
-            found |= self._known[value]
-        return found
+                self._known[value] = frozenset(self._causes_of_operand(value, product))
+            causes |= self._known[value]
+        return causes
 
-    def _causes(self, value: int, product: Equation) -> Iterator[LineCost]:
+    def _causes_of_operand(self, value: int, product: Equation) -> Iterator[LineCost]:
         graph = self._graph
-        found = blame(graph, value, self._matches, self._leaves)
-        operand = found.operand
-        origin, cause = line_of(found.promotion), line_of(found.cause)
-        if operand in graph.inputs:
-            path = [*self._inputs][graph.inputs.index(operand)]
+        blamed = blame(graph, value, self._is_wide_aval, self._narrow_inputs)
+        origin = line_of(blamed.promotion)
+        cause = line_of(blamed.cause) or origin
+        if blamed.operand in graph.inputs:
+            path = list(self._inputs)[graph.inputs.index(blamed.operand)]
             yield LineCost(origin or line_of(product), path, 0.0)
-        elif cause or origin:
-            yield LineCost(origin, cause or origin, 0.0)  # pyright: ignore[reportArgumentType]: one is there
+        elif cause is not None:
+            yield LineCost(origin, cause, 0.0)
 
-    def whole(self, causes: Iterable[Origin | str]) -> dict[Origin | str, str]:
-        """The arguments of inputs of which all are causes, by the paths of these."""
-        known = {*causes}
-        pairs = zip(self._graph.inputs, self._inputs.items())
-        parts = {name for x, (path, name) in pairs if self._size(x) and path not in known}
-        return {path: name for path, name in self._inputs.items() if name not in parts}
-
-    def _size(self, value: int) -> int:
-        return bits(getattr(self._graph.avals[value], "dtype", None))
+    def _whole_arguments(self, costs: frozenset[LineCost]) -> dict[Origin | str, str]:
+        """Returns the arguments of inputs of which all are causes, by their paths."""
+        causes = {cost.cause for cost in costs}
+        in_part: set[str] = set()
+        for value, (path, argument) in zip(self._graph.inputs, self._inputs.items()):
+            if self._bits_of(value) and path not in causes:
+                in_part.add(argument)
+        whole: dict[Origin | str, str] = {}
+        for path, argument in self._inputs.items():
+            if argument not in in_part:
+                whole[path] = argument
+        return whole
 
 
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
-    """The arguments of inputs by their own paths, of paths in a tree `(args, kwargs)`."""
-    names, found = Names(f), {}
+    """Returns the arguments of inputs, by the paths that a user would write.
+
+    Args:
+        f: the function.
+        paths: of its inputs, in a tree `(args, kwargs)`.
+    """
+    names = Names(f)
+    arguments: dict[str, str] = {}
     for path in paths:
-        place, key, rest = _PATH.fullmatch(path).groups()  # pyright: ignore[reportOptionalMemberAccess]: paths of a tuple have two keys
+        match = _PATH.fullmatch(path)
+        assert match is not None  # paths of a tuple have two keys
+        place, key, rest = match.groups()
         argument = key.strip("'") if place == "1" else names.at(int(key))
-        found[argument + rest] = argument
-    return found
+        arguments[argument + rest] = argument
+    return arguments

@@ -183,7 +183,7 @@ def computations(
     calls: dict[tuple[Chain, bool], Computation] = {}
     # By the identity of an equation of the graph.
     call_of: dict[int, Computation] = {}
-    order = [equation for equation, _ in equations(graph)]
+    order = equations(graph)
     for equation in order:
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, is_own)

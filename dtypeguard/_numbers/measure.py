@@ -28,6 +28,8 @@ _LEAST_PART = 0.01
 _LEAST_ALONE = 0.02
 # Of more lines than these, so many that follow each other are first measured together.
 _FEW_LINES = 24
+# Programs of no more equations run one by one as fast as XLA compiles them.
+_FEW_EQUATIONS = 200
 _LINES_IN_GROUP = 8
 # Where an error is not finite, the squares of this and less are compared.
 _LARGEST_SQUARE = 1e3
@@ -88,6 +90,7 @@ class Measures:
         self.outputs = measured(avals)
         self.are_floats = any(is_inexact(aval) for aval in avals)
         self.raises = False
+        self.before_run: Callable[[], None] = lambda: None
         self.decisions = Noted()
         self.notes = Noted()
         self.watched = watched(program)
@@ -99,7 +102,6 @@ class Measures:
         # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
         self.given: Noted | None = None
-        self.before_run: Callable[[], None] = lambda: None
         self._left_out: list[int] = []
         self._errors: dict[frozenset[int], float] = {}
         self._bounds: dict[int, float] = {}
@@ -175,7 +177,7 @@ class Measures:
         if arrays is None:
             arrays = self.arrays
         try:
-            if is_compiled:
+            if is_compiled and self.program.size > _FEW_EQUATIONS:
                 return self._compiled.run(plan, arrays, probes)
             self.before_run()
             return run(self.program, plan, arrays, probes, **options)

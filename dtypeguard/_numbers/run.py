@@ -48,7 +48,7 @@ _MOST_EAGER = 2000
 # A loop with no more than these is unrolled where the loop around it is compiled.
 _MOST_UNROLLED = 400
 # A compiled body runs some dozen times, so it is compiled quickly.
-_QUICKLY = {"xla_backend_optimization_level": "0"}
+QUICKLY = {"xla_backend_optimization_level": "0"}
 
 
 def run(
@@ -336,7 +336,7 @@ class _Run(Interpreter):
 
             # The option is of XLA for CPUs.
             is_on_cpu = jax.default_backend() == "cpu"
-            options = _QUICKLY if is_on_cpu else None
+            options = QUICKLY if is_on_cpu else None
             functions[key] = jax.jit(traced, compiler_options=options)
         return functools.partial(functions[key], arithmetic.scale)
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .._costs.costs import input_names, work_of
+from .._autocast.plan import Plan
+from .._costs.costs import Work, input_names, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats, products_named
@@ -18,7 +19,7 @@ from .curve import searched
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
-from .prepared import NO_STATUS, Show, check_progress, prepare, running, status
+from .prepared import NO_STATUS, Prepared, Show, check_progress, prepare, running, status
 from .products import check_options, product_losses
 from .report import PrecisionReport
 from .rounded import unknown_in_program
@@ -160,7 +161,8 @@ def audit_call(
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
         check_number("audit_precision", "tolerance", tolerance, lambda x: x >= 0, right)
-    subject, products = Subject(f, args, kwargs, x64), None
+    subject = Subject(f, args, kwargs, x64)
+    products = None
     if matmul_precision is not None:
         products = products_named(matmul_precision)
         check_options(products, wide, narrow)
@@ -196,24 +198,14 @@ def audit_call(
         return PrecisionReport(work=work, run=run)
     with running(traced, formats):
         prepared = prepare(subject, traced, graph, formats, show_status)
-        measures, runs = prepared.measures, prepared.runs
-        run = run._replace(
-            compiled=runs.compiled(),
-            is_of_integers=not measures.are_floats,
-            raises=measures.raises,
-        )
-        unmoved = runs.unmoved() if work else {}
+        measures = prepared.measures
+        runs = prepared.runs
         show_status("comparing with the reference")
         compared = {} if compare is None else compare(measures.arrays)
         show_status("looking at integers")
-        gone = prepared.vanishing
-        errors = {**dict(enumerate(runs.by_output)), **gone}
-        outputs = dict[str, OutputError]()
-        for n, error in errors.items():
-            outputs[traced.paths[n]] = OutputError(error, unmoved.get(n), n in gone)
         report = PrecisionReport(
             error=runs.total,
-            outputs=outputs,
+            outputs=_output_errors(prepared, has_updates=work is not None),
             not_finite=prepared.not_finite,
             work=work,
             rounded=prepared.rounded,
@@ -221,35 +213,64 @@ def audit_call(
             is_traced_wide=traced.traces.wide.is_aligned,
             integers=misfits(measures),
             narrowed=narrowed_bits(measures),
-            unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),
-            run=run,
+            unexamined=_unexamined(prepared),
+            run=run._replace(
+                compiled=runs.compiled(),
+                is_of_integers=not measures.are_floats,
+                raises=measures.raises,
+            ),
             **compared,
         )
         # The truth comes first: nothing of it depends on the time for lines.
         show_status.headline(f"precision: {report.headline}")
-        plan = None
+        search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             with limit.interruptible():
-                plan = searched(prepared, tolerance, inputs, show_status)
+                search = searched(prepared, tolerance, inputs, show_status)
+        losses = LineLosses(measures, runs, tolerance, show_status, limit)
         if products is not None:
-            found = product_losses(measures, runs, products, tolerance, show_status, limit)
+            measured = product_losses(losses, runs, products, tolerance)
         else:
             remedy = functools.partial(advice_of, formats, traced.has_float64)
-            planned = None if plan is None else plan.lines
-            losses = LineLosses(measures, runs, tolerance, show_status, limit)
-            found = losses.losses(remedy, planned)
-    fixed = Fixed(found.run.error, found.run.price)
-    if plan is not None:
-        has_products = work is not None and any(work.flops.values())
-        price = 1 - (plan.plan.share or 0.0) if has_products else 0.0
-        fixed = Fixed(plan.plan.error or 0.0, price)
+            measured = losses.losses(remedy, None if search is None else search.lines)
+    fixed = Fixed(measured.run.error, measured.run.price)
+    if search is not None:
+        fixed = _fixed_by_plan(search.plan, work)
     return dataclasses.replace(
         report,
-        losses=found.lines,
+        losses=measured.lines,
         fixed=fixed,
-        decisions=Decisions(found.flipped, runs.decisions),
-        scaling=found.scaling,
-        search=plan,
-        unexamined=tuple(Unexamined(*key) for key in measures.program.unexamined),
-        unreached=found.unreached,
+        decisions=Decisions(measured.flipped, runs.decisions),
+        scaling=measured.scaling,
+        search=search,
+        unexamined=_unexamined(prepared),
+        unreached=measured.unreached,
     )
+
+
+def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputError]:
+    """Returns how far off each output is, by its path."""
+    runs = prepared.runs
+    errors = dict(enumerate(runs.by_output))
+    errors.update(prepared.vanishing)
+    unmoved = runs.unmoved() if has_updates else {}
+    outputs: dict[str, OutputError] = {}
+    for number, error in errors.items():
+        vanishes = number in prepared.vanishing
+        path = prepared.traced.paths[number]
+        outputs[path] = OutputError(error, unmoved.get(number), vanishes)
+    return outputs
+
+
+def _unexamined(prepared: Prepared) -> tuple[Unexamined, ...]:
+    """Returns what runs as written, of which runs with lines wide may find more."""
+    rows: list[Unexamined] = []
+    for primitive, origin in prepared.measures.program.unexamined:
+        rows.append(Unexamined(primitive, origin))
+    return tuple(rows)
+
+
+def _fixed_by_plan(plan: Plan, work: Work | None) -> Fixed:
+    has_products = work is not None and any(work.flops.values())
+    price = 1 - (plan.share or 0.0) if has_products else 0.0
+    return Fixed(plan.error or 0.0, price)

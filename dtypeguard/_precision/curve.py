@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from .._autocast.plan import ALL, PRODUCTS, Plan
 from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .fix import smallest
+from .plan_search import PlanSearch, error_of, is_within
 from .planned import PlannedInputs, Trials, plannable
 from .prepared import Prepared, Show, running
 from .ranking import Ranking
@@ -18,89 +19,13 @@ from .ranking import Ranking
 # Without a tolerance, the plan keeps this part of what can be narrow.
 _MOST_SHARE = 0.95
 # Rows of the curve have at most these parts of the error of `autocast(f, dtype)`.
-_PARTS = 1 / 2, 1 / 4
+_PARTS = (1 / 2, 1 / 4)
 # How often a plan is searched that is within the tolerance as it runs.
 _ATTEMPTS = 3
+# A tolerance may be exceeded by no more than this where runs one by one have no error.
+_LARGEST_RATIO = 1e18
 # Of the narrow lines that lose most, in a check.
 _WORST = 5
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class PlanSearch:
-    """A plan that was searched or checked, with the runs that show what it does.
-
-    Attributes:
-        plan: the plan.
-        curve: plans from all narrow to all wide, with their figures; it is one of them.
-        notes: what a reader of the figures has to know.
-        lines: the numbers of the program's lines that its entries name.
-    """
-
-    plan: Plan
-    curve: tuple[Plan, ...]
-    notes: tuple[str, ...] = ()
-    lines: frozenset[int] = dataclasses.field(default=frozenset(), repr=False)
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the plan is within its tolerance, on what is held out as well."""
-        return is_within(self.plan)
-
-    @property
-    def is_of_use(self) -> bool:
-        """Whether the plan is within its tolerance, and anything is narrow by it."""
-        return self.is_within and self.plan.share != 0
-
-    @property
-    def headline(self) -> str:
-        """The plan in a sentence."""
-        plan = self.plan
-        if plan.share == 0 and self.is_within:
-            bound = percent(plan.tolerance or 0.0)
-            return f"plan: nothing to gain: within {bound}, no product is narrow."
-        share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
-        count = len(plan.entries)
-        wide = "1 line" if count == 1 else f"{count or 'no'} lines"
-        return f"plan: {share}, {wide} wide, {_off_tolerance(plan)}."
-
-    def rows(self) -> list[str]:
-        """The curve as a table; the plan has a star."""
-        rows = [("", "off", "held out", "narrow", "in float32")]
-        for plan in self.curve:
-            out = "" if plan.held_out is None else percent(plan.held_out)
-            figures = percent(plan.error or 0.0), out, percent(plan.share or 0.0)
-            rows.append(("*" if plan is self.plan else " ", *figures, _wide_text(plan)))
-        return columns(rows)
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *self.rows(), *self.notes])
-
-    def __repr__(self) -> str:
-        return f"PlanSearch({self.headline})"
-
-
-def _wide_text(plan: Plan) -> str:
-    """What a plan has in float32, in few words."""
-    if not plan.entries:
-        return "all but products" if plan.default == PRODUCTS else "nothing"
-    few = ", ".join(map(str, plan.entries[:2]))
-    return few + f", {len(plan.entries) - 2} more" * (len(plan.entries) > 2)
-
-
-def is_within(plan: Plan) -> bool:
-    """Whether the figures of a plan are within its tolerance, finite without one."""
-    errors = [x for x in (plan.error, plan.held_out) if x is not None]
-    bound = 1e30 if plan.tolerance is None else plan.tolerance
-    return bool(errors) and max(errors) <= bound
-
-
-def _off_tolerance(plan: Plan) -> str:
-    """How far off a plan is, and whether that is within its tolerance."""
-    off = f"{percent(plan.error or 0.0)} off"
-    off += "" if plan.held_out is None else f" ({percent(plan.held_out)} held out)"
-    if plan.tolerance is None:
-        return off
-    return f"{off}, {'' if is_within(plan) else 'not '}within {percent(plan.tolerance)}"
 
 
 def plan_call(
@@ -124,108 +49,169 @@ def searched(
     inputs: PlannedInputs,
     show_status: Show,
 ) -> PlanSearch:
-    """Searches the plan of a program that was run.
+    """Searches the plan of a program that was run."""
+    return _Search(prepared, tolerance, inputs, show_status).found()
 
-    Lines are ranked by runs equation by equation; each row of the curve is then run as
-    `autocast` has it, compiled, on all inputs.
+
+class _Search:
+    """Runs rows of the curve of a program.
+
+    Parts are ranked by runs equation by equation; each row is then run as `autocast` has
+    it, compiled, on all inputs.
+
+    Attributes:
+        rows: what was run, by the parts that are wide; None for all in the narrow dtype.
     """
-    trials = Trials(prepared, inputs)
-    scaled = prepared.runs.scaled()
-    bare = Plan(
-        np.dtype(trials.program.formats.narrow),
-        default=PRODUCTS if trials.has_products else ALL,
-        loss_scale=None if scaled is None else scaled.scale,
-        tolerance=tolerance,
-        measured=trials.name,
-    )
-    ranking = Ranking(trials, bare, inputs.budget, show_status)
-    rows = dict[frozenset[int], Plan]()
 
-    def row(wide: Collection[int]) -> Plan:
-        if wide not in rows:
-            show_status(f"running it with {len(wide)} lines wide")
-            plan = dataclasses.replace(bare, entries=ranking.entries(wide))
-            rows[frozenset(wide)] = trials.measured(plan)
-        return rows[frozenset(wide)]
+    def __init__(
+        self,
+        prepared: Prepared,
+        tolerance: float | None,
+        inputs: PlannedInputs,
+        show_status: Show,
+    ):
+        self._trials = Trials(prepared, inputs)
+        self._tolerance = tolerance
+        self._show = show_status
+        scaled = prepared.runs.scaled()
+        # What `autocast(f, dtype)` computes by.
+        self._default_plan = Plan(
+            np.dtype(self._trials.program.formats.narrow),
+            default=PRODUCTS if self._trials.has_products else ALL,
+            loss_scale=None if scaled is None else scaled.scale,
+            tolerance=tolerance,
+            measured=self._trials.name,
+        )
+        self._ranking = Ranking(
+            self._trials, self._default_plan, inputs.budget, show_status
+        )
+        self.rows: dict[frozenset[int] | None, Plan] = {}
 
-    bare_error, order = ranking.error(()), ranking.order()
-    price = lambda wide: sum(ranking.parts[n].work for n in wide)
-    orders = order, sorted(order, key=lambda n: price([n]))
+    def found(self) -> PlanSearch:
+        """Returns the plan, with the curve."""
+        error = self._ranking.error(())
+        order = self._ranking.order()
+        wanted = [
+            frozenset(),
+            self._ranking.whole(order[:1]),
+            self._cheap_parts(order),
+        ]
+        if self._tolerance is None:
+            for part in _PARTS:
+                wanted.append(self._choose(order, part * error))
+        for parts in [*wanted, frozenset(order)]:
+            self._row(parts)
+        if self._tolerance is not None:
+            self._reach(order, self._tolerance)
+        by_parts = dict(self.rows)
+        if self._default_plan.default != ALL:
+            self._show(f"running it with all in {self._default_plan.narrow}")
+            plan = dataclasses.replace(self._default_plan, default=ALL)
+            self.rows[None] = self._trials.measured(plan)
+        key = self._best_row()
+        if key:
+            self._explain(key, by_parts)
+        return PlanSearch(
+            plan=self.rows[key],
+            curve=tuple(sorted(self.rows.values(), key=_by_share)),
+            notes=tuple(self._notes(self.rows[key])),
+            lines=self._ranking.lines(key or ()),
+        )
 
-    def choose(bound: float) -> frozenset[int]:
-        """The cheaper one of the best for their price and of the cheapest ones."""
-        found = (smallest(each, ranking.error, bound) for each in orders)
-        return ranking.whole(min(found, key=price))
+    def _row(self, wide: frozenset[int]) -> Plan:
+        """Returns the plan with some parts wide, which it runs once."""
+        if wide not in self.rows:
+            self._show(f"running it with {len(wide)} lines wide")
+            entries = self._ranking.entries(wide)
+            plan = dataclasses.replace(self._default_plan, entries=entries)
+            self.rows[wide] = self._trials.measured(plan)
+        return self.rows[wide]
 
-    wanted = [frozenset(), ranking.whole(order[:1]), _cheap(order, ranking)]
-    if tolerance is None:
-        wanted += [choose(part * bare_error) for part in _PARTS]
-    for wide in (*wanted, frozenset(order)):
-        row(wide)
-    wide = frozenset[int]()
-    for _ in range(_ATTEMPTS):
-        error = row(wide).error or 0.0
-        if tolerance is None or error <= tolerance:
-            break
-        # Compiled, a program may leave out roundings, and have others.
-        ratio = ranking.error(wide) / error if 0 < error < math.inf else 1.0
-        wide = choose(tolerance * min(ratio, 1e18))
-    every: dict[_PlanKey, Plan] = {**rows}
-    if bare.default != ALL:
-        show_status(f"running it with all in {bare.narrow}")
-        every[None] = trials.measured(dataclasses.replace(bare, default=ALL))
-    key = _chosen_row(every, tolerance)
-    if key:
-        run = {each: plan.error or 0.0 for each, plan in rows.items()}
-        without = lambda wide: run.get(wide) or ranking.tried(wide)
-        entries = ranking.entries(key, without)
-        every[key] = dataclasses.replace(every[key], entries=entries)
-    by_share = lambda plan: (plan.default != ALL, -plan.share, -plan.error)
-    return PlanSearch(
-        plan=every[key],
-        curve=(*sorted(every.values(), key=by_share),),
-        notes=(*_search_notes(trials, ranking, every[key]),),
-        lines=ranking.lines(key or ()),
-    )
+    def _price(self, wide: Collection[int]) -> float:
+        return sum(self._ranking.parts[number].work for number in wide)
+
+    def _choose(self, order: Sequence[int], bound: float) -> frozenset[int]:
+        """Returns the cheaper of the best parts for their price and the cheapest ones."""
+        ranking = self._ranking
+        cheapest_first = sorted(order, key=lambda number: self._price([number]))
+        sets = [smallest(x, ranking.error, bound) for x in (order, cheapest_first)]
+        return ranking.whole(min(sets, key=self._price))
+
+    def _reach(self, order: Sequence[int], tolerance: float) -> None:
+        """Runs rows until one is within the tolerance."""
+        wide = frozenset[int]()
+        for _ in range(_ATTEMPTS):
+            error = error_of(self._row(wide))
+            if error <= tolerance:
+                return
+            # Compiled, a program may leave out roundings, and have others.
+            ratio = 1.0
+            if 0 < error < math.inf:
+                ratio = self._ranking.error(wide) / error
+            wide = self._choose(order, tolerance * min(ratio, _LARGEST_RATIO))
+
+    def _cheap_parts(self, order: Sequence[int]) -> frozenset[int]:
+        """Returns the best parts that leave most of the work narrow."""
+        room = (1 - _MOST_SHARE) * self._price(order)
+        parts: set[int] = set()
+        for number in order:
+            work = self._price([number])
+            if work <= room:
+                room -= work
+                parts.add(number)
+        return frozenset(parts)
+
+    def _best_row(self) -> frozenset[int] | None:
+        """Returns the row with most narrow within the tolerance, or the best cheap one."""
+        rows = self.rows
+
+        def error(key: frozenset[int] | None) -> float:
+            return error_of(rows[key])
+
+        def share(key: frozenset[int] | None) -> float:
+            return rows[key].share or 0.0
+
+        if self._tolerance is None:
+            most = max(share(key) for key in rows)
+            cheap = [key for key in rows if share(key) >= _MOST_SHARE * most]
+            return min(cheap, key=error)
+        within = [key for key in rows if error(key) <= self._tolerance]
+        if not within:
+            return min(rows, key=error)
+        return max(within, key=lambda k: (share(k), -len(rows[k].entries), -error(k)))
+
+    def _explain(
+        self, wide: frozenset[int], rows: Mapping[frozenset[int] | None, Plan]
+    ) -> None:
+        """Adds to the entries of a row what would be without each of them."""
+
+        def error_without(parts: frozenset[int]) -> float | None:
+            plan = rows.get(parts)
+            return (plan and plan.error) or self._ranking.tried(parts)
+
+        entries = self._ranking.entries(wide, error_without)
+        self.rows[wide] = dataclasses.replace(self.rows[wide], entries=entries)
+
+    def _notes(self, plan: Plan) -> list[str]:
+        """Returns what a search says beside its curve."""
+        notes: list[str] = []
+        if self._trials.apart is not None:
+            apart = percent(self._trials.apart)
+            notes.append(f"In float32, the outputs for two inputs are {apart} apart.")
+        updated = self._trials.updated
+        if updated:
+            few = ", ".join(path or "the output" for path in updated[:2])
+            more = f" and {len(updated) - 2} more" if len(updated) > 2 else ""
+            notes.append(f"For {few}{more}, the error is that of the update.")
+        if plan.loss_scale is not None:
+            notes.append(f"Measured with the loss multiplied by {plan.loss_scale:g}.")
+        if self._ranking.is_spent:
+            notes.append("The runs were spent before all lines were tried.")
+        return notes
 
 
-def _cheap(order: Sequence[int], ranking: Ranking) -> frozenset[int]:
-    """The best ones that leave most of the work narrow."""
-    room = (1 - _MOST_SHARE) * sum(part.work for part in ranking.parts)
-    made = list[int]()
-    for number in order:
-        if ranking.parts[number].work <= room:
-            room -= ranking.parts[number].work
-            made.append(number)
-    return frozenset(made)
-
-
-_PlanKey = frozenset[int] | None
-
-
-def _chosen_row(rows: Mapping[_PlanKey, Plan], tolerance: float | None) -> _PlanKey:
-    """The row with most narrow of those within a tolerance, or the best cheap one."""
-    error, share = (lambda k: rows[k].error or 0.0), (lambda k: rows[k].share or 0.0)
-    if tolerance is None:
-        most = max(map(share, rows))
-        return min((k for k in rows if share(k) >= _MOST_SHARE * most), key=error)
-    within = [k for k in rows if error(k) <= tolerance]
-    worth = lambda k: (share(k), -len(rows[k].entries), -error(k))
-    return max(within, key=worth) if within else min(rows, key=error)
-
-
-def _search_notes(trials: Trials, ranking: Ranking, plan: Plan) -> Iterator[str]:
-    """What a search says beside its curve."""
-    if trials.apart is not None:
-        yield f"In float32, the outputs for two inputs are {percent(trials.apart)} apart."
-    if trials.updated:
-        more = f" and {len(trials.updated) - 2} more" * (len(trials.updated) > 2)
-        few = ", ".join(path or "the output" for path in trials.updated[:2])
-        yield f"For {few}{more}, the error is that of the update."
-    if plan.loss_scale is not None:
-        yield f"Measured with the loss multiplied by {plan.loss_scale:g}."
-    if ranking.is_spent:
-        yield "The runs were spent before all lines were tried."
+def _by_share(plan: Plan) -> tuple[bool, float, float]:
+    return plan.default != ALL, -(plan.share or 0.0), -error_of(plan)
 
 
 def check_call(
@@ -244,17 +230,25 @@ def check_call(
         trials = Trials(prepared, inputs)
         show_status("running it by the plan")
         bound = plan.tolerance if tolerance is None else tolerance
-        now = trials.measured(dataclasses.replace(plan, tolerance=bound))
-        notes = []
+        measured = trials.measured(dataclasses.replace(plan, tolerance=bound))
+        notes: list[str] = []
         if plan.error is not None:
             share = percent(plan.share or 0.0)
             notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
-        if not is_within(now):
+        if not is_within(measured):
             ranking = Ranking(trials, plan, inputs.budget, show_status)
-            alone = [(ranking.alone(n), x) for n, x in enumerate(ranking.parts)]
-            worst = sorted((x, str(part.entries[-1])) for x, part in alone if x is not None)
-            rows = [(percent(x), name) for x, name in worst[: -_WORST - 1 : -1]]
             notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
-            notes += [f"  {row}" for row in columns(rows)]
+            notes.extend(f"  {row}" for row in _worst_rows(ranking))
             notes.append("Search a plan anew, or give one of them an entry.")
-    return PlanSearch(now, (now,), (*notes,))
+    return PlanSearch(measured, (measured,), tuple(notes))
+
+
+def _worst_rows(ranking: Ranking) -> list[str]:
+    """Returns a table of the narrow lines that lose most alone."""
+    errors: list[tuple[float, str]] = []
+    for number, part in enumerate(ranking.parts):
+        error = ranking.alone(number)
+        if error is not None:
+            errors.append((error, str(part.entries[-1])))
+    errors.sort(reverse=True)
+    return columns([(percent(error), name) for error, name in errors[:_WORST]])

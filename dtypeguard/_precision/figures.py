@@ -7,7 +7,7 @@ from .._autocast.plan import Plan
 from .._costs.costs import Work
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
-from .curve import PlanSearch
+from .plan_search import PlanSearch
 from .rows import (
     Decisions,
     Fixed,

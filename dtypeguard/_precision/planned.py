@@ -12,7 +12,7 @@ import numpy as np
 from .._autocast.decide import by_plan
 from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
-from .._costs.costs import operations, repetitions
+from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
@@ -28,6 +28,7 @@ from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
 
 BUDGET = 300
+_NARROW_BITS = 16
 _NARROW_DTYPES = jnp.dtype("bfloat16"), jnp.dtype("float16")
 
 
@@ -56,20 +57,33 @@ def inputs_of(
     kwargs: Mapping[str, PyTree] | None,
     budget: int = BUDGET,
 ) -> PlannedInputs:
-    """More arguments by position, beside the same ones by name."""
-    for name, given in (("also", also), ("held_out", held_out)):
-        is_list = isinstance(given, (list, tuple))
-        if not is_list or not all(type(each) is tuple for each in given):
+    """Returns more arguments by position, beside the same ones by name.
+
+    Raises:
+        TypeError: if they are no list of tuples.
+    """
+    for option, calls in (("also", also), ("held_out", held_out)):
+        if not _are_tuples(calls):
             raise TypeError(
-                f"{owner} got {name}={shown(given)}. Write a list of tuples of arguments, "
-                f"such as {name}=[(params, other_batch)]."
+                f"{owner} got {option}={shown(calls)}. Write a list of tuples of "
+                f"arguments, such as {option}=[(params, other_batch)]."
             )
-    named = lambda x: [(args, dict(kwargs or {})) for args in x]
-    return PlannedInputs(named(also), named(held_out), budget)
+    by_name = dict(kwargs or {})
+    return PlannedInputs(
+        also=[(args, by_name) for args in also],
+        held_out=[(args, by_name) for args in held_out],
+        budget=budget,
+    )
+
+
+def _are_tuples(calls: object) -> bool:
+    if not isinstance(calls, (list, tuple)):
+        return False
+    return all(type(args) is tuple for args in calls)
 
 
 def has_plan(formats: Formats) -> bool:
-    """Whether there are plans in these dtypes."""
+    """Returns whether there are plans in these dtypes."""
     return formats.narrow in _NARROW_DTYPES and formats.wide == np.float32
 
 
@@ -80,7 +94,7 @@ def plannable(
     narrow: DType,
     show_status: Show,
 ) -> Prepared:
-    """A call, run as if all of it were narrow."""
+    """Runs a call as if all of it were narrow."""
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")
@@ -108,30 +122,34 @@ class Trials:
     """
 
     def __init__(self, prepared: Prepared, inputs: PlannedInputs):
-        self._prepared, self._runs = prepared, prepared.runs
+        self._prepared = prepared
+        self._runs = prepared.runs
         self.program = prepared.measures.program
-        first = prepared.measures.arrays
-        more = [self._arrays(*each) for each in (*inputs.also, *inputs.held_out)]
-        every = [*map(self._runs.inputs, (first, *more))]
-        self._given = every[: 1 + len(inputs.also)]
-        self._held_out = every[1 + len(inputs.also) :]
+        self._searched = [self._runs.inputs(prepared.measures.arrays)]
+        self._searched.extend(self._inputs(call) for call in inputs.also)
+        self._held_out = [self._inputs(call) for call in inputs.held_out]
         self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
-        self.apart = min((every[0].off(x.exact) for x in every[1:]), default=None)
-        nodes = [*self.program.block.all_nodes()]
-        work = {x.number: operations(x.eqn) * repetitions(x.stack) for x in nodes}
+        first, *others = [*self._searched, *self._held_out]
+        self.apart = min((first.off(other.exact) for other in others), default=None)
+        nodes = list(self.program.block.all_nodes())
+        work: dict[int, float] = {}
+        for node in nodes:
+            work[node.number] = operations(node.eqn) * repetitions(node.stack)
         self.has_products = any(work.values())
         if not self.has_products:
-            work = {x.number: float(x.rounds) for x in nodes}
+            work = {node.number: float(node.rounds) for node in nodes}
         total = sum(work.values())
         self.work = {number: part / total for number, part in work.items() if part}
 
-    def _arrays(self, args: Args, kwargs: Kwargs) -> list[Leaf]:
-        """Other arguments as the arrays of the program."""
-        prepared = self._prepared
-        given, first = prepared.subject.other(args, kwargs), prepared.subject.given
-        avals = prepared.traced.program.in_avals
-        rows = zip(first.paths, given.paths, given.arrays, avals)
-        for path, other, array, aval in rows:
+    def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
+        """Returns other arguments as inputs of the program."""
+        args, kwargs = call
+        first = self._prepared.subject.given
+        tree = self._prepared.subject.other(args, kwargs)
+        arrays: list[Leaf] = []
+        for path, other, array, aval in zip(
+            first.paths, tree.paths, tree.arrays, self._prepared.traced.program.in_avals
+        ):
             is_same = path == other and jnp.shape(array) == aval.shape
             if not is_same or jnp.asarray(array).dtype != aval.dtype:
                 raise TypeError(
@@ -140,27 +158,45 @@ class Trials:
                     f"{type_or_class(aval)}. Give a plan inputs of the same types and "
                     "shapes, in the same order."
                 )
-        return [jnp.asarray(x, v.dtype) for x, v in zip(given.arrays, avals)]
+            arrays.append(jnp.asarray(array, aval.dtype))
+        return self._runs.inputs(arrays)
 
     def error(
-        self, function: Callable[..., Sequence[Leaf]], inputs: Sequence[Inputs] = ()
+        self,
+        function: Callable[..., Sequence[Leaf]],
+        inputs: Sequence[Inputs] | None = None,
     ) -> float:
-        """The greatest error of what computes the program, by default in the search."""
-        # A check in the program may raise as late as its results are read.
-        made = lambda arrays: jax.block_until_ready(function(*arrays))
-        error_of, inputs = self._runs.error_of, inputs or self._given
-        return max(error_of(lambda x=x: made(x.arrays), x) for x in inputs)
+        """Returns the greatest error of what computes the program.
+
+        Args:
+            function: takes its arrays, and returns its results.
+            inputs: what to run it on; None for those in the search.
+        """
+        errors: list[float] = []
+        for each in self._searched if inputs is None else inputs:
+            errors.append(self._error_on(function, each))
+        return max(errors)
+
+    def _error_on(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
+        def results() -> Sequence[Leaf]:
+            # A check in the program may raise as late as its results are read.
+            return jax.block_until_ready(function(*inputs.arrays))
+
+        return self._runs.error_of(results, inputs)
 
     def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
-        """What runs the program by a plan, equation by equation."""
-        widths, formats = by_plan(self.program, plan), Formats(self.program.formats.wide)
+        """Returns what runs the program by a plan, equation by equation."""
+        widths = by_plan(self.program, plan)
+        formats = Formats(self.program.formats.wide)
         scale = None if plan.loss_scale is None else float(np.float32(plan.loss_scale))
-        return lambda *arrays: run(
-            self.program, widths, arrays, formats=formats, scale=scale
-        )
+
+        def function(*arrays: Leaf) -> Sequence[Leaf]:
+            return run(self.program, widths, arrays, formats=formats, scale=scale)
+
+        return function
 
     def measured(self, plan: Plan) -> Plan:
-        """A plan with the figures of the program that `autocast` makes, as XLA compiles it.
+        """Returns a plan with the figures of what `autocast` makes, as XLA compiles it.
 
         With a loss scale, which is no part of the program, it runs equation by equation.
         """
@@ -170,27 +206,29 @@ class Trials:
             function = jax.jit(as_function(emitted))
         else:
             function = self.eager(plan)
-        widths, held_out = by_plan(self.program, plan), self._held_out
-        nodes = (x for x in self.program.block.all_nodes() if x.number in self.work)
-        narrow = (self.work[x.number] for x in nodes if self._is_narrow(x, widths))
-        return dataclasses.replace(
-            plan,
-            error=self.error(function),
-            held_out=self.error(function, held_out) if held_out else None,
-            share=sum(narrow),
-        )
+        widths = by_plan(self.program, plan)
+        share = 0.0
+        for node in self.program.block.all_nodes():
+            if node.number in self.work and self._is_narrow(node, widths):
+                share += self.work[node.number]
+        held_out = self.error(function, self._held_out) if self._held_out else None
+        error = self.error(function)
+        return dataclasses.replace(plan, error=error, held_out=held_out, share=share)
 
     def narrows(self, node: Node, widths: WidthPlan) -> bool:
-        """Whether a plan has an equation compute in 16 bits."""
+        """Returns whether a plan has an equation compute in 16 bits."""
         computes = widths.computes(int(widths.entries[node.number]))
-        return computes is not None and bits(computes.dtype) <= 16
+        return computes is not None and bits(computes.dtype) <= _NARROW_BITS
 
     def _is_narrow(self, node: Node, widths: WidthPlan) -> bool:
-        """Whether an equation computes in 16 bits, by the plan or as it is written."""
+        """Returns whether an equation computes in 16 bits, by the plan or as written."""
         if widths.entries[node.number]:
             return self.narrows(node, widths)
-        dtypes = [x.aval.dtype for x in node.eqn.invars if hasattr(x.aval, "dtype")]
-        return max(map(bits, dtypes), default=0) <= 16
+        sizes: list[int] = []
+        for var in node.eqn.invars:
+            if hasattr(var.aval, "dtype"):
+                sizes.append(bits(var.aval.dtype))
+        return max(sizes, default=0) <= _NARROW_BITS
 
     @property
     def name(self) -> str:
@@ -199,8 +237,10 @@ class Trials:
         while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
             f = f.__wrapped__
         inner = inspect.unwrap(f)
-        name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")[2]
-        # Functions such as `jax.grad(loss)` bear the name of the one that they call.
-        around = "a function around " * (inner is not f)
-        is_gradient = any(node.is_backward for node in self.program.block.all_nodes())
-        return f"autocast({around}{name}){', with the gradient inside' * is_gradient}"
+        _, _, name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")
+        if inner is not f:
+            # Functions such as `jax.grad(loss)` bear the name of the one that they call.
+            name = f"a function around {name}"
+        if any(node.is_backward for node in self.program.block.all_nodes()):
+            return f"autocast({name}), with the gradient inside"
+        return f"autocast({name})"

@@ -18,6 +18,7 @@ import numpy as np
 from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import has_64_bits
+from .._leaves.types import Leaf
 from .._numbers.finite import Birth, not_finite
 from .._numbers.formats import Formats
 from .._numbers.measure import Measures
@@ -115,8 +116,10 @@ class Prepared(NamedTuple):
 @contextlib.contextmanager
 def running(traced: Traced, formats: Formats) -> Iterator[None]:
     """The flags under which a program runs."""
-    needs_x64 = formats.wide == np.float64 or any(map(has_64_bits, traced.avals))
-    on = set_x64(True) if needs_x64 else contextlib.nullcontext()
+    is_wide = formats.wide == np.float64
+    for aval in traced.avals:
+        is_wide = is_wide or has_64_bits(aval)
+    on = set_x64(True) if is_wide else contextlib.nullcontext()
     with on, jax.disable_jit(False):
         yield
 
@@ -129,61 +132,72 @@ def prepare(
     show_status: Show,
 ) -> Prepared:
     """Runs a program as written and in wide types."""
-    program, paths = traced.program, traced.paths
-    show_status("compiling")
-    given = zip(subject.given.arrays, program.in_avals)
-    arrays = [jnp.asarray(x, v.dtype) for x, v in given]
-    measures = Measures(NumericProgram(program, formats, traced.traces), arrays)
+    show_status("running it as written")
+    arrays: list[Leaf] = []
+    for array, aval in zip(subject.given.arrays, traced.program.in_avals):
+        arrays.append(jnp.asarray(array, aval.dtype))
+    program = NumericProgram(traced.program, formats, traced.traces)
+    measures = Measures(program, arrays)
     rounded = rounded_arguments(measures, subject.given.paths)
     show_status("running it in wide types")
     runs = Runs(measures, graph)
-    first_bad = _first_bad_line(subject, measures, runs, paths, rounded)
-    vanishing = {n: runs.by_output[n] for n in runs.vanishing()}
-    if 0 < len(vanishing) < len(paths):
-        measures.leave_out([*vanishing])
-        runs.leave_out([*vanishing])
+    first_bad = _first_bad_line(subject, traced, measures, runs, rounded)
+    vanishing = {number: runs.by_output[number] for number in runs.vanishing()}
+    if 0 < len(vanishing) < len(traced.paths):
+        measures.leave_out(list(vanishing))
+        runs.leave_out(list(vanishing))
     return Prepared(subject, traced, measures, runs, vanishing, first_bad, rounded)
 
 
 def _first_bad_line(
     subject: Subject,
+    traced: Traced,
     measures: Measures,
     runs: Runs,
-    outputs: Sequence[str],
     rounded: Sequence[RoundedArgument],
 ) -> Origin | None:
-    """The line that makes the first value that is not finite as written, if any."""
+    """Returns the line that makes the first value that is not finite as written, if any.
+
+    Raises:
+        ValueError: if wide types make one as well, or the program returns other numbers
+            each time.
+    """
+    f = shown(subject.f)
     unknown = sorted({name for name, _ in measures.program.unexamined})
-    f, given = subject.f, subject.given.paths
     if unknown and not runs.is_repeatable():
         raise ValueError(
-            f"audit_precision: {shown(f)} returns other numbers each time it runs on "
+            f"audit_precision: {f} returns other numbers each time it runs on "
             f"the same arguments, and {', '.join(unknown)} runs as written. Draw "
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )
-    pairs = zip(runs.written, runs.own.exact)
-    if all(bool(jnp.isfinite(x).all()) for pair in pairs for x in pair):
+    if _are_finite(runs.written) and _are_finite(runs.own.exact):
         return None
-    wrong = [p for p, x in zip(outputs, measures.own.exact) if not jnp.isfinite(x).all()]
+    # Decisions as written may make finite what is not with others.
+    exact = measures.own.exact
+    wrong = [path for path, array in zip(traced.paths, exact) if not _are_finite([array])]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
     written, in_wide = not_finite(measures)
-    if in_wide is not None:
-        lost = ", ".join(filter(None, wrong)) or "the output"
-        wide = measures.program.formats.wide
-        if rounded:
-            raise ValueError(
-                f"audit_precision: {told_of_argument(rounded[0])} So {lost} of "
-                f"{shown(f)} is not finite in {wide} either. {KEEP_WIDE}"
-            )
+    if in_wide is None:
+        return Written(written.stack).origin if written else None
+    lost = ", ".join(path for path in wrong if path) or "the output"
+    wide = measures.program.formats.wide
+    if rounded:
         raise ValueError(
-            f"audit_precision: {lost} of {shown(f)} is not finite in {wide} either. First "
-            f"{_cause_of_non_finite(in_wide, given)} is not. Give it arguments for which "
-            "all are finite, and floats in place of ints that overflow"
-            f"{_overflow(measures)}."
+            f"audit_precision: {told_of_argument(rounded[0])} So {lost} of {f} is not "
+            f"finite in {wide} either. {KEEP_WIDE}"
         )
-    return Written(written.stack).origin if written else None
+    cause = _cause_of_non_finite(in_wide, subject.given.paths)
+    raise ValueError(
+        f"audit_precision: {lost} of {f} is not finite in {wide} either. First {cause} is "
+        "not. Give it arguments for which all are finite, and floats in place of ints that "
+        f"overflow{_overflow(measures)}."
+    )
+
+
+def _are_finite(arrays: Sequence[Leaf]) -> bool:
+    return all(bool(jnp.isfinite(array).all()) for array in arrays)
 
 
 def _overflow(measures: Measures) -> str:

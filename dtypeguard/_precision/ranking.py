@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -11,9 +10,12 @@ from .._autocast.decide import by_plan
 from .._autocast.matching import MatchedLine, key_of_line, matches
 from .._autocast.plan import Plan, PlanEntry
 from .planned import Trials
+from .prepared import Show
 
 # To name a whole function, so much more of the work may become wide.
-_LITTLE = 0.01
+_LITTLE_WORK = 0.01
+# An error that is not finite counts as this.
+_LARGEST_ERROR = 1e18
 
 
 class Part(NamedTuple):
@@ -31,10 +33,13 @@ class Part(NamedTuple):
 
     @property
     def entries(self) -> list[PlanEntry]:
-        """What a plan may have for it: its function, the expression, that in its scope."""
+        """The entries that name its function, the expression, and that in its scope."""
         place, expression, scope = self.line
-        parts = (None, None), (expression, None), (expression, scope or None)
-        return [PlanEntry(place, *each) for each in parts]
+        return [
+            PlanEntry(place, None, None),
+            PlanEntry(place, expression, None),
+            PlanEntry(place, expression, scope or None),
+        ]
 
 
 class Ranking:
@@ -46,34 +51,45 @@ class Ranking:
         is_spent: whether one was asked for, and none was left.
     """
 
-    def __init__(
-        self, trials: Trials, plan: Plan, budget: int, show_status: Callable[[str], None]
-    ):
-        self._trials, self._plan, self._budget = trials, plan, budget
-        self._show, self.count, self.is_spent = show_status, 0, False
+    def __init__(self, trials: Trials, plan: Plan, budget: int, show_status: Show):
+        self._trials = trials
+        self._plan = plan
+        self._budget = budget
+        self._show = show_status
+        self.count = 0
+        self.is_spent = False
         self._errors: dict[frozenset[int], float] = {}
-        program, widths = trials.program, by_plan(trials.program, plan)
-        lines = dict[MatchedLine, MatchedLine]()
-        by_line = defaultdict[MatchedLine, list[int]](list)
-        for node in program.block.all_nodes():
-            if node.rounds and trials.narrows(node, widths):
-                line = key_of_line(node.stack)
-                by_line[lines.setdefault(line.loose, line)].append(node.number)
-        work = lambda numbers: sum(trials.work.get(number, 0.0) for number in numbers)
-        self.parts = [
-            Part(line, frozenset(numbers), work(numbers))
-            for line, numbers in by_line.items()
-            if line.place
-        ]
-        self._named = functools.cache(self._named_by)  # which ends with the search
+        self.parts: list[Part] = []
+        for line, numbers in self._narrow_lines().items():
+            if line.place:
+                work = sum(trials.work.get(number, 0.0) for number in numbers)
+                self.parts.append(Part(line, frozenset(numbers), work))
+        self._named = functools.cache(self._parts_named)  # which ends with the search
 
-    def _named_by(self, entry: PlanEntry) -> frozenset[int]:
-        """The parts that an entry of a plan names."""
-        parts = enumerate(self.parts)
-        return frozenset(n for n, part in parts if matches(entry, part.line))
+    def _narrow_lines(self) -> dict[MatchedLine, list[int]]:
+        """Returns the narrow equations that round, by their lines."""
+        program = self._trials.program
+        widths = by_plan(program, self._plan)
+        first_lines: dict[MatchedLine, MatchedLine] = {}
+        numbers: dict[MatchedLine, list[int]] = {}
+        for node in program.block.all_nodes():
+            if node.rounds and self._trials.narrows(node, widths):
+                line = key_of_line(node.stack)
+                # Lines that an entry cannot tell apart are one.
+                line = first_lines.setdefault(line.loose, line)
+                numbers.setdefault(line, []).append(node.number)
+        return numbers
+
+    def _parts_named(self, entry: PlanEntry) -> frozenset[int]:
+        """Returns the parts that an entry of a plan names."""
+        numbers: list[int] = []
+        for number, part in enumerate(self.parts):
+            if matches(entry, part.line):
+                numbers.append(number)
+        return frozenset(numbers)
 
     def error(self, wide: Collection[int]) -> float:
-        """The error with some parts wide; infinity if no run is left."""
+        """Returns the error with some parts wide; infinity if no run is left."""
         key = frozenset(wide)
         if key not in self._errors:
             if self.count >= self._budget:
@@ -87,52 +103,73 @@ class Ranking:
         return self._errors[key]
 
     def tried(self, wide: Collection[int]) -> float | None:
-        """The error with some parts wide; None if no run is left."""
+        """Returns the error with some parts wide; None if no run is left."""
         error = self.error(wide)
         return error if frozenset(wide) in self._errors else None
 
     def alone(self, number: int) -> float | None:
-        """The error where one part alone rounds; None if no run is left."""
-        return self.tried({*range(len(self.parts))} - {number})
+        """Returns the error where one part alone rounds; None if no run is left."""
+        others = set(range(len(self.parts)))
+        others.remove(number)
+        return self.tried(others)
 
     def order(self) -> list[int]:
-        """The parts, those first of which a wide one leaves most for its price."""
-        worth = lambda n: min(self.alone(n) or 0.0, 1e18) ** 2 / (self.parts[n].work or 1.0)
+        """Returns the parts, those first of which a wide one leaves most for its price."""
+
+        def worth(number: int) -> float:
+            error = min(self.alone(number) or 0.0, _LARGEST_ERROR)
+            return error**2 / (self.parts[number].work or 1.0)
+
         return sorted(range(len(self.parts)), key=worth, reverse=True)
 
     def whole(self, wide: Collection[int]) -> frozenset[int]:
-        """These parts, and the rest of a function where that is little work."""
-        made = {*wide}
-        for function in {self.parts[n].entries[0] for n in wide}:
-            rest = self._named(function) - made
-            if sum(self.parts[n].work for n in rest) <= _LITTLE:
-                made |= rest
-        return frozenset(made)
+        """Returns parts with the rest of their functions, where that is little work."""
+        parts = set(wide)
+        for function in {self.parts[number].entries[0] for number in wide}:
+            rest = self._named(function) - parts
+            if self._work_of(rest) <= _LITTLE_WORK:
+                parts |= rest
+        return frozenset(parts)
+
+    def _work_of(self, parts: Collection[int]) -> float:
+        return sum(self.parts[number].work for number in parts)
 
     def lines(self, wide: Collection[int]) -> frozenset[int]:
-        """The numbers of the lines of some parts."""
-        numbers = {number for n in wide for number in self.parts[n].nodes}
-        nodes = self._trials.program.block.all_nodes()
-        return frozenset(
-            x.line for x in nodes if x.number in numbers and x.line is not None
-        )
+        """Returns the program's lines of some parts, by their numbers."""
+        nodes = frozenset[int]().union(*(self.parts[number].nodes for number in wide))
+        lines: set[int] = set()
+        for node in self._trials.program.block.all_nodes():
+            if node.number in nodes and node.line is not None:
+                lines.add(node.line)
+        return frozenset(lines)
 
     def entries(
         self,
         wide: Collection[int],
-        without: Callable[[frozenset[int]], float | None] = lambda _: None,
+        error_without: Callable[[frozenset[int]], float | None] | None = None,
     ) -> tuple[PlanEntry, ...]:
-        """Entries for some parts.
+        """Returns entries for some parts.
 
-        `without` gives the error with an entry left out, of the parts that are wide then.
+        Args:
+            wide: the parts.
+            error_without: gives the error of the parts that are wide without an entry.
         """
-        chosen, made = frozenset(wide), dict[PlanEntry, None]()
+        chosen = frozenset(wide)
+        widest: dict[PlanEntry, frozenset[int]] = {}
         for number in sorted(chosen):
-            *wider, entry = self.parts[number].entries
-            fitting = (each for each in wider if self._named(each) <= chosen)
-            made[next(fitting, entry)] = None
-        share = lambda entry: sum(self.parts[n].work for n in self._named(entry))
-        return tuple(
-            dataclasses.replace(x, error=without(chosen - self._named(x)), share=share(x))
-            for x in made
-        )
+            entry = self._widest_entry(number, chosen)
+            widest[entry] = self._named(entry)
+        entries: list[PlanEntry] = []
+        for entry, named in widest.items():
+            error = None if error_without is None else error_without(chosen - named)
+            share = self._work_of(named)
+            entries.append(dataclasses.replace(entry, error=error, share=share))
+        return tuple(entries)
+
+    def _widest_entry(self, number: int, chosen: frozenset[int]) -> PlanEntry:
+        """Returns the first entry of a part that names no part which is not chosen."""
+        *wider, narrowest = self.parts[number].entries
+        for entry in wider:
+            if self._named(entry) <= chosen:
+                return entry
+        return narrowest

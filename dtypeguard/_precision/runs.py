@@ -4,17 +4,18 @@ Each makes its own decisions, so their distances are those that a user measures.
 """
 
 import collections
+import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.costs import operations, repetitions
+from .._costs.work import operations, repetitions
 from .._leaves.compat import as_function, x64_enabled
-from .._leaves.types import Equation as JaxEquation, Jaxpr, Leaf
+from .._leaves.types import Equation, Jaxpr, Leaf
 from .._numbers import plans
 from .._numbers.measure import Inputs, Measures, distance, size_of
 from .._numbers.nodes import Noted
@@ -22,21 +23,30 @@ from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
-from .._program.graph import Equation, Graph
-from .._program.jaxprs import jaxprs_in, open_jaxpr
+from .._program.graph import Graph
+from .._program.jaxprs import Variable, jaxprs_in, open_jaxpr
+from .._program.program import Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .rows import LineDecision, Scaled, left
+from .updates import updated_inputs
 
 # An error above this may be that of an output that rounding alone decides.
 _FAR = 0.05
 # It does if wide types differ by this part of the error, or of the output. Other outputs
 # differ by a thousandth of the error at most: float32 is so much finer than float16.
 _LEAST_PART_OF_ERROR = 0.1
+# So many units in the last place of the wide dtype change the inputs then.
+_FEW_ROUNDINGS = 4
 # From this share of outputs on that are lost to 0, it is tried to scale the loss, by these
-# powers of two.
-_LEAST_LOST, _LEFT_AT_MOST = 0.001, 0.5
+# powers of two. It has to leave less than half of the squared error.
+_LEAST_LOST = 0.001
+_LEFT_AT_MOST = 0.5
 _POWERS = (-16, -12, -8, -4, 4, 8, 12, 16, 20, 24)
+# Powers that leave nearly the least error are as good: the smallest one is taken.
+_NEARLY_LEAST = 1.1
+# The exponent of float32, and of bfloat16, which need no scale.
+_EXPONENT_OF_FLOAT32 = 127
 
 
 class WideRun(NamedTuple):
@@ -73,22 +83,30 @@ class Runs:
     """
 
     def __init__(self, measures: Measures, graph: Graph):
-        self._measures, self.program = measures, measures.program
-        self.written, self.count = measures.written, 0
+        self._measures = measures
+        self.program = measures.program
+        self.written = measures.written
+        self.count = 0
         self.products = self.program.formats.products
         self.level = None if self.products is None else self.products.levels[0]
-        self._wide, others = plans.wide(self.program), Noted()
-        exact = measures.run(self._wide, Probes(others), is_compiled=True)
-        self.own = Inputs(measures.arrays, exact, [size_of(x) or 1.0 for x in exact])
+        self._wide = plans.wide(self.program)
+        wide_decisions: Noted = {}
+        exact = measures.run(self._wide, Probes(wide_decisions), is_compiled=True)
+        sizes = [size_of(array) or 1.0 for array in exact]
+        self.own = Inputs(measures.arrays, exact, sizes)
         self.leave_out(())
-        self.decisions = _compared_decisions(self.program, measures.decisions, others)
-        self._places = _all_updated(graph)
+        self.decisions = _changed_decisions(
+            self.program, measures.decisions, wide_decisions
+        )
+        floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
+        self._places = updated_inputs(graph, floats)
         self.updated = {number: places[0] for number, places in self._places.items()}
         inside = open_jaxpr(self.program.jaxpr)
-        outputs = [inside.outvars[n] for n in measures.outputs]
-        self._are_gradients = [_is_backward(inside, var) for var in outputs]
-        self._known = dict[object, WideRun]()
-        self._work = self._widened_work(self._wide, is_any=True) or 1.0
+        self._are_gradients: list[bool] = []
+        for number in measures.outputs:
+            self._are_gradients.append(_is_gradient(inside, inside.outvars[number]))
+        self._wide_runs: dict[object, WideRun] = {}
+        self._work = sum(_work_of(node) for node in self.program.block.all_nodes())
 
     def leave_out(self, numbers: Collection[int]) -> None:
         """Counts no error of these outputs from now on."""
@@ -97,88 +115,113 @@ class Runs:
         self.by_output = self.own.errors(self.written)
         self.total = self.own.off(self.written)
 
+    @functools.cached_property
+    def _one_by_one(self) -> Inputs:
+        """The inputs with outputs of a run equation by equation, as with lines wide.
+
+        The compiled run adds up in another order, which would be an error of the lines.
+        """
+        return self.own._replace(exact=self._measures.run(self._wide))
+
     def inputs(self, arrays: Sequence[Leaf]) -> Inputs:
-        """Other inputs; the error of an input with an update is relative to the update.
+        """Returns other inputs; errors of updated ones are relative to the update.
 
         Rounded to bfloat16, new params are nearly right, and the update is gone.
         """
         exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
-        sizes = [size_of(x) or 1.0 for x in exact]
-        for number, place in self.updated.items():
-            change = distance(arrays[place].astype(exact[number].dtype), exact[number])
-            sizes[number] = min(change or math.inf, sizes[number])
-        pairs = zip(sizes, self.own.sizes)
-        return Inputs(
-            [*arrays], exact, [max(x, y) if y == math.inf else x for x, y in pairs]
-        )
+        sizes: list[float] = []
+        for number, array in enumerate(exact):
+            size = size_of(array) or 1.0
+            if number in self.updated:
+                before = arrays[self.updated[number]].astype(array.dtype)
+                size = min(distance(before, array) or math.inf, size)
+            if math.isinf(self.own.sizes[number]):  # it does not count
+                size = math.inf
+            sizes.append(size)
+        return Inputs(list(arrays), exact, sizes)
 
     def is_repeatable(self) -> bool:
-        """Whether the program returns the same again."""
-        again = self._measures.run(self._wide, is_compiled=True)
-        pairs = zip(again, self.own.exact)
-        return all(bool(jnp.array_equal(x, y, equal_nan=True)) for x, y in pairs)
+        """Returns whether the program returns the same again."""
+        outputs = self._measures.run(self._wide, is_compiled=True)
+        for again, exact in zip(outputs, self.own.exact):
+            if not jnp.array_equal(again, exact, equal_nan=True):
+                return False
+        return True
 
     def error_of(self, function: Callable[[], Sequence[Leaf]], inputs: Inputs) -> float:
-        """How far off all outputs are that a function makes; infinity if a check raises."""
+        """Returns how far off the outputs of a function are; infinity if it raises."""
         try:
-            made = function()
-        except jax.errors.JaxRuntimeError:
+            outputs = function()
+        except jax.errors.JaxRuntimeError:  # a check
             return math.inf
-        return inputs.off([made[n] for n in self._measures.outputs])
+        return inputs.off([outputs[n] for n in self._measures.outputs])
 
     def flipped(self, rounding: float) -> float:
-        """The share of the squared error that other decisions cause.
+        """Returns the share of the squared error that other decisions cause.
 
         Negative if they undo what rounding causes.
+
+        Args:
+            rounding: the error without other decisions.
         """
-        is_known = math.isfinite(self.total) and math.isfinite(rounding) and self.total > 0
-        return 1 - (rounding / self.total) ** 2 if self.decisions and is_known else 0.0
+        if not self.decisions or not self.total:
+            return 0.0
+        if not math.isfinite(self.total) or not math.isfinite(rounding):
+            return 0.0
+        return 1 - (rounding / self.total) ** 2
 
     def compiled(self) -> float:
-        """The error where XLA may leave out roundings, as it does by default."""
+        """Returns the error where XLA may leave out roundings, as it does by default."""
         if self.program.formats.narrow or self.products:  # there is no such program
             return self.total
         function = jax.jit(as_function(self.program.jaxpr))
         return self.error_of(lambda: function(*self.own.arrays), self.own)
 
     def vanishing(self) -> list[int]:
-        """The outputs that rounding alone decides, on the wide side as well.
+        """Returns the outputs that rounding alone decides, on the wide side as well.
 
         What is 0 but for rounding, and what an optimizer makes of it, is another number for
         inputs that differ by a few roundings. An output that is lost may be as far off as
         written, but wide types agree on it.
         """
         far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
-        others, found = self._exact_otherwise() if far else [], []
-        for n in far:
-            exact = self.own.exact[n].astype(others[n].dtype)
-            size = min(size_of(others[n]), size_of(exact))
-            least = _LEAST_PART_OF_ERROR * min(self.by_output[n], 1) * size
-            found += [n] * (distance(others[n], exact) > least)
-        return found
+        if not far:
+            return []
+        outputs = self._exact_otherwise()
+        vanishing: list[int] = []
+        for number in far:
+            output = outputs[number]
+            exact = self.own.exact[number].astype(output.dtype)
+            size = min(size_of(output), size_of(exact))
+            part = _LEAST_PART_OF_ERROR * min(self.by_output[number], 1)
+            if distance(output, exact) > part * size:
+                vanishing.append(number)
+        return vanishing
 
     def _exact_otherwise(self) -> list[Leaf]:
-        """The floating outputs in wide types, of inputs that differ by a few roundings."""
+        """Returns the outputs in wide types, of inputs that differ by a few roundings."""
         formats = self.program.formats
-        part = 4 * float(jnp.finfo(formats.wide).eps)
-        arrays = [_rounded_otherwise(x, part) for x in self.own.arrays]
-        if formats.is_own:
-            arrays = [x.astype(y.dtype) for x, y in zip(arrays, self.own.arrays)]
+        part = _FEW_ROUNDINGS * float(jnp.finfo(formats.wide).eps)
+        arrays: list[Leaf] = []
+        for array in self.own.arrays:
+            changed = _rounded_otherwise(array, part)
+            arrays.append(changed.astype(array.dtype) if formats.is_own else changed)
         return self._measures.run(self._wide, arrays=arrays, is_compiled=True)
 
     def unmoved(self) -> dict[int, float]:
-        """The share of the elements of each update that do not move, by output.
+        """Returns the share of the elements of each update that do not move, by output.
 
         An element does not that is the input again as written, and another number in wide
         types.
         """
-        shares = dict[int, float]()
+        shares: dict[int, float] = {}
         for number, places in self._places.items():
-            new, true = self.written[number], self.own.exact[number]
+            after = self.written[number]
+            exact = self.own.exact[number]
             for place in places:
-                old = self.own.arrays[place]
-                moves = true != jnp.asarray(old, true.dtype)
-                stays = moves & (new == jnp.asarray(old, new.dtype))
+                before = self.own.arrays[place]
+                moves = exact != jnp.asarray(before, exact.dtype)
+                stays = moves & (after == jnp.asarray(before, after.dtype))
                 share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
                 shares[number] = max(share, shares.get(number, 0.0))
         return shares
@@ -191,156 +234,164 @@ class Runs:
         return WideRun((), self.total, left(self.total, self.total), 0.0)
 
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
-        """The program with some lines wide.
-
-        Of a line inside of a package, that is all that the user's line calls there, which
-        is given wide arrays.
-        """
-        origins = [line.origin for line in self.program.lines]
-        called = {n: x.users.place for n, x in enumerate(origins) if x and x.called_from}
-        lines, level = [*lines], self.level
-        keeps = keeps and level is None
-        callers = {called[number] for number in lines if number in called}
-        given_wide = frozenset(n for n, users in called.items() if users in callers)
-        key = chosen, *_ = given_wide.union(lines), keeps, level
-        if key not in self._known:
-            plan, formats = plans.wide_lines(self.program, chosen, keeps), None
-            if self.products and level:
-                wider = self.products._replace(mended=level)
-                formats = self.program.formats._replace(products=wider)
-            made = self._measures.run(plan, formats=formats)
-            # A gradient comes back in the dtype of its argument.
-            triples = zip(made, self.written, self._are_gradients)
-            error = self.own.off([x.astype(w.dtype) if g else x for x, w, g in triples])
-            price = self._widened_work(plan) / self._work
-            self._known[key] = WideRun((), error, left(error, self.total), price, keeps)
+        """Returns the run with some lines wide."""
+        numbers = tuple(lines)
+        keeps = keeps and self.level is None
+        chosen = self._with_calls(numbers)
+        key = (chosen, keeps, self.level)
+        if key not in self._wide_runs:
+            self._wide_runs[key] = self._run_wide(chosen, keeps)
             self.count += 1
-        return self._known[key]._replace(lines=(*lines,))
+        return self._wide_runs[key]._replace(lines=numbers)
 
-    def _widened_work(self, plan: WidthPlan, is_any: bool = False) -> float:
-        """The operations of the products that a plan makes wide, or of all of them."""
-        return sum(
-            operations(node.eqn) * repetitions(node.stack)
-            for node in self.program.block.all_nodes()
-            if plan.entries[node.number] == WIDE and (is_any or self._is_narrow(node.eqn))
-        )
+    def _with_calls(self, lines: Sequence[int]) -> frozenset[int]:
+        """Returns lines with all that a user's line calls in packages.
 
-    def _is_narrow(self, eqn: JaxEquation) -> bool:
-        """Whether a product is computed wider where its line is wide."""
+        To call a package with wide arrays makes all of its lines wide.
+        """
+        callers: dict[int, str] = {}
+        for number, line in enumerate(self.program.lines):
+            if line.origin is not None and line.origin.called_from:
+                callers[number] = line.origin.users.place
+        chosen = {callers[number] for number in lines if number in callers}
+        called = [number for number, caller in callers.items() if caller in chosen]
+        return frozenset(lines).union(called)
+
+    def _run_wide(self, lines: frozenset[int], keeps: bool) -> WideRun:
+        plan = plans.wide_lines(self.program, lines, keeps)
+        formats = None
+        if self.products and self.level:
+            products = self.products._replace(mended=self.level)
+            formats = self.program.formats._replace(products=products)
+        outputs = self._measures.run(plan, formats=formats)
+        # A gradient comes back in the dtype of its argument.
+        returned: list[Leaf] = []
+        for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
+            returned.append(output.astype(written.dtype) if is_gradient else output)
+        error = self._one_by_one.off(returned)
+        price = self._widened_work(plan) / (self._work or 1.0)
+        return WideRun((), error, left(error, self.total), price, keeps)
+
+    def _widened_work(self, plan: WidthPlan) -> float:
+        """Returns the operations of the products that a plan makes wide."""
+        work = 0.0
+        for node in self.program.block.all_nodes():
+            if plan.entries[node.number] == WIDE and self._is_widened(node.eqn):
+                work += _work_of(node)
+        return work
+
+    def _is_widened(self, eqn: Equation) -> bool:
+        """Returns whether a product is computed wider where its line is wide."""
         if self.products is not None:
             return self.products.rounds(eqn)
-        return any(self.program.formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
+        formats = self.program.formats
+        return any(formats.rounds(var.aval.dtype) for var in eqn.invars[:2])
 
     # With the loss scaled
 
     def scaled(self) -> Scaled | None:
-        """The loss scale that leaves the least error; None if none leaves half of it."""
-        narrow = () if self.products else self.program.backward
-        short = sorted(str(x) for x in narrow if jnp.finfo(x).maxexp < 127)
-        lost = self._lost() if short else 0.0
-        if not short or (lost < _LEAST_LOST and math.isfinite(self.total)):
+        """Returns the loss scale that leaves the least error, if that is less than half."""
+        dtype = self._short_dtype()
+        if dtype is None:
             return None
-        is_wide = lambda node, has_wide: node.is_backward or has_wide
-        plan = plans.WideLines(self.program, is_wide).plan()
-        tried = []
+        lost = self._lost()
+        if lost < _LEAST_LOST and math.isfinite(self.total):
+            return None
+        plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
+        errors: dict[int, float] = {}
         for power in _POWERS:
-            made = self._measures.run(plan, scale=np.float32(2.0**power))
-            triples = zip(made, self.written, self._are_gradients)
-            made = [x if g else x.astype(w.dtype) for x, w, g in triples]
-            tried.append((self.own.off(made), power))
-        least = min(tried)[0]
-        error, power = min(
-            (each for each in tried if each[0] <= 1.1 * least), key=lambda x: abs(x[1])
-        )
-        is_better = left(error, self.total) < _LEFT_AT_MOST
-        return Scaled(2.0**power, error, short[0], lost) if is_better else None
+            outputs = self._measures.run(plan, scale=np.float32(2.0**power))
+            returned: list[Leaf] = []
+            for output, written, is_gradient in zip(
+                outputs, self.written, self._are_gradients
+            ):
+                returned.append(output if is_gradient else output.astype(written.dtype))
+            errors[power] = self._one_by_one.off(returned)
+        most = _NEARLY_LEAST * min(errors.values())
+        good = [power for power, error in errors.items() if error <= most]
+        if not good:  # none is finite
+            return None
+        power = min(good, key=abs)
+        error = errors[power]
+        if left(error, self.total) >= _LEFT_AT_MOST:
+            return None
+        return Scaled(2.0**power, error, dtype, lost)
+
+    def _short_dtype(self) -> str | None:
+        """Returns a dtype of a backward pass whose range is smaller than float32's."""
+        if self.products:
+            return None
+        short: list[str] = []
+        for dtype in self.program.backward:
+            if jnp.finfo(dtype).maxexp < _EXPONENT_OF_FLOAT32:
+                short.append(str(dtype))
+        return min(short, default=None)
 
     def _lost(self) -> float:
-        """The share of the numbers in the outputs that are 0 as written, and not wide."""
-        triples = zip(self.written, *self.own[1:])
-        counted = [(x, exact) for x, exact, size in triples if size < math.inf]
-        lost = sum(int(jnp.sum((x == 0) & (exact != 0))) for x, exact in counted)
-        return lost / (sum(x.size for x, _ in counted) or 1) * self._measures.are_floats
+        """Returns the share of the outputs' numbers that are 0 as written, and not wide."""
+        if not self._measures.are_floats:
+            return 0.0
+        lost = 0
+        count = 0
+        for written, exact, size in zip(self.written, self.own.exact, self.own.sizes):
+            if size < math.inf:
+                lost += int(jnp.sum((written == 0) & (exact != 0)))
+                count += written.size
+        return lost / count if count else 0.0
+
+
+def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
+    return node.is_backward or has_wide
+
+
+def _work_of(node: Node) -> float:
+    return operations(node.eqn) * repetitions(node.stack)
 
 
 def _rounded_otherwise(array: Leaf, part: float) -> Leaf:
-    """A float array with a part of each number added or taken away, in wide types."""
+    """Returns a wide float array, with a part of each number added or taken away."""
     if not is_inexact(array):
         return array
     widest = np.float64 if x64_enabled() else np.float32
     wide = jnp.asarray(array, np.promote_types(array.dtype, widest))
+    # In no order that a sum or a difference of neighbours would undo.
     signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
     return wide * (1 + signs * part)
 
 
-def _is_backward(jaxpr: Jaxpr, var: Leaf) -> bool:
-    """Whether the backward pass of a gradient makes a result."""
+def _is_gradient(jaxpr: Jaxpr, var: Variable) -> bool:
+    """Returns whether the backward pass of a gradient makes a result."""
     for eqn in jaxpr.eqns:
-        if var in eqn.outvars:
-            inner = [open_jaxpr(x) for x in jaxprs_in(eqn.params)]
-            if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
-                return _is_backward(inner[0], inner[0].outvars[eqn.outvars.index(var)])
-            return Written((eqn,)).is_backward
+        if var not in eqn.outvars:
+            continue
+        inner = [open_jaxpr(param) for param in jaxprs_in(eqn.params)]
+        if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
+            place = eqn.outvars.index(var)
+            return _is_gradient(inner[0], inner[0].outvars[place])
+        return Written((eqn,)).is_backward
     return False
 
 
-def _compared_decisions(
-    program: NumericProgram, decisions: Noted, others: Noted
+def _changed_decisions(
+    program: NumericProgram, written: Noted, wide: Noted
 ) -> tuple[LineDecision, ...]:
-    """The lines whose decisions differ, and loops that turn another number of times."""
-    flipped, counts = collections.Counter[Origin | None](), collections.Counter()
+    """Returns the lines whose decisions differ, and loops that turn more or less often."""
+    flipped: collections.Counter[Origin | None] = collections.Counter()
+    counts: collections.Counter[Origin | None] = collections.Counter()
     for node in program.block.all_nodes():
-        if node.number not in decisions or node.number not in others:
+        if node.number not in written or node.number not in wide:
             continue
-        choice, other = decisions[node.number], others[node.number]
+        decision = written[node.number]
+        wide_decision = wide[node.number]
         # In other turns of a loop; or a value by which others are chosen.
-        if choice.shape != other.shape or node.name in SELECTS:
+        if decision.shape != wide_decision.shape or node.name in SELECTS:
             continue
         origin = Written(node.stack).origin
-        flipped[origin] += int(jnp.sum(choice.astype(other.dtype) != other))
-        counts[origin] += choice.size
-    return tuple(LineDecision(x, n, counts[x]) for x, n in flipped.most_common() if n)
-
-
-# Which outputs are an input with an update, and where rounding takes the update away.
-
-_VALUE_KEEPING = frozenset(
-    ["convert_element_type", "copy", "optimization_barrier", "select_n"]
-)
-_ADDS = frozenset(["add", "add_any", "sub"])
-
-
-def _all_updated(graph: Graph) -> dict[int, list[int]]:
-    floats = [each for each in graph.outputs if is_inexact(graph.avals[each])]
-    found = {n: [*_updated(graph, value)] for n, value in enumerate(floats)}
-    return {number: places for number, places in found.items() if places}
-
-
-def _updated(graph: Graph, output: int) -> Iterator[int]:
-    """The inputs of its shape to which an output adds, once or in each turn of a loop."""
-    shape = getattr(graph.avals[output], "shape", None)
-    waiting, seen = [(output, False)], set[tuple[int, bool]]()
-    while waiting:
-        state = value, is_added = waiting.pop()
-        if state in seen or getattr(graph.avals[value], "shape", None) != shape:
-            continue
-        seen.add(state)
-        if value < len(graph.inputs) and is_added:
-            yield value
-        equation = graph.made_by.get(value)
-        if equation is None:
-            waiting += [(each, is_added) for each in graph.same.get(value, ())]
-        else:
-            adds = is_added or equation.primitive in _ADDS
-            waiting += [(each, adds) for each in _carried(graph, equation)]
-
-
-def _carried(graph: Graph, equation: Equation) -> Sequence[int]:
-    """The operands of an equation that its result may be, but for what is added."""
-    inputs = equation.inputs
-    if equation.primitive == "sub":
-        return inputs[:1]
-    if equation.primitive == "mul":  # a decay by a number
-        scalars = [not getattr(graph.avals[each], "shape", ()) for each in inputs]
-        return [each for each, other in zip(inputs, scalars[::-1]) if other]
-    return inputs if equation.primitive in _VALUE_KEEPING | _ADDS else ()
+        differs = decision.astype(wide_decision.dtype) != wide_decision
+        flipped[origin] += int(jnp.sum(differs))
+        counts[origin] += decision.size
+    rows: list[LineDecision] = []
+    for origin, count in flipped.most_common():
+        if count:
+            rows.append(LineDecision(origin, count, counts[origin]))
+    return tuple(rows)

@@ -8,6 +8,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._numbers import plans, run as run_module
+from dtypeguard._numbers.compiled import CompiledRuns
 from dtypeguard._numbers.run import Probes, run
 from tests.support.helpers import needs_numbers
 from tests.support.plans_run import Planned, assert_same
@@ -89,6 +90,20 @@ def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, dtype, narrow, monke
             assert_same([decided[0][key]], [decided[most][key]])
     for number in range(5):
         assert_close(made[0, number], made[10**6, number])
+
+
+@pytest.mark.parametrize(("f", "dtype", "narrow"), PROGRAMS)
+def test_a_whole_that_is_compiled_computes_and_decides_as_its_equations(f, dtype, narrow):
+    planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
+    program = planned.program
+    compiled = CompiledRuns(program)
+    for plan in (plans.written(program), plans.wide(program)):
+        noted, expected = {}, {}
+        results = compiled.run(plan, planned.arrays, Probes(noted))
+        assert_close(results, run(program, plan, planned.arrays, Probes(expected)))
+        assert noted.keys() == expected.keys()
+        for key, decision in expected.items():
+            np.testing.assert_array_equal(noted[key], decision)
 
 
 def assert_close(first, second):

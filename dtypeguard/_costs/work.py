@@ -1,0 +1,55 @@
+"""How many floating point operations equations make, and how often."""
+
+import math
+
+from .._leaves.dtypes import kind
+from .._leaves.types import Equation
+from .._program.jaxprs import PRODUCTS, Stack, manual_axes
+
+# Of a multiplication with an addition.
+_OPERATIONS = 2.0
+_COMPLEX_OPERATIONS = 8.0
+
+
+def repetitions(stack: Stack) -> float:
+    """Returns how often an equation runs.
+
+    A `while_loop` counts once, and branches as their mean.
+    """
+    times = 1.0
+    for outer in stack[1:]:
+        name = outer.primitive.name
+        if name == "scan":
+            times *= outer.params["length"]
+        elif name == "cond":
+            times /= len(outer.params["branches"])
+        elif name == "shard_map":  # its body has the shapes of one shard
+            shape = outer.params["mesh"].shape
+            times *= math.prod(shape[axis] for axis in manual_axes(outer))
+    return times
+
+
+def operations(eqn: Equation) -> float:
+    """Returns the operations of a matrix product or convolution; 0 for the rest."""
+    if eqn.primitive.name not in PRODUCTS:
+        return 0.0
+    dtype_kind = kind(eqn.outvars[0].aval.dtype)
+    if dtype_kind == "float":
+        return _OPERATIONS * _multiplications(eqn)
+    return _COMPLEX_OPERATIONS * _multiplications(eqn) if dtype_kind == "complex" else 0.0
+
+
+def _multiplications(eqn: Equation) -> float:
+    left = eqn.invars[0].aval.shape
+    right = eqn.invars[1].aval.shape
+    results = math.prod(eqn.outvars[0].aval.shape)
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return results * math.prod(left[axis] for axis in contracted)
+    if eqn.primitive.name == "conv_general_dilated":
+        features = right[eqn.params["dimension_numbers"].rhs_spec[0]]
+        terms = math.prod(right) / max(features, 1)
+        # Zeros between the elements of a dilated operand are no work.
+        return results * terms / math.prod(eqn.params["lhs_dilation"])
+    # Of a ragged product, each row of the left operand goes to one group.
+    return math.prod(left) * right[-1]

@@ -1,0 +1,103 @@
+"""A plan with the runs that show what it does, as text."""
+
+import dataclasses
+import math
+
+from .._autocast.plan import PRODUCTS, Plan
+from .._leaves.table import columns, percent
+
+# Errors above this are not finite, for all that a plan without a tolerance is held to.
+_NOT_FINITE = 1e30
+_MOST_NAMED = 2
+
+
+def is_within(plan: Plan) -> bool:
+    """Returns whether the figures of a plan are within its tolerance, if it has one."""
+    bound = _NOT_FINITE if plan.tolerance is None else plan.tolerance
+    errors = [error for error in (plan.error, plan.held_out) if error is not None]
+    return bool(errors) and max(errors) <= bound
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PlanSearch:
+    """A plan that was searched or checked, with the runs that show what it does.
+
+    Attributes:
+        plan: the plan.
+        curve: plans from all narrow to all wide, with their figures; it is one of them.
+        notes: what a reader of the figures has to know.
+        lines: the numbers of the program's lines that its entries name.
+    """
+
+    plan: Plan
+    curve: tuple[Plan, ...]
+    notes: tuple[str, ...] = ()
+    lines: frozenset[int] = dataclasses.field(default=frozenset(), repr=False)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the plan is within its tolerance, on what is held out as well."""
+        return is_within(self.plan)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the plan is within its tolerance, and anything is narrow by it."""
+        return self.is_within and self.plan.share != 0
+
+    @property
+    def headline(self) -> str:
+        """The plan in a sentence."""
+        plan = self.plan
+        if plan.share == 0 and self.is_within:
+            bound = percent(plan.tolerance or 0.0)
+            return f"plan: nothing to gain: within {bound}, no product is narrow."
+        share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
+        count = len(plan.entries)
+        wide = "1 line" if count == 1 else f"{count or 'no'} lines"
+        return f"plan: {share}, {wide} wide, {_error_text(plan)}."
+
+    def rows(self) -> list[str]:
+        """Returns the curve as a table; the plan has a star."""
+        table = [("", "off", "held out", "narrow", "in float32")]
+        for plan in self.curve:
+            table.append(
+                (
+                    "*" if plan is self.plan else " ",
+                    percent(plan.error or 0.0),
+                    "" if plan.held_out is None else percent(plan.held_out),
+                    percent(plan.share or 0.0),
+                    _wide_text(plan),
+                )
+            )
+        return columns(table)
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.rows(), *self.notes])
+
+    def __repr__(self) -> str:
+        return f"PlanSearch({self.headline})"
+
+
+def _wide_text(plan: Plan) -> str:
+    """Returns what a plan has in float32, in few words."""
+    if not plan.entries:
+        return "all but products" if plan.default == PRODUCTS else "nothing"
+    text = ", ".join(str(entry) for entry in plan.entries[:_MOST_NAMED])
+    more = len(plan.entries) - _MOST_NAMED
+    return f"{text}, {more} more" if more > 0 else text
+
+
+def _error_text(plan: Plan) -> str:
+    """Returns how far off a plan is, and whether that is within its tolerance."""
+    text = f"{percent(plan.error or 0.0)} off"
+    if plan.held_out is not None:
+        text += f" ({percent(plan.held_out)} held out)"
+    if plan.tolerance is None:
+        return text
+    within = "within" if is_within(plan) else "not within"
+    return f"{text}, {within} {percent(plan.tolerance)}"
+
+
+def error_of(plan: Plan) -> float:
+    """Returns the error of a plan that was run."""
+    return math.inf if plan.error is None else plan.error

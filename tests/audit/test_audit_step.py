@@ -87,11 +87,6 @@ def test_a_64_bit_carry_with_x64_off():
         assert audit(guard_step(both), {"m": first, "n": x}).ok
 
 
-def test_a_constant_that_changes_compiles_anew():
-    report = audit(lambda carry: (carry[0], "b"), (jnp.ones(3, F32), "a"))
-    assert (report.ok, report.compilations, len(report.changed_constants)) == (True, 2, 1)
-
-
 @dataclasses.dataclass
 class Carry:
     """No tree to JAX."""

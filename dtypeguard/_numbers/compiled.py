@@ -21,7 +21,7 @@ from .evaluate import as_dtype
 from .nodes import Noted
 from .plans import WidthPlan
 from .primitives import is_inexact
-from .probes import Notes, Probes
+from .probes import Probes
 from .program import NumericProgram
 from .run import QUICKLY, _Run
 from .turns import chosen_by_turn
@@ -29,6 +29,8 @@ from .turns import chosen_by_turn
 # A `while_loop` has room for the notes of so many turns at first.
 _FEW_TURNS = 16
 _BRANCH = "branch"
+# What is noted of results or decisions, and of watched equations.
+_AllNotes = tuple[Noted, Noted]
 
 
 class CompiledRuns:
@@ -58,11 +60,12 @@ class CompiledRuns:
             with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
                 results, notes = jax.block_until_ready(self._functions[key](list(arrays)))
             noted, watched_notes = notes
-            if not self._has_grown(noted):
+            if not self._has_grown(noted, watched_notes):
                 break
             del self._functions[key]
-        probes.noted |= self._trimmed(noted, noted)
-        probes.watched_notes |= self._trimmed(watched_notes, noted)
+        if probes.noted is not None:
+            probes.noted.update(self._trimmed(noted, noted))
+        probes.watched_notes.update(self._trimmed(watched_notes, noted))
         return results
 
     def _widened(self, array: Leaf) -> Leaf:
@@ -73,23 +76,24 @@ class CompiledRuns:
     def _compiled(self, plan: WidthPlan, probes: Probes) -> Any:
         arithmetic = Arithmetic(self._program, self._program.formats, True, None)
 
-        def compute(arrays: list[Leaf]) -> tuple[list[Leaf], Notes]:
-            blank = probes.empty(None)
-            whole = _CompiledRun(plan, blank, arithmetic, self._room)
-            return whole.outputs(arrays), _in_order(blank)
+        def compute(arrays: list[Leaf]) -> tuple[list[Leaf], _AllNotes]:
+            program_run = _CompiledRun(plan, probes.empty(None), arithmetic, self._room)
+            outputs = program_run.outputs(arrays)
+            return outputs, program_run.notes_in_order()
 
         # At this level XLA contracts no product with a sum: each equation rounds.
         is_on_cpu = jax.default_backend() == "cpu"
         return jax.jit(compute, compiler_options=QUICKLY if is_on_cpu else None)
 
-    def _has_grown(self, noted: Noted) -> bool:
+    def _has_grown(self, noted: Noted, watched_notes: Noted) -> bool:
         """Makes room for the turns of loops; returns whether there was not enough."""
         has_grown = False
         for node in self._program.block.all_nodes():
             if node.rule == WHILE and node.number in noted:
                 turns = _most_turns(node, noted)
-                inside = range(node.inner[0].first, node.number)
-                has_notes = any(_number_of(key) in inside for key in noted)
+                numbers = range(node.inner[0].first, node.number)
+                keys = [*noted, *watched_notes]
+                has_notes = any(_number_of(key) in numbers for key in keys)
                 if has_notes and turns > self._room.get(node.number, _FEW_TURNS):
                     self._room[node.number] = 2 ** (turns - 1).bit_length()
                     has_grown = True
@@ -102,19 +106,18 @@ class CompiledRuns:
             loops = sum(x.primitive.name in LOOPS for x in node.stack[1:])
             index = noted.get((node.number, _BRANCH))
             if index is not None and not loops:
-                taken = min(max(int(index), 0), len(node.inner) - 1)
+                branch = min(max(int(index), 0), len(node.inner) - 1)
                 for place, block in enumerate(node.inner):
-                    if place != taken:
+                    if place != branch:
                         _remove(trimmed, range(block.first, block.number + 1))
             if node.rule == WHILE and node.number in noted:
                 turns = _most_turns(node, noted)
-                inside = range(node.inner[0].first, node.number)
+                numbers = range(node.inner[0].first, node.number)
                 if not turns:
-                    _remove(trimmed, inside)
-                axes = (slice(None),) * loops
+                    _remove(trimmed, numbers)
                 for key, rows in trimmed.items():
-                    if _number_of(key) in inside:
-                        trimmed[key] = rows[(*axes, slice(turns))]
+                    if _number_of(key) in numbers:
+                        trimmed[key] = lax.slice_in_dim(rows, 0, turns, axis=loops)
         return trimmed
 
 
@@ -150,34 +153,31 @@ class _CompiledRun(_Run):
     ):
         super().__init__(plan, probes, arithmetic)
         self.room = room
+        self.noted = Noted() if probes.noted is None else probes.noted
 
-    def _turn(
-        self, node: Node, arguments: Sequence[Value], probes: Probes
-    ) -> tuple[list[Leaf], Notes]:
+    def _turn(self, node, arguments, probes):
         return self._inside(node, node.inner[0], arguments)
 
     def _inside(
         self, node: Node, block: Block, arguments: Sequence[Value]
-    ) -> tuple[list[Leaf], Notes]:
+    ) -> tuple[list[Leaf], _AllNotes]:
         """Returns the results of a body or a branch, and what is noted of it."""
         probes = self.probes.empty(None)
-        inside = _CompiledRun(self.plan, probes, self.arithmetic, self.room)
-        return inside._left(node, block, arguments), _in_order(probes)
+        block_run = _CompiledRun(self.plan, probes, self.arithmetic, self.room)
+        results = block_run._left(node, block, arguments)
+        return results, block_run.notes_in_order()
 
-    def _goes_on(
-        self,
-        node: Node,
-        constants: list[Leaf],
-        turns: Leaf,
-        carry: list[Leaf],
-        most_turns: Leaf | None,
-    ) -> Leaf:
+    def notes_in_order(self) -> "_AllNotes":
+        """Returns what is noted, whose keys JAX would sort: these are of several types."""
+        return OrderedDict(self.noted), OrderedDict(self.probes.watched_notes)
+
+    def _goes_on(self, node, constants, turns, carry, most_turns):
         condition = _CompiledRun(self.plan, Probes({}), self.arithmetic, self.room)
         return condition.block(node.inner[1], [*constants, *carry])[0]
 
-    def _add(self, notes: Notes) -> None:
+    def _add(self, notes: _AllNotes) -> None:
         noted, watched_notes = notes
-        self.probes.noted.update(noted)
+        self.noted.update(noted)
         self.probes.watched_notes.update(watched_notes)
 
     def scan(self, node: Node, operands: list[Value]) -> list[Value]:
@@ -208,8 +208,8 @@ class _CompiledRun(_Run):
             results, turn_notes = inside(carry)
             carry = chosen_by_turn(is_on, results, carry)
             turns = turns + is_on.astype(turns.dtype)
-            put = functools.partial(_put, number)
-            notes = jax.tree.map(put, notes, turn_notes)
+            put_row = functools.partial(_put, number)
+            notes = jax.tree.map(put_row, notes, turn_notes)
             is_on = self._goes_on(node, constants, turns, carry, None)
             return number + 1, turns, carry, is_on, notes
 
@@ -226,9 +226,9 @@ class _CompiledRun(_Run):
         return carry
 
     def cond(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs all branches as one; those that are not taken have notes of zeros."""
+        """Runs the branch that is taken; the others have notes of zeros."""
         index, *arguments = self._entered(node, operands)
-        zeros: Notes = ({}, {})
+        zeros: _AllNotes = ({}, {})
         for block in node.inner:
             branch = functools.partial(self._inside, node, block, arguments)
             _, shapes = jax.eval_shape(branch)
@@ -238,21 +238,16 @@ class _CompiledRun(_Run):
 
         def filled(block):
             results, notes = self._inside(node, block, arguments)
-            every = [OrderedDict(blank) for blank in zeros]
-            for one, noted in zip(every, notes):
-                one.update(noted)
-            return results, every
+            all_notes: list[Noted] = []
+            for blank, noted in zip(zeros, notes):
+                all_notes.append(OrderedDict([*blank.items(), *noted.items()]))
+            return results, all_notes
 
         branches = [functools.partial(filled, block) for block in node.inner]
         results, notes = lax.switch(index, branches)
         self._add(notes)
-        self.probes.noted[node.number, _BRANCH] = index
+        self.noted[node.number, _BRANCH] = index
         return results
-
-
-def _in_order(probes: Probes) -> Notes:
-    """Returns what is noted, whose keys JAX would sort: these are of several types."""
-    return OrderedDict(probes.noted), OrderedDict(probes.watched_notes)
 
 
 def _put(number: Leaf, rows: Leaf, row: Leaf) -> Leaf:

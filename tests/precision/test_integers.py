@@ -53,6 +53,20 @@ def test_a_loop_whose_body_is_compiled():
     assert (row.value, row.count, row.size) == (32800, 1, 1000)
 
 
+def test_a_while_loop_of_many_turns():
+    """Twice 100 does not fit int8, in each of the last 20 turns of 40."""
+
+    def turn(state):
+        n, total, x = state
+        total += jnp.where(n >= 20, jnp.int8(100), jnp.int8(0)) * jnp.int8(2)
+        return n + 1, total, jnp.sin(x)
+
+    goes_on = lambda state: state[0] < 40
+    f = lambda x: lax.while_loop(goes_on, turn, (0, jnp.int8(0), x))[1:]
+    row, *_ = audit_precision(f, X).integers
+    assert (row.value, row.count, row.size) == (200, 20, 40)
+
+
 Q = jnp.full(40, 100, jnp.int8)
 LEAST = jnp.int8(-128)
 MISFITS = {

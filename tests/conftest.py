@@ -2,9 +2,9 @@
 
 import ctypes
 import gc
+import mmap
 import os
 import pathlib
-import resource
 import sys
 
 import jax
@@ -136,4 +136,4 @@ def room_for_the_next_test():
 
 def _memory():
     pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
+    return int(pages) * mmap.PAGESIZE

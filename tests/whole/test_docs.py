@@ -112,3 +112,10 @@ def test_what_is_listed_as_exhaustive_exists():
     for case in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines():
         file, _, test = case.partition("::")
         assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(), case
+
+
+def test_each_benchmark_is_named_by_a_page():
+    text = "".join(page.read_text() for page in PAGES)
+    helpers = {"drawing.py", "timing.py"}
+    scripts = {file.name for file in (ROOT / "benchmarks").glob("*.py")} - helpers
+    assert not [name for name in scripts if f"benchmarks/{name}" not in text]

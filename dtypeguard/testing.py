@@ -519,7 +519,9 @@ def _name_in_report(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> str:
         return name_of(opt_or_factory)
     # The name of a lambda is no identifier.
     name = getattr(opt_or_factory, "__name__", "")
-    return f"{name}()" if name.isidentifier() else "opt"
+    if name.isidentifier():
+        return f"{name}()"
+    return "opt"
 
 
 def _maker(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> Callable[[], Optimizer]:

@@ -74,7 +74,9 @@ class Items:
     @property
     def first(self) -> PyTree:
         """The first item; None if there are none."""
-        return self.values[0] if self.values else None
+        if self.values:
+            return self.values[0]
+        return None
 
     @property
     def are_ordered(self) -> bool:
@@ -98,7 +100,9 @@ class Items:
         # A dict may have ints for keys: there they are no positions.
         if type(key) is int and self.are_ordered and -size <= key < size:
             return key % size
-        return self.keys.index(key) if key in self.keys else None
+        if key in self.keys:
+            return self.keys.index(key)
+        return None
 
     def indices_of_structures(self, trees: Sequence[PyTree]) -> list[int]:
         """Returns the indices of the first items that have the structures of trees.
@@ -108,7 +112,9 @@ class Items:
         structures = [structure(value) for value in self.values]
         wanted = [structure(tree) for tree in trees]
         indices = [structures.index(x) for x in wanted if x in structures]
-        return indices if len(set(indices)) == len(wanted) else []
+        if len(set(indices)) == len(wanted):
+            return indices
+        return []
 
     def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
         """Returns the result in its own type, with other items at some indices, if any."""

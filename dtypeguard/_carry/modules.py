@@ -93,7 +93,9 @@ def _map_nodes(function: Convert, tree: PyTree, node_types: _Types) -> PyTree:
         return isinstance(leaf, node_types)
 
     def map_node(leaf):
-        return function(leaf) if is_node(leaf) else leaf
+        if is_node(leaf):
+            return function(leaf)
+        return leaf
 
     return tree_util.tree_map(map_node, tree, is_leaf=is_node)
 

@@ -129,7 +129,9 @@ def _step_name(step: Step) -> str:
         inner = inner.func
     class_name = type(inner).__name__
     name = getattr(inner, "__name__", class_name)
-    return "step" if name == "<lambda>" else name
+    if name == "<lambda>":
+        return "step"
+    return name
 
 
 def _signature(step: Step) -> inspect.Signature:

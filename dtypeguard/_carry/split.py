@@ -259,4 +259,6 @@ def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
 
 def _new_if_types_agree(old: Leaf, new: Leaf) -> Leaf:
     """Returns the new leaf; the old one if a step changed its type."""
-    return new if traced_type(old) == traced_type(new) else old
+    if traced_type(old) == traced_type(new):
+        return new
+    return old

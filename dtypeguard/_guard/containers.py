@@ -45,7 +45,9 @@ class _Container:
         if not self.has_names:
             return str(len(names))
         listed = ", ".join(names[:FEW])
-        return f"{listed}, ..." if len(names) > FEW else listed
+        if len(names) > FEW:
+            return f"{listed}, ..."
+        return listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,4 +210,6 @@ def _describe_node(tree: PyTree) -> str | None:
         return str(type_or_class(tree))
     node = _Container(tree)
     name = type(tree).__name__
-    return f"{name} of {node.describe_children()}" if node.keys else name
+    if node.keys:
+        return f"{name} of {node.describe_children()}"
+    return name

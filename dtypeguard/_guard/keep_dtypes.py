@@ -56,7 +56,9 @@ def _keep_where_none(new_state: State, state: State, updates: Updates) -> State:
     """
 
     def keep(new, old):
-        return old if new is None else new
+        if new is None:
+            return old
+        return new
 
     gradients = tree_util.tree_leaves(updates, is_leaf=_is_none)
     if not any(_is_none(gradient) for gradient in gradients):
@@ -122,7 +124,9 @@ def _record_of_update(
     if dtype is None or not (is_as_given or broadcasts(shape, np.shape(leaf))):
         return leaf
     has_shape = shape == np.shape(leaf)
-    return leaf if has_shape else jax.ShapeDtypeStruct(shape, dtype_of(leaf))
+    if has_shape:
+        return leaf
+    return jax.ShapeDtypeStruct(shape, dtype_of(leaf))
 
 
 def _leaves_at_paths_of(tree: PyTree, record: PyTree) -> list[Leaf]:

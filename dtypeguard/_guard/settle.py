@@ -131,7 +131,9 @@ def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
     """Returns the text of a table, and below it what casts to the old dtypes lose."""
     types = [change.before for change in casts]
     loss = rounding_sentence(type_.dtype for type_ in types if isinstance(type_, LeafType))
-    return f"{table}\n{loss}" if loss else str(table)
+    if loss:
+        return f"{table}\n{loss}"
+    return str(table)
 
 
 def settle_leaves(
@@ -273,7 +275,9 @@ def _structure_of_data(tree: PyTree) -> PyTreeDef:
         return not tree_util.tree_leaves(node, is_leaf=is_no_container)
 
     def replace_empty(node):
-        return None if is_empty(node) else node
+        if is_empty(node):
+            return None
+        return node
 
     replaced = tree_util.tree_map(replace_empty, tree, is_leaf=is_empty)
     return tree_util.tree_structure(replaced)

@@ -43,7 +43,9 @@ class StableCarry:
         """Returns the types of the carry in a call; None if one is weak or no array's."""
         try:
             types = self._types([place.take(args, kwargs) for place in self.places])
-            return None if any(map(_weakness, types)) else types
+            if any(map(_weakness, types)):
+                return None
+            return types
         except _NOT_ALIKE:
             return None
 
@@ -74,4 +76,6 @@ def stable_carry(
     stable = StableCarry(places, returned.keys, tree_util.tree_structure(carries))
     types = stable.types_in_call(args, kwargs)
     is_stable = types is not None and stable.is_kept(types, returned.result)
-    return stable if is_stable else None
+    if is_stable:
+        return stable
+    return None

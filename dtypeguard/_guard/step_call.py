@@ -223,7 +223,10 @@ class GuardedCall:
         """Whose loop has the step as its body; empty if none has."""
         leaves = [leaf for snapshot in self._carried for leaf in snapshot.leaves]
         is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
-        return calling_loop() if is_traced else ""  # the body of a loop is traced
+        # The body of a loop is traced.
+        if is_traced:
+            return calling_loop()
+        return ""
 
 
 def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
@@ -242,7 +245,9 @@ def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Returns a weak leaf as a strong one if it comes back strong in the same dtype."""
     if is_weak(returned) or dtype_of(leaf) != dtype_of(returned):
         return leaf
-    return canonical(leaf) if _is_weak_and_known(leaf) else leaf
+    if _is_weak_and_known(leaf):
+        return canonical(leaf)
+    return leaf
 
 
 def _is_weak_and_known(leaf: Leaf) -> bool:
@@ -251,4 +256,6 @@ def _is_weak_and_known(leaf: Leaf) -> bool:
 
 
 def _narrow_if_weak(leaf: Leaf) -> Leaf:
-    return canonical(leaf) if is_weak(leaf) and has_64_bits(leaf) else leaf
+    if is_weak(leaf) and has_64_bits(leaf):
+        return canonical(leaf)
+    return leaf

@@ -489,7 +489,9 @@ def broken(
         for rule, error in errors.items():
             places_of_rule[rule].append((configuration, error))
     # A policy that goes with no configuration breaks the rules.
-    return failures if was_accepted else refusals
+    if was_accepted:
+        return failures
+    return refusals
 
 
 def _is_refused(trial: Trial) -> bool:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
@@ -34,6 +35,10 @@ class Has:
 
     def __call__(self, aval: Aval) -> bool:
         return getattr(aval, self.attribute, None) == self.value
+
+
+_COMPLEX_OF_64_BITS = Has("dtype", np.dtype("complex128"))
+_FLOATS_OF_64_BITS = Has("dtype", np.dtype("float64"))
 
 
 def why(
@@ -67,9 +72,25 @@ def why(
             cause = None
     elif found.operand is not None and cause is None:
         cause = beyond(found.operand).root
+    elif found.operand is None and matches == _COMPLEX_OF_64_BITS:
+        cause = _line_of_floats(graph, found.cause or found.promotion, beyond) or cause
     operands = found.promotion.inputs if found.promotion else ()
     is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
     return Why(origin, cause, is_promoted=is_promoted)
+
+
+def _line_of_floats(
+    graph: Graph, equation: Equation | None, beyond: LinesOfValue
+) -> Origin | None:
+    """Returns the line of the 64-bit floats of which an equation makes complex numbers.
+
+    A complex number has the width of its parts: `1j * x` is as wide as x.
+    """
+    for operand in equation.inputs if equation else ():
+        aval = graph.avals[operand]
+        if _FLOATS_OF_64_BITS(aval) and not is_weak(aval):
+            return why(graph, operand, _FLOATS_OF_64_BITS, beyond=beyond).root
+    return None
 
 
 def _line_of_constant(

@@ -48,11 +48,18 @@ class ValueRecord:
         longest: list[ValueRecord] = []
         first_lines = set()
         for source in self.sources:
-            if self.is_passed or source.type == self.type:
+            if self.is_passed or self._has_type_of(source):
                 steps = source._steps(steps_by_id)
                 first_lines.add(steps[-1].frames[0] if steps else None)
                 longest = max(longest, steps, key=len)
         return longest if len(first_lines) == 1 else []
+
+    def _has_type_of(self, source: "ValueRecord") -> bool:
+        if source.type == self.type:
+            return True
+        # A complex number is as wide as the floats of which it is made.
+        dtypes = (str(self.type.dtype), str(source.type.dtype))
+        return dtypes == ("complex128", "float64") and not source.type.is_weak
 
     def why(self) -> Why:
         """Returns the line that gave it its type, and the one to edit for another."""

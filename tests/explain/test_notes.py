@@ -185,6 +185,15 @@ def a_cast_before_the_gradient():
     return lax.scan(body, params, jnp.ones((2, 3), BF16))
 
 
+@noted("begin", ("jnp.ones(3, jnp.complex64)", "jnp.ones(3, complex)"))
+def a_complex_number_of_wide_floats():
+    with jax.enable_x64(True):
+        rates = jnp.asarray(np.arange(3.0))  # named
+        factor = jnp.exp(1j * rates)  # not
+        body = lambda c, _: (c * factor, None)
+        return lax.scan(body, jnp.ones(3, jnp.complex64), None, 2)
+
+
 # ... what comes back narrower is cast at the line that narrowed it ------------------------
 
 

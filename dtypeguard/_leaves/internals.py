@@ -1,8 +1,8 @@
 """What dtypeguard knows of the insides of other libraries.
 
 Any release may change it. `tests/leaves/test_internals.py` checks each entry on the oldest
-and the newest release, and lists the parameters of primitives that the rooms read. The
-names of primitives stand where it is said what they do, in `jaxprs.py` and `primitives.py`.
+and the newest release. The names of primitives stand where it is said what they do, in
+`jaxprs.py` and `primitives.py`.
 """
 
 

@@ -19,7 +19,7 @@ def size_of(array: Leaf) -> float:
         return float(array.size)
     norms: list[float] = []
     for (piece,) in _pieces(array):
-        norms.append(_norm(np.where(np.isfinite(piece), piece, 0)))
+        norms.append(_stable_norm(np.where(np.isfinite(piece), piece, 0)))
     return math.hypot(*norms)
 
 
@@ -32,11 +32,11 @@ def distance(array: Leaf, exact: Leaf) -> float:
         return float(jnp.sum(array != exact))
     norms: list[float] = []
     for piece, exact_piece in _pieces(array, exact):
-        error = _error_of(piece, exact_piece)
+        error = _difference(piece, exact_piece)
         # One number that is lost makes the whole output as good as lost.
         if not np.isfinite(error).all():
             return math.inf
-        norms.append(_norm(error))
+        norms.append(_stable_norm(error))
     return math.hypot(*norms)
 
 
@@ -45,8 +45,8 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
     total = 0.0
     for piece, exact_piece, written_piece in _pieces(array, exact, written):
         # Complex errors have a direction as well.
-        direction = np.conj(_error_of(written_piece, exact_piece) / unit)
-        product = direction * (_error_of(piece, exact_piece) / unit)
+        direction = np.conj(_difference(written_piece, exact_piece) / unit)
+        product = direction * (_difference(piece, exact_piece) / unit)
         total += float(np.sum(product.real))
     return total
 
@@ -67,7 +67,7 @@ def _in_float64(array: np.ndarray) -> np.ndarray:
     return array.astype(np.promote_types(array.dtype, np.float64))
 
 
-def _norm(array: np.ndarray) -> float:
+def _stable_norm(array: np.ndarray) -> float:
     """Returns the norm, which overflows no earlier than the numbers."""
     sizes = np.abs(array)
     largest = float(np.max(sizes, initial=0))
@@ -77,7 +77,7 @@ def _norm(array: np.ndarray) -> float:
     return largest * math.sqrt(np.sum(np.square(sizes / largest)))
 
 
-def _error_of(array: np.ndarray, exact: np.ndarray) -> np.ndarray:
+def _difference(array: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Returns the difference, where the same infinity makes none."""
     if not is_inexact(array):
         return (array != exact).astype(np.float64)

@@ -1,5 +1,6 @@
 """The values of a program as sketches, which tell how far two values are apart."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -108,13 +109,14 @@ def _sketch(array: Leaf) -> Leaf:
     """
     if kind(array.dtype) == "complex":
         array = jnp.stack([jnp.real(array), jnp.imag(array)])
-    flat = lax.convert_element_type(lax.reshape(array, (array.size,)), np.float64)
+    flat = array.reshape(-1).astype(np.float64)
     # Infinity, or not a number, is as good as one number.
-    flat = lax.select(lax.abs(flat) < _LARGE, flat, lax.full_like(flat, 3))
-    rows = -(-flat.size // _BUCKETS) or 1
-    missing = rows * _BUCKETS - flat.size
-    flat = lax.pad(flat, np.float64(0), [(0, missing, 0)])
-    # The same signs each time, so that sketches of two programs are compared.
-    signs = np.random.default_rng(0).choice([-1, 1], flat.size).astype(np.int8)
+    flat = jnp.where(abs(flat) < _LARGE, flat, 3.0)
+    rows = max(math.ceil(flat.size / _BUCKETS), 1)
+    flat = jnp.pad(flat, (0, rows * _BUCKETS - flat.size))
+    # The same signs each time, so that sketches of two programs are compared; in 8 bits,
+    # since the compiled program holds them.
+    random = np.random.default_rng(0)
+    signs = random.choice([-1, 1], flat.size).astype(np.int8)
     signed = flat * lax.convert_element_type(signs, np.float64)
-    return lax.reduce(signed.reshape(rows, _BUCKETS), np.float64(0), lax.add, (0,))
+    return jnp.sum(signed.reshape(rows, _BUCKETS), axis=0)

@@ -14,12 +14,11 @@ import pytest
 from jax import lax
 
 from dtypeguard import Policy, audit, guard
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import HAS_X64_SCOPE
 from tests.support.one_leaf import State, counter, one_leaf, struct, transformation
 
 pytestmark = pytest.mark.third_party
-
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def test_adam_names_the_moment_update():

@@ -11,11 +11,10 @@ from jax import lax
 import dtypeguard
 from dtypeguard import audit, guard_step
 from tests.support import planted_steps
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import HAS_X64_SCOPE, set_x64
 
 pytestmark = pytest.mark.third_party
-
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 @pytest.mark.parametrize("name", planted_steps.CASES)

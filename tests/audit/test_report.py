@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dtypeguard import AuditReport, audit, guard
+from tests.support.dtypes import BF16, F32
 from tests.support.one_leaf import counter, one_leaf, struct
 
 pytestmark = pytest.mark.third_party
 
-BF16, F32 = jnp.bfloat16, jnp.float32
 WIDE = jnp.ones(3, F32)
 
 

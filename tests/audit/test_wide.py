@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from dtypeguard import audit
+from tests.support.dtypes import F32
 from tests.support.one_leaf import one_leaf, struct
 
 pytestmark = pytest.mark.third_party
-
-F32 = jnp.float32
 
 
 def test_scalars_and_arrays():

@@ -11,8 +11,8 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, audit, guard_step
+from tests.support.dtypes import BF16, F32
 
-BF16, F32 = jnp.bfloat16, jnp.float32
 NARROW, LONG = jnp.ones(2, BF16), jnp.ones(3, BF16)
 WIDE, LONG_WIDE = jnp.ones(2, F32), jnp.ones(3, F32)
 LOSS = {"loss": WIDE}

@@ -18,10 +18,10 @@ from dtypeguard import (
     restore,
     strong,
 )
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_same, types
 from tests.support.one_leaf import transformation
 
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16), "b": jnp.ones(2, BF16)}
 
 

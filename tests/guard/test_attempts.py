@@ -12,11 +12,11 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, prodigy
+from tests.support.dtypes import BF16, F16, F32, F64
 from tests.support.helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64
 from tests.support.one_leaf import transformation
 
-BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 PARAMS, NARROW = {"w": jnp.ones(3, F32)}, {"w": jnp.ones(3, BF16)}
 
 

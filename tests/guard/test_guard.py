@@ -20,10 +20,10 @@ from dtypeguard import (
     multi_steps,
     record,
 )
+from tests.support.dtypes import BF16, F16, F32, I32
 from tests.support.helpers import assert_same, in_optax, types
 from tests.support.one_leaf import dict_leaf, one_leaf, one_update, transformation, widen
 
-BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, F32)}
 
 # Rules 1 and 2: the state and the updates --------------------------------------------

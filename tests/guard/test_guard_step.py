@@ -16,6 +16,7 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard_step, strong
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import (
     assert_same,
     needs_explicit_x64,
@@ -27,7 +28,6 @@ from tests.support.helpers import (
 from tests.support.hlo import optimized_hlo
 
 pytestmark = pytest.mark.third_party  # steps rely on standard promotion, as users' do
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 ONE = jnp.ones((), F32)
 
 

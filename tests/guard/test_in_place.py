@@ -15,10 +15,10 @@ from dtypeguard import (
     guard_step,
     strong,
 )
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_same, need, types
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 @pytest.fixture(scope="module")

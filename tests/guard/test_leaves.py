@@ -21,10 +21,10 @@ from dtypeguard import (
     restore,
     strong,
 )
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_same
 from tests.support.one_leaf import transformation
 
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones(3, BF16)}
 POLICIES = [
     Policy(on_drift="error"),

@@ -15,10 +15,10 @@ from jax import lax, tree_util
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard.testing import check_step
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_same, need, set_x64, types
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 ZERO, X = jnp.zeros(3, BF16), jnp.ones(3, F32)
 
 

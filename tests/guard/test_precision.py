@@ -13,13 +13,13 @@ from jax import lax, tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, Policy, RoundingState, guard
+from tests.support.dtypes import BF16, F16, F32, F64, I32
 from tests.support.helpers import assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64, optimized_hlo
 from tests.support.one_leaf import dict_leaf, transformation
 from tests.support.optimizer_sweep.catalog import entries
 
-BF16, F16, F32, I32 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.int32
-F64, FLOAT8 = jnp.float64, jnp.float8_e4m3fn
+FLOAT8 = jnp.float8_e4m3fn
 ALL_BF16 = Policy(compute_dtype=F32, state_dtype=BF16, rounding="stochastic")
 third_party = pytest.mark.third_party
 

@@ -16,9 +16,9 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, record, restore
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_same, need, set_x64, types
 
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 PARAMS = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3)}
 
 pytestmark = pytest.mark.third_party

@@ -13,6 +13,7 @@ from jax import tree_util
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import needs_x64_scope, set_x64, types
 from tests.support.one_leaf import transformation
 
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.third_party
 tells_weak_types = pytest.mark.skipif(
     not hasattr(jax.eval_shape(lambda x: x, 1.0), "weak_type"), reason="eval_shape does not"
 )
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 GUARDS = str(pathlib.Path(dtypeguard.__file__).parent / "_guard")
 
 

@@ -10,10 +10,10 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, DtypeGuardWarning, Policy, guard, guard_step
+from tests.support.dtypes import BF16, C64, F32, I32
 from tests.support.helpers import need, types
 from tests.support.one_leaf import dict_leaf, one_update, transformation, widen
 
-BF16, F32, I32, C64 = jnp.bfloat16, jnp.float32, jnp.int32, jnp.complex64
 PARAMS = {"w": jnp.ones(3, F32)}
 ONE, KEY = jnp.ones((), F32), jax.random.key(0)
 LOUD = Policy(on_drift="error")

@@ -11,10 +11,9 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import fromage, guard
+from tests.support.dtypes import BF16, F16, F32, F64
 from tests.support.helpers import assert_close, assert_same, set_x64
 from tests.support.quadratic import make_params, run
-
-BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64
 
 
 def one_update(opt, param, grad):

@@ -9,10 +9,10 @@ from jax.test_util import check_grads
 
 import dtypeguard
 from dtypeguard import DtypeGuardWarning, guard, multi_steps
+from tests.support.dtypes import BF16, F32, F64, I32
 from tests.support.helpers import assert_close, assert_same, set_x64, types
 from tests.support.quadratic import add, make_params
 
-BF16, F32, F64, I32 = jnp.bfloat16, jnp.float32, jnp.float64, jnp.int32
 third_party = pytest.mark.third_party
 
 

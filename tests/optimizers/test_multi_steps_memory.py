@@ -8,9 +8,9 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import Policy, guard, multi_steps, prodigy
+from tests.support.dtypes import BF16, F32, I32
 from tests.support.helpers import assert_close, assert_same, needs_explicit_x64
 
-BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 of_new_xla = lambda *case: pytest.param(*case, marks=needs_explicit_x64)  # since JAX 0.10
 jitted = pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 

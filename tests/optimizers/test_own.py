@@ -11,11 +11,11 @@ from jax import lax, tree_util
 from jax.test_util import check_grads
 
 from dtypeguard import fromage, multi_steps, prodigy
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import assert_close, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import count_float64
 from tests.support.quadratic import add, make_params, run, slope
 
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 OWN = {
     "prodigy": lambda: prodigy(weight_decay=0.01),
     "fromage": lambda: fromage(0.1),

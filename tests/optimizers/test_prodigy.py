@@ -11,10 +11,11 @@ from jax.test_util import check_grads
 
 import dtypeguard
 from dtypeguard import DtypeDriftError, apply_updates, guard, prodigy, record, restore
+from tests.support.dtypes import BF16, F16, F32
 from tests.support.helpers import assert_close, assert_same, types
 from tests.support.quadratic import make_params, run
 
-BF16, F16, F32, F8 = jnp.bfloat16, jnp.float16, jnp.float32, jnp.float8_e4m3fn
+F8 = jnp.float8_e4m3fn
 third_party = pytest.mark.third_party
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dtypeguard import apply_updates
 from dtypeguard._rounding.rounding import random_bits, round_with, stochastic_round
+from tests.support.dtypes import BF16, F16, F32, I32, U32
 from tests.support.helpers import assert_same, set_x64, types
 from tests.support.hlo import count_float64
 
@@ -22,8 +23,6 @@ IN_CI = lambda dtype: [pytest.mark.exhaustive] * (str(dtype) not in SOME)
 every_dtype = pytest.mark.parametrize(
     "dtype", [pytest.param(each, id=str(each), marks=IN_CI(each)) for each in DTYPES]
 )
-BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
-I32, U32 = jnp.int32, jnp.uint32
 LARGEST_BITS = 2**32 - 1
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from dtypeguard import audit, guard_step, strong
 from dtypeguard.testing import check_step
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import set_x64
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 
 
 def train(params, opt_state, average, x, *, decay=0.9):

@@ -10,12 +10,12 @@ import pytest
 from jax import lax, tree_util
 
 from dtypeguard import DtypeGuardWarning, guard
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import OPTAX, assert_same, needs_x64_scope, set_x64, types
 from tests.support.hlo import optimized_hlo
 from tests.support.optimizer_sweep.catalog import by_id, entries
 
 ENTRIES, _ = entries()
-BF16, F32 = jnp.bfloat16, jnp.float32
 DTYPES = {"f32": (F32, F32), "bf16/f32": (BF16, F32)}
 
 pytestmark = [

@@ -8,10 +8,10 @@ import pytest
 from jax import tree_util
 
 from dtypeguard import DtypeDriftError, guard, record, restore
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import assert_same, need, types
 
 pytestmark = pytest.mark.third_party
-BF16, F32 = jnp.bfloat16, jnp.float32
 OPTIMIZERS = {
     "chain": optax.chain(
         optax.clip_by_global_norm(1.0),

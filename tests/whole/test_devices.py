@@ -17,10 +17,10 @@ from jax import lax, tree_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from dtypeguard import Policy, apply_updates, guard, multi_steps, prodigy
+from tests.support.dtypes import BF16, F32
 from tests.support.helpers import types
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.third_party]
-BF16, F32 = jnp.bfloat16, jnp.float32
 COLLECTIVES = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 SPECS = {"w": P("data", "model"), "v": P("model", "data"), "b": P(("data", "model"))}
 ADAM, MESH = optax.adamw(1e-2), ("data", "model")

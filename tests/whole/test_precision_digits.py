@@ -8,13 +8,13 @@ from jax import lax, tree_util
 
 from dtypeguard import Policy, apply_updates, guard
 from tests.support import digits
+from tests.support.dtypes import BF16, F32
 
 pytestmark = [
     pytest.mark.third_party,
     pytest.mark.optimized,
     pytest.mark.exhaustive,
 ]  # thousands of steps
-BF16, F32 = jnp.bfloat16, jnp.float32
 STEPS, BATCH = 3000, 128
 ALL_BF16 = Policy(
     compute_dtype=F32, state_dtype=BF16, updates_dtype=F32, rounding="stochastic"

@@ -147,23 +147,6 @@ def test_restore_while_traced():
         narrow(jnp.ones(()), jnp.ones(()))
 
 
-@pytest.mark.parametrize("dtype", [BF16, jnp.float8_e4m3fn])
-def test_bits_that_numpy_saved_without_their_dtype(dtype):
-    """`np.save` knows none of JAX's own dtypes: they load as void."""
-    file = io.BytesIO()
-    np.save(file, np.ones(3, dtype))
-    file.seek(0)
-    loaded = np.load(file)
-    assert loaded.dtype.kind == "V"
-    wanted = {"x": jax.ShapeDtypeStruct((3,), dtype)}
-    with pytest.raises(DtypeDriftError) as error:
-        restore({"x": loaded}, wanted)
-    remedy = re.search(r"load (x\.view\(.*?\)),", str(error.value))[1]
-    viewed = restore({"x": eval(remedy, {"x": loaded, "jnp": jnp})}, wanted)["x"]
-    assert viewed.dtype == dtype
-    assert (viewed == 1).all()
-
-
 # Containers, as after loaders that know no NamedTuples ---------------------------------
 
 
@@ -219,24 +202,6 @@ def test_what_a_loader_makes_of_a_state(name, load, tmp_path):
     assert len(told) == 1
     assert_same(restored, state)
     assert_same(restore(restored, record(opt, PARAMS)), state)  # without a word
-
-
-@pytest.mark.parametrize(
-    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3"]
-)
-def test_the_dtype_of_a_state_that_orbax_refuses(name):
-    """`Policy` names it. It is tensorstore, below Orbax, that has no such dtype."""
-    if not hasattr(jnp, name):
-        pytest.skip(f"this JAX has no {name}")
-    rule = {"*.mu*": getattr(jnp, name)}
-    state = guard(optax.adam(1e-3), policy=Policy(state_dtype=rule)).init(PARAMS)
-    stored = state[0].mu["w"].dtype.name
-    assert msgpack_of({"x": jnp.ones(3, stored)}, None)["x"].dtype == stored
-    if name != "float8_e4m3":
-        need("tensorstore").dtype(stored)
-        return
-    with pytest.raises(ValueError, match="float8_e4m3"):
-        need("tensorstore").dtype(stored)
 
 
 class Pair(NamedTuple):

@@ -87,17 +87,13 @@ def test_a_run_that_drifted_is_healed(tmp_path):
     assert types(kept) == types(drifted)
 
 
-def test_what_cannot_be_healed_is_refused_with_every_leaf_named(tmp_path):
-    """Orbax, given a target, truncates a counter without a word."""
+def test_what_cannot_be_healed_is_refused_with_every_leaf_named():
     opt, params = optax.adam(3e-3), make_params(jnp.float16)
-    (adam, rest) = fresh = guard(opt).init(params)
+    (adam, rest) = guard(opt).init(params)
     beyond = tree_util.tree_map(lambda leaf: jnp.full(leaf.shape, 1e30, F32), adam.nu)
     saved = adam._replace(count=np.float32(2.5), nu=beyond), rest
-    loaded, silently = through_orbax(tmp_path / "saved", saved, fresh)
-    assert silently[0].count == 2
-    assert np.isinf(silently[0].nu["w"]).all()
     with pytest.raises(DtypeDriftError, match="3 leaves cannot be restored") as error:
-        restore(loaded, record(opt, params))
+        restore(saved, record(opt, params))
     lines = str(error.value).splitlines()[1:-1]
     assert [row.path for row in error.value.rows] == [
         "state[0].count",

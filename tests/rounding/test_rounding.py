@@ -91,22 +91,6 @@ def test_exact_values_stay_exact(dtype, bits):
     assert np.isnan(result.astype(np.float32)).all()
 
 
-def test_plain_casts():
-    """To a wider dtype and to 32 bits, the bits do not matter."""
-    bits = jnp.uint32(LARGEST_BITS)
-    x = jnp.asarray([1.5, -0.1], jnp.bfloat16)
-    assert stochastic_round(x, jnp.dtype(F32), bits).dtype == F32
-    assert stochastic_round(x, x.dtype, bits) is x
-    small = jnp.asarray([1.5, -0.125], jnp.float8_e5m2)
-    wide = stochastic_round(small, jnp.dtype(jnp.float16), bits)
-    np.testing.assert_array_equal(wide.astype(F32), small.astype(F32))
-    with set_x64(True):
-        double = jnp.asarray([1 + 2.0**-40], jnp.float64)
-        assert stochastic_round(double, jnp.dtype(F32), bits)[0] == 1
-        up = jnp.full(1, LARGEST_BITS, U32)
-        assert stochastic_round(double + 1e-3, jnp.dtype(jnp.bfloat16), up)[0] > 1
-
-
 @every_dtype
 def test_derivative_is_that_of_the_cast(dtype):
     """The derivative of the bit operations themselves is zero."""
@@ -196,6 +180,8 @@ def test_the_sum_is_optaxs(dtypes):
     updates = {"w": jnp.linspace(0, 0.3, 101).astype(dtypes[1]), "none": None}
     ours = apply_updates(params, updates)
     assert_same(ours, optax.apply_updates(params, updates))
+    if dtypes[0] in (F32, I32):  # which rounds no float32 at random
+        assert_same(ours, apply_updates(params, updates, key=jax.random.key(0)))
     with jax.numpy_dtype_promotion("strict"):
         assert_same(ours, apply_updates(params, updates))
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import textwrap
 
-from dtypeguard._explain.colors import MARKS
+from dtypeguard._explain import colors
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 COLUMNS, ADVANCE, LINE, MARGIN = 60, 8.43, 21, 18
@@ -23,7 +23,7 @@ COLORS = {
 def lines() -> list[str]:
     """The command, the first line of the error, and the note, as wide as the picture."""
     text = (DOCS / "explain.md").read_text()
-    command = r"dtypeguard run train\.py\n```\n\n```text\n"
+    command = r"dtypeguard run train\.py\n```\n\n(?:<!-- .* -->\n)?```text\n"
     shown = re.search(command + r"(.*?)```", text, re.DOTALL)
     assert shown is not None
     _, error, *rest = shown[1].splitlines()
@@ -38,7 +38,12 @@ def lines() -> list[str]:
 def marked(line: str) -> str:
     """A line of the picture with what stands out in colour."""
     text = html.escape(line, quote=False).replace(" ", "\N{NO-BREAK SPACE}")
-    for pattern, mark in MARKS:
+    marks = (
+        (colors._SOURCE_LINES, "cyan"),
+        (colors._TYPES, "yellow"),
+        (colors._NAME, "bold red"),
+    )
+    for pattern, mark in marks:
         style = COLORS[mark]
         text = pattern.sub(lambda m, s=style: f"<tspan {s}>{m[0]}</tspan>", text)
     return text

@@ -129,7 +129,7 @@ def forces(positions):
     waves = 2 * jnp.pi * jnp.fft.fftfreq(GRID).astype(positions.dtype)
     last = 2 * jnp.pi * jnp.fft.rfftfreq(GRID).astype(positions.dtype)
     vectors = jnp.meshgrid(waves, waves, last, indexing="ij")
-    squares = sum(k**2 for k in vectors)
+    squares = vectors[0] ** 2 + vectors[1] ** 2 + vectors[2] ** 2
     squares = squares.at[0, 0, 0].set(1.0)
     potential = -jnp.fft.rfftn(density / density.mean() - 1) / squares
     potential = potential * jnp.exp(-0.5 * squares)

@@ -265,8 +265,11 @@ class Measures:
     @property
     def reached(self) -> list[int]:
         """The lines of which the error alone was measured, or a bound of it."""
-        is_known = lambda n: n in self._bounds or frozenset([n]) in self._errors
-        return [number for number in range(self.lines) if is_known(number)]
+        numbers = []
+        for number in range(self.lines):
+            if number in self._bounds or frozenset([number]) in self._errors:
+                numbers.append(number)
+        return numbers
 
     def shares(self) -> dict[int, float]:
         """Returns the share of each line in the squared error, as far as it was measured.

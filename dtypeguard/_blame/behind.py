@@ -57,7 +57,7 @@ def origin_of_whole_numbers(value: Leaf) -> Origin | None:
 
 
 def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Iterator[int]:
-    """Yields a value and those behind it, through moves and equations that compute so."""
+    """Yields a value and its sources, through moves and some primitives."""
     queue = [start]
     seen = set()
     for value in queue:
@@ -66,9 +66,9 @@ def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Itera
         seen.add(value)
         yield value
         equation = graph.made_by.get(value)
-        same = graph.same.get(value, ())
-        if equation is None and len(same) == 1:
-            queue.extend(same)  # it crosses the boundary of a call
+        predecessors = graph.same.get(value, ())
+        if equation is None and len(predecessors) == 1:
+            queue.extend(predecessors)  # it crosses the boundary of a call
         elif equation is None:
             continue
         elif equation.primitive in SHAPES or equation.primitive in _PICKS:

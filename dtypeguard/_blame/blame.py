@@ -183,7 +183,7 @@ def _strong_operands(graph: Graph, values: Sequence[int]) -> Sequence[int]:
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
-    """Finds what gave an output a property that the leaf it continues did not have.
+    """Finds the equation that gave an output a property its leaf did not have.
 
     The promotion is the equation nearest to the output that depends on the leaf, has an
     operand without the property, and gives a result with it. The walk stops where the

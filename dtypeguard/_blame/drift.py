@@ -74,7 +74,7 @@ class Drift:
 
     @property
     def dtype_to_cast_to(self) -> DType:
-        """The dtype that the leaf keeps: a weak one takes that which comes back."""
+        """The dtype that the leaf keeps: the new one for a weak leaf."""
         before, after = self.avals
         return after.dtype if self.was_weak else before.dtype
 
@@ -135,7 +135,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
 
     Args:
         program: the traced step.
-        beyond: the lines behind an input or a constant; by default the record is asked.
+        beyond: the lines behind an input or a constant; by default the record is dtypes.
     """
     if beyond is None:
         beyond = lines_beyond(program.step)
@@ -255,8 +255,8 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
             lines = why(graph, output, Has("shape", update.shape), bits, beyond)
             yield drift_between(place, "shape", param, update, "updates", lines)
-        asked = program.updates_dtype, param.dtype, gradient.dtype
-        if update.dtype != dtype_of_update(*asked) and _promotes(param, update):
+        dtypes = program.updates_dtype, param.dtype, gradient.dtype
+        if update.dtype != dtype_of_update(*dtypes) and _promotes(param, update):
             lines = Why()
             # An update as wide as its gradient was not promoted.
             if gradient.dtype != update.dtype:

@@ -62,19 +62,19 @@ def why(
     is_leaf = output in graph.inputs and leaves >> graph.inputs.index(output) & 1
     if output in graph.constants or is_leaf:
         return beyond(output)
-    found = blame(graph, output, matches, leaves)
-    origin = line_of(found.promotion)
-    cause = line_of(found.cause)
-    if found.operand in graph.constants:
-        cause = _line_of_constant(graph, found.operand, matches, cause or origin, beyond)
+    blamed = blame(graph, output, matches, leaves)
+    origin = line_of(blamed.promotion)
+    cause = line_of(blamed.cause)
+    if blamed.operand in graph.constants:
+        cause = _line_of_constant(graph, blamed.operand, matches, cause or origin, beyond)
         # The line of the promotion may write the constant itself.
-        if found.cause is None and cause and origin and cause.users == origin.users:
+        if blamed.cause is None and cause and origin and cause.users == origin.users:
             cause = None
-    elif found.operand is not None and cause is None:
-        cause = beyond(found.operand).root
-    elif found.operand is None and matches == _COMPLEX_OF_64_BITS:
-        cause = _line_of_floats(graph, found.cause or found.promotion, beyond) or cause
-    operands = found.promotion.inputs if found.promotion else ()
+    elif blamed.operand is not None and cause is None:
+        cause = beyond(blamed.operand).root
+    elif blamed.operand is None and matches == _COMPLEX_OF_64_BITS:
+        cause = _line_of_floats(graph, blamed.cause or blamed.promotion, beyond) or cause
+    operands = blamed.promotion.inputs if blamed.promotion else ()
     is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
     return Why(origin, cause, is_promoted=is_promoted)
 
@@ -96,7 +96,7 @@ def _line_of_floats(
 def _line_of_constant(
     graph: Graph, constant: int, matches: Matches, user: Origin | None, beyond: LinesOfValue
 ) -> Origin | None:
-    """Returns the line that made a constant, else the line that uses it."""
+    """Returns the line that made a constant, else its first user."""
     line = beyond(constant).root
     if line is None and user is not None:
         line = _line_of_read_array(user.users, matches)
@@ -168,7 +168,7 @@ def of_number(name: str, value: object) -> Origin | None:
 
 
 def _line_of_read_array(line: Origin, matches: Matches) -> Origin | None:
-    """Returns the line that made the one array with a property that a line has read."""
+    """Returns the line that made an array, if a line has read only one of the property."""
     makers = {}
     for record in RECORD.recorder.read_by(line.file, line.line):
         if record.type.is_weak or not matches(_scalar(record.type.dtype)):

@@ -97,7 +97,7 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
     # The user's own check may name dtypes, and has its own words.
     is_raised_by_user = failure.sites[-1:] == users_sites[-1:]
     for site in reversed(users_sites):
-        is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.inside[:1])
+        is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.called_frames[:1])
         refused = [x for x in written_in(site) if complaint.refuses(dtype_of(x.value))]
         if complaint.wanted is None and is_of_jax and (is_raised_by_user or not refused):
             return None  # it was raised in a function that JAX calls

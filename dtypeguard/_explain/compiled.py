@@ -71,7 +71,7 @@ def _with_expression(label: str, argument: Argument) -> str:
 
 def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:
     """Returns the types of the positional arguments that a function was compiled for."""
-    for frame in site.inside:
+    for frame in site.called_frames:
         compiled = frame.f_locals.get("self")
         if isinstance(compiled, jax.stages.Compiled):
             positional, _ = compiled.args_info

@@ -73,7 +73,7 @@ def find_gradients_of_ints(failure: Failure) -> Finding | None:
 
 def differentiated(site: Site) -> set[int]:
     """Returns the positions of the arguments in which a call differentiates, if it does."""
-    for frame in site.inside:
+    for frame in site.called_frames:
         numbers = frame.f_locals.get("argnums")
         values = frame.f_locals.get("args")
         if numbers is not None and values:
@@ -104,7 +104,7 @@ def is_array_of_numbers(site: Site, value: Leaf) -> bool:
     """
     if np.shape(value) == ():
         return False
-    for frame in site.inside:
+    for frame in site.called_frames:
         function = frame.f_locals.get("fun")
         # Other functions of JAX have a `fun` as well: `grad` itself is one.
         if "argnums" not in frame.f_locals or not callable(function):

@@ -34,7 +34,7 @@ class Failure:
     @property
     def is_of_jax(self) -> bool:
         """Whether JAX raised it, and not what JAX has called."""
-        return bool(self.sites and self.sites[-1].inside)
+        return bool(self.sites and self.sites[-1].called_frames)
 
     @property
     def may_be_a_check(self) -> bool:

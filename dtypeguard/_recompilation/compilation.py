@@ -135,22 +135,22 @@ def _difference_of_type(
     before: Compilation, after: Compilation, path: KeyPath, is_returned: bool
 ) -> CallDifference:
     part = before.parts[path]
-    begun = _why(path, before, before).root
-    if begun is None and part.leaf_type.weak and len(path) == 1:
-        begun = before.caller  # which writes the number
-    why = before.returned[path].why if is_returned else _why(path, after, before)
+    begin_line = _lines_of_part(path, before, before).root
+    if begin_line is None and part.leaf_type.weak and len(path) == 1:
+        begin_line = before.caller  # which writes the number
+    why = before.returned[path].why if is_returned else _lines_of_part(path, after, before)
     return CallDifference(
         path=path,
         before=part,
         after=after.parts[path],
-        why=why._replace(begun=begun),
+        why=why._replace(begun=begin_line),
         caller=after.caller,
         is_type=True,
         is_returned=is_returned,
     )
 
 
-def _why(path: KeyPath, call: Compilation, other_call: Compilation) -> Why:
+def _lines_of_part(path: KeyPath, call: Compilation, other_call: Compilation) -> Why:
     """Returns the lines behind a part of a call."""
     record = call.parts[path].record
     why = Why() if record is None else record.why()
@@ -166,6 +166,9 @@ def _other_difference(
     """Returns another shape or constant, with the line that made it."""
     origin = None
     if after.parts[path].leaf_type is None:
-        origin = _why(path, after, before).root or _why(path, before, after).root
+        origin = (
+            _lines_of_part(path, after, before).root
+            or _lines_of_part(path, before, after).root
+        )
     part = before.parts[path]
     return CallDifference(path, part, after.parts[path], Why(origin), after.caller)

@@ -60,7 +60,7 @@ class Compilations:
         self._new: dict[Hashable, list[Compilation]] = {}
 
     def record(self, frame: FrameType) -> None:
-        """Records the call that compiles, if a frame inside of it belongs to one."""
+        """Records the call that compiles, from a frame inside of it."""
         call = call_that_compiles(frame)
         if call is None:
             return

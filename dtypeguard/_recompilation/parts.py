@@ -21,7 +21,7 @@ from .._source.inert import fields_of, is_a, items_of, static
 from .call import CompilingCall
 
 # Of arguments that are searched for constants.
-_DEEPEST = 8
+_DEEPEST_CONSTANT = 8
 _MOST_CONSTANTS = 20_000
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -84,10 +84,10 @@ def type_in_program(leaf: Leaf) -> LeafType:
 def _leaf_part(path: KeyPath, leaf: Leaf) -> ArgumentPart:
     leaf_type = type_in_program(leaf)
     text = leaf_type.without_weak + (" (weak)" if leaf_type.weak else "")
-    return ArgumentPart(text, leaf_type, _record_of(path, leaf), leaf_type)
+    return ArgumentPart(text, leaf_type, _record_of_part(path, leaf), leaf_type)
 
 
-def _record_of(path: KeyPath, value: Any) -> ValueRecord | None:
+def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
     number = RECORD.recorder.record_of_number(str(key_value(path[-1])), value)
     return number or record_of(value)
 
@@ -96,19 +96,19 @@ def _constants(
     path: KeyPath, value: Any, holders: tuple[Any, ...]
 ) -> Iterator[tuple[KeyPath, ArgumentPart]]:
     """Yields the constants in an argument by path; `holders` are the objects around it."""
-    if is_concrete(value) or len(holders) >= _DEEPEST:
+    if is_concrete(value) or len(holders) >= _DEEPEST_CONSTANT:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
         text = f"{value:.6g}" if type(value) is float else str(value)
         identity = type(value), str(value)
-        record = _record_of(path, value)
+        record = _record_of_part(path, value)
         yield path, ArgumentPart(text[:20], identity, record, constant_type=type(value))
         return
-    inside = _inside(value)
-    if inside is None:
+    inner_parts = _inside(value)
+    if inner_parts is None:
         yield path, _object_part(value, holders)
         return
-    for key, part in inside:
+    for key, part in inner_parts:
         yield from _constants((*path, key), part, (value, *holders))
 
 
@@ -116,7 +116,9 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     """Returns an object that equals only itself, with the record of it or its holder."""
     identity: Hashable = id(value)
     if type(value) is MethodType:  # another object at each look
-        identity = id(value.__self__), id(value.__func__)
+        holder = value.__self__
+        function = value.__func__
+        identity = id(holder), id(function)
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)

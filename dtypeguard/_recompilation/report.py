@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from jax import tree_util
+
 from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
@@ -35,11 +37,14 @@ def lines_of_differences(
         lines.append(f"  {_name(group, is_whole)}  {_text(group[0])}")
         lines += [f"    {line}" for line in columns(_facts(group[0]))]
     lines += and_more(len(groups) - len(groups[:most]))
-    advice = {_advice(difference) for difference in in_order if not _is_guarded(difference)}
+    advice = set()
+    guarded: dict[str, None] = {}  # each name once, in order
+    for difference in in_order:
+        if _is_guarded(difference):
+            guarded[tree_name(difference.path)] = None
+        else:
+            advice.add(_sentence_of_advice(difference))
     lines += sorted(advice - {""})
-    guarded = [
-        tree_name(difference.path) for difference in in_order if _is_guarded(difference)
-    ]
     if guarded:
         lines.append(_guard_advice(guarded, items))
     return lines
@@ -53,8 +58,9 @@ def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
 
 
 def _text(difference: CallDifference) -> str:
-    """Returns what a part was and what it is: `bfloat16 -> float32`."""
-    before, after = difference.before, difference.after
+    """Returns a part before and after: `bfloat16 -> float32`."""
+    before = difference.before
+    after = difference.after
     if before is None or after is None:
         return "of another tree"
     if difference.is_type:
@@ -87,14 +93,15 @@ def _is_guarded(difference: CallDifference) -> bool:
     """Returns whether a guard of the step gives a leaf the type that it had."""
     if not difference.is_type:
         return False
-    before, after = difference.before.leaf_type, difference.after.leaf_type
+    before = difference.before.leaf_type
+    after = difference.after.leaf_type
     if before.weak or before.dtype == after.dtype or not fits(after.dtype, before.dtype):
         return False
     return difference.is_returned or difference.why.origin is None
 
 
 def _guard_advice(names: Iterable[str], items: dict[str, int | None]) -> str:
-    carry = tuple(dict.fromkeys(names))
+    carry = tuple(names)
     returned = tuple(items.get(name) for name in carry)
     # By itself `guard_step` takes the first argument and the first result, or the whole.
     is_default = None in returned or "self" in carry or returned == (0,)
@@ -105,9 +112,10 @@ def _guard_advice(names: Iterable[str], items: dict[str, int | None]) -> str:
     )
 
 
-def _advice(difference: CallDifference) -> str:
+def _sentence_of_advice(difference: CallDifference) -> str:
     """Returns what to write; empty if there is nothing to say."""
-    before, after = difference.before, difference.after
+    before = difference.before
+    after = difference.after
     if before is None or after is None:
         return ""
     if difference.is_type:
@@ -115,9 +123,8 @@ def _advice(difference: CallDifference) -> str:
     if after.is_object:
         return f"Make {tree_name(difference.path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
-    is_named = not any(
-        hasattr(key, "idx") or hasattr(key, "key") for key in difference.path
-    )
+    keys = difference.path[1:]
+    is_named = all(isinstance(key, tree_util.GetAttrKey) for key in keys)
     if after.constant_type in (int, float) and is_named:
         return (
             f"{path_text(difference.path)} is a constant, of which each compiles anew: "

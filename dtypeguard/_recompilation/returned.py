@@ -60,7 +60,7 @@ def returned_leaves(
     trees = list(_trees_in(_whole_result(call)))
     container, _ = trees[0].structure.node_data() or (None, None)
     changed = {}
-    taken: set[int] = set()
+    matched: set[int] = set()
     for position, name in enumerate(call.arguments):
         paths = [path for path in leaves if tree_name(path) == name]
         if call.wrapper == "flax":
@@ -69,13 +69,13 @@ def returned_leaves(
         structure = _structure_in_results(call, name)
         for tree in trees:
             numbers = range(tree.start, tree.start + len(paths))
-            is_free = taken.isdisjoint(numbers)
+            is_free = matched.isdisjoint(numbers)
             has_shapes = shapes == result_shapes[tree.start : numbers.stop]
             if is_free and has_shapes and _is_argument(call, tree, structure, position):
                 break
         else:
             continue
-        taken.update(numbers)
+        matched.update(numbers)
         is_item = container in (tuple, list) and call.wrapper != "flax"
         item = tree.place[0] if is_item and tree.place else None
         for path, number in zip(paths, numbers):

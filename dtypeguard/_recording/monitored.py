@@ -130,8 +130,8 @@ class Monitored:
             return
         first_lines = [line for *_, line in code.co_lines() if line]
         # The line of `def` has an event only where a function has no other line.
-        inside = [line for line in first_lines if line != code.co_firstlineno]
-        self._users[id(code)] = code, inside[0] if inside else code.co_firstlineno
+        inner_lines = [line for line in first_lines if line != code.co_firstlineno]
+        self._users[id(code)] = code, inner_lines[0] if inner_lines else code.co_firstlineno
         self._set_events(code, self._users_events)
 
     def _count(self, code: CodeType, event: object) -> int:
@@ -182,7 +182,7 @@ class Monitored:
         return self._monitoring.DISABLE if is_last and not is_first else None
 
     def _enter(self, frame: FrameType, count: int) -> None:
-        """Records that a user's function begins; one that often does is switched off."""
+        """Records the begin of a user's function, and switches off a frequent one."""
         if count > _MOST_LOOKS:
             self.recorder.on_call(frame)  # not one that had the same identity
         else:

@@ -19,7 +19,7 @@ from .._source.inert import items_of, variables_of
 from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
-    Names,
+    LeafPlace,
     ValueType,
     arrays_in,
     is_concrete,
@@ -39,7 +39,7 @@ _MOST_STRONG = 10_000  # values that have no weak references
 _MOST_READ = 50  # arrays, by one run of a line
 _UNFLATTEN = "unflatten"  # ends the names of JAX's functions that make a user's node
 
-Read = tuple[Names, ValueRecord]  # the place in a tree; empty for what the line names
+Read = tuple[LeafPlace, ValueRecord]  # the place in a tree; empty for what the line names
 
 
 class _RunningFunction:
@@ -94,7 +94,7 @@ class Recorder:
         return by_name.get(name)
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
-        """Returns the arrays that a line has read, one for each line that made them."""
+        """Returns the arrays that a line has read, one for each of their makers."""
         return list(self._read_by_line.get((file, line), {}).values())
 
     def forget_calls(self) -> None:
@@ -118,8 +118,8 @@ class Recorder:
         code = frame.f_code
         caller = frame.f_back
         variables = variables_of(frame)
-        arguments = {name: variables.get(name) for name in _parameters(code)}
-        if caller is not None and _is_users(caller):
+        arguments = {name: variables.get(name) for name in _parameter_names(code)}
+        if caller is not None and _is_of_recorded_file(caller):
             frames = _frames(caller, caller.f_lineno)
             words = self._words_of(caller.f_code).get(caller.f_lineno)
             for name, value in arguments.items():
@@ -133,7 +133,7 @@ class Recorder:
         if not tracers:
             return
         if caller is not None and caller.f_code.co_name.endswith(_UNFLATTEN):
-            # They are linked where the whole node is given to a function.
+            # They are linked where the not_in_trees node is given to a function.
             for _, tracer in tracers:
                 self._add(tracer, ValueRecord((), value_type(tracer)))
             return
@@ -166,7 +166,7 @@ class Recorder:
         outside = islice(callers(frame), _MOST_FRAMES)
         for outer in outside:
             running = self._running.get(id(outer))
-            if not _is_users(outer):
+            if not _is_of_recorded_file(outer):
                 continue
             if running is not None and outer is frame.f_back:
                 running.read += self._reads_of(value)
@@ -213,7 +213,7 @@ class Recorder:
                     self._add(leaf, ValueRecord((), value_type(leaf)))
 
     def on_line(self, frame: FrameType, line: int, is_last: bool = False) -> None:
-        """Records that a line begins to run, so that the one before it has run.
+        """Records the begin of a line, which is the end of the line before.
 
         Args:
             frame: of the function.
@@ -272,15 +272,16 @@ class Recorder:
                     self._add_number(last_name, leaf, words, frames)
                 elif names and is_concrete(leaf):
                     arrays.append((names, leaf))
-        named = [record for names, record in running.read if not names]
+        records = [record for names, record in running.read if not names]
         read = self._read_by_line.setdefault((frame.f_code.co_filename, running.line), {})
-        for record in named[:_MOST_READ]:
-            read[record.frames[0] if record.frames else record.type] = record
+        for record in records[:_MOST_READ]:
+            maker = record.frames[0] if record.frames else record.type
+            read[maker] = record
         new = [(names, leaf) for names, leaf in arrays if self.record_of(leaf) is None]
         self._add_arrays(frame, running.line, new)
 
     def _add_arrays(
-        self, frame: FrameType, line: int, arrays: list[tuple[Names, Leaf]]
+        self, frame: FrameType, line: int, arrays: list[tuple[LeafPlace, Leaf]]
     ) -> None:
         """Records arrays that a line has made."""
         running = self._running.get(id(frame))
@@ -288,7 +289,7 @@ class Recorder:
             return
         frames = _frames(frame, line)
         words = self._words_of(frame.f_code).get(line)
-        results: Sequence[ValueRecord | None] = [None] * len(arrays)
+        results: Sequence[ValueRecord | None] = [None for _ in arrays]
         if len(running.results) == len(arrays):
             results = running.results
             running.results = ()
@@ -336,7 +337,7 @@ class Recorder:
     def _add_number(
         self, name: str, number: object, words: Words | None, frames: Sequence[Frame]
     ) -> None:
-        """Records a number, as one that the line names or else as one of the line's own."""
+        """Records a number under the line of a number that is named, else under its own."""
         by_name = self._numbers.setdefault(repr(number), {})
         names = [name]
         if words is not None:
@@ -356,7 +357,7 @@ class Recorder:
                 self._add(part, ValueRecord(frames, ValueType(type(part), False)))
 
 
-def _parameters(code: CodeType) -> Sequence[str]:
+def _parameter_names(code: CodeType) -> Sequence[str]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS)
     count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
@@ -372,30 +373,30 @@ def _has_weak_references(value: object) -> bool:
     return not is_concrete(value)
 
 
-def _at(names: Names, reads: Iterable[Read]) -> list[ValueRecord]:
+def _at(names: LeafPlace, reads: Iterable[Read]) -> list[ValueRecord]:
     """Returns what was read at a place of a tree, and what is no tree."""
-    whole = []
+    not_in_trees = []
     most_common = 1
     parts: list[ValueRecord] = []
     for place, record in reads:
         common = _common_end(place, names)
         if not place:
-            whole.append(record)
+            not_in_trees.append(record)
         elif common == most_common:
             parts.append(record)
         elif common > most_common:
             most_common = common
             parts = [record]
-    return whole + parts
+    return not_in_trees + parts
 
 
-def _common_end(first: Names, second: Names) -> int:
+def _common_end(first: LeafPlace, second: LeafPlace) -> int:
     """Returns how many names at the end of two places are alike."""
     pairs = zip(reversed(first), reversed(second))
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
-def _last_name(names: Names) -> str:
+def _last_name(names: LeafPlace) -> str:
     """Returns the last name of a place, which may end with indices."""
     for name in reversed(names):
         if not name.isdigit():
@@ -403,11 +404,11 @@ def _last_name(names: Names) -> str:
     return ""
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_of_recorded_file(frame: FrameType) -> bool:
     return is_recorded(frame.f_code.co_filename)
 
 
 def _frames(frame: FrameType, line: int) -> list[Frame]:
     """Returns a line of a running function, and the user's lines that led there."""
-    outer = filter(_is_users, callers(frame))
+    outer = (caller for caller in callers(frame) if _is_of_recorded_file(caller))
     return [frame_of(frame, line), *map(frame_of, islice(outer, _MOST_CALLERS))]

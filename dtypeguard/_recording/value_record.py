@@ -38,8 +38,8 @@ class ValueRecord:
     def _steps(self, steps_by_id: "dict[int, list[ValueRecord]]") -> "list[ValueRecord]":
         if id(self) not in steps_by_id:
             steps_by_id[id(self)] = []  # for a record that is behind itself
-            own = [self] if self.frames and not self.is_passed else []
-            steps_by_id[id(self)] = own + self._further_steps(steps_by_id)
+            first_step = [self] if self.frames and not self.is_passed else []
+            steps_by_id[id(self)] = first_step + self._further_steps(steps_by_id)
         return steps_by_id[id(self)]
 
     def _further_steps(
@@ -62,7 +62,7 @@ class ValueRecord:
         return dtypes == ("complex128", "float64") and not source.type.is_weak
 
     def why(self) -> Why:
-        """Returns the line that gave it its type, and the one to edit for another."""
+        """Returns the line that gave the value its type, and the line to edit."""
         steps = self.steps()
         if not steps:
             return Why(is_earlier=not (self.frames or self.sources))

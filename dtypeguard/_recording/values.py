@@ -15,10 +15,10 @@ from .._leaves.types import Leaf, PyTree
 from .._source.inert import fields_of, is_a, items_of, package_of, variables_of
 from .._source.origin import callers, release
 
-Names = tuple[str, ...]  # the keys, indices and attributes that lead to a leaf
+LeafPlace = tuple[str, ...]  # the keys, indices and attributes that lead to a leaf
 
 # Of containers inside of one another, and of what they hold.
-_DEEPEST = 8
+_DEEPEST_CONTAINER = 8
 _MOST_PARTS = 2000
 _WITHOUT_ARRAYS = (
     str,
@@ -77,19 +77,19 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float, complex)
 
 
-def named_leaves(value: PyTree) -> Iterator[tuple[Names, Leaf]]:
+def named_leaves(value: PyTree) -> Iterator[tuple[LeafPlace, Leaf]]:
     """Yields the arrays and the Python numbers in a value, in the order of JAX.
 
     A leaf in two places comes twice, as for JAX.
     """
-    stack: list[tuple[Names, Any, frozenset[int]]] = [((), value, frozenset())]
+    stack: list[tuple[LeafPlace, Any, frozenset[int]]] = [((), value, frozenset())]
     for _ in range(_MOST_PARTS):
         if not stack:
             return
         names, part, holders = stack.pop()
         if is_concrete(part) or is_number(part):
             yield names, part
-        elif len(names) < _DEEPEST and id(part) not in holders:
+        elif len(names) < _DEEPEST_CONTAINER and id(part) not in holders:
             inner_holders = holders | {id(part)}
             for name, inner in reversed(_named_parts(part)[:_MOST_PARTS]):
                 stack.append(((*names, name), inner, inner_holders))

@@ -32,7 +32,7 @@ class Words:
 
     @property
     def has_dtype(self) -> bool:
-        """Whether it names a dtype, so that what it reads does not decide its own."""
+        """Whether it names a dtype, so that its operands do not decide the result's."""
         names = (*self.attributes, *self.read)
         return any(_DTYPE.fullmatch(name) for name in names)
 
@@ -42,7 +42,7 @@ class Words:
 
 
 def words_of(code: types.CodeType) -> dict[int, Words]:
-    """Returns what each line names; the first line of a statement what all of it does."""
+    """Returns the words of each line; those of a statement at its first line."""
     words_by_line: dict[int, Words] = {}
     for instruction in dis.get_instructions(code):
         line, end, *_ = instruction.positions or (None, None)

@@ -48,7 +48,7 @@ def calls_by_jaxpr(stack: Sequence[Equation]) -> Iterator[Chain]:
 
 
 def frames_of(stack: Sequence[Equation]) -> Iterator[Frame]:
-    """Yields the frames of an equation and of those that contain it, inside out."""
+    """Yields the frames of an equation and of its containers, inside out."""
     for traceback in _tracebacks(stack):
         yield from traceback.frames
 
@@ -94,7 +94,7 @@ _WITH_RULES = tuple(
 
 
 def line_of_tracer(tracer: Leaf) -> Origin | None:
-    """Returns the line that made a tracer, which JAX keeps with it.
+    """Returns the line that made a tracer, by JAX's own note of it.
 
     `jnp.asarray(0)` in a trace is a literal, of which no equation tells a line.
     """

@@ -20,7 +20,7 @@ from .._source.syntax import evaluated, expression, statement
 
 _LONGEST_EXPRESSION = 40  # an expression with more characters is not shown
 # Expressions that hold what is looked up part by part.
-_CONTAINERS = (ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred)
+_COMPOUND_NODES = (ast.Dict, ast.List, ast.Tuple, ast.Slice, ast.keyword, ast.Starred)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Site:
         frame: of the function.
         line: its number.
         node: the expression that called; None if the source cannot be read.
-        inside: the frames of the call, outside in.
+        called_frames: the frames of the call, outside in.
     """
 
     frame: FrameType
     line: int
     node: ast.AST | None
-    inside: Sequence[FrameType]
+    called_frames: Sequence[FrameType]
 
     @property
     def file(self) -> str:
@@ -69,8 +69,8 @@ def sites(trace: TracebackType | None) -> list[Site]:
         code = trace.tb_frame.f_code
         if is_users(code.co_filename):
             node = expression(code, trace.tb_lasti)
-            inside = frames[number + 1 :]
-            lines.append(Site(trace.tb_frame, trace.tb_lineno, node, inside))
+            called = frames[number + 1 :]
+            lines.append(Site(trace.tb_frame, trace.tb_lineno, node, called))
     return lines
 
 
@@ -115,14 +115,14 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     for argument in looked_up(site):
         expressions.setdefault(id(argument.value), argument)
     unnamed = []
-    for frame in site.inside:
+    for frame in site.called_frames:
         if is_users(frame.f_code.co_filename):
             break
-        named = _named_arguments(frame)
-        leaves = list(_leaves_by_name(named, expressions))
+        by_name = _named_arguments(frame)
+        leaves = list(_leaves_by_name(by_name, expressions))
         # A method, such as `reshape`, and not an operator.
         is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
-        if "args" in named and not (is_method and is_array(named.get("self"))):
+        if "args" in by_name and not (is_method and is_array(by_name.get("self"))):
             unnamed.append(leaves)
         elif leaves:
             yield leaves
@@ -130,10 +130,10 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
 
 
 def _leaves_by_name(
-    named: dict[str, PyTree], expressions: dict[int, Argument]
+    by_name: dict[str, PyTree], expressions: dict[int, Argument]
 ) -> Iterator[Argument]:
-    for position, (name, value) in enumerate(named.items()):
-        for path, leaf in _leaves(value):
+    for position, (name, value) in enumerate(by_name.items()):
+        for path, leaf in _leaves_by_path(value):
             argument = Argument(name, path, leaf, position=position)
             if id(leaf) in expressions:
                 written = expressions[id(leaf)]
@@ -167,12 +167,12 @@ def looked_up(site: Site) -> Iterator[Argument]:
     for source in queue:
         owner = getattr(source, "value", None)
         is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
-        if isinstance(source, _CONTAINERS) or is_place:
+        if isinstance(source, _COMPOUND_NODES) or is_place:
             queue += ast.iter_child_nodes(source)
         elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
             queue.append(source.value)
         elif isinstance(source, ast.expr):
-            for path, leaf in _leaves(evaluated(source, site.frame)):
+            for path, leaf in _leaves_by_path(evaluated(source, site.frame)):
                 argument = Argument("", path, leaf, source, is_whole=not path)
                 if path:
                     parts.append(argument)
@@ -187,19 +187,19 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
     variables = frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:count]
-    named = {name: variables[name] for name in names if name in variables}
+    by_name = {name: variables[name] for name in names if name in variables}
     if code.co_flags & inspect.CO_VARARGS:
         rest = code.co_varnames[count]
         if rest in variables and names:
-            return named | {rest: variables[rest]}
+            return by_name | {rest: variables[rest]}
         if rest in variables:
             keywords = variables.get("kwargs", {})
             return _bound(variables.get("fun"), variables[rest], keywords)
-    place = named.get("self")  # x.at[index]
+    place = by_name.get("self")  # x.at[index]
     array = getattr(place, "array", None)
     if array is None:
-        return named
-    return {"array": array, "index": getattr(place, "index", None)} | named
+        return by_name
+    return {"array": array, "index": getattr(place, "index", None)} | by_name
 
 
 def _bound(
@@ -213,7 +213,7 @@ def _bound(
     return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _leaves(value: PyTree) -> Iterator[tuple[KeyPath, Leaf]]:
+def _leaves_by_path(value: PyTree) -> Iterator[tuple[KeyPath, Leaf]]:
     """Yields the leaves of an argument by their paths, the ends of a slice among them."""
     if isinstance(value, slice):
         for end in ("start", "stop", "step"):

@@ -71,7 +71,7 @@ class Written:
 
     @property
     def cast_of_ours(self) -> Cast | None:
-        """The cast of dtypeguard that it belongs to; None if it is the user's."""
+        """The cast of dtypeguard around it; None if there is none."""
         for equation in self._stack:
             for scope in reversed(scopes_of(equation)):
                 if isinstance(scope.name, Cast):
@@ -85,7 +85,7 @@ class Written:
 
     @property
     def is_of_ours(self) -> bool:
-        """Whether dtypeguard made it, for the line of the user's that called it."""
+        """Whether dtypeguard made it, for a line of the user's."""
         return any(is_ours(frame.file) for frame in self._inner_frames)
 
     @property

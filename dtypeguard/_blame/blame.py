@@ -137,9 +137,10 @@ class Region:
                 return Blame(operand=value)
             begin = self._begin(value, walked)
             # What a function of JAX converts by itself follows what it was given.
-            if begin is not None and Written(begin.cause.stack).is_of_users:
-                return begin
-            first = first or begin
+            if begin is not None and begin.cause is not None:
+                if Written(begin.cause.stack).is_of_users:
+                    return begin
+                first = first or begin
         if first is not None:
             return first
         # A loop may start from a constant and add only values that fit it.

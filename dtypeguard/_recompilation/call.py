@@ -117,7 +117,7 @@ def _call_around(
 ) -> CompilingCall:
     """Returns the call as the user wrote it, from the variables of JAX's own one."""
     settings = cached_call.get("jit_info")
-    cached = cached_call.get("fun") or getattr(settings, "fun", None)
+    cached: Any = cached_call.get("fun") or getattr(settings, "fun", None)
     function = cached
     variables = cached_call
     static_positions = getattr(settings, "static_argnums", ())

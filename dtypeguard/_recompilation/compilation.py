@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from types import CodeType
 
 from .._leaves.key_path import KeyPath
+from .._leaves.leaf_type import LeafType
 from .._source.files import is_installed, is_users, line_text
 from .._source.inert import written_code
 from .._source.origin import Origin, Why, origin_at
@@ -57,6 +58,14 @@ class Compilation:
 
 
 @dataclasses.dataclass(frozen=True)
+class TypeChange:
+    """The types of a leaf in two calls."""
+
+    before: LeafType
+    after: LeafType
+
+
+@dataclasses.dataclass(frozen=True)
 class CallDifference:
     """A leaf or a constant that differs between two calls.
 
@@ -66,7 +75,7 @@ class CallDifference:
         after: what the second call had there.
         why: the lines behind that.
         caller: the line of the second call.
-        is_type: whether the type of a leaf is all that matters.
+        type_change: of a leaf, if its type is all that matters.
         is_returned: whether the function itself gave it that type.
     """
 
@@ -75,7 +84,7 @@ class CallDifference:
     after: ArgumentPart | None
     why: Why
     caller: Origin | None
-    is_type: bool = False
+    type_change: TypeChange | None = None
     is_returned: bool = False
 
 
@@ -98,31 +107,37 @@ def call_differences(before: Compilation, after: Compilation) -> list[CallDiffer
     if before.layout != after.layout:
         return [CallDifference((), None, None, Why(), after.caller)]
     changed = []
+    type_changes = {}
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
             changed.append(path)
-    retyped = [path for path in changed if _is_retyped(before, after, path)]
+            type_change = _type_change(before.parts[path], part)
+            if type_change is not None:
+                type_changes[path] = type_change
     differences = []
     has_object = False
     for path in changed:
-        is_returned = path in retyped and _is_returned(before, after, path)
+        is_returned = path in type_changes and _is_returned(before, after, path)
         # With another constant it is another program, but for what came back.
-        if is_returned or len(retyped) == len(changed):
-            differences.append(_difference_of_type(before, after, path, is_returned))
+        if is_returned or len(type_changes) == len(changed):
+            change = type_changes[path]
+            differences.append(_retyped(before, after, path, change, is_returned))
             continue
         # All objects in an object that is new are new.
-        is_inside = has_object and after.parts[path].is_object
-        if not is_inside:
+        is_object = after.parts[path].is_object
+        if not (is_object and has_object):
             differences.append(_other_difference(before, after, path))
-        has_object = has_object or after.parts[path].is_object
+        has_object = has_object or is_object
     return differences
 
 
-def _is_retyped(before: Compilation, after: Compilation, path: KeyPath) -> bool:
-    """Returns whether a leaf has another type and the same shape."""
-    first = before.parts[path].leaf_type
-    second = after.parts[path].leaf_type
-    return first is not None and second is not None and first.shape == second.shape
+def _type_change(before: ArgumentPart, after: ArgumentPart) -> TypeChange | None:
+    """Returns the types of a leaf that has another type and the same shape."""
+    old = before.leaf_type
+    new = after.leaf_type
+    if old is None or new is None or old.shape != new.shape:
+        return None
+    return TypeChange(old, new)
 
 
 def _is_returned(before: Compilation, after: Compilation, path: KeyPath) -> bool:
@@ -131,21 +146,25 @@ def _is_returned(before: Compilation, after: Compilation, path: KeyPath) -> bool
     return returned is not None and returned.leaf_type == after.parts[path].leaf_type
 
 
-def _difference_of_type(
-    before: Compilation, after: Compilation, path: KeyPath, is_returned: bool
+def _retyped(
+    before: Compilation,
+    after: Compilation,
+    path: KeyPath,
+    change: TypeChange,
+    is_returned: bool,
 ) -> CallDifference:
-    part = before.parts[path]
+    """Returns another type, with the lines behind it."""
     begin_line = _lines_of_part(path, before, before).root
-    if begin_line is None and part.leaf_type.weak and len(path) == 1:
+    if begin_line is None and change.before.weak and len(path) == 1:
         begin_line = before.caller  # which writes the number
     why = before.returned[path].why if is_returned else _lines_of_part(path, after, before)
     return CallDifference(
         path=path,
-        before=part,
+        before=before.parts[path],
         after=after.parts[path],
         why=why._replace(begun=begin_line),
         caller=after.caller,
-        is_type=True,
+        type_change=change,
         is_returned=is_returned,
     )
 

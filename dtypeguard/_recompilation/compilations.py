@@ -45,7 +45,8 @@ class RecompiledFunction:
             self.items[tree_name(path)] = returned.item
         for difference in call_differences(before, after):
             recorded = self.differences.get(difference.path)
-            if recorded is None or difference.is_type > recorded.is_type:
+            # A change of type says more than another shape.
+            if recorded is None or (difference.type_change and not recorded.type_change):
                 self.differences[difference.path] = difference
 
 
@@ -120,5 +121,5 @@ def _place_in_report(function: RecompiledFunction) -> tuple[bool, bool]:
     # The function that made a type stands before those that were given it.
     differences = function.differences.values()
     returns = any(difference.is_returned for difference in differences)
-    retypes = any(difference.is_type for difference in differences)
+    retypes = any(difference.type_change for difference in differences)
     return not returns, not retypes

@@ -114,6 +114,7 @@ def _constants(
 
 def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     """Returns an object that equals only itself, with the record of it or its holder."""
+    name = type(value).__name__
     identity: Hashable = id(value)
     if type(value) is MethodType:  # another object at each look
         holder = value.__self__
@@ -122,7 +123,7 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)
-    return ArgumentPart(type(value).__name__, identity, record)
+    return ArgumentPart(name, identity, record)
 
 
 def _inside(value: PyTree) -> list[tuple[Any, Any]] | None:

@@ -7,9 +7,8 @@ from jax import tree_util
 from .._leaves.cast_text import cast_text, lost, return_as
 from .._leaves.dtypes import fits, kind
 from .._leaves.key_path import leaves_of_holders, path_text, tree_name
-from .._leaves.leaf_type import LeafType
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
-from .compilation import CallDifference
+from .compilation import CallDifference, TypeChange
 
 _WEAK = (
     "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
@@ -29,7 +28,7 @@ def lines_of_differences(
         items: of what it returns, by the names of the parameters that come back there.
         is_whole: whether to list all.
     """
-    in_order = sorted(differences, key=lambda difference: not difference.is_type)
+    in_order = sorted(differences, key=lambda difference: not difference.type_change)
     groups = grouped(in_order, lambda difference: (_text(difference), *_facts(difference)))
     most = len(groups) if is_whole else CAUSES
     lines = []
@@ -61,10 +60,11 @@ def _text(difference: CallDifference) -> str:
     """Returns a part before and after: `bfloat16 -> float32`."""
     before = difference.before
     after = difference.after
+    change = difference.type_change
     if before is None or after is None:
         return "of another tree"
-    if difference.is_type:
-        return f"{before.leaf_type.without_shape} -> {after.leaf_type.without_shape}"
+    if change is not None:
+        return f"{change.before.without_shape} -> {change.after.without_shape}"
     if after.is_object:
         return f"another {after.text} each time"
     return f"{before.text} -> {after.text}"
@@ -73,13 +73,14 @@ def _text(difference: CallDifference) -> str:
 def _facts(difference: CallDifference) -> list[Fact]:
     """Returns the lines behind a difference, what is to be edited first."""
     why = difference.why
-    if difference.is_type:
-        before = difference.before.leaf_type
-        name = difference.after.leaf_type.without_shape
-        begins = (f"begins as {before.without_shape}", why.begun)
+    change = difference.type_change
+    if change is not None:
+        name = change.after.without_shape
+        begins = (f"begins as {change.before.without_shape}", why.begun)
         becomes = (f"becomes {name}", why.origin)
         because = (f"because of {name}", why.cause)
-        order = [begins, becomes, because] if before.weak else [becomes, because, begins]
+        is_weak = change.before.weak
+        order = [begins, becomes, because] if is_weak else [becomes, because, begins]
     else:
         order = [("made", why.origin)]
     facts: dict[str, Fact] = {}
@@ -91,11 +92,12 @@ def _facts(difference: CallDifference) -> list[Fact]:
 
 def _is_guarded(difference: CallDifference) -> bool:
     """Returns whether a guard of the step gives a leaf the type that it had."""
-    if not difference.is_type:
+    change = difference.type_change
+    if change is None or change.before.weak:
         return False
-    before = difference.before.leaf_type
-    after = difference.after.leaf_type
-    if before.weak or before.dtype == after.dtype or not fits(after.dtype, before.dtype):
+    before = change.before.dtype
+    after = change.after.dtype
+    if before == after or not fits(after, before):
         return False
     return difference.is_returned or difference.why.origin is None
 
@@ -118,8 +120,8 @@ def _sentence_of_advice(difference: CallDifference) -> str:
     after = difference.after
     if before is None or after is None:
         return ""
-    if difference.is_type:
-        return _advice_for_leaf(difference, before.leaf_type, after.leaf_type)
+    if difference.type_change is not None:
+        return _advice_for_leaf(difference, difference.type_change)
     if after.is_object:
         return f"Make {tree_name(difference.path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
@@ -133,19 +135,20 @@ def _sentence_of_advice(difference: CallDifference) -> str:
     return ""
 
 
-def _advice_for_leaf(difference: CallDifference, before: LeafType, after: LeafType) -> str:
-    if kind(before.dtype) is None or kind(after.dtype) is None:  # random keys
+def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
+    before = change.before.dtype
+    after = change.after.dtype
+    if kind(before) is None or kind(after) is None:  # random keys
         return ""
-    if before.dtype == after.dtype:
+    if before == after:
         return _WEAK
     why = difference.why
-    begin = f"egin {path_text(difference.path)} as {after.dtype}"
+    begin = f"egin {path_text(difference.path)} as {after}"
     begin = f"At {why.begun.users} b{begin}" if why.begun else f"B{begin}"
-    if before.weak:
-        return f"{begin}: jnp.asarray(x, jnp.{after.dtype})."
-    if not fits(after.dtype, before.dtype):  # which a guard refuses
-        if not difference.is_returned:
-            return ""
-        loss = lost(before.dtype, after.dtype)
-        return f"{begin}{loss}, or {return_as(before.dtype, after.dtype)}."
-    return f"Cast it at {why.origin.users}: {cast_text(before.dtype)}."
+    if change.before.weak:
+        return f"{begin}: jnp.asarray(x, jnp.{after})."
+    if fits(after, before):
+        return f"Cast it at {why.origin.users}: {cast_text(before)}." if why.origin else ""
+    if difference.is_returned:  # a guard refuses it
+        return f"{begin}{lost(before, after)}, or {return_as(before, after)}."
+    return ""

@@ -1,7 +1,8 @@
 """The leaves of a call that its own program gives back in another type."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from jax import tree_util
@@ -129,7 +130,7 @@ def _trees_in(tree: _ResultTree) -> Iterator[_ResultTree]:
         start += child.num_leaves
 
 
-def _place_in_nnx(path: KeyPath) -> Sequence[tuple[bool, int | str]]:
+def _place_in_nnx(path: KeyPath) -> list[tuple[bool, Any]]:
     """Returns what NNX sorts the arrays of an argument by: indices, then names."""
     keys = [key_value(key) for key in path]
     return [(isinstance(key, str), key) for key in keys]

@@ -200,9 +200,10 @@ class Monitored:
             self.recorder.on_end(frame)
             return None
         caller = frame.f_back
-        is_result = value is not None and caller and id(caller.f_code) in self._users
-        if is_result and self._count(code, caller.f_lineno) <= _MOST_LOOKS:
-            self._record(self.recorder.on_result, caller, value)
+        if caller is not None and id(caller.f_code) in self._users and value is not None:
+            count = self._count(code, caller.f_lineno)
+            if count <= _MOST_LOOKS:
+                self._record(self.recorder.on_result, caller, value)
         is_often = self._count(code, None) > _MOST_CALLS
         return self._monitoring.DISABLE if is_often else None
 

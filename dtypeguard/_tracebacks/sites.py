@@ -63,14 +63,14 @@ def sites(trace: TracebackType | None) -> list[Site]:
     while trace is not None:
         traces.append(trace)
         trace = trace.tb_next
-    frames = [trace.tb_frame for trace in traces]
+    frames = [step.tb_frame for step in traces]
     lines = []
-    for number, trace in enumerate(traces):
-        code = trace.tb_frame.f_code
+    for number, step in enumerate(traces):
+        code = step.tb_frame.f_code
         if is_users(code.co_filename):
-            node = expression(code, trace.tb_lasti)
+            node = expression(code, step.tb_lasti)
             called = frames[number + 1 :]
-            lines.append(Site(trace.tb_frame, trace.tb_lineno, node, called))
+            lines.append(Site(step.tb_frame, step.tb_lineno, node, called))
     return lines
 
 

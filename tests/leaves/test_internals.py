@@ -24,7 +24,6 @@ from dtypeguard._numbers.probes import _VALUES
 from dtypeguard._program import jaxprs
 from dtypeguard._program.program import JAXPRS_OF_FORM
 from dtypeguard._source.files import is_users
-from dtypeguard._tracebacks.written import Written
 from tests.support.helpers import need
 
 pytestmark = pytest.mark.third_party
@@ -61,15 +60,7 @@ def _arrays(x):
 VARIABLES = {
     "jax.jit": ("args kwargs", lambda of, f: of(f)(X)),
     "jax.grad": ("fun args has_aux holomorphic argnums", lambda of, f: of(f)(X)),
-    "jax.lax.scan": ("f init_flat xs_flat", lambda of, f: of(f, 0.0, X)),
-    "jax.lax.while_loop": ("cond_fun body_fun", lambda of, f: of(f, f, 0.0)),
     "jax.lax.cond": ("operands", lambda of, f: of(X[0] > 0, f, f, X)),
-    "equinox.internal.while_loop": (
-        "body_fun val buffer_val buffer_val2",
-        lambda of, f: of(lambda x: x < 3, jnp.float16, 0.0, kind="lax"),
-    ),
-    "flax.nnx.while_loop": ("body_fun init_val", lambda of, f: of(f, f, 0.0)),
-    "flax.nnx.scan": ("f args", lambda of, f: of(f)(0.0, X)),
     "flax.nnx.cond": ("true_fun operands", lambda of, f: of(X[0] > 0, f, f, X)),
 }
 
@@ -138,15 +129,3 @@ def test_variables_of_frames(name):
         call(getattr(need(module), attribute), raises)
     frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
     assert {*expected.split()} <= {key for frame in frames[1:] for key in frame.f_locals}
-
-
-def test_what_a_name_stack_holds():
-    def run(x):
-        return jnp.sum(jnp.sin(jnp.sin(x)))
-
-    jaxpr = jax.make_jaxpr(jax.grad(jax.checkpoint(run)))(X).jaxpr
-    (repeating,) = [x for x in jaxpr.eqns if x.primitive.name in internals.REPEATING]
-    inside = jaxprs.open_jaxpr(repeating.params["jaxpr"]).eqns
-    assert {Written((each, repeating)).is_backward for each in inside} == {False, True}
-    (scope, *_) = inside[0].source_info.name_stack.stack
-    assert scope.name == internals.REPEATED

@@ -118,7 +118,11 @@ def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:
 
 
 def _commonest(counts: dict[np.dtype, float]) -> np.dtype | None:
-    return max(counts, key=counts.__getitem__, default=None)
+    dtype = None
+    for candidate, count in counts.items():
+        if dtype is None or count > counts[dtype]:
+            dtype = candidate
+    return dtype
 
 
 def equations(graph: Graph) -> list[Equation]:
@@ -181,12 +185,12 @@ class LineCosts:
         whole_arguments = self._whole_arguments(frozenset().union(*causes))
         rows: dict[str, LineCost] = {}
         for work, causes_of_product in zip(works, causes):
-            named: dict[str, LineCost] = {}
+            by_place: dict[str, LineCost] = {}
             # A set has another order in every process.
             for cost in sorted(causes_of_product, key=repr):
                 cause = whole_arguments.get(cost.cause, cost.cause)
-                named[place_of(cause)] = cost._replace(cause=cause)
-            for place, cost in named.items():
+                by_place[place_of(cause)] = cost._replace(cause=cause)
+            for place, cost in by_place.items():
                 row = rows.get(place, cost)
                 rows[place] = row._replace(share=row.share + work)
         costs = [row._replace(share=row.share / total) for row in rows.values()]
@@ -236,11 +240,11 @@ class LineCosts:
         for value, (path, argument) in zip(self._graph.inputs, self._inputs.items()):
             if self._bits_of(value) and path not in causes:
                 in_part.add(argument)
-        whole: dict[Origin | str, str] = {}
+        arguments: dict[Origin | str, str] = {}
         for path, argument in self._inputs.items():
             if argument not in in_part:
-                whole[path] = argument
-        return whole
+                arguments[path] = argument
+        return arguments
 
 
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:

@@ -40,16 +40,16 @@ def operations(eqn: Equation) -> float:
 
 
 def _multiplications(eqn: Equation) -> float:
-    left = eqn.invars[0].aval.shape
-    right = eqn.invars[1].aval.shape
+    left_shape = eqn.invars[0].aval.shape
+    right_shape = eqn.invars[1].aval.shape
     results = math.prod(eqn.outvars[0].aval.shape)
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return results * math.prod(left[axis] for axis in contracted)
+        return results * math.prod(left_shape[axis] for axis in contracted)
     if eqn.primitive.name == "conv_general_dilated":
-        features = right[eqn.params["dimension_numbers"].rhs_spec[0]]
-        terms = math.prod(right) / max(features, 1)
+        features = right_shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        terms = math.prod(right_shape) / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.
         return results * terms / math.prod(eqn.params["lhs_dilation"])
     # Of a ragged product, each row of the left operand goes to one group.
-    return math.prod(left) * right[-1]
+    return math.prod(left_shape) * right_shape[-1]

@@ -240,16 +240,17 @@ class Measures:
         """
         if not self.total:
             return
-        groups: list[range] = [range(self.lines)]
-        if self.lines > _FEW_LINES:
-            groups = []
-            for first in range(0, self.lines, _LINES_IN_GROUP):
-                groups.append(range(first, min(first + _LINES_IN_GROUP, self.lines)))
+        groups: list[range] = []
+        for first in range(0, self.lines, _LINES_IN_GROUP):
+            groups.append(range(first, min(first + _LINES_IN_GROUP, self.lines)))
+        if len(groups) > 1:
             groups.sort(key=self.error, reverse=True)
         for group in groups:
-            if len(groups) > 1 and self.error(group) <= _LEAST_ALONE * self.total:
-                self._bounds.update((number, self.error(group)) for number in group)
-                continue
+            if self.lines > _FEW_LINES:
+                error = self.error(group)
+                if error <= _LEAST_ALONE * self.total:
+                    self._bounds.update((number, error) for number in group)
+                    continue
             for number in group:
                 show_status(number)
                 self.alone(number)
@@ -289,7 +290,7 @@ class Measures:
         important = self._important()
         shares = {number: 0.0 for number in reached if number not in important}
         for number in important:
-            if self._parts_of(number, important) <= self._parts.keys():
+            if self._parts.keys() >= set(self._parts_of(number, important)):
                 shares[number] = self._share(number, important)
         return shares
 
@@ -298,18 +299,23 @@ class Measures:
         least = _LEAST_ALONE * self.total
         return [number for number in self.reached if self.about(number) > least]
 
-    def _parts_of(self, number: int, important: Sequence[int]) -> set[int]:
-        """Returns how many first lines round with a line, and with those before it."""
-        place = important.index(number)
-        return {number + 1, *(n + 1 for n in important[:place][-1:])}
+    def _parts_of(self, number: int, important: Sequence[int]) -> list[int]:
+        """Returns how many first lines round without a line, and with it."""
+        reached = self.reached
+        first = number
+        # Lines that cause next to nothing go with the line after them.
+        while first - 1 in reached and first - 1 not in important:
+            first -= 1
+        return [first, number + 1]
 
     def _share(self, number: int, important: Sequence[int]) -> float:
-        parts = sorted(self._parts_of(number, important))
-        shares = [self._part_of_first(count) for count in parts]
-        return shares[-1] - (shares[0] if len(shares) > 1 else 0.0)
+        without, with_it = self._parts_of(number, important)
+        return self._part_of_first(with_it) - self._part_of_first(without)
 
     def _part_of_first(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
+        if not count:
+            self._parts[count] = 0.0
         if count not in self._parts:
             self._parts[count] = self._part_along(count)
         return self._parts[count]

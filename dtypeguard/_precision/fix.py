@@ -129,7 +129,7 @@ def smallest(
     if error(needed) > bound:
         return needed
     for item in reversed(ranked[:count]):
-        fewer = [kept for kept in needed if kept != item]
+        fewer = [candidate for candidate in needed if candidate != item]
         if fewer and error(fewer) <= bound:
             needed = fewer
     return needed

@@ -38,8 +38,8 @@ def headline_text(figures: Figures) -> str:
         if is_stuck(figures):
             sentences.extend(update_sentences(figures))
         sentences.extend(_error_sentences(figures))
-    first, *others = sentences
-    return " ".join([first, *(text[:1].upper() + text[1:] for text in others)])
+    first, *rest = sentences
+    return " ".join([first, *(text[:1].upper() + text[1:] for text in rest)])
 
 
 def is_beside_rounding(figures: Figures) -> bool:
@@ -186,15 +186,17 @@ def is_stuck(figures: Figures) -> bool:
 
 
 def update_sentences(figures: Figures) -> list[str]:
-    """Returns what rounding does to updates, which the error of one step hardly shows."""
+    """Returns the sentence on the update that rounding takes away, if there is one."""
+    # The error of one step hardly shows it.
     shares = _lost_shares(figures)
     if not shares:
         return []
-    most = max(shares, key=shares.__getitem__)
+    share = max(shares.values())
+    path = list(shares)[list(shares.values()).index(share)]
     also = "" if len(shares) == 1 else f", and in {len(shares) - 1} more"
     return [
-        f"Rounding takes the update away in {percent(shares[most])} of the elements of "
-        f"{most or 'the output'}{also}: keep it in {figures.run.wide}, or write "
+        f"Rounding takes the update away in {percent(share)} of the elements of "
+        f"{path or 'the output'}{also}: keep it in {figures.run.wide}, or write "
         f"{STOCHASTICALLY}."
     ]
 

@@ -98,8 +98,8 @@ class LineLosses:
             if planned is None:
                 candidates = important
                 if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
-                    others = [n for n in order if n not in important]
-                    candidates = [*important, *others]
+                    rest = [n for n in order if n not in important]
+                    candidates = [*important, *rest]
                 fix = self._fix(order, candidates[:_MOST_ALONE])
         rows: list[LineLoss] = []
         for number in order:
@@ -163,9 +163,10 @@ class LineLosses:
         line = measures.program.lines[number]
         constant = None
         with self._limit.phase(1.0):
-            meant = measures.constant(number)
-            if meant is not None:
-                constant = rounded_digits(meant, line.constants[meant])
+            number_meant = measures.constant(number)
+            if number_meant is not None:
+                rounded = line.constants[number_meant]
+                constant = rounded_digits(number_meant, rounded)
         wide_run = self._alone.get(number)
         return LineLoss(
             origin=line.origin,

@@ -129,8 +129,8 @@ class Trials:
         self._searched.extend(self._inputs(call) for call in inputs.also)
         self._held_out = [self._inputs(call) for call in inputs.held_out]
         self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
-        first, *others = [*self._searched, *self._held_out]
-        self.apart = min((first.off(other.exact) for other in others), default=None)
+        first, *more = [*self._searched, *self._held_out]
+        self.apart = min((first.off(inputs.exact) for inputs in more), default=None)
         nodes = list(self.program.block.all_nodes())
         work: dict[int, float] = {}
         for node in nodes:
@@ -144,16 +144,17 @@ class Trials:
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""
         args, kwargs = call
-        first = self._prepared.subject.given
+        arguments = self._prepared.subject.given
         tree = self._prepared.subject.other(args, kwargs)
+        avals = self._prepared.traced.program.in_avals
         arrays: list[Leaf] = []
-        for path, other, array, aval in zip(
-            first.paths, tree.paths, tree.arrays, self._prepared.traced.program.in_avals
+        for path, tree_path, array, aval in zip(
+            arguments.paths, tree.paths, tree.arrays, avals
         ):
-            is_same = path == other and jnp.shape(array) == aval.shape
+            is_same = path == tree_path and jnp.shape(array) == aval.shape
             if not is_same or jnp.asarray(array).dtype != aval.dtype:
                 raise TypeError(
-                    f"audit_precision got other inputs with {other}: "
+                    f"audit_precision got other inputs with {tree_path}: "
                     f"{type_or_class(array)}, and the arguments have {path}: "
                     f"{type_or_class(aval)}. Give a plan inputs of the same types and "
                     "shapes, in the same order."
@@ -172,10 +173,9 @@ class Trials:
             function: takes its arrays, and returns its results.
             inputs: what to run it on; None for those in the search.
         """
-        errors: list[float] = []
-        for each in self._searched if inputs is None else inputs:
-            errors.append(self._error_on(function, each))
-        return max(errors)
+        if inputs is None:
+            inputs = self._searched
+        return max(self._error_on(function, example) for example in inputs)
 
     def _error_on(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
         def results() -> Sequence[Leaf]:

@@ -212,10 +212,11 @@ def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
     """Returns the input or the line of source whose value is not finite."""
     if not birth.stack:
         return f"the input {argument_path(paths[birth.number])}"
-    made, origin = birth.stack[0].primitive.name, Written(birth.stack).origin
+    primitive = birth.stack[0].primitive.name
+    origin = Written(birth.stack).origin
     if origin is None:
-        return f"what {made} makes, inside JAX,"
-    return f"what {origin.place} makes ({made}), `{origin.users.code}`,"
+        return f"what {primitive} makes, inside JAX,"
+    return f"what {origin.place} makes ({primitive}), `{origin.users.code}`,"
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ def _asks(line: Line) -> bool:
     """Returns whether a product asks for a precision itself, which no context changes."""
     is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
     precisions = (stack[0].params.get("precision") for stack in line.products)
-    return is_default and any(each is not None for each in precisions)
+    return is_default and any(precision is not None for precision in precisions)
 
 
 def product_losses(

@@ -109,9 +109,9 @@ class Ranking:
 
     def alone(self, number: int) -> float | None:
         """Returns the error where one part alone rounds; None if no run is left."""
-        others = set(range(len(self.parts)))
-        others.remove(number)
-        return self.tried(others)
+        wide = set(range(len(self.parts)))
+        wide.remove(number)
+        return self.tried(wide)
 
     def order(self) -> list[int]:
         """Returns the parts, those first of which a wide one leaves most for its price."""
@@ -160,9 +160,9 @@ class Ranking:
             entry = self._widest_entry(number, chosen)
             widest[entry] = self._named(entry)
         entries: list[PlanEntry] = []
-        for entry, named in widest.items():
-            error = None if error_without is None else error_without(chosen - named)
-            share = self._work_of(named)
+        for entry, parts in widest.items():
+            error = None if error_without is None else error_without(chosen - parts)
+            share = self._work_of(parts)
             entries.append(dataclasses.replace(entry, error=error, share=share))
         return tuple(entries)
 

@@ -101,10 +101,10 @@ class Runs:
         floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
         self._places = updated_inputs(graph, floats)
         self.updated = {number: places[0] for number, places in self._places.items()}
-        inside = open_jaxpr(self.program.jaxpr)
+        program = open_jaxpr(self.program.jaxpr)
         self._are_gradients: list[bool] = []
         for number in measures.outputs:
-            self._are_gradients.append(_is_gradient(inside, inside.outvars[number]))
+            self._are_gradients.append(_is_gradient(program, program.outvars[number]))
         self._wide_runs: dict[object, WideRun] = {}
         self._work = sum(_work_of(node) for node in self.program.block.all_nodes())
 

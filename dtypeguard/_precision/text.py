@@ -182,11 +182,11 @@ def _shown_losses(figures: Figures) -> Sequence[LineLoss]:
     """Returns the losses of the table: where decisions matter, few have a share."""
     if figures.decisions.share <= MOST:
         return figures.losses
-    shown: list[LineLoss] = list(figures.losses[:_MOST_LOSSES])
+    losses: list[LineLoss] = list(figures.losses[:_MOST_LOSSES])
     for loss in figures.losses[_MOST_LOSSES:]:
         if loss in figures.fix:
-            shown.append(loss)
-    return shown
+            losses.append(loss)
+    return losses
 
 
 def decision_rows(figures: Figures) -> list[str]:
@@ -279,10 +279,10 @@ def notes(figures: Figures) -> list[str]:
         sentences.extend(update_sentences(figures))
     vanishing = _outputs_by_error(figures, vanish=True)
     counted = _outputs_by_error(figures, vanish=False)
-    shown = counted or vanishing
-    if len(shown) >= _MANY_OUTPUTS and 0 < figures.error < math.inf:
-        worst = ", ".join(shown[:_MANY_OUTPUTS])
-        sentences.append(f"Furthest off of {len(shown)} outputs: {worst}.")
+    names = counted or vanishing
+    if len(names) >= _MANY_OUTPUTS and 0 < figures.error < math.inf:
+        worst = ", ".join(names[:_MANY_OUTPUTS])
+        sentences.append(f"Furthest off of {len(names)} outputs: {worst}.")
     if vanishing:
         how = "not counted" if counted else "counted, since there are no others"
         sentences.append(

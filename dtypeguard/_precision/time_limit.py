@@ -35,8 +35,8 @@ class TimeLimit:
         if self._first_phase is None:
             self._first_phase = time.monotonic()
         if self.seconds is not None:
-            left = self._start + self.seconds - self._first_phase
-            self._end = self._first_phase + part * left
+            seconds = self._start + self.seconds - self._first_phase
+            self._end = self._first_phase + part * seconds
         with self.interruptible():
             yield
 

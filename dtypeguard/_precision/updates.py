@@ -60,11 +60,11 @@ def _changed_operands(graph: Graph, equation: Equation) -> Sequence[int]:
     if equation.primitive == "sub":
         return inputs[:1]
     if equation.primitive == "mul":  # a decay by a number
-        left, right = inputs
+        first, second = inputs
         decayed: list[int] = []
-        if not _shape_of(graph, right):
-            decayed.append(left)
-        if not _shape_of(graph, left):
-            decayed.append(right)
+        if not _shape_of(graph, second):
+            decayed.append(first)
+        if not _shape_of(graph, first):
+            decayed.append(second)
         return decayed
     return inputs if equation.primitive in _VALUE_KEEPING | _ADDS else ()

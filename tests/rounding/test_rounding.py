@@ -11,9 +11,8 @@ import pytest
 
 from dtypeguard import apply_updates
 from dtypeguard._rounding.rounding import random_bits, round_with, stochastic_round
-from tests.support.dtypes import BF16, F16, F32, I32, U32
+from tests.support.dtypes import BF16, F16, F32, F64, I32, U32
 from tests.support.helpers import assert_same, set_x64, types
-from tests.support.hlo import count_float64
 
 FLOAT8 = "e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"
 NAMES = "bfloat16", "float16", *(f"float8_{name}" for name in FLOAT8)
@@ -91,16 +90,12 @@ def test_exact_values_stay_exact(dtype, bits):
     assert np.isnan(result.astype(np.float32)).all()
 
 
-@every_dtype
-def test_derivative_is_that_of_the_cast(dtype):
-    """The derivative of the bit operations themselves is zero."""
-    x, bits = jnp.asarray([1.3, -0.7], F32), jnp.asarray([5, 6], U32)
-    function = lambda x: stochastic_round(x, dtype, bits)
-    _, tangent = jax.jvp(function, (x,), (jnp.ones(2, F32),))
-    assert tangent.dtype == dtype
-    np.testing.assert_array_equal(tangent.astype(F32), 1)
-    grad = jax.grad(lambda x: function(x).astype(F32).sum())(x)
-    np.testing.assert_array_equal(grad, 1)
+@pytest.mark.parametrize(("source", "dtype"), [(F64, F32), (BF16, F32), (BF16, BF16)])
+def test_where_32_bits_or_all_are_left_the_cast_is_plain(source, dtype):
+    with set_x64(True):
+        x = jnp.full(3, 1 + 2.0**-40, source)
+        bits = jnp.full(3, LARGEST_BITS, U32)
+        assert_same(stochastic_round(x, jnp.dtype(dtype), bits), x.astype(dtype))
 
 
 # The bits -------------------------------------------------------------------------------
@@ -161,11 +156,6 @@ def test_bits_are_a_function_of_words_and_place():
     np.testing.assert_array_equal(bits.ravel(), random_bits((7, 8), (15,)))
     assert random_bits((7, 8), ()) == bits[0, 0]
     assert random_bits((7, 8), (0, 3)).shape == (0, 3)
-    with set_x64(True):
-        np.testing.assert_array_equal(bits, random_bits((7, 8), (3, 5)))
-        args = (jnp.ones((3, 5), F32), bits)
-        round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
-        assert count_float64(round_to, *args) == 0
 
 
 # apply_updates: Optax's sum, no promotion, and stochastic rounding given a key ------------
@@ -180,8 +170,6 @@ def test_the_sum_is_optaxs(dtypes):
     updates = {"w": jnp.linspace(0, 0.3, 101).astype(dtypes[1]), "none": None}
     ours = apply_updates(params, updates)
     assert_same(ours, optax.apply_updates(params, updates))
-    if dtypes[0] in (F32, I32):  # which rounds no float32 at random
-        assert_same(ours, apply_updates(params, updates, key=jax.random.key(0)))
     with jax.numpy_dtype_promotion("strict"):
         assert_same(ours, apply_updates(params, updates))
 

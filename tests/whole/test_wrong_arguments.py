@@ -119,6 +119,8 @@ audit(step, PARAMS, carry='c')
     ValueError: but step takes (carry). Write the position or the name
 check_step(ADAM, PARAMS)
     TypeError: For an optimizer there are ...dtypeguard.testing.check_contract
+check_step(step, 1, kwargs=[1])
+    TypeError: check_step got kwargs=[1]. Write a dict of arguments
 check_lock(jnp.sin, jnp.ones(2), path='none.lock')
     AssertionError: found no none.lock. To write it, run the test with DTYPEGUARD_UPDATE=1
 check_precision(jnp.sin, jnp.ones(2), plan='no.plan')

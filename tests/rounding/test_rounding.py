@@ -13,6 +13,7 @@ from dtypeguard import apply_updates
 from dtypeguard._rounding.rounding import random_bits, round_with, stochastic_round
 from tests.support.dtypes import BF16, F16, F32, F64, I32, U32
 from tests.support.helpers import assert_same, set_x64, types
+from tests.support.hlo import count_float64
 
 FLOAT8 = "e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"
 NAMES = "bfloat16", "float16", *(f"float8_{name}" for name in FLOAT8)
@@ -156,6 +157,11 @@ def test_bits_are_a_function_of_words_and_place():
     np.testing.assert_array_equal(bits.ravel(), random_bits((7, 8), (15,)))
     assert random_bits((7, 8), ()) == bits[0, 0]
     assert random_bits((7, 8), (0, 3)).shape == (0, 3)
+    with set_x64(True):
+        np.testing.assert_array_equal(bits, random_bits((7, 8), (3, 5)))
+        args = (jnp.ones((3, 5), F32), bits)
+        round_to = lambda x, bits: stochastic_round(x, jnp.dtype(jnp.float16), bits)
+        assert count_float64(round_to, *args) == 0
 
 
 # apply_updates: Optax's sum, no promotion, and stochastic rounding given a key ------------

@@ -52,7 +52,7 @@ class Role:
 
 
 # The first that fits a message is its role.
-_ROLES = (
+ROLES = (
     Role(
         rf"expected tangent dtype {_WANTED}, but got tangent dtype {_REFUSED}",
         parameters=frozenset(["tangents"]),
@@ -153,7 +153,7 @@ class Complaint:
 
 def complaint(message: str) -> Complaint | None:
     """Returns what a message says; None if it is about something else."""
-    for role in _ROLES:
+    for role in ROLES:
         match = re.search(role.pattern, message)
         if match is not None:
             return _complaint_of_role(role, match, message)

@@ -16,6 +16,7 @@ JAX = tuple(int(part) for part in jax.__version__.split(".")[:2])
 BF16 = jnp.bfloat16
 NARROW, WIDE, WHOLE = jnp.ones(3, BF16), jnp.ones(3), jnp.arange(3)
 SHORT = jnp.ones(3, jnp.int4)
+TABLE, START, SHORT_START = jnp.ones((3, 3)), jnp.int32(1), jnp.int8(1)
 
 
 def update(x):
@@ -76,6 +77,8 @@ RAISING = {
     "strict": sum_strictly,
     "index": lambda: WIDE[jnp.float32(1)],
     "start": lambda: lax.dynamic_slice(WIDE, (jnp.float32(1),), (1,)),
+    "starts of two widths": lambda: lax.dynamic_slice(TABLE, (START, SHORT_START), (1, 1)),
+    "which": lambda: lax.select(WIDE, WIDE, WIDE),
     "take": lambda: jnp.take(WIDE, jnp.float32(1)),
     "take_along": lambda: jnp.take_along_axis(WIDE, WIDE, 0),
     "bincount": lambda: jnp.bincount(WIDE),

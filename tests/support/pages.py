@@ -38,7 +38,7 @@ _PARTS = re.compile(
     rf"^```python\n(?P<code>.*?)^```${_SHOWN.format(1)}"
     rf"|^```sh\n(?P<lines>.*?)^```${_SHOWN.format(2)}"
     r"|^<!-- run: (?P<run>.*?)(?: \((?P<of>optax|python) (?P<release>\S+)\))? -->\n"
-    r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|.*\n)+))"
+    r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|[^\n]*\n)+))"
     r"|(?<!\")\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
@@ -102,9 +102,9 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
             shutil.copy(data, data.name)
     for number, part in enumerate(_PARTS.finditer(text)):
         printed, name = "", f"{page.stem}-{number}"
-        groups = (f"shown{n}" for n in (1, 2, 3))
+        groups = "shown1", "shown2", "shown3", "table"
         span = next((part.span(x) for x in groups if part[x] is not None), None)
-        shown = text[slice(*span)] if span else part["table"] or ""
+        shown = text[slice(*span)] if span else ""
         if part["edited"]:
             file = pathlib.Path(part["edited"])
             assert part["that"] in file.read_text(), part["that"]
@@ -139,7 +139,7 @@ def rewritten(page: pathlib.Path) -> str:
     for found in reversed([*follow(page)]):
         start, end = found.span
         printed = "".join(f"{line.rstrip()}\n" for line in found.printed.splitlines())
-        is_new = not text.startswith("```", end)  # no text block stands there yet
+        is_new = start == end  # no text block stands there yet
         block = f"\n\n```text\n{printed}```" if is_new else printed
         text = text[:start] + block + text[end:]
     return text

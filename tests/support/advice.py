@@ -1,9 +1,6 @@
 """Finds the notes on errors, the lines that they name, and writes what they say."""
 
-import inspect
-import linecache
 import pathlib
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -39,18 +36,3 @@ def line(file: str, mark: str) -> str:
     lines = pathlib.Path(file).read_text().splitlines()
     (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
     return f"{pathlib.Path(file).relative_to(pathlib.Path.cwd())}:{number}"
-
-
-def applied(program: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
-    """A program, without what decorates it, with some of its text replaced, each once."""
-    source = textwrap.dedent(inspect.getsource(program))
-    source = source[f"\n{source}".index("\ndef ") :]
-    for old, new in changes:
-        if source.count(old) != 1:
-            raise ValueError(f"{source.count(old)} times in {program.__name__}: {old}")
-        source = source.replace(old, new)
-    file = f"<{program.__name__} as told {len(linecache.cache)}>"
-    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    names = {**program.__globals__, "dtypeguard": dtypeguard}
-    exec(compile(source, file, "exec"), names)
-    return names[program.__name__]

@@ -31,6 +31,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     if not origin.file:
         primitives = ", ".join(sorted(line.primitives))
         return f"Call it with {wide}: no line outside JAX leads to {primitives}."
+    # The user cannot edit these lines of a package, but can call another function.
     if origin.is_of_apply_updates:
         return (
             f"{origin.place} rounds the new params: write {STOCHASTICALLY}, which rounds "
@@ -44,6 +45,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
         )
     name = wide.removeprefix("jnp.")
     text = f"Compute {origin.place} in {name}"
+    # A line in a package is not the user's to change; its call is.
     if origin.called_from:
         text = f"Have {package(origin.file)} at {origin.users} compute in {name}"
     elif not keeps:
@@ -58,6 +60,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
 def _wide_name(formats: Formats, line: Line) -> str:
     kinds = {kind(jnp.dtype(dtype)) for dtype in line.dtypes}
     if kinds == {"complex"}:
+        # Of two floats of the wide dtype, in bits.
         return f"complex{16 * formats.wide.itemsize}"
     return str(formats.wide)
 
@@ -69,6 +72,7 @@ def _has_16_bits(line: Line) -> bool:
 def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     """Returns what to write where dtypeguard rounds, to the nearest or at random."""
     casts = list(line.casts)
+    # Stochastic rounding is one jitted function, and a plain cast is none.
     is_at_random = not line.primitives.isdisjoint(("jit", "pjit"))
     text = f"On {origin.place}, {casts_text(casts)} rounds: keep it in {wide}"
     if is_at_random:
@@ -78,13 +82,13 @@ def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     return f"{text}, or let it round at random by {STOCHASTICALLY}."
 
 
-def rounded_digits(meant: float, rounded: float) -> str:
+def rounded_digits(number: float, rounded: float) -> str:
     """Returns a number and what became of it, with as many digits as tell them apart."""
     text = ""
     for digits in (6, 9, 17):
-        before = f"{meant:.{digits}g}"
+        before = f"{number:.{digits}g}"
         after = f"{rounded:.{digits}g}"
         text = f"{before} -> {after}"
         if before != after:
             return text
-    return f"{meant:.6g} -> {rounded:.6g}"
+    return f"{number:.6g} -> {rounded:.6g}"

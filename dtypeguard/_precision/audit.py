@@ -130,6 +130,7 @@ def audit_precision(
         options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
         report = audit_call(f, args, kwargs, *options, inputs, seconds)
     if report.unreached is not None and report.unreached.is_interrupted:
+        # An exception returns nothing, and the user has waited for these figures.
         print(report)
         raise KeyboardInterrupt
     return report
@@ -157,6 +158,7 @@ def audit_call(
     seconds: float | None = None,
 ) -> PrecisionReport:
     """`audit_precision` of a call; calls `show_status` with what it is about to do."""
+    # From here on, since the user waits for the trace and the first runs as well.
     limit = TimeLimit(seconds)
     if tolerance is not None:
         right = "write a relative error from 0 up, such as 1e-3"
@@ -177,11 +179,14 @@ def audit_call(
             "as a loss or a gradient."
         )
     if products is not None:
+        # Both sides compute in the program's own dtypes, and differ in their products
+        # alone.
         formats = Formats(np.dtype("float32"), is_own=True, products=products)
     else:
         formats = formats_of(list(traced.avals), wide, narrow)
     compare = None
     if reference is not None:
+        # Before anything runs: a reference of other shapes is refused at once.
         subject.check_values("reference", "compare")
         compare = comparison(reference, subject, traced, formats)
     graph = Graph(traced.program)
@@ -194,6 +199,7 @@ def audit_call(
         tolerance=tolerance,
         matmul_precision=products and products.name,
     )
+    # Types are enough to count costs, and nothing can be run.
     if not subject.has_values:
         return PrecisionReport(work=work, run=run)
     with running(traced, formats):
@@ -225,6 +231,7 @@ def audit_call(
         show_status.headline(f"precision: {report.headline}")
         search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
+            # A plan has a budget of runs in place of a time.
             with limit.interruptible():
                 search = searched(prepared, tolerance, inputs, show_status)
         losses = LineLosses(measures, runs, tolerance, show_status, limit)
@@ -252,6 +259,7 @@ def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputErr
     """Returns how far off each output is, by its path."""
     runs = prepared.runs
     errors = dict(enumerate(runs.by_output))
+    # Left out of the total, these count as 0 by now; the report still has their errors.
     errors.update(prepared.vanishing)
     unmoved = runs.unmoved() if has_updates else {}
     outputs: dict[str, OutputError] = {}
@@ -272,5 +280,6 @@ def _unexamined(prepared: Prepared) -> tuple[Unexamined, ...]:
 
 def _fixed_by_plan(plan: Plan, work: Work | None) -> Fixed:
     has_products = work is not None and any(work.flops.values())
+    # The plan counts what is narrow, and the fix pays for what is wide.
     price = 1 - (plan.share or 0.0) if has_products else 0.0
     return Fixed(plan.error or 0.0, price)

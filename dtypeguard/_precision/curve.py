@@ -50,10 +50,10 @@ def searched(
     show_status: Show,
 ) -> PlanSearch:
     """Searches the plan of a program that was run."""
-    return _Search(prepared, tolerance, inputs, show_status).found()
+    return _CurveSearch(prepared, tolerance, inputs, show_status).found()
 
 
-class _Search:
+class _CurveSearch:
     """Runs rows of the curve of a program.
 
     Parts are ranked by runs equation by equation; each row is then run as `autocast` has
@@ -89,6 +89,7 @@ class _Search:
 
     def found(self) -> PlanSearch:
         """Returns the plan, with the curve."""
+        # The first run, so that it is within any budget: rows are chosen by parts of it.
         error = self._ranking.error(())
         order = self._ranking.order()
         wanted = [
@@ -103,14 +104,16 @@ class _Search:
             self._row(parts)
         if self._tolerance is not None:
             self._reach(order, self._tolerance)
-        by_parts = dict(self.rows)
+        # By default products alone are narrow. That all could be is the other end of the
+        # curve.
         if self._default_plan.default != ALL:
             self._show(f"running it with all in {self._default_plan.narrow}")
             plan = dataclasses.replace(self._default_plan, default=ALL)
             self.rows[None] = self._trials.measured(plan)
         key = self._best_row()
+        # With nothing wide there is no entry to explain.
         if key:
-            self._explain(key, by_parts)
+            self._explain(key)
         return PlanSearch(
             plan=self.rows[key],
             curve=tuple(sorted(self.rows.values(), key=_by_share)),
@@ -119,7 +122,7 @@ class _Search:
         )
 
     def _row(self, wide: frozenset[int]) -> Plan:
-        """Returns the plan with some parts wide, which it runs once."""
+        """Returns the plan with some parts wide, with its measured figures."""
         if wide not in self.rows:
             self._show(f"running it with {len(wide)} lines wide")
             entries = self._ranking.entries(wide)
@@ -134,6 +137,8 @@ class _Search:
         """Returns the cheaper of the best parts for their price and the cheapest ones."""
         ranking = self._ranking
         cheapest_first = sorted(order, key=lambda number: self._price([number]))
+        # The best part for its price may be dear, where some cheap ones are enough
+        # together.
         sets = [smallest(x, ranking.error, bound) for x in (order, cheapest_first)]
         return ranking.whole(min(sets, key=self._price))
 
@@ -177,17 +182,21 @@ class _Search:
             return min(cheap, key=error)
         within = [key for key in rows if error(key) <= self._tolerance]
         if not within:
+            # No row is within: the closest one, and the report says by how much it is not.
             return min(rows, key=error)
+        # Of plans with as much narrow, the one with fewer entries is easier to keep.
         return max(within, key=lambda k: (share(k), -len(rows[k].entries), -error(k)))
 
-    def _explain(
-        self, wide: frozenset[int], rows: Mapping[frozenset[int] | None, Plan]
-    ) -> None:
+    def _explain(self, wide: frozenset[int]) -> None:
         """Adds to the entries of a row what would be without each of them."""
 
         def error_without(parts: frozenset[int]) -> float | None:
-            plan = rows.get(parts)
-            return (plan and plan.error) or self._ranking.tried(parts)
+            plan = self.rows.get(parts)
+            # A row was run compiled, as the user runs it; the runs of the ranking are one
+            # by one.
+            if plan is not None and plan.error:
+                return plan.error
+            return self._ranking.tried(parts)
 
         entries = self._ranking.entries(wide, error_without)
         self.rows[wide] = dataclasses.replace(self.rows[wide], entries=entries)
@@ -229,6 +238,7 @@ def check_call(
     with running(prepared.traced, prepared.formats):
         trials = Trials(prepared, inputs)
         show_status("running it by the plan")
+        # A file keeps the tolerance that its plan was searched for.
         bound = plan.tolerance if tolerance is None else tolerance
         measured = trials.measured(dataclasses.replace(plan, tolerance=bound))
         notes: list[str] = []
@@ -236,6 +246,8 @@ def check_call(
             share = percent(plan.share or 0.0)
             notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
         if not is_within(measured):
+            # Runs of single lines are worth their time only where there is something to
+            # blame.
             ranking = Ranking(trials, plan, inputs.budget, show_status)
             notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
             notes.extend(f"  {row}" for row in _worst_rows(ranking))

@@ -22,7 +22,10 @@ def allowed_error(runs: Runs, tolerance: float | None) -> float:
     """Returns the error that is small enough."""
     if tolerance is not None:
         return tolerance
-    return _LEFT**0.5 * runs.total if math.isfinite(runs.total) else _SMALL
+    # Shares are of the squared error.
+    if math.isfinite(runs.total):
+        return _LEFT**0.5 * runs.total
+    return _SMALL
 
 
 class FixSearch:
@@ -38,6 +41,8 @@ class FixSearch:
         self._runs = runs
         self._bound = bound
         self._is_asked = is_asked
+        # The same runs serve one search after another, for each level of a device's
+        # products.
         self._most_runs = runs.count + _MOST_RUNS
 
     def fix(self, order: Sequence[int], candidates: Sequence[int]) -> WideRun:
@@ -85,6 +90,7 @@ class FixSearch:
         return run.error <= self._bound
 
     def _error(self, lines: Sequence[int]) -> float:
+        # Lines that can no longer be run count as not enough, which ends the search.
         if self._runs.count >= self._most_runs:
             return math.inf
         return self._better_run(lines).error
@@ -123,13 +129,17 @@ def smallest(
     They are 1, 2, 4, 8 and so on: all of them, if these are not enough.
     """
     count = 1
+    # Doubling overshoots by less than twice, in few runs; the loop below takes back what is
+    # too much.
     while count < len(ranked) and error(ranked[:count]) > bound:
         count *= 2
     needed = list(ranked[:count])
     if error(needed) > bound:
         return needed
+    # From the end: the items of least worth are the most likely to be needless.
     for item in reversed(ranked[:count]):
         fewer = [candidate for candidate in needed if candidate != item]
+        # Dropping an item may have made another one necessary, so each is tried anew.
         if fewer and error(fewer) <= bound:
             needed = fewer
     return needed

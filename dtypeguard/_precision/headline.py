@@ -17,9 +17,9 @@ MOST = 0.5
 # An update that loses no more than this share of its elements is no news.
 _LEAST_STUCK = 0.01
 # XLA leaves out roundings. From this part of the error on, that is said.
-_LEAST_PART_OF_ERROR = 0.1
+_NOTABLE_DIFFERENCE = 0.1
 # XLA may round the wide numbers differently as well, by so many units in their last place.
-_FEW_ROUNDINGS = 8
+_ROUNDINGS_OF_XLA = 8
 # Numbers below this are printed with all digits: they are noted in float32.
 _EXACT = 1e7
 _MOST_NAMED = 3
@@ -39,6 +39,7 @@ def headline_text(figures: Figures) -> str:
             sentences.extend(update_sentences(figures))
         sentences.extend(_error_sentences(figures))
     first, *rest = sentences
+    # The first one goes on after `precision:`, so it starts with a small letter.
     return " ".join([first, *(text[:1].upper() + text[1:] for text in rest)])
 
 
@@ -112,7 +113,7 @@ def _no_error_text(figures: Figures) -> str:
         )
     text = f"the outputs are those of {run.wide}"
     # What operations give one by one is not what a user runs.
-    if run.compiled > _FEW_ROUNDINGS * np.finfo(run.wide).eps:
+    if run.compiled > _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps:
         text += f" op by op, and {percent(run.compiled)} off as XLA compiles it here"
     if figures.unexamined:
         places = few_of([row.place for row in figures.unexamined])
@@ -138,7 +139,7 @@ def _off_text(figures: Figures) -> str:
         text = f"{error} of the elements of the outputs differ"
     text = f"{_setting(figures)} {text}".strip()
     compiled = figures.run.compiled
-    if abs(compiled - figures.error) > _LEAST_PART_OF_ERROR * figures.error:
+    if abs(compiled - figures.error) > _NOTABLE_DIFFERENCE * figures.error:
         text += f" ({percent(compiled)} as XLA compiles it here)"
     return f"{text}{_range_text(figures)}."
 
@@ -191,8 +192,8 @@ def update_sentences(figures: Figures) -> list[str]:
     shares = _lost_shares(figures)
     if not shares:
         return []
-    share = max(shares.values())
-    path = list(shares)[list(shares.values()).index(share)]
+    path = max(shares, key=lambda path: shares[path])
+    share = shares[path]
     also = "" if len(shares) == 1 else f", and in {len(shares) - 1} more"
     return [
         f"Rounding takes the update away in {percent(share)} of the elements of "

@@ -30,6 +30,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         if origin in rows or tried == _MOST_TRIED:
             continue
         tried += 1
+        # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
         rows[origin] = IntegerMisfit(
@@ -61,6 +62,8 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
             continue
         before = node.eqn.invars[0].aval.dtype
         after = node.eqn.outvars[0].aval.dtype
+        # Equal numbers that stay equal lose nothing: keys collide where different ones
+        # merge.
         different = np.unique(np.asarray(operand))
         narrowed = different.astype(measures.program.formats.written(after))
         _, counts = np.unique(narrowed.astype(np.float64), return_counts=True)

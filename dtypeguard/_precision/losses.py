@@ -81,6 +81,7 @@ class LineLosses:
             planned: the lines of a plan, which are the fix.
         """
         measures = self._measures
+        # Each run asks, so that a phase ends between two runs wherever it is.
         measures.before_run = self._limit.check
         self._measure()
         shares = self._shares()
@@ -107,13 +108,16 @@ class LineLosses:
                 text = ""
                 if number in fix.lines:
                     text = remedy(measures.program.lines[number], fix.keeps)
+                # Shares are parts of the rounding; decisions have the rest of the error.
                 rows.append(self._row(number, shares[number] * (1 - flipped), text))
+        # Outside of a phase nobody would catch the end.
         measures.before_run = _never
         unreached = self._unreached(shares, flipped)
         return Losses(tuple(rows), fix, self._scaling, flipped, unreached)
 
     def _measure(self) -> None:
         measures = self._measures
+        # Without an error, each run of a line would only confirm that it has no part in it.
         if not self._runs.total:
             return
         with self._limit.phase(_TIME_ALONE):
@@ -128,6 +132,7 @@ class LineLosses:
         """Returns the share of each line that was measured."""
         measures = self._measures
         is_known = measures.has_exact_outputs
+        # The time was over before there was anything to compare lines with.
         if self._runs.total and not is_known:
             return {}
         if self._runs.total and measures.total:
@@ -154,6 +159,7 @@ class LineLosses:
         if self._scaling is not None and self._scaling.error <= bound:
             return runs.nothing  # to scale the loss costs nothing
         for number in candidates:
+            # The report shows these, whatever the search makes of them.
             self._alone[number] = runs.with_wide([number], keeps=True)
         search = FixSearch(runs, bound, self._tolerance is not None)
         return search.fix(order, candidates)
@@ -163,6 +169,7 @@ class LineLosses:
         line = measures.program.lines[number]
         constant = None
         with self._limit.phase(1.0):
+            # This runs the program as well. With no time left, the row says no constant.
             number_meant = measures.constant(number)
             if number_meant is not None:
                 rounded = line.constants[number_meant]

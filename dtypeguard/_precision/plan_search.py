@@ -8,7 +8,7 @@ from .._leaves.table import columns, percent
 
 # Errors above this are not finite, for all that a plan without a tolerance is held to.
 _NOT_FINITE = 1e30
-_MOST_NAMED = 2
+_MOST_ENTRIES_SHOWN = 2
 
 
 def is_within(plan: Plan) -> bool:
@@ -20,7 +20,7 @@ def is_within(plan: Plan) -> bool:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanSearch:
-    """A plan that was searched or checked, with the runs that show what it does.
+    """A plan with the figures of its runs, after a search or a check.
 
     Attributes:
         plan: the plan.
@@ -82,8 +82,8 @@ def _wide_text(plan: Plan) -> str:
     """Returns what a plan has in float32, in few words."""
     if not plan.entries:
         return "all but products" if plan.default == PRODUCTS else "nothing"
-    text = ", ".join(str(entry) for entry in plan.entries[:_MOST_NAMED])
-    more = len(plan.entries) - _MOST_NAMED
+    text = ", ".join(str(entry) for entry in plan.entries[:_MOST_ENTRIES_SHOWN])
+    more = len(plan.entries) - _MOST_ENTRIES_SHOWN
     return f"{text}, {more} more" if more > 0 else text
 
 
@@ -100,4 +100,5 @@ def _error_text(plan: Plan) -> str:
 
 def error_of(plan: Plan) -> float:
     """Returns the error of a plan that was run."""
+    # A plan that was never run is worse than any plan that was.
     return math.inf if plan.error is None else plan.error

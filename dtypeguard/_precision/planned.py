@@ -12,7 +12,6 @@ import numpy as np
 from .._autocast.decide import by_plan
 from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
-from .._costs.work import operations, repetitions
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
@@ -26,6 +25,7 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
+from .runs import work_of_node
 
 BUDGET = 300
 _NARROW_BITS = 16
@@ -84,6 +84,7 @@ def _are_tuples(calls: object) -> bool:
 
 def has_plan(formats: Formats) -> bool:
     """Returns whether there are plans in these dtypes."""
+    # `autocast` casts between these alone.
     return formats.narrow in _NARROW_DTYPES and formats.wide == np.float32
 
 
@@ -129,16 +130,18 @@ class Trials:
         self._searched.extend(self._inputs(call) for call in inputs.also)
         self._held_out = [self._inputs(call) for call in inputs.held_out]
         self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
+        # An error means little beside outputs that differ less than that between inputs.
         first, *more = [*self._searched, *self._held_out]
         self.apart = min((first.off(inputs.exact) for inputs in more), default=None)
         nodes = list(self.program.block.all_nodes())
         work: dict[int, float] = {}
         for node in nodes:
-            work[node.number] = operations(node.eqn) * repetitions(node.stack)
+            work[node.number] = work_of_node(node)
         self.has_products = any(work.values())
         if not self.has_products:
             work = {node.number: float(node.rounds) for node in nodes}
         total = sum(work.values())
+        # Equations without work are not counted as narrow or wide.
         self.work = {number: part / total for number, part in work.items() if part}
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
@@ -175,6 +178,7 @@ class Trials:
         """
         if inputs is None:
             inputs = self._searched
+        # The greatest, not the mean: a plan has to be right for all of them.
         return max(self._error_on(function, example) for example in inputs)
 
     def _error_on(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
@@ -187,6 +191,7 @@ class Trials:
     def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
         """Returns what runs the program by a plan, equation by equation."""
         widths = by_plan(self.program, plan)
+        # Without a narrow dtype, since the plan says which equations are narrow.
         formats = Formats(self.program.formats.wide)
         scale = None if plan.loss_scale is None else float(np.float32(plan.loss_scale))
 
@@ -224,6 +229,7 @@ class Trials:
         """Returns whether an equation computes in 16 bits, by the plan or as written."""
         if widths.entries[node.number]:
             return self.narrows(node, widths)
+        # An equation that the plan leaves as written computes in its widest operand.
         sizes: list[int] = []
         for var in node.eqn.invars:
             if hasattr(var.aval, "dtype"):

@@ -69,6 +69,7 @@ class Show:
         """Shows what is known already, above what is being done."""
         self(text)
         if self._stream is not None and self._is_terminal:
+            # On a row of its own, which the next status does not write over.
             print(file=self._stream, flush=True)
             self._headline = text
 
@@ -77,6 +78,7 @@ class Show:
         if self._stream is None or not self._is_terminal:
             return
         columns = shutil.get_terminal_size().columns
+        # A terminal breaks a long headline into several rows, which are cleared one by one.
         rows = -(-len(self._headline) // columns)
         above = _CLEAR + "\033[A" if self._headline else ""
         print(above * rows + _CLEAR, end="", file=self._stream, flush=True)
@@ -120,6 +122,7 @@ def running(traced: Traced, formats: Formats) -> Iterator[None]:
     for aval in traced.avals:
         is_wide = is_wide or has_64_bits(aval)
     on = set_x64(True) if is_wide else contextlib.nullcontext()
+    # Under a user's `jax_disable_jit`, compiled runs would be runs one by one.
     with on, jax.disable_jit(False):
         yield
 
@@ -135,6 +138,7 @@ def prepare(
     show_status("running it as written")
     arrays: list[Leaf] = []
     for array, aval in zip(subject.given.arrays, traced.program.in_avals):
+        # Python numbers among the arguments have the dtype that the trace gave them.
         arrays.append(jnp.asarray(array, aval.dtype))
     program = NumericProgram(traced.program, formats, traced.traces)
     measures = Measures(program, arrays)
@@ -143,6 +147,7 @@ def prepare(
     runs = Runs(measures, graph)
     first_bad = _first_bad_line(subject, traced, measures, runs, rounded)
     vanishing = {number: runs.by_output[number] for number in runs.vanishing()}
+    # With all of them left out there would be no error to report.
     if 0 < len(vanishing) < len(traced.paths):
         measures.leave_out(list(vanishing))
         runs.leave_out(list(vanishing))
@@ -164,6 +169,7 @@ def _first_bad_line(
     """
     f = shown(subject.f)
     unknown = sorted({name for name, _ in measures.program.unexamined})
+    # Only a primitive that nobody looks into, such as a callback, can return other numbers.
     if unknown and not runs.is_repeatable():
         raise ValueError(
             f"audit_precision: {f} returns other numbers each time it runs on "
@@ -178,6 +184,7 @@ def _first_bad_line(
     wrong = [path for path, array in zip(traced.paths, exact) if not _are_finite([array])]
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
+    # Looked for only now: to note where values stop being finite takes more runs.
     written, in_wide = not_finite(measures)
     if in_wide is None:
         return Written(written.stack).origin if written else None

@@ -35,6 +35,7 @@ def _remedy_of_line(level: str, line: Line, _: bool) -> str:
     if _asks(line):
         return f"On {origin}, write precision={precision}: it asks for less itself."
     place = str(origin)
+    # A context around a line in a package is no edit for its user; one around its call is.
     if is_installed(origin.file):
         place = f"the call of {package(origin.file)}"
         if origin.called_from:
@@ -44,6 +45,8 @@ def _remedy_of_line(level: str, line: Line, _: bool) -> str:
 
 def _asks(line: Line) -> bool:
     """Returns whether a product asks for a precision itself, which no context changes."""
+    # With a default set, a product has its precision from there, and a context can change
+    # it.
     is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
     precisions = (stack[0].params.get("precision") for stack in line.products)
     return is_default and any(precision is not None for precision in precisions)
@@ -54,6 +57,7 @@ def product_losses(
 ) -> Losses:
     """Returns the lines whose products lose precision, by the cheapest level that helps."""
     first, *levels = products.levels
+    # From the cheapest level on: each next one multiplies the products that a device does.
     runs.level = first
     measured = losses.losses(functools.partial(_remedy_of_line, first), None)
     for level in levels:

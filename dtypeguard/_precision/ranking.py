@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
     @property
     def entries(self) -> list[PlanEntry]:
-        """The entries that name its function, the expression, and that in its scope."""
+        """The entries of its function, its expression, and the expression in its scope."""
         place, expression, scope = self.line
         return [
             PlanEntry(place, None, None),
@@ -61,6 +61,7 @@ class Ranking:
         self._errors: dict[frozenset[int], float] = {}
         self.parts: list[Part] = []
         for line, numbers in self._narrow_lines().items():
+            # What has no place in the source cannot be named by an entry.
             if line.place:
                 work = sum(trials.work.get(number, 0.0) for number in numbers)
                 self.parts.append(Part(line, frozenset(numbers), work))
@@ -94,6 +95,7 @@ class Ranking:
         if key not in self._errors:
             if self.count >= self._budget:
                 self.is_spent = True
+                # Not an error of the program: a search takes it for not enough, and ends.
                 return math.inf
             self.count += 1
             self._show(f"trying what stays wide: run {self.count}")
@@ -114,7 +116,7 @@ class Ranking:
         return self.tried(wide)
 
     def order(self) -> list[int]:
-        """Returns the parts, those first of which a wide one leaves most for its price."""
+        """Returns the parts by how much error a wide part takes away for its price."""
 
         def worth(number: int) -> float:
             error = min(self.alone(number) or 0.0, _LARGEST_ERROR)
@@ -125,6 +127,7 @@ class Ranking:
     def whole(self, wide: Collection[int]) -> frozenset[int]:
         """Returns parts with the rest of their functions, where that is little work."""
         parts = set(wide)
+        # An entry for a whole function survives edits that one for an expression does not.
         for function in {self.parts[number].entries[0] for number in wide}:
             rest = self._named(function) - parts
             if self._work_of(rest) <= _LITTLE_WORK:
@@ -168,6 +171,7 @@ class Ranking:
 
     def _widest_entry(self, number: int, chosen: frozenset[int]) -> PlanEntry:
         """Returns the first entry of a part that names no part which is not chosen."""
+        # The entry that names most comes first: it is the shortest to read.
         *wider, narrowest = self.parts[number].entries
         for entry in wider:
             if self._named(entry) <= chosen:

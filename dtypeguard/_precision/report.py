@@ -63,7 +63,7 @@ class PrecisionReport(Figures):
 
     @property
     def headline(self) -> str:
-        """How it went: in one sentence, and in one before it on a reference."""
+        """The result in a sentence; with a reference, a sentence on that comes first."""
         return headline_text(self)
 
     if not TYPE_CHECKING:  # so that type checkers see no name beside these

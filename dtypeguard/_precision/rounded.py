@@ -37,22 +37,23 @@ def rounded_arguments(
         if not is_narrow or array.size != 1:
             continue
         value = float(np.asarray(array).reshape(()))
-        meant = _next_to(value, array.dtype)
-        if meant is not None:
-            candidates.append((place, value, meant))
+        decimal = _next_to(value, array.dtype)
+        if decimal is not None:
+            candidates.append((place, value, decimal))
     if not candidates:
         return ()
+    # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
     births = count_births(measures, measures.arrays)
     if not births:
         return ()
     rows: list[RoundedArgument] = []
-    for place, value, meant in candidates[:_MOST_CONSTANTS_TRIED]:
+    for place, value, decimal in candidates[:_MOST_CONSTANTS_TRIED]:
         array = measures.arrays[place]
-        others: list[Leaf] = list(measures.arrays)
-        others[place] = jnp.full(array.shape, meant, measures.program.formats.wide)
-        if count_births(measures, others) < births:
+        arrays: list[Leaf] = list(measures.arrays)
+        arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
+        if count_births(measures, arrays) < births:
             path = argument_path(paths[place])
-            rows.append(RoundedArgument(path, value, str(array.dtype), meant))
+            rows.append(RoundedArgument(path, value, str(array.dtype), decimal))
     return tuple(rows)
 
 
@@ -65,6 +66,7 @@ def _next_to(value: float, dtype: DType) -> float | None:
     """Returns a short decimal that a dtype rounds to 0, or from below to 1."""
     if value not in (0.0, 1.0):
         return None
+    # The shortest decimal is what somebody would have written.
     for places in range(1, _MOST_PLACES):
         step = 10.0**-places
         decimal = round(1 - step, places) if value else step
@@ -82,6 +84,8 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
         for array in node.doubtful:
             numbers = np.asarray(array, np.float64).reshape(-1)
             parts, exponents = np.frexp(numbers)
+            # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
+            # rounding.
             digits = np.ldexp(parts, FEW_DIGITS)
             number = int(np.argmax(digits != np.round(digits)))
             eps = float(jnp.finfo(array.dtype).eps)
@@ -91,5 +95,6 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
                 dtype=str(array.dtype),
                 within=float(np.ldexp(eps, int(exponents[number]) - 2)),
             )
+            # A constant is used by several equations of its line.
             rows.setdefault((row.origin, row.value), row)
     return tuple(rows.values())

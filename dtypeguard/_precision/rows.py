@@ -246,8 +246,9 @@ class Unexamined(NamedTuple):
     @property
     def place(self) -> str:
         """The primitive with its line."""
-        inside = "inside JAX" if self.origin is None else f"at {place_of(self.origin)}"
-        return f"{self.primitive} {inside}"
+        if self.origin is None:
+            return f"{self.primitive} inside JAX"
+        return f"{self.primitive} at {place_of(self.origin)}"
 
 
 class Scaled(NamedTuple):
@@ -269,9 +270,14 @@ class Scaled(NamedTuple):
 
 def left(error: float, total: float) -> float:
     """The share of the squared error that an error is."""
-    if not (total and math.isfinite(error)):
-        return 1.0 if total else 0.0
-    return 0.0 if math.isinf(total) else (error / total) ** 2
+    if not total:
+        return 0.0
+    if not math.isfinite(error):
+        return 1.0
+    # Any finite error is nothing of an infinite one.
+    if math.isinf(total):
+        return 0.0
+    return (error / total) ** 2
 
 
 def plain(value: Any) -> Any:
@@ -284,6 +290,7 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, frozenset)):
         return [plain(item) for item in value]
+    # JSON has no word for it, and `NaN` breaks most readers.
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, np.dtype) else value

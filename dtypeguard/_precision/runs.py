@@ -92,12 +92,14 @@ class Runs:
         self._wide = plans.wide(self.program)
         wide_decisions: Noted = {}
         exact = measures.run(self._wide, Probes(wide_decisions), is_compiled=True)
+        # An output of zeros has no norm that an error could be relative to.
         sizes = [size_of(array) or 1.0 for array in exact]
         self.own = Inputs(measures.arrays, exact, sizes)
         self.leave_out(())
         self.decisions = _changed_decisions(
             self.program, measures.decisions, wide_decisions
         )
+        # Integers are no params, so none of them is an update.
         floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
         self._places = updated_inputs(graph, floats)
         self.updated = {number: places[0] for number, places in self._places.items()}
@@ -106,11 +108,12 @@ class Runs:
         for number in measures.outputs:
             self._are_gradients.append(_is_gradient(program, program.outvars[number]))
         self._wide_runs: dict[object, WideRun] = {}
-        self._work = sum(_work_of(node) for node in self.program.block.all_nodes())
+        self._work = sum(work_of_node(node) for node in self.program.block.all_nodes())
 
     def leave_out(self, numbers: Collection[int]) -> None:
         """Counts no error of these outputs from now on."""
         for number in numbers:
+            # The number stays, since plans and reports count outputs by their places.
             self.own.sizes[number] = math.inf
         self.by_output = self.own.errors(self.written)
         self.total = self.own.off(self.written)
@@ -128,6 +131,7 @@ class Runs:
 
         Rounded to bfloat16, new params are nearly right, and the update is gone.
         """
+        # Plans run compiled as well, so this run may be compiled too.
         exact = self._measures.run(self._wide, arrays=arrays, is_compiled=True)
         sizes: list[float] = []
         for number, array in enumerate(exact):
@@ -174,6 +178,8 @@ class Runs:
         """Returns the error where XLA may leave out roundings, as it does by default."""
         if self.program.formats.narrow or self.products:  # there is no such program
             return self.total
+        # The jaxpr itself, as `jax.jit` of the user's function would compile it: no plan,
+        # so that XLA is free in all that it may leave out.
         function = jax.jit(as_function(self.program.jaxpr))
         return self.error_of(lambda: function(*self.own.arrays), self.own)
 
@@ -222,6 +228,7 @@ class Runs:
                 before = self.own.arrays[place]
                 moves = exact != jnp.asarray(before, exact.dtype)
                 stays = moves & (after == jnp.asarray(before, after.dtype))
+                # An update that moves nothing in wide types has lost nothing.
                 share = float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1))
                 shares[number] = max(share, shares.get(number, 0.0))
         return shares
@@ -236,9 +243,11 @@ class Runs:
     def with_wide(self, lines: Iterable[int], keeps: bool) -> WideRun:
         """Returns the run with some lines wide."""
         numbers = tuple(lines)
+        # Products of a higher level return float32 as well: there is nothing to cast back.
         keeps = keeps and self.level is None
         chosen = self._with_calls(numbers)
         key = (chosen, keeps, self.level)
+        # Searches come back to the same lines, and a run is what costs time.
         if key not in self._wide_runs:
             self._wide_runs[key] = self._run_wide(chosen, keeps)
             self.count += 1
@@ -264,11 +273,13 @@ class Runs:
             products = self.products._replace(mended=self.level)
             formats = self.program.formats._replace(products=products)
         outputs = self._measures.run(plan, formats=formats)
-        # A gradient comes back in the dtype of its argument.
+        # A gradient comes back in the dtype of its argument. What else is returned may
+        # stay wide: a user who computes a line wider gets the wider result.
         returned: list[Leaf] = []
         for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
             returned.append(output.astype(written.dtype) if is_gradient else output)
         error = self._one_by_one.off(returned)
+        # Without products nothing has a price.
         price = self._widened_work(plan) / (self._work or 1.0)
         return WideRun((), error, left(error, self.total), price, keeps)
 
@@ -277,7 +288,7 @@ class Runs:
         work = 0.0
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and self._is_widened(node.eqn):
-                work += _work_of(node)
+                work += work_of_node(node)
         return work
 
     def _is_widened(self, eqn: Equation) -> bool:
@@ -295,12 +306,14 @@ class Runs:
         if dtype is None:
             return None
         lost = self._lost()
+        # Gradients that overflow lose nothing to 0; they show as an infinite error.
         if lost < _LEAST_LOST and math.isfinite(self.total):
             return None
         plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
         errors: dict[int, float] = {}
         for power in _POWERS:
             outputs = self._measures.run(plan, scale=np.float32(2.0**power))
+            # Gradients stay wide: divided in their own dtype, they would underflow again.
             returned: list[Leaf] = []
             for output, written, is_gradient in zip(
                 outputs, self.written, self._are_gradients
@@ -311,6 +324,7 @@ class Runs:
         good = [power for power, error in errors.items() if error <= most]
         if not good:  # none is finite
             return None
+        # A small scale is the least likely to overflow on other inputs.
         power = min(good, key=abs)
         error = errors[power]
         if left(error, self.total) >= _LEFT_AT_MOST:
@@ -337,14 +351,17 @@ class Runs:
             if size < math.inf:
                 lost += int(jnp.sum((written == 0) & (exact != 0)))
                 count += written.size
-        return lost / count if count else 0.0
+        if not count:
+            return 0.0
+        return lost / count
 
 
 def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
     return node.is_backward or has_wide
 
 
-def _work_of(node: Node) -> float:
+def work_of_node(node: Node) -> float:
+    """Returns the operations of an equation in all turns of the loops around it."""
     return operations(node.eqn) * repetitions(node.stack)
 
 
@@ -364,6 +381,8 @@ def _is_gradient(jaxpr: Jaxpr, var: Variable) -> bool:
     for eqn in jaxpr.eqns:
         if var not in eqn.outvars:
             continue
+        # Within `jit` or a scan, an equation of the inner jaxpr makes the result. Branches
+        # have several jaxprs, and any of them may.
         inner = [open_jaxpr(param) for param in jaxprs_in(eqn.params)]
         if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
             place = eqn.outvars.index(var)

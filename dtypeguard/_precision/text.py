@@ -36,7 +36,7 @@ _MANY_OUTPUTS = 3
 
 
 def report_lines(figures: Figures) -> list[str]:
-    """Returns all of it; of a reference that is another computation, that alone."""
+    """Returns the report; if the reference computes otherwise, the comparison alone."""
     first = f"precision: {headline_text(figures)}"
     compared = details_of(figures.differences, figures.divergence)
     if is_beside_rounding(figures):
@@ -77,6 +77,7 @@ def _answer_text(figures: Figures) -> str | None:
         return None
     if figures.scaling is not None and not figures.fix:
         return f"With the loss scaled it is {percent(figures.scaling.error)}."
+    # Nothing to fix: what follows would be advice that nobody needs.
     if tolerance is not None and figures.error <= tolerance:
         return f"That is within your {percent(tolerance)}."
     if tolerance is None and _is_spread(figures):
@@ -87,6 +88,7 @@ def _answer_text(figures: Figures) -> str | None:
         within = "within" if figures.search.is_within else "not within"
         error = percent(figures.fixed.error)
         return f"By the plan below it is {error}, {within} {percent(tolerance or 0.0)}."
+    # "No line helps" would be a claim about lines that were not measured.
     if figures.unreached is not None:
         return None
     if figures.decisions.share > MOST:
@@ -167,6 +169,7 @@ def loss_rows(figures: Figures) -> list[str]:
         dtypes = ", ".join(loss.dtypes)
         table.append(
             (
+                # Just below 0 is noise of a share, and would print as "-0%".
                 "cancels" if part < -0.01 else f"{100 * max(part, 0):.0f}%",
                 percent(loss.alone),
                 "" if math.isnan(loss.left) else percent(loss.left),
@@ -220,6 +223,7 @@ def advice(figures: Figures) -> list[str]:
             f"Multiply the loss by {scale}, and divide the gradients by it in {wide}: "
             f"{percent(scaling.error)} off. Or keep the params in {wide}."
         )
+    # The plan has these lines already, in the form that `autocast` reads.
     if figures.search is not None:
         sentences.append(f"For dtypeguard.autocast, a {figures.search.headline}")
         sentences.extend(_indented(figures.search.rows()))
@@ -227,6 +231,7 @@ def advice(figures: Figures) -> list[str]:
     if _is_spread(figures) or makes_all_wide(figures):
         return sentences
     for loss in figures.fix:
+        # Lines of one call have the same remedy.
         if loss.remedy not in sentences:
             sentences.append(loss.remedy)
     return sentences
@@ -234,6 +239,7 @@ def advice(figures: Figures) -> list[str]:
 
 def _wider_integers(row: IntegerMisfit) -> list[str]:
     """Returns what to write for integers that do not fit."""
+    # The cheapest dtype that holds the number; of none there is nothing to advise.
     for name in ("int32", "int64", "uint64"):
         info = np.iinfo(name)
         if info.min <= row.value < info.max:
@@ -256,6 +262,7 @@ def _costs(figures: Figures) -> list[str]:
     for cost in work.costs[:_MOST_COSTS]:
         where = "" if cost.origin is None else place_of(cost.origin)
         cause = "itself" if cost.cause == cost.origin else place_of(cost.cause)
+        # An input has no code of its own to show.
         code_at = cost.cause if isinstance(cost.cause, Origin) else cost.origin
         table.append((f"{100 * cost.share:.0f}%", where, cause, _code_text(code_at)))
     lines.extend(_indented(columns(table)))
@@ -321,7 +328,7 @@ def _unreached(figures: Figures) -> list[str]:
 
 
 def _outputs_by_error(figures: Figures, vanish: bool) -> list[str]:
-    """Returns the outputs that vanish or the others, the one furthest off first."""
+    """Returns outputs with their errors, sorted: the vanishing or the counted outputs."""
 
     def error_of(item: tuple[str, OutputError]) -> float:
         _, output = item

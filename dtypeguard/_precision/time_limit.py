@@ -53,6 +53,7 @@ class TimeLimit:
 
     def check(self) -> None:
         """Ends the phase if its time is over; asked before each run."""
+        # Interrupted once, later phases end at their first run: Ctrl-C means all of it.
         is_over = self._end is not None and time.monotonic() >= self._end
         if is_over or self.is_interrupted:
             raise _TimeIsUp

@@ -34,6 +34,7 @@ def _inputs_added_to(graph: Graph, output: int) -> list[int]:
     while waiting:
         state = waiting.pop()
         value, is_added = state
+        # Params and their update have one shape: none goes through a sum or a broadcast.
         if state in seen or _shape_of(graph, value) != shape:
             continue
         seen.add(state)

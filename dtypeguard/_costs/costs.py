@@ -76,6 +76,7 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
         work = _work_of_equation(equation)
         if work:
             dtypes = [graph.avals[value].dtype for value in equation.inputs]
+            # JAX promotes operands of two dtypes to the wider one before it multiplies.
             widest = str(max(dtypes, key=bits))
             flops[widest] = flops.get(widest, 0.0) + work
     narrow = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
@@ -150,6 +151,7 @@ class LineCosts:
         for place, value in enumerate(graph.inputs):
             if 0 < self._bits_of(value) <= self._bits:
                 self._narrow_inputs |= 1 << place
+        # Products share operands, and to blame a line walks over the graph.
         self._known: dict[int, frozenset[LineCost]] = {}
 
     def costs(self) -> tuple[LineCost, ...]:
@@ -193,16 +195,19 @@ class LineCosts:
             for place, cost in by_place.items():
                 row = rows.get(place, cost)
                 rows[place] = row._replace(share=row.share + work)
-        costs = [row._replace(share=row.share / total) for row in rows.values()]
-        costs = [row for row in costs if row.share >= _LEAST_SHARE_OF_WORK]
-        costs.sort(key=lambda row: (-row.share, place_of(row.cause)))
+        costs: list[LineCost] = []
+        for row in rows.values():
+            share = row.share / total
+            if share >= _LEAST_SHARE_OF_WORK:
+                costs.append(row._replace(share=share))
+        costs.sort(key=_greatest_share_first)
         return tuple(costs)
 
     def _bits_of(self, value: int) -> int:
         return bits(getattr(self._graph.avals[value], "dtype", None))
 
     def _is_wide(self, value: int) -> bool:
-        return self._bits_of(value) > self._bits
+        return self._is_wide_aval(self._graph.avals[value])
 
     def _is_wide_aval(self, aval: Aval) -> bool:
         return bits(getattr(aval, "dtype", None)) > self._bits
@@ -211,10 +216,11 @@ class LineCosts:
         """Returns the causes of the wide operands of a product."""
         operands = [value for value in product.inputs[:2] if self._is_wide(value)]
         line = line_of(product)
-        if not operands and line is not None:  # one whose result is wide
-            # JAX's own narrows it again.
-            is_of_jax = Written(product.stack).is_of_jax_nn
-            return frozenset() if is_of_jax else frozenset([LineCost(line, line, 0.0)])
+        if not operands and line is not None:
+            # Its result alone is wide, as it asks for. JAX's own narrows that again.
+            if Written(product.stack).is_of_jax_nn:
+                return frozenset()
+            return frozenset([LineCost(line, line, 0.0)])
         causes: frozenset[LineCost] = frozenset()
         for value in operands:
             if value not in self._known:
@@ -228,6 +234,7 @@ class LineCosts:
         origin = line_of(blamed.promotion)
         cause = line_of(blamed.cause) or origin
         if blamed.operand in graph.inputs:
+            # Paths are in the order of the inputs.
             path = list(self._inputs)[graph.inputs.index(blamed.operand)]
             yield LineCost(origin or line_of(product), path, 0.0)
         elif cause is not None:
@@ -247,6 +254,11 @@ class LineCosts:
         return arguments
 
 
+def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
+    # Equal shares are in the order of their places, which is the same in each process.
+    return -cost.share, place_of(cost.cause)
+
+
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
     """Returns the arguments of inputs, by the paths that a user would write.
 
@@ -260,6 +272,7 @@ def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
         match = _PATH.fullmatch(path)
         assert match is not None  # paths of a tuple have two keys
         place, key, rest = match.groups()
-        argument = key.strip("'") if place == "1" else names.at(int(key))
+        # In `(args, kwargs)`, 0 is by position, which the signature names, and 1 by name.
+        argument = names.at(int(key)) if place == "0" else key.strip("'")
         arguments[argument + rest] = argument
     return arguments

@@ -36,7 +36,10 @@ def operations(eqn: Equation) -> float:
     dtype_kind = kind(eqn.outvars[0].aval.dtype)
     if dtype_kind == "float":
         return _OPERATIONS * _multiplications(eqn)
-    return _COMPLEX_OPERATIONS * _multiplications(eqn) if dtype_kind == "complex" else 0.0
+    if dtype_kind == "complex":
+        return _COMPLEX_OPERATIONS * _multiplications(eqn)
+    # Integers are not rounded, whatever their dtype is.
+    return 0.0
 
 
 def _multiplications(eqn: Equation) -> float:
@@ -48,6 +51,7 @@ def _multiplications(eqn: Equation) -> float:
         return results * math.prod(left_shape[axis] for axis in contracted)
     if eqn.primitive.name == "conv_general_dilated":
         features = right_shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        # The kernel without its output features: so many terms has each result.
         terms = math.prod(right_shape) / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.
         return results * terms / math.prod(eqn.params["lhs_dilation"])

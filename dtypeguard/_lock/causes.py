@@ -59,14 +59,17 @@ def find_causes(
             inputs.setdefault(line, []).append(change)
     search = _CauseSearch(changes, step.computations)
     for group in inputs.values():
+        # A changed input explains all that is computed of it: no line of that is to blame.
         search.explain([leaf.value for change in group for leaf in change.leaves])
     blamed = search.find_lines()
-    if not blamed and not inputs:  # they only compute less: no call tells more
+    if not blamed and not inputs:
+        # They only compute less, and what is gone has no line: their last call is near.
         for function in changes:
             calls = [call for call in step.computations if call.function == function]
             blamed[function] = [call.line for call in calls[-1:]]
     causes = [LockCause(lines, changes[function]) for function, lines in blamed.items()]
     causes += [LockCause([line], None, group) for line, group in inputs.items()]
+    # All functions compute as locked, so the step returns another of their values.
     if outputs and not causes:
         lines = search.lines_of(outputs)
         return LockCauses([LockCause(lines, None, outputs)], [], [])
@@ -183,6 +186,7 @@ class _CauseSearch:
     def _place_without_cast(self, call: Computation) -> tuple[LockedFunction, Origin]:
         """Returns where the cast of an operand was: a renaming, a call, or its maker."""
         makers = [self._makers[value] for value in call.takes if value in self._makers]
+        # A chain holds code objects, and changes go by the names that the lock has.
         function_of = {maker.chain[0][0]: maker.function for maker in self._makers.values()}
         function_of[call.chain[0][0]] = call.function
         for computation in (call, *makers):

@@ -57,7 +57,7 @@ class Locked(NamedTuple):
         if leaves:
             rows = [_row_of_leaves(change) for change in leaves]
             text.append("  and so:")
-            text += _indented(_lock_columns(rows), "    ")
+            text += _with_margin(_lock_columns(rows), "    ")
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
@@ -103,19 +103,22 @@ def text_of_cause(cause: LockCause) -> list[str]:
     if cause.change is not None:
         head = f"{head} {cause.change.function[1]}"
     text = [f"  {head}"] if head else []
+    # Without its file a line has no source to show.
     codes = [line.code for line in cause.lines if line.code]
-    text += _indented(codes, "      ")
-    return text + _indented(_lock_columns(_rows_of_cause(cause)), "    ")
+    text += _with_margin(codes, "      ")
+    rows = _rows_of_cause(cause)
+    return text + _with_margin(_lock_columns(rows), "    ")
 
 
 def data_of_cause(cause: LockCause) -> dict[str, Any]:
     """Returns a cause for JSON."""
-    function = "" if cause.change is None else ":".join(cause.change.function)
-    return {
-        "lines": [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines],
-        "function": function,
-        "changes": [row._asdict() for row in _rows_of_cause(cause)],
-    }
+    # An input belongs to no function.
+    function = ""
+    if cause.change is not None:
+        function = ":".join(cause.change.function)
+    lines = [{"file": x.file, "line": x.line, "code": x.code} for x in cause.lines]
+    changes = [row._asdict() for row in _rows_of_cause(cause)]
+    return {"lines": lines, "function": function, "changes": changes}
 
 
 def _rows_of_cause(cause: LockCause) -> list[_ChangedRow]:
@@ -162,5 +165,5 @@ def _names_of(functions: Sequence[tuple[str, str]]) -> str:
     return names
 
 
-def _indented(lines: Sequence[str], margin: str) -> list[str]:
+def _with_margin(lines: Sequence[str], margin: str) -> list[str]:
     return [margin + line for line in lines]

@@ -4,12 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .computations import (
-    ENTRY_KINDS,
-    MIRRORED,
-    LockedFunction,
-    LockEntry,
-)
+from .computations import ENTRY_KINDS, MIRRORED, LockedFunction, LockEntry
 from .step import TABLES, Lock, TracedStep, TypedLeaf, covering, fold, types_by_node
 
 
@@ -64,6 +59,7 @@ def differences(
         before = lock.functions.get(function)
         if before is None:
             moved_from = _moved_from(function, entries, missing)
+            # A function has moved to one place only.
             before = missing.pop(moved_from) if moved_from else []
         added, removed = _difference_of_entries(before, entries)
         if added or removed or moved_from:
@@ -83,8 +79,11 @@ def _moved_from(
     missing: dict[LockedFunction, list[LockEntry]],
 ) -> LockedFunction | None:
     """Returns the missing function with the same name, or with the same entries."""
+    _, name = function
+    # The name counts first: a function that moves to another file often changes as well.
     for candidate in missing:
-        if candidate[1] == function[1]:
+        _, candidate_name = candidate
+        if candidate_name == name:
             return candidate
     for candidate, before in missing.items():
         if _difference_of_entries(before, entries) == ([], []):
@@ -102,6 +101,7 @@ def _difference_of_entries(
     added: list[LockEntry] = []
     removed: list[LockEntry] = []
     for kind in ENTRY_KINDS:
+        # A difference of counters has no counts below 0: the entries of more calls alone.
         more = [entry for entry in new - old if entry.kind == kind]
         less = [entry for entry in old - new if entry.kind == kind]
         if not (more and less):  # a call more or less, maybe as others of the function
@@ -147,6 +147,7 @@ def _changed_below(
     names = set(locked_types.split(", "))
     if {leaf.name for leaf in group} == names:
         return {}
+    # If a type of the lock is gone from below the path, no leaf is new: all stand for it.
     changed = [leaf for leaf in group if leaf.name not in names] or list(group)
     if len(changed) == len(group):  # the path in the lock stands for all below it
         return {"": changed}

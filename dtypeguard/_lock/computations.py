@@ -120,8 +120,10 @@ class Computation:
         """Its line of source."""
         code, instruction = self.chain[0]
         lines = [place[0] for place in code.co_positions()]
+        # An instruction has two bytes, and one entry in the positions.
         place = instruction // 2
         line = lines[place] if place < len(lines) else None
+        # Instructions that the compiler adds have no line.
         return line_in(code, line or code.co_firstlineno)
 
     @functools.cached_property
@@ -178,6 +180,7 @@ def computations(
     graph: Graph, step: CodeType | None, name_of: Callable[[str], str]
 ) -> list[Computation]:
     """Returns what the calls of the user's compute, in the order of the program."""
+    # Thousands of equations come from a few files.
     is_own = functools.cache(_is_own_of(step))
     name_of = functools.cache(name_of)
     calls: dict[tuple[Chain, bool], Computation] = {}
@@ -282,11 +285,13 @@ def _type_matters(aval: Aval) -> bool:
     return is_short or family in ("float", "complex")
 
 
+# A Python number is a weak float64 with the flag, and a weak float32 without.
 _OF_FLAG = {"float64": "float32", "complex128": "complex64"}
 
 
 def _type_name(aval: Aval) -> str:
     """Returns the type of a value. What the x64 flag alone changes looks the same."""
+    # Whichever generator a key is for, it is no matter of precision.
     if is_key(aval):
         return "key"
     if not _type_matters(aval):
@@ -300,6 +305,7 @@ def _type_name(aval: Aval) -> str:
 def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
     counted = [aval for aval in avals if _type_matters(aval)]
+    # What has no dtype, such as a token, has no name.
     return {_type_name(aval) for aval in counted or avals} - {""}
 
 

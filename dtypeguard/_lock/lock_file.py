@@ -47,7 +47,9 @@ def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
     for kind in ENTRY_KINDS:
         # Sorted, a moved line of the program is no change of the file.
         counts = Counter(sorted(entry.text for entry in entries if entry.kind == kind))
-        items = [f"{text} ({n})" if n > 1 else text for text, n in counts.items()]
+        items: list[str] = []
+        for text, count in counts.items():
+            items.append(text if count == 1 else f"{text} ({count})")
         if items:
             lines.append(toml_list(kind, items))
     return lines
@@ -63,6 +65,7 @@ def read_lock(path: str) -> Lock:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         data = tomllib.loads(text)
+        # First of all: another format may have other tables.
         if data.get("format") != _FORMAT:
             version = data.get("format")
             raise ValueError(f"it has format {version}; this dtypeguard reads {_FORMAT}")
@@ -82,6 +85,7 @@ def read_lock(path: str) -> Lock:
 def _lock_of_data(data: dict[str, Any]) -> Lock:
     functions = {}
     for file, tables in data.items():
+        # All other tables are files.
         if file in (*TABLES, "format", "step"):
             continue
         for function, lines in tables.items():

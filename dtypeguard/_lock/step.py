@@ -13,6 +13,7 @@ from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Aval, Step
+from .._program.graph import Graph
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
 from .._tracebacks.path_text import parts
@@ -100,16 +101,16 @@ def lock_of(
     for call in calls:
         if call.entries:
             entries = functions.setdefault(call.function, [])
-            entries += sorted(set(call.entries), key=call.entries.index)
+            entries += call.entries
     leaves = _locked_leaves(program, step)
-    lock = Lock(
-        name, functions, types_by_node(leaves[INPUTS]), types_by_node(leaves[OUTPUTS])
-    )
-    return TracedStep(lock, calls, leaves)
+    inputs = types_by_node(leaves[INPUTS])
+    outputs = types_by_node(leaves[OUTPUTS])
+    return TracedStep(Lock(name, functions, inputs, outputs), calls, leaves)
 
 
 def name_of_file(file: str, folder: str) -> str:
     """Returns a file relative to a folder, or by the name of its package."""
+    # A lock is checked in, and read on systems with another separator.
     if is_installed(file):
         return short_path(file).replace(os.sep, "/")
     try:
@@ -123,18 +124,21 @@ def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     graph = program.step
     arguments = input_names(step, program.rest.paths)
     results = [f"result{path}" for path in program.others.paths]
-    paths = {
-        INPUTS: [*_paths_of_objects(program, program.carried), *arguments],
-        OUTPUTS: [*_paths_of_objects(program, program.returned), *results],
-    }
-    values = {INPUTS: graph.inputs, OUTPUTS: graph.outputs}
+    inputs = [*_paths_of_objects(program, program.carried), *arguments]
+    outputs = [*_paths_of_objects(program, program.returned), *results]
     return {
-        table: [
-            TypedLeaf(path, _name_of_type(graph.avals[value]), value)
-            for path, value in zip(paths[table], values[table])
-        ]
-        for table in TABLES
+        INPUTS: _typed_leaves(graph, inputs, graph.inputs),
+        OUTPUTS: _typed_leaves(graph, outputs, graph.outputs),
     }
+
+
+def _typed_leaves(
+    graph: Graph, paths: Iterable[str], values: Iterable[int]
+) -> list[TypedLeaf]:
+    leaves: list[TypedLeaf] = []
+    for path, value in zip(paths, values):
+        leaves.append(TypedLeaf(path, _name_of_type(graph.avals[value]), value))
+    return leaves
 
 
 def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
@@ -181,6 +185,7 @@ def _add_below(prefix: str, below: _Below, types: TypeOfPath) -> None:
     merged: dict[str, _Below] = {}
     for part, leaves in children.items():
         is_index = _INDEX.fullmatch(part) is not None
+        # The first part is the name of an argument, which is not one of many.
         stays = not prefix or (keeps_indices and is_index)
         merged.setdefault(part if stays else fold(part), []).extend(leaves)
     for part, leaves in merged.items():
@@ -189,11 +194,12 @@ def _add_below(prefix: str, below: _Below, types: TypeOfPath) -> None:
 
 def _differ(children: Mapping[str, _Below]) -> bool:
     """Returns whether no two of several children hold the same."""
-    contents = [
-        frozenset((tuple(map(fold, rest)), name) for rest, name in leaves)
-        for leaves in children.values()
-    ]
-    return 1 < len(contents) == len(set(contents))
+    contents = set()
+    for leaves in children.values():
+        folded = [(tuple(map(fold, rest)), name) for rest, name in leaves]
+        contents.add(frozenset(folded))
+    # An only child says nothing of what two would hold.
+    return len(children) > 1 and len(contents) == len(children)
 
 
 def _path_parts(path: str) -> tuple[str, ...]:
@@ -216,6 +222,7 @@ def covering(types: Iterable[str], path: str) -> tuple[str, str]:
         head = "".join(names[:size])
         matching = [pattern for pattern in types if _pattern(pattern).fullmatch(head)]
         if matching:
+            # Of `a[0]` and `a[*]` the former was locked for this leaf alone.
             exact = min(matching, key=lambda pattern: pattern.count("*"))
             return exact, "".join(names[size:])
     return "", path

@@ -85,6 +85,7 @@ def autocast(
     checked = _checked_plan(plan, dtype)
     if f is None:
         return functools.partial(autocast, plan=checked)
+    # In the body of a class, a decorator below has wrapped the function already.
     if isinstance(f, (classmethod, staticmethod)):
         return type(f)(autocast(f.__func__, checked))
     if not callable(f) or isinstance(f, type):
@@ -95,6 +96,7 @@ def autocast(
     check_release("autocast")
     calls = _Autocast(f, checked)
 
+    # The attributes of a callable object are its params, and none of this function's.
     @functools.wraps(f, updated=())
     def function(*args, **kwargs):
         return calls(args, kwargs)
@@ -132,6 +134,7 @@ class _Autocast:
         self._plan = plan
         self._emitter = Emitter(plan)
         self.notes = self._emitter.notes
+        # Calls share the emitter. One may call the function again while it is traced.
         self._lock = threading.RLock()
 
     def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
@@ -140,6 +143,8 @@ class _Autocast:
         with self._lock:
             jaxpr, traced_result = call.trace()
             traces = NO_TRACES
+            # A second trace costs as much as the first, and tells nothing of other
+            # programs.
             if may_ask(jaxpr):
                 traces = SecondTraces(sibling=call.trace_sibling(jaxpr))
             results, _ = self._emitter.emit(jaxpr, call.arrays, traces=traces)

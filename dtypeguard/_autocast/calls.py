@@ -53,6 +53,7 @@ class WholeCall:
         if inspect.ismethod(function) and is_in_place(function.__self__):
             self._function = function.__func__
             args = (function.__self__, *args)
+        # A module that is called may change itself: it is an argument like the others.
         elif is_in_place(function):
             self._function = _call_object
             args = (function, *args)
@@ -76,6 +77,7 @@ class WholeCall:
 
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
         args, kwargs = gathered(self._arguments.merged(arrays))
+        # Before the call, after which an object may hold others.
         objects = _nnx_objects((args, kwargs))
         result = self._function(*args, **kwargs)
         contents_after = [contents(node) for node in objects]

@@ -47,7 +47,9 @@ def body_parameter(primitive: str) -> str | None:
     """Returns the parameter of a call that holds its jaxpr; None of other primitives."""
     if primitive in _CALLS_WITH_JAXPR:
         return "jaxpr"
-    return "call_jaxpr" if primitive in _CALLS_WITH_CALL_JAXPR else None
+    if primitive in _CALLS_WITH_CALL_JAXPR:
+        return "call_jaxpr"
+    return None
 
 
 class PlannedType(NamedTuple):
@@ -93,6 +95,7 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
     rules = ByPlan(program, plan, matcher, {})
     types = [PlannedType(dtype_or_none(aval)) for aval in program.jaxpr.in_avals]
     rules.block(program.block, types)
+    # A plan whose entry names nothing belongs to other code, and must not pass for applied.
     matcher.check()
     return rules.width_plan
 
@@ -125,6 +128,8 @@ class ByPlan(Propagation[PlannedType]):
         self._matcher = matcher
         self._notes = notes
         self._default_entry = default_entry
+        # A width plan is an array of numbers: these are the dtypes that its numbers stand
+        # for.
         self._dtypes: dict[Computes, int] = {}
         self.products: set[int] = set()
         self.call_operands: dict[int, PlannedTypes] = {}
@@ -139,6 +144,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def constant(self, array: Leaf, aval: Aval) -> PlannedType:
         dtype = dtype_or_none(aval)
+        # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if kind(dtype) != "float" or isinstance(array, Tracer):
             return PlannedType(dtype)
         if not getattr(array, "is_fully_addressable", True):
@@ -153,7 +159,10 @@ class ByPlan(Propagation[PlannedType]):
         return PlannedType(dtype, is_lost=bool(becomes_zero or becomes_infinite))
 
     def crossing(self, value: PlannedType, aval: Aval) -> PlannedType:
-        return value if self._plan.default == ALL else widest(value, aval)
+        if self._plan.default == ALL:
+            return value
+        # With narrow products alone, calls and loops have the dtypes as written outside.
+        return widest(value, aval)
 
     def joined(self, values: Sequence[PlannedType], attempt: int) -> PlannedType:
         dtypes = [value.dtype for value in values]
@@ -243,14 +252,15 @@ class ByPlan(Propagation[PlannedType]):
         result = dtype if result is None else result
         variables = [*node.eqn.invars, *node.eqn.outvars]
         floats = [var.aval for var in variables if is_floating(var.aval)]
+        # Nothing changes: bound as it stands, the equation compiles to the same HLO.
         if result == dtype and all(aval.dtype == dtype for aval in floats):
             return self._as_written(node, values)
         self.entries[node.number] = self._entry_for(Computes(dtype, result))
         types: PlannedTypes = []
         for var in node.eqn.outvars:
-            types.append(
-                PlannedType(result if is_floating(var.aval) else dtype_or_none(var.aval))
-            )
+            # Indices and masks beside the floats keep their own dtypes.
+            result_dtype = result if is_floating(var.aval) else dtype_or_none(var.aval)
+            types.append(PlannedType(result_dtype))
         return types
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
@@ -266,9 +276,11 @@ class ByPlan(Propagation[PlannedType]):
         elif is_narrower(entry.dtype, FLOAT32):
             dtype = entry.dtype
         else:
+            # To be wide harms nothing of what the source asks for.
             return entry.dtype
         if (is_product or entry is None) and not self._may_be_narrow(node, is_product):
             return None
+        # Other bits would be other draws.
         if Written(node.stack).is_of_sampler:
             return None
         if is_product and _asks_for_precision(node.eqn):
@@ -344,14 +356,14 @@ class ByPlan(Propagation[PlannedType]):
         dtype = self._dtype_for(node, values)
         if dtype is None:
             results = self._as_written(node, values)
+            # A product may follow one that asks for float32, and is not asked for itself.
             return [PlannedType(value.dtype) for value in results]
         result = node.eqn.outvars[0].aval.dtype
-        # A product of narrow operands has a wide result where it asks for that.
-        is_asked = node.asks_for_result or any(
-            is_narrower(dtype_or_none(var.aval), result) for var in node.eqn.invars[:2]
-        )
-        # A gradient may be added up over devices.
-        is_wide = node.is_backward or is_asked
+        operands = [dtype_or_none(var.aval) for var in node.eqn.invars[:2]]
+        widens = any(is_narrower(operand, result) for operand in operands)
+        # A product of narrow operands has a wide result where it asks for that. A gradient
+        # may be added up over devices.
+        is_wide = node.is_backward or node.asks_for_result or widens
         if is_wide and is_narrower(dtype, FLOAT32):
             return self._in_dtype(node, values, dtype, result)
         return self._in_dtype(node, values, dtype)
@@ -369,6 +381,7 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
         return ByPlan._summed
     if name == "convert_element_type":
         return ByPlan._converted
+    # A narrow dtype cannot count: bfloat16 has no 257.
     if name == "iota":
         return ByPlan._as_written
     operands = [var.aval for var in eqn.invars]
@@ -380,7 +393,9 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
         return ByPlan._plain
     # `jax.export` has symbolic sizes, which can be equal, but have no order.
     repeats = name == "broadcast_in_dim" and results[0].size != operands[0].size
-    return ByPlan._spread if repeats or name in _SPREADS else ByPlan._moved
+    if repeats or name in _SPREADS:
+        return ByPlan._spread
+    return ByPlan._moved
 
 
 def _are_real(operands: Sequence[Aval], results: Sequence[Aval]) -> bool:
@@ -400,7 +415,9 @@ def _asks_for_precision(eqn: Equation) -> bool:
 def widest(value: PlannedType, aval: Aval) -> PlannedType:
     """Returns a value in no narrower dtype than the program has it."""
     dtype = dtype_or_none(aval)
-    return value._replace(dtype=dtype) if is_narrower(value.dtype, dtype) else value
+    if is_narrower(value.dtype, dtype):
+        return value._replace(dtype=dtype)
+    return value
 
 
 def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTypes:

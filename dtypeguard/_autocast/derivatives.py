@@ -58,6 +58,7 @@ class OwnRule:
             function = jax.custom_jvp(primal)
             function.defjvp(self._jvp)
             return function(*values)
+        # JAX traces the forward pass first, which fills this in for the backward pass.
         residual_types: PlannedTypes = []
         dtypes = [dtype_or_none(values[place]) for place in self._active]
         function = jax.custom_vjp(primal)
@@ -98,6 +99,8 @@ class OwnRule:
 
         def forward(*arrays):
             _, back, results = jax.vjp(self._as_written, *arrays, has_aux=True)
+            # A function that JAX returns for the backward pass is a tree: its leaves are
+            # residuals.
             residuals, structure = tree_util.tree_flatten(back)
             return (results, residuals), structure
 
@@ -126,6 +129,7 @@ class OwnRule:
         # None is no cotangent: of an integer, or where the rule gives none.
         every: list[Leaf] = [None for _ in self._operands]
         for place, derivative, dtype in zip(self._active, derivatives, dtypes):
+            # JAX asks for the derivative in the dtype of the operand.
             every[place] = as_dtype(derivative, dtype)
         return tuple(every)
 
@@ -142,6 +146,7 @@ def _with_zeros(avals: Sequence[Aval], active: Sequence[Leaf]) -> list[Leaf]:
         if is_inexact(aval):
             derivatives.append(next(remaining))
         else:
+            # JAX takes no other tangent of an integer.
             derivatives.append(np.zeros(aval.shape, jax.dtypes.float0))
     return derivatives
 

@@ -45,6 +45,7 @@ from .products import BILINEAR, multiply, product_of
 
 # Of these XLA may leave out the rounding on one side.
 _COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
+# A long process may call a function with ever new shapes.
 _MOST_EMITTED = 2000
 _FORMATS = Formats(FLOAT32)
 
@@ -219,6 +220,8 @@ class Emission(Interpreter):
             params["jaxpr"] = _like(parts.body, inner)
             return bind(node.eqn, values, params)
         params["body_jaxpr"] = _like(parts.body, inner)
+        # A condition takes its own constants and the carry; those of the body lie in
+        # between.
         arguments = values[: parts.of_condition] + values[first:]
         # It gives a bool, which leaves it in no other dtype.
         condition = self._inner_jaxpr(None, node.inner[1], arguments)
@@ -258,6 +261,7 @@ class Emission(Interpreter):
 
     def _is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
         """Returns whether an equation, or one inside of it, has narrow values."""
+        # Equations inside of another one have the numbers before its own.
         first = min(block.first for block in node.inner)
         if self._plan.entries[first : node.number + 1].any():
             return True
@@ -319,7 +323,9 @@ class Emission(Interpreter):
         self, node: Node | None, block: Block, arrays: Sequence[Leaf]
     ) -> list[Leaf]:
         results = self.block(block, arrays)
-        return results if node is None else self._settled(node, results)
+        if node is None:
+            return results
+        return self._settled(node, results)
 
     def _settled(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Brings results of an equation to the dtypes in which they leave it."""
@@ -357,9 +363,12 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
     emitter = Emitter(plan)
 
     def run(*arrays):
-        results, _ = emitter.emit(jaxpr, arrays, traces=traces)
-        pairs = zip(results, jaxpr.out_avals)
-        return [to_dtype(x, v.dtype) if is_floating(v) else x for x, v in pairs]
+        emitted, _ = emitter.emit(jaxpr, arrays, traces=traces)
+        # A function keeps the dtypes of its results, whatever it computes in.
+        results: list[Leaf] = []
+        for result, aval in zip(emitted, jaxpr.out_avals):
+            results.append(to_dtype(result, aval.dtype) if is_floating(aval) else result)
+        return results
 
     narrow_jaxpr = jax.make_jaxpr(run)(*jaxpr.in_avals)
     emitter.matcher.check()
@@ -394,8 +403,9 @@ def _widened_to(variables: Sequence[Variable], values: Sequence[Leaf]) -> list[L
 def _like(original: Jaxpr, replacement: Jaxpr) -> Jaxpr:
     """Returns a closed jaxpr as the parameter in whose place it stands."""
     # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
-    is_open = open_jaxpr(original) is original
-    return open_jaxpr(replacement) if is_open else replacement
+    if open_jaxpr(original) is original:
+        return open_jaxpr(replacement)
+    return replacement
 
 
 def _retyped_aval(aval: Aval, dtype: DType) -> Aval:

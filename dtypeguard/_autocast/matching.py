@@ -61,6 +61,7 @@ def key_of_line(stack: Stack) -> MatchedLine:
 
 @functools.lru_cache(10_000)
 def _place_and_text(code: CodeType, instruction: int) -> tuple[str, str | None]:
+    # A lambda or a comprehension is a part of the function around it.
     names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
     place = f"{file_name(code.co_filename)}:{'.'.join(names) or '<module>'}"
     node = expression(code, instruction)
@@ -106,6 +107,7 @@ class Matcher:
             if matches(entry, line):
                 self._matched.add(number)
                 matching.append(entry)
+        # An entry of an expression is an exception from that of its function.
         return max(matching, key=_precision_of_entry, default=None)
 
     def check(self) -> None:
@@ -131,8 +133,11 @@ class Matcher:
                 name = line.place if entry.expression is None else str(line)
                 has_scope = entry.scope and line.scope
                 names.add(f"{name} in scope {line.scope}" if has_scope else name)
+        # Even a poor match shows how lines of this program are named.
         nearest = difflib.get_close_matches(str(entry), sorted(names), 1, 0.0)
-        return f': the nearest there is "{nearest[0]}"' if nearest else ""
+        if not nearest:
+            return ""
+        return f': the nearest there is "{nearest[0]}"'
 
 
 def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int, int]:
@@ -193,4 +198,5 @@ def _without_floats(text: str) -> str:
 
 class _FloatRemover(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        # An int is an axis or a size, by which expressions differ; a float is tuned.
         return ast.Name(_ANY_NUMBER) if type(node.value) is float else node

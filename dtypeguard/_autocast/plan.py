@@ -155,6 +155,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file."""
+        # A plan is checked in: the same bytes on every system.
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(self.text())
 
@@ -190,6 +191,7 @@ def _plan_fields(name: str, data: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: if there is no plan; says what to write.
     """
+    # First of all: another version may have other keys.
     version = data.get("version")
     if version != _VERSION:
         raise PlanError(
@@ -233,6 +235,7 @@ def _all_entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
     if not isinstance(scopes, Mapping):
         raise _no_table(name, "scope", scopes)
     for scope, entries in scopes.items():
+        # An empty scope would be outside of all, where [entries] are.
         if not scope.strip():
             raise _no_table(name, "scope", entries)
         yield from _entries_of_table(name, f"scope.{scope}", entries, scope)

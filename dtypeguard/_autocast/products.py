@@ -139,6 +139,7 @@ def _transposed(
     avals = tuple(jax.typeof(x) for x in rounded)
     narrow_product = product.with_result(product.dtype)
     transpose = open_jaxpr(_transpose_jaxpr(narrow_product, place, narrow_aval, avals))
+    # Equation by equation, since the product among them gets another result dtype.
     values = dict(zip(transpose.invars, rounded))
     for eqn in transpose.eqns:
         inputs = [x.val if hasattr(x, "val") else values[x] for x in eqn.invars]

@@ -63,6 +63,7 @@ def comparison(
     own_avals = function.program.out_avals
     own_shapes = {path: aval.shape for path, aval in zip(function.outputs, own_avals)}
     advice = "Write a function around it that returns the same tree, of the same shapes."
+    # Before anything runs, which may take long.
     _check_outputs(f"reference={shown(reference)}", own_shapes, shapes, advice)
     numbers = [n for n, aval in enumerate(avals) if kind(aval.dtype) is not None]
 
@@ -71,6 +72,8 @@ def comparison(
         other_judge = make_judge(function, arrays)
         differences: list[Difference] = []
         wrong: list[int] = []
+        # Where another computation begins, all that follows differs: the first output
+        # tells.
         for n in order.sort(numbers):
             difference = judge.judge_function(n, other_judge)
             differences.append(difference)

@@ -93,6 +93,7 @@ def _line(origin: Origin | None) -> str:
     return f"{origin.place} (`{code}`)" if code else origin.place
 
 
+# The more serious, the later.
 _VERDICTS = ("rounding", "undecidable", "differs")
 _AS_FUNCTION = "give it as a function: then the report names the first lines that differ."
 
@@ -167,6 +168,7 @@ def details_of(
             f"rounding would hide a difference of up to {up_to}; in float32 it would show"
         )
         lines = [*lines[: _MOST_LINES - 1], _sentence(most, text, is_only)]
+    # The verdicts of all outputs are in `differences`; a report is to be read.
     lines = lines[:_MOST_LINES]
     if divergence is not None:
         return [*lines, str(divergence)]

@@ -45,6 +45,7 @@ class _Groups:
         if node.sketch is None:
             return None
         norm = float(np.linalg.norm(node.sketch))
+        # By size and not by shape: one program may reshape what the other one does not.
         values = self._values_by_size.setdefault(math.prod(node.shape), [])
         for value in values:
             bound = _SAME_ERROR * max(norm, value.norm)
@@ -77,6 +78,7 @@ class _ComparedProgram:
     """
 
     def __init__(self, call: RunCall, groups: _Groups):
+        # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
             numeric = NumericProgram(call.program, IN_FLOAT64, call.traces, is_judged=True)
             self.nodes, self.outputs = sketches(numeric, call.arrays)
@@ -86,6 +88,7 @@ class _ComparedProgram:
     def find_own(self, shared: Collection[int], outputs: Collection[int]) -> None:
         """Finds the values on the way to some outputs that only this program has."""
         ends = [self.outputs[output] for output in outputs]
+        # In the order of the program, operands come before what is made of them.
         for number in sorted(self._way_to(ends, shared)):
             support: set[int] = set()
             for operand in self.nodes[number].operands:
@@ -153,6 +156,7 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     sketch = program.nodes[first].sketch
     reference_sketch = compared.nodes[second].sketch
     if sketch is not None and reference_sketch is not None:
+        # Nothing is relative to zeros.
         norm = np.linalg.norm(sketch) or 1.0
         apart = float(np.linalg.norm(sketch - reference_sketch) / norm)
     return Divergence(

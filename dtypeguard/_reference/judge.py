@@ -181,6 +181,7 @@ class Judge:
     def judge_array(self, n: int, reference: np.ndarray) -> Difference:
         """Returns the verdict on the reference of an output."""
         array = _as_float64(reference)
+        # An infinity or a NaN on one side alone is further off than any bound.
         if (np.isfinite(array) != np.isfinite(self.truth[n])).any():
             return self._difference(n, array, math.inf)
         off = _subtract(array, self.truth[n])
@@ -188,6 +189,8 @@ class Judge:
         ratio = math.inf
         for formats in self._precisions(grid):
             bound = self._bound(formats)
+            # Whoever computes in 16 bits is off by more than that: this precision explains
+            # nothing.
             if bits(grid) >= 32 and self._is_below(bound, n, off):
                 ratio = min(ratio, _DIFFERS_FROM)
                 continue
@@ -205,8 +208,8 @@ class Judge:
         if single is None:
             return False
         # The function may take another way there: then it says nothing of this program.
-        apart = self._ratio(self.written, n, _subtract(single.truth[n], self.truth[n]))
-        if apart > _EXPLAINS:
+        off = _subtract(single.truth[n], self.truth[n])
+        if self._ratio(self.written, n, off) > _EXPLAINS:
             return False
         return single.judge_array(n, reference).verdict == "rounding"
 
@@ -216,6 +219,7 @@ class Judge:
         own_bound = float(self.written.most[n, 0])
         bound = own_bound
         if not self._is_exact[n]:
+            # In proportion, what rounding to float32 would give.
             eps_ratio = jnp.finfo(_SINGLE).eps / jnp.finfo(self._narrow).eps
             source = self.written.source
             smallest = max(source[n], _SMALL_OUTPUT * max(source))
@@ -316,13 +320,16 @@ class Judge:
         output = self.written.outputs[n]
         off = np.abs(_subtract(output, reference))
         error = self._whole_size(n, off)
+        relative_error = math.inf
+        if math.isfinite(error):
+            relative_error = self._relative(n, error, reference)
         difference = Difference(
-            self._paths[n],
-            self._relative(n, error, reference) if math.isfinite(error) else math.inf,
-            self._relative(n, explained, reference),
-            verdict,
-            reason,
-            shows_in,
+            output=self._paths[n],
+            error=relative_error,
+            rounding=self._relative(n, explained, reference),
+            verdict=verdict,
+            reason=reason,
+            shows_in=shows_in,
         )
         if not error:
             return difference
@@ -339,6 +346,7 @@ def _runner(
     plan_of: Callable[[NumericProgram], WidthPlan] = plans.wide,
 ) -> _RunFunction:
     """Returns a function that runs a program in some dtypes."""
+    # JAX has no float64 without the flag, and a program traced with it runs with it.
     is_x64 = x64_enabled() or formats.wide == _DOUBLE
     program = NumericProgram(call.program, formats, call.traces, is_judged=True)
     plan = plan_of(program)
@@ -353,12 +361,14 @@ def _runner(
 
 def widen(array: Leaf, dtype: DType) -> Leaf:
     """Returns a float array in a dtype, if its own is narrower."""
-    is_narrower = kind(array.dtype) == "float" and bits(array.dtype) < bits(dtype)
-    return array.astype(dtype) if is_narrower else array
+    if kind(array.dtype) == "float" and bits(array.dtype) < bits(dtype):
+        return array.astype(dtype)
+    return array
 
 
 def _perturb(arrays: Sequence[Leaf], eps: float, seed: int) -> list[Leaf]:
     """Moves some numbers of the inputs by a unit in the last place, up or down."""
+    # With a fixed seed a verdict is the same each time.
     random = np.random.default_rng(seed)
     return [_perturb_array(x, eps, random) if is_inexact(x) else x for x in arrays]
 
@@ -412,7 +422,9 @@ def _ratio_of(size: float, bound: float) -> float:
     """Returns how many times a bound a size is; 0 within the bound."""
     if size <= bound:
         return 0.0
-    return float(size / bound) if bound else math.inf
+    if not bound:
+        return math.inf
+    return float(size / bound)
 
 
 def _narrowest_dtype(call: RunCall, formats: Formats) -> np.dtype:

@@ -32,6 +32,7 @@ class OutputOrder:
         while values:
             for source in self._graph.origins(values.pop()):
                 equation = self._graph.made_by.get(source)
+                # Values are shared, so a walk without a memory may take exponential time.
                 if equation is None or source in seen:
                     continue
                 if equation.primitive in PRODUCTS:

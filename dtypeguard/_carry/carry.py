@@ -86,12 +86,13 @@ class Carry:
         A step changes them in place, so that they come back in any case.
         """
         # A bound method hides its object from the arguments.
-        arguments = {"self": self.bound}
+        arguments = [("self", self.bound)]
         for position, value in enumerate(args):
-            arguments[self.names.at(position)] = value
-        arguments.update(kwargs)
+            arguments.append((self.names.at(position), value))
+        # `**kwargs` may hold the name of a parameter that is taken by position alone.
+        arguments.extend(kwargs.items())
         snapshots: dict[int, ObjectSnapshot] = {}
-        for name, value in arguments.items():
+        for name, value in arguments:
             for path, node in objects_by_path(value).items():
                 snapshots.setdefault(id(node), ObjectSnapshot(name + path, node))
         return list(snapshots.values())

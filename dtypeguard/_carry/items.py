@@ -69,7 +69,12 @@ class Items:
             # In JAX 0.4.25 the paths of a defaultdict have other keys.
             return sorted(self.result)
         pairs, _ = tree_util.tree_flatten_with_path(self.result, is_leaf=self._is_inside)
-        return [key_value(path[0]) for path, _ in pairs]
+        keys: list[Key] = []
+        for i, (path, _) in enumerate(pairs):
+            key = key_value(path[0])
+            # A key of no class of JAX's is nothing that a user writes.
+            keys.append(i if key is path[0] else key)
+        return keys
 
     @property
     def first(self) -> PyTree:

@@ -131,11 +131,11 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     """
     options = (carry, returned, policy)
     guarded_steps = _RETURNED.setdefault(step, []) if _is_copied(step) else []
-    for result in [step, *guarded_steps]:
-        guarded = _guarded_step_of(result)
+    result = _GuardedStep(step, *options)  # which refuses False, though it equals 0
+    for earlier in [step, *guarded_steps]:
+        guarded = _guarded_step_of(earlier)
         if guarded is not None and guarded.options == options:
-            return result
-    result = _GuardedStep(step, *options)
+            return earlier
     if isinstance(step, types.FunctionType) and _is_of_a_class(step):
         result = _as_method(result)
     guarded_steps.append(result)

@@ -72,6 +72,9 @@ def stable_carry(
     """
     if not isinstance(step, _Jitted):
         return None
+    # Another node may give other items in brackets than JAX finds in it.
+    if returned.items is not None and not isinstance(returned.result, (tuple, list, dict)):
+        return None
     carries = [place.take(args, kwargs) for place in places]
     stable = StableCarry(places, returned.keys, tree_util.tree_structure(carries))
     types = stable.types_in_call(args, kwargs)

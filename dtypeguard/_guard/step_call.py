@@ -129,7 +129,9 @@ class GuardedCall:
                     narrowed = tree_util.tree_map(_narrow_if_weak, snapshot.before)
                     put_contents(snapshot.node, narrowed)
                 carried = [snapshot.map(_narrow_if_weak) for snapshot in self._carried]
-                return self._attempt(carried)
+                result = self._attempt(carried)
+            self.stable_carry = None  # a call like this one needs both attempts again
+            return result
 
         description = f"{self._carry.step} failed with x64 on and was run with it off"
         return SecondAttempt(run, description, page="guard-a-step")

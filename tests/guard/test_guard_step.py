@@ -152,6 +152,8 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once(made):
         lax.scan(guard_step(body), jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
     assert len(traces) == 1
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
+    with pytest.raises(ValueError, match="carry=False"):  # which equals 0
+        guard_step(body, carry=False)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

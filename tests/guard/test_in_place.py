@@ -197,6 +197,16 @@ def test_a_method_that_changes_its_object(nnx):
         assert (total.sum[...], total.sum[...].dtype) == (1, BF16)
 
 
+def test_objects_under_one_name_all_keep_their_types(nnx):
+    def step(model, /, **others):
+        for each in (model, *others.values()):
+            each.set_value(each[...] + np.float32(1))
+
+    params = [nnx.Param(jnp.ones(3, BF16)) for _ in range(2)]
+    guard_step(step)(params[0], model=params[1])
+    assert [param[...].dtype for param in params] == [BF16, BF16]
+
+
 def test_a_message_has_the_path_in_the_module(nnx):
     def step(model, optimizer):
         bias = model.layers[1].bias

@@ -126,6 +126,44 @@ def test_a_repeated_call_that_fails_with_x64_on_runs_with_it_off():
             assert guarded(jnp.ones((), F32), jnp.ones((), F32)) == 2
 
 
+@needs_x64_scope
+def test_a_call_that_runs_with_x64_off_is_no_record_of_calls_like_it():
+    traces = []
+
+    @guard_step
+    @jax.jit
+    def step(state):
+        traces.append(state)
+        return jax.lax.add(state, jnp.asarray(np.float64(1)))
+
+    with set_x64(True), pytest.warns(DtypeGuardWarning, match="failed with x64 on"):
+        step(jnp.ones((), F32))
+        num_traces = len(traces)
+        step(jnp.ones((), F32))
+    assert len(traces) == num_traces + 1  # the failed attempt, once
+
+
+def test_brackets_of_a_result_need_not_give_its_items():
+    @tree_util.register_pytree_with_keys_class
+    class Result:
+        def __init__(self, state, x):
+            self.state, self.x = state, x
+
+        def tree_flatten_with_keys(self):
+            return [("state", self.state), ("x", self.x)], None
+
+        @classmethod
+        def tree_unflatten(cls, _, items):
+            return cls(*items)
+
+        def __getitem__(self, key):
+            return jnp.ones((), BF16)
+
+    step = guard_step(jax.jit(lambda state, x: Result(state * x, x)), returned=0)
+    for dtype in (BF16, F32):
+        assert step(jnp.ones((), BF16), jnp.ones((), dtype)).state.dtype == BF16
+
+
 def test_without_jit_a_repeated_step_changes_no_container_of_the_callers():
     @guard_step
     @jax.jit

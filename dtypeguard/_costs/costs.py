@@ -108,10 +108,11 @@ def _expected_dtype(graph: Graph, flops: dict[str, float]) -> np.dtype | None:
         if bits(getattr(aval, "dtype", None)) >= 16:
             sizes[aval.dtype] = sizes.get(aval.dtype, 0.0) + math.prod(aval.shape)
     half = _of_16_bits(sizes)
-    if half and sum(half.values()) >= _NOTABLE_PART * sum(sizes.values()):
+    least = _NOTABLE_PART * sum(sizes.values())
+    if half and sum(half.values()) >= least:
         return _commonest(half)
-    computed = _of_16_bits({jnp.dtype(dtype): count for dtype, count in flops.items()})
-    return _commonest(computed or sizes)
+    flops_of_dtype = {jnp.dtype(name): count for name, count in flops.items()}
+    return _commonest(_of_16_bits(flops_of_dtype) or sizes)
 
 
 def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:

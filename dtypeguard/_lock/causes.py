@@ -129,8 +129,12 @@ class _CauseSearch:
         """Returns the lines that make outputs of other types."""
         lines: list[Origin] = []
         for change in leaves:
-            if change.leaves and change.leaves[0].value in self._makers:
-                lines.append(self._makers[change.leaves[0].value].line)
+            # A leaf that is gone has no value any more.
+            if not change.leaves:
+                continue
+            maker = self._makers.get(change.leaves[0].value)
+            if maker is not None:
+                lines.append(maker.line)
         return lines
 
     def find_lines(self) -> dict[LockedFunction, list[Origin]]:
@@ -167,7 +171,9 @@ class _CauseSearch:
 
     def _added_entries(self, call: Computation) -> set[LockEntry]:
         change = self._changes.get(call.function)
-        return set(call.entries).intersection(() if change is None else change.added)
+        if change is None:
+            return set()
+        return set(call.entries).intersection(change.added)
 
     def _is_new(self, call: Computation) -> bool:
         """Returns whether no call of its function computed so before."""

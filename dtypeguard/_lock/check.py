@@ -41,7 +41,9 @@ class Locked(NamedTuple):
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes, functions, leaves = self.causes()
-        count = "1 cause" if len(causes) == 1 else f"{len(causes)} causes"
+        count = f"{len(causes)} causes"
+        if len(causes) == 1:
+            count = "1 cause"
         # What only moved has no cause, and is a difference all the same: the file is stale.
         if not causes:
             count = "functions moved"

@@ -160,7 +160,8 @@ class Computation:
         return LockEntry(MIRRORED if self.is_backward else kind_of_entry, text)
 
     def _has_types_that_matter(self) -> bool:
-        return any(map(_type_matters, [*self.takes.values(), *self.gives.values()]))
+        avals = [*self.takes.values(), *self.gives.values()]
+        return any(map(_type_matters, avals))
 
     def _is_cast(self, takes: set[str]) -> bool:
         """Returns whether it does nothing but cast values of one type."""
@@ -262,7 +263,9 @@ def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
     home = "" if code is None else package(code.co_filename)
 
     def is_own(file: str) -> bool:
-        return not is_installed(file) or (home != "" and package(file) == home)
+        if not is_installed(file):
+            return True
+        return home != "" and package(file) == home
 
     return is_own
 

@@ -149,7 +149,9 @@ def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
 
 
 def _name_of_type(aval: Aval) -> str:
-    return f"weak {aval.dtype}" if is_weak(aval) else str(aval.dtype)
+    if is_weak(aval):
+        return f"weak {aval.dtype}"
+    return str(aval.dtype)
 
 
 # The parts of a path, and the type at its end.
@@ -205,10 +207,13 @@ def _differ(children: Mapping[str, _Below]) -> bool:
 def _path_parts(path: str) -> tuple[str, ...]:
     """Returns the parts of a path."""
     names = tuple(parts(path) or [path])
-    if len(names) > 1 and names[0] == "result" and _INDEX.fullmatch(names[1]):
-        # Items of a result are no more alike than results are.
-        return (names[0] + names[1], *names[2:])
-    return names
+    if len(names) < 2 or names[0] != "result":
+        return names
+    result, index, *rest = names
+    if _INDEX.fullmatch(index) is None:
+        return names
+    # Items of a result are no more alike than results are.
+    return (result + index, *rest)
 
 
 def covering(types: Iterable[str], path: str) -> tuple[str, str]:

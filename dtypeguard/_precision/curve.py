@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -130,17 +130,14 @@ class _CurveSearch:
             self.rows[wide] = self._trials.measured(plan)
         return self.rows[wide]
 
-    def _price(self, wide: Collection[int]) -> float:
-        return sum(self._ranking.parts[number].work for number in wide)
-
     def _choose(self, order: Sequence[int], bound: float) -> frozenset[int]:
         """Returns the cheaper of the best parts for their price and the cheapest ones."""
         ranking = self._ranking
-        cheapest_first = sorted(order, key=lambda number: self._price([number]))
+        cheapest_first = sorted(order, key=lambda number: ranking.work_of([number]))
         # The best part for its price may be dear, where some cheap ones are enough
         # together.
         sets = [smallest(x, ranking.error, bound) for x in (order, cheapest_first)]
-        return ranking.whole(min(sets, key=self._price))
+        return ranking.whole(min(sets, key=ranking.work_of))
 
     def _reach(self, order: Sequence[int], tolerance: float) -> None:
         """Runs rows until one is within the tolerance."""
@@ -157,10 +154,10 @@ class _CurveSearch:
 
     def _cheap_parts(self, order: Sequence[int]) -> frozenset[int]:
         """Returns the best parts that leave most of the work narrow."""
-        room = (1 - _MOST_SHARE) * self._price(order)
+        room = (1 - _MOST_SHARE) * self._ranking.work_of(order)
         parts: set[int] = set()
         for number in order:
-            work = self._price([number])
+            work = self._ranking.work_of([number])
             if work <= room:
                 room -= work
                 parts.add(number)
@@ -184,8 +181,12 @@ class _CurveSearch:
         if not within:
             # No row is within: the closest one, and the report says by how much it is not.
             return min(rows, key=error)
-        # Of plans with as much narrow, the one with fewer entries is easier to keep.
-        return max(within, key=lambda k: (share(k), -len(rows[k].entries), -error(k)))
+
+        def merit(key: frozenset[int] | None) -> tuple[float, int, float]:
+            # Of plans with as much narrow, the one with fewer entries is easier to keep.
+            return share(key), -len(rows[key].entries), -error(key)
+
+        return max(within, key=merit)
 
     def _explain(self, wide: frozenset[int]) -> None:
         """Adds to the entries of a row what would be without each of them."""

@@ -71,7 +71,8 @@ class FixSearch:
 
         def rank(number: int) -> tuple[bool, float]:
             # What makes most products wide comes last, and is dropped first.
-            return number in dear, alone[number].left if number in alone else 1.0
+            remaining = alone[number].left if number in alone else 1.0
+            return number in dear, remaining
 
         ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
         together = self._better_run(smallest(ranked, self._error, self._bound))

@@ -40,7 +40,8 @@ def headline_text(figures: Figures) -> str:
         sentences.extend(_error_sentences(figures))
     first, *rest = sentences
     # The first one goes on after `precision:`, so it starts with a small letter.
-    return " ".join([first, *(text[:1].upper() + text[1:] for text in rest)])
+    capitalized = [text[:1].upper() + text[1:] for text in rest]
+    return " ".join([first, *capitalized])
 
 
 def is_beside_rounding(figures: Figures) -> bool:
@@ -100,7 +101,9 @@ def _setting(figures: Figures) -> str:
     """Returns how the program was run; nothing if as written."""
     if figures.run.matmul_precision is not None:
         return products_named(figures.run.matmul_precision).begin
-    return "" if figures.run.narrow is None else f"in {figures.run.narrow}"
+    if figures.run.narrow is not None:
+        return f"in {figures.run.narrow}"
+    return ""
 
 
 def _no_error_text(figures: Figures) -> str:
@@ -194,7 +197,9 @@ def update_sentences(figures: Figures) -> list[str]:
         return []
     path = max(shares, key=lambda path: shares[path])
     share = shares[path]
-    also = "" if len(shares) == 1 else f", and in {len(shares) - 1} more"
+    also = ""
+    if len(shares) > 1:
+        also = f", and in {len(shares) - 1} more"
     return [
         f"Rounding takes the update away in {percent(share)} of the elements of "
         f"{path or 'the output'}{also}: keep it in {figures.run.wide}, or write "

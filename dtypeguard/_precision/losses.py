@@ -91,7 +91,8 @@ class LineLosses:
             flipped = self._runs.flipped(measures.total)
         fix = self._runs.nothing
         if planned is not None:
-            fix = fix._replace(lines=tuple(n for n in order if n in planned))
+            planned_lines = [number for number in order if number in planned]
+            fix = fix._replace(lines=tuple(planned_lines))
         important = [n for n in order if abs(shares[n]) > _LEAST_SHARE_OF_ERROR]
         with self._limit.phase(1.0):
             self._show("looking for a small set of lines")

@@ -193,7 +193,10 @@ class Trials:
         widths = by_plan(self.program, plan)
         # Without a narrow dtype, since the plan says which equations are narrow.
         formats = Formats(self.program.formats.wide)
-        scale = None if plan.loss_scale is None else float(np.float32(plan.loss_scale))
+        scale = None
+        if plan.loss_scale is not None:
+            # A loss in float32 is multiplied by no more digits than that.
+            scale = float(np.float32(plan.loss_scale))
 
         def function(*arrays: Leaf) -> Sequence[Leaf]:
             return run(self.program, widths, arrays, formats=formats, scale=scale)

@@ -181,7 +181,10 @@ def _first_bad_line(
         return None
     # Decisions as written may make finite what is not with others.
     exact = measures.own.exact
-    wrong = [path for path, array in zip(traced.paths, exact) if not _are_finite([array])]
+    wrong: list[str] = []
+    for path, array in zip(traced.paths, exact):
+        if not _are_finite([array]):
+            wrong.append(path)
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
     # Looked for only now: to note where values stop being finite takes more runs.

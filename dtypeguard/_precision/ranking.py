@@ -130,16 +130,19 @@ class Ranking:
         # An entry for a whole function survives edits that one for an expression does not.
         for function in {self.parts[number].entries[0] for number in wide}:
             rest = self._named(function) - parts
-            if self._work_of(rest) <= _LITTLE_WORK:
+            if self.work_of(rest) <= _LITTLE_WORK:
                 parts |= rest
         return frozenset(parts)
 
-    def _work_of(self, parts: Collection[int]) -> float:
+    def work_of(self, parts: Collection[int]) -> float:
+        """Returns the share of the multiply-adds in some parts."""
         return sum(self.parts[number].work for number in parts)
 
     def lines(self, wide: Collection[int]) -> frozenset[int]:
         """Returns the program's lines of some parts, by their numbers."""
-        nodes = frozenset[int]().union(*(self.parts[number].nodes for number in wide))
+        nodes: set[int] = set()
+        for number in wide:
+            nodes |= self.parts[number].nodes
         lines: set[int] = set()
         for node in self._trials.program.block.all_nodes():
             if node.number in nodes and node.line is not None:
@@ -165,7 +168,7 @@ class Ranking:
         entries: list[PlanEntry] = []
         for entry, parts in widest.items():
             error = None if error_without is None else error_without(chosen - parts)
-            share = self._work_of(parts)
+            share = self.work_of(parts)
             entries.append(dataclasses.replace(entry, error=error, share=share))
         return tuple(entries)
 

@@ -59,7 +59,8 @@ def rounded_arguments(
 
 def argument_path(path: str) -> str:
     """Returns the path of an argument of a tree (args, kwargs), as one writes it."""
-    return f"{('args', 'kwargs')[int(path[1])]}{path[3:]}"
+    name = "args" if path.startswith("[0]") else "kwargs"
+    return f"{name}{path[3:]}"
 
 
 def _next_to(value: float, dtype: DType) -> float | None:

@@ -166,18 +166,17 @@ def loss_rows(figures: Figures) -> list[str]:
     by_rounding = 1 - decided if MOST < decided < 1 else 1.0
     for loss in _shown_losses(figures):
         part = loss.share / by_rounding
-        dtypes = ", ".join(loss.dtypes)
-        table.append(
-            (
-                # Just below 0 is noise of a share, and would print as "-0%".
-                "cancels" if part < -0.01 else f"{100 * max(part, 0):.0f}%",
-                percent(loss.alone),
-                "" if math.isnan(loss.left) else percent(loss.left),
-                loss.place,
-                f"{dtypes}; {loss.constant}" if loss.constant else dtypes,
-                loss.origin.code if loss.origin else "",
-            )
-        )
+        # Just below 0 is noise of a share, and would print as "-0%".
+        part_text = f"{100 * max(part, 0):.0f}%"
+        if part < -0.01:
+            part_text = "cancels"
+        if_wide = "" if math.isnan(loss.left) else percent(loss.left)
+        rounds_to = ", ".join(loss.dtypes)
+        if loss.constant:
+            rounds_to = f"{rounds_to}; {loss.constant}"
+        code = loss.origin.code if loss.origin else ""
+        alone = percent(loss.alone)
+        table.append((part_text, alone, if_wide, loss.place, rounds_to, code))
     return columns(table)
 
 
@@ -218,7 +217,9 @@ def advice(figures: Figures) -> list[str]:
     wide = figures.run.wide
     if scaling is not None:
         power = math.log2(scaling.scale)
-        scale = f"{scaling.scale:.0f}" if power >= 0 else f"2**{power:.0f}"
+        scale = f"2**{power:.0f}"
+        if power >= 0:
+            scale = f"{scaling.scale:.0f}"
         sentences.append(
             f"Multiply the loss by {scale}, and divide the gradients by it in {wide}: "
             f"{percent(scaling.error)} off. Or keep the params in {wide}."

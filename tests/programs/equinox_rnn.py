@@ -1,5 +1,6 @@
 """An Equinox GRU that tells sequences apart, trained in one scan of a partitioned model."""
 
+import sys
 from collections.abc import Callable
 
 import equinox as eqx
@@ -45,11 +46,16 @@ def data():
     return xs.reshape(STEPS, BATCH, LENGTH, 2), (sign > 0).reshape(STEPS, BATCH)
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Trains for some epochs, each one scan over its batches."""
     model = RNN(4, dtype, step, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_inexact_array)
-    optim = opt(optax.chain(optax.clip(1.0), optax.adam(0.05)))
+    adam = optax.adam(0.05)
+    if mistake == "a float32 learning rate":
+        adam = optax.adam(np.float32(0.05))  # the mistake
+    optim = opt(optax.chain(optax.clip(1.0), adam))
     traces = []
 
     def loss_fn(params, xs, ys):
@@ -61,7 +67,10 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         loss, grads = jax.value_and_grad(loss_fn)(params, *batch)
         updates, opt_state = optim.update(grads, opt_state, params)
         params = eqx.apply_updates(params, updates)
-        smooth = 0.9 * smooth + 0.1 * loss
+        if mistake == "a loss that is averaged in float32":
+            smooth = 0.9 * smooth + 0.1 * loss.astype(jnp.float32)  # the mistake
+        else:
+            smooth = 0.9 * smooth + 0.1 * loss
         return (params, opt_state, smooth), loss
 
     @eqx.filter_jit
@@ -71,11 +80,21 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         return lax.scan(step(make_step), carry, (xs, ys))
 
     xs, ys = data()
-    xs = jnp.asarray(xs, dtype)
+    if mistake == "sequences left in float32":
+        xs = jnp.asarray(xs)  # the mistake
+    else:
+        xs = jnp.asarray(xs, dtype)
     ys = jnp.asarray(ys, dtype)
-    first = carry = params, optim.init(params), 0.0
+    smooth = 0.0
+    if mistake == "a loss that is averaged in float32":
+        smooth = jnp.zeros((), dtype)
+    first = carry = params, optim.init(params), smooth
     losses = []
     for _ in range(EPOCHS):
         carry, losses_of_epoch = epoch(carry, xs, ys)
         losses += np.asarray(losses_of_epoch, np.float32).tolist()
     return losses, first, carry, len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -1,5 +1,7 @@
 """A Haiku LSTM that predicts a wave, unrolled by `hk.dynamic_unroll`."""
 
+import sys
+
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -10,21 +12,29 @@ from jax import lax
 LENGTH, BATCH, STEPS, EPOCHS = 8, 4, 6, 3
 
 
-def data():
+def data(mistake):
     """Waves of some frequencies, time first."""
     rng = np.random.default_rng(0)
     phase = rng.uniform(0, 6, (STEPS, 1, BATCH, 1))
     speed = rng.uniform(0.3, 0.6, (STEPS, 1, BATCH, 1))
+    if mistake == "waves in float64":
+        return np.sin(phase + speed * np.arange(LENGTH + 1)[:, None, None])  # the mistake
     return np.sin(phase + speed * np.arange(LENGTH + 1)[:, None, None]).astype(np.float32)
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Trains for some epochs, each one scan over its batches."""
     traces = []
 
     def forward(xs):
         core = hk.LSTM(6)
-        start = jax.tree.map(lambda x: x.astype(xs.dtype), core.initial_state(BATCH))
+        start_dtype = dtype if mistake == "waves in float64" else xs.dtype
+        start = jax.tree.map(lambda x: x.astype(start_dtype), core.initial_state(BATCH))
+        if mistake == "inputs that fade in float32":
+            fading = jnp.linspace(1, 0, LENGTH)  # the mistake
+            xs = xs * fading[:, None, None]
         outs, _ = hk.dynamic_unroll(step(core, carry=1, returned=1), xs, start)
         return hk.BatchApply(hk.Linear(1))(outs)
 
@@ -41,6 +51,9 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         loss, grads = jax.value_and_grad(loss_fn)(params, step_key, waves)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
+        if mistake == "weights that shrink by a number from NumPy":
+            shrink = np.exp(-0.01)  # the mistake
+            params = jax.tree.map(lambda p: p * shrink, params)
         return (params, opt_state, key), loss
 
     @jax.jit
@@ -49,7 +62,10 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         traces.append(waves)
         return lax.scan(step(update), carry, waves)
 
-    waves = jnp.asarray(data(), dtype)
+    if mistake == "waves in float64":
+        waves = jnp.asarray(data(mistake))
+    else:
+        waves = jnp.asarray(data(mistake), dtype)
     key = jax.random.PRNGKey(0)
     params = jax.jit(network.init)(key, waves[0, :-1])
     first = carry = params, optimizer.init(params), key
@@ -58,3 +74,7 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         carry, losses_of_epoch = epoch(carry, waves)
         losses += np.asarray(losses_of_epoch, np.float32).tolist()
     return losses, first, carry, len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -1,18 +1,14 @@
 """The mistakes that people make in the programs, as changes to their lines.
 
-A program is a file beside this one with one function, `train(dtype, opt, step)`: `dtype` is
-its own knob, `opt` stands where its author would write `dtypeguard.guard`, and `step` where
-`dtypeguard.guard_step`. It returns its losses, its first carry, its last, and how often
-what it hands to `jit` was traced.
-
-In `mistakes.txt` a change stands below where it shows and what mends it best: "guard",
-"guard_step", or "source" where only an edit of the program does. The line at fault ends
-with the comment `# the mistake`. A program that fails as it is has no lines to change.
+A program is a file beside this one with one function, `train(dtype, opt, step, mistake)`:
+`dtype` is its own knob, `opt` stands where its author would write `dtypeguard.guard`, and
+`step` where `dtypeguard.guard_step`. It returns its losses, its first carry, its last, and
+how often what it hands to `jit` was traced. Given the name of a mistake it makes it, at the
+line below that name that ends with the comment `# the mistake`. One without such a line
+fails as it is.
 """
 
-import itertools
 import pathlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -27,38 +23,43 @@ CONFIGURATIONS = {
 
 
 class Mistake(NamedTuple):
-    """A program that fails or drifts."""
+    """A program that fails or drifts; "source" is a remedy where no guard fixes it."""
 
     program: str
     configuration: str
     remedy: str
     name: str
-    text: str
-
-
-def mistakes(file: str = "mistakes.txt") -> Iterator[tuple[str, str, list[str]]]:
-    """The head of each mistake of a file, its name, and the lines that change."""
-    for text in (HERE / file).read_text().split("== ")[1:]:
-        head, *lines = text.strip("\n").splitlines()
-        kind, _, name = head.partition(": ")
-        yield kind, name, lines
-
-
-def changed(path: pathlib.Path, lines: list[str]) -> str:
-    """The text of a program with lines after "- " replaced by those after "+ " below."""
-    text = f"\n{path.read_text()}"
-    runs = [
-        "".join(f"\n{line[2:]}" for line in some) + "\n"
-        for _, some in itertools.groupby(lines, key=lambda line: line[0])
-    ]
-    for old, new in zip(runs[::2], runs[1::2]):
-        if text.count(old) != 1:
-            raise ValueError(f"not once in {path.name}: {old}")
-        text = text.replace(old, new)
-    return text[1:]
 
 
 MISTAKES = [
-    Mistake(*kind.split(), name, changed(HERE / f"{kind.split()[0]}.py", lines))
-    for kind, name, lines in mistakes()
+    Mistake("equinox_rnn", "bfloat16", "guard_step", "sequences left in float32"),
+    Mistake("equinox_rnn", "bfloat16", "guard_step", "a loss that is averaged in float32"),
+    Mistake("equinox_rnn", "bfloat16", "guard", "a float32 learning rate"),
+    Mistake(
+        "nnx_classifier", "bfloat16", "guard", "gradients times a float32 number in a scan"
+    ),
+    Mistake(
+        "nnx_classifier", "bfloat16", "guard_step", "a running spread in float32 in a loop"
+    ),
+    Mistake(
+        "nnx_classifier", "bfloat16", "guard_step", "a running spread in float32 in a scan"
+    ),
+    Mistake(
+        "haiku_rnn", "bfloat16", "guard_step", "weights that shrink by a number from NumPy"
+    ),
+    Mistake("haiku_rnn", "bfloat16", "guard_step", "inputs that fade in float32"),
+    Mistake("haiku_rnn", "x64", "guard_step", "waves in float64"),
+    Mistake("linen_lm", "float32", "source", "a loss that begins as an int"),
+    Mistake("linen_lm", "float32", "source", "a count of tokens that becomes a float"),
+    Mistake(
+        "linen_lm", "bfloat16", "guard_step", "weights that shrink by a float32 number"
+    ),
+    Mistake("svi", "float32", "source", "a best loss that begins as an int"),
+    Mistake("svi", "bfloat16", "guard_step", "a best loss that begins in bfloat16"),
+    Mistake("svi", "bfloat16", "guard", "a float32 bound on gradients"),
+    Mistake("svi", "x64", "guard_step", "a loss in float64"),
+    Mistake("mixed_precision", "bfloat16", "guard_step", "an average that is not cast"),
+    Mistake("mixed_precision", "float32", "source", "a counter that is reset to a float"),
+    Mistake("mixed_precision", "x64", "guard_step", "a counter that is reset in 64 bits"),
+    Mistake("mixed_precision", "bfloat16", "source", "a branch in bfloat16"),
 ]

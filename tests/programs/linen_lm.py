@@ -1,5 +1,6 @@
 """A tiny transformer in Linen: remat, a TrainState, gradients of several batches."""
 
+import sys
 from typing import Any
 
 import flax.linen as nn
@@ -45,7 +46,9 @@ def data():
     return (starts + np.arange(LENGTH + 1)) % VOCABULARY
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Trains in a Python loop, and emits an update for every second batch."""
     model = Transformer(dtype)
     traces = []
@@ -64,8 +67,15 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
 
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         state = state.apply_gradients(grads=grads)
+        if mistake == "weights that shrink by a float32 number":
+            shrink = np.float32(0.999)  # the mistake
+            params = jax.tree.map(lambda p: p * shrink, state.params)
+            state = state.replace(params=params)
+        seen = state.seen + tokens.size
+        if mistake == "a count of tokens that becomes a float":
+            seen = state.seen + tokens.size / BATCH  # the mistake
         return state.replace(
-            seen=state.seen + tokens.size,
+            seen=seen,
             smooth_loss=0.9 * state.smooth_loss + 0.1 * loss,
         ), loss
 
@@ -77,13 +87,18 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
 
     @jax.jit
     def create(key):
+        seen, smooth_loss = 0, jnp.zeros(())
+        if mistake == "a loss that begins as an int":
+            smooth_loss = jnp.int32(0)  # the mistake
+        if mistake == "a count of tokens that becomes a float":
+            seen = jnp.zeros((), int)
         variables = model.init(key, jnp.zeros((1, LENGTH), jnp.int32))
         return TrainState.create(
             apply_fn=model.apply,
             params=variables["params"],
             tx=optimizer,
-            seen=0,
-            smooth_loss=jnp.zeros(()),
+            seen=seen,
+            smooth_loss=smooth_loss,
         )
 
     batches = jnp.asarray(data(), jnp.int32)
@@ -93,3 +108,7 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         state, loss = train_step(state, tokens)
         losses.append(loss.item())
     return losses, first, state, len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

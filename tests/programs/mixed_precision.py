@@ -1,5 +1,6 @@
 """Mixed precision by hand, in plain JAX: float32 weights, a loss scale, an average."""
 
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -25,16 +26,23 @@ class State(NamedTuple):
     smooth_loss: jax.Array
 
 
-def adjusted(scale, finite):
+def adjusted(scale, finite, mistake):
     """Grows after some finite steps, and halves after one that is not."""
     grows = finite & (scale.good_steps >= 4)
     value = jnp.where(grows, scale.value * 2, scale.value)
     value = jnp.where(finite, value, scale.value / 2)
     good_steps = jnp.where(finite & ~grows, scale.good_steps + 1, 0)
+    if mistake == "a counter that is reset to a float":
+        good_steps = jnp.where(finite & ~grows, scale.good_steps + 1, 0.0)  # the mistake
+    if mistake == "a counter that is reset in 64 bits":
+        none = jnp.zeros((), int)  # the mistake
+        good_steps = jnp.where(finite & ~grows, scale.good_steps + 1, none)
     return Scale(jnp.maximum(value, 1.0), good_steps)
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Trains a perceptron: `dtype` is what it computes in."""
     traces = []
     optimizer = opt(optax.adamw(optax.cosine_decay_schedule(0.05, STEPS * CHUNKS)))
@@ -57,18 +65,21 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         def apply(state):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-            average = jax.tree.map(
-                lambda a, p: (0.9 * a + 0.1 * p).astype(dtype), state.average, params
-            )
+            mixed = lambda a, p: (0.9 * a + 0.1 * p).astype(dtype)
+            if mistake == "an average that is not cast":
+                mixed = lambda a, p: 0.9 * a + 0.1 * p  # the mistake
+            average = jax.tree.map(mixed, state.average, params)
             return state._replace(params=params, opt_state=opt_state, average=average)
 
         state = lax.cond(finite, step(apply), lambda state: state, state)
-        return state._replace(scale=adjusted(state.scale, finite)), loss
+        return state._replace(scale=adjusted(state.scale, finite, mistake)), loss
 
     def noisier(x):
         return x + 0.01 * jnp.sign(x)
 
     def fainter(x):
+        if mistake == "a branch in bfloat16":
+            return (0.5 * x).astype(dtype)  # the mistake
         return 0.5 * x
 
     def train_step(state, batch):
@@ -106,3 +117,7 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         state, losses_of_chunk = chunk(state, (x[n], y[n]))
         losses += np.asarray(losses_of_chunk, np.float32).tolist()
     return losses, first, state, len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

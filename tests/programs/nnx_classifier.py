@@ -1,5 +1,7 @@
 """A Flax NNX classifier with metrics, in a Python loop and in a scan."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,8 @@ BATCH, STEPS = 16, 8
 
 
 class Model(nnx.Module):
-    def __init__(self, dtype, rngs):
+    def __init__(self, dtype, rngs, mistake):
+        self.mistake = mistake
         self.linear = nnx.Linear(4, 8, dtype=dtype, param_dtype=dtype, rngs=rngs)
         self.spread = nnx.BatchStat(jnp.ones(4, dtype))
         self.norm = nnx.BatchNorm(8, dtype=dtype, param_dtype=dtype, rngs=rngs)
@@ -19,6 +22,12 @@ class Model(nnx.Module):
 
     def __call__(self, x):
         spread = 0.9 * self.spread.get_value() + 0.1 * x.std(0)
+        if self.mistake == "a running spread in float32 in a loop":
+            wide = x.astype(jnp.float32)  # the mistake
+            spread = 0.9 * self.spread.get_value() + 0.1 * wide.std(0)
+        if self.mistake == "a running spread in float32 in a scan":
+            wide = x.astype(jnp.float32)  # the mistake
+            spread = 0.9 * self.spread.get_value() + 0.1 * wide.std(0)
         self.spread.set_value(spread)
         x = nnx.relu(self.dropout(self.norm(self.linear(x))))
         return self.out(x)
@@ -38,9 +47,11 @@ def data():
     return x.astype(np.float32), y.astype(np.int32)
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Trains in a Python loop, and goes on in `nnx.scan`."""
-    model = Model(dtype, nnx.Rngs(0))
+    model = Model(dtype, nnx.Rngs(0), mistake)
     optimizer = nnx.Optimizer(model, opt(optax.adam(1e-2)), wrt=nnx.Param)
     metrics = nnx.MultiMetric(
         accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss")
@@ -49,6 +60,9 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
 
     def learn(model, optimizer, metrics, x, y):
         (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, x, y)
+        if mistake == "gradients times a float32 number in a scan":
+            halved = lambda g: g * np.float32(0.5)  # the mistake
+            grads = jax.tree.map(halved, grads)
         metrics.update(loss=loss, logits=logits, labels=y)
         optimizer.update(model, grads)
         return loss
@@ -77,8 +91,12 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
     xs, ys = data()
     xs = jnp.asarray(xs, dtype)
     losses = []
-    for x, y in zip(xs, ys):
+    for x, y in [] if mistake.endswith("in a scan") else zip(xs, ys):
         losses.append(train_step(*held, x, y).item())
-    for _ in range(2):
+    for _ in range(0 if mistake.endswith("in a loop") else 2):
         losses += np.asarray(train_epoch(*held, xs, ys), np.float32).tolist()
     return losses, first, nnx.state(held), len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

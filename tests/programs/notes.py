@@ -9,8 +9,8 @@ A row has the mistake, the line at fault, whether the note names it, and first, 
 of the first remedy. Everything runs in this process through `dtypeguard run`, and so with
 the record of values: it needs Python 3.12.
 
-A program by others (`others/`) is whole as it stands. The changes in `others.txt`, in the
-form of `mistakes.txt`, each plant a mistake; `in x64` after its name turns x64 on.
+A program by others (`others/`) is whole as it stands. The changes in `others.txt` each
+plant a mistake; `in x64` after its name turns x64 on.
 """
 
 import argparse
@@ -134,35 +134,53 @@ def scripts() -> Iterator[Planted]:
             yield Planted(path.stem, path, lines, arguments=arguments.get(path.stem, ()))
 
 
-def programs(folder: pathlib.Path) -> Iterator[Planted]:
+def programs() -> Iterator[Planted]:
     """Whole programs of this folder with each of their mistakes, trained once."""
     import harness
 
     for mistake in harness.MISTAKES:
-        if "# the mistake" in mistake.text:
-            dtype, x64 = harness.CONFIGURATIONS[mistake.configuration]
-            name = dtype.dtype.name
-            text = f"{mistake.text}\n\ntrain(jnp.dtype({name!r}).type)\n"
+        dtype, x64 = harness.CONFIGURATIONS[mistake.configuration]
+        path = HERE / f"{mistake.program}.py"
+        text, name = path.read_text(), dtype.dtype.name
+        place = text.find(f'"{mistake.name}"')
+        if place >= 0:  # the others fail as they are
+            number = text.count("\n", 0, text.index("# the mistake", place)) + 1
+            arguments = name, mistake.name
             kind = f"{mistake.program} {name}"
-            yield written(folder, mistake.program, kind, mistake.name, text, x64)
+            yield Planted(kind, path, {mistake.name: number}, x64, arguments)
+
+
+def mistakes() -> Iterator[tuple[str, str, list[str]]]:
+    """The head of each mistake of `others.txt`, its name, and the lines that change."""
+    for text in (HERE / "others.txt").read_text().split("== ")[1:]:
+        head, *lines = text.strip("\n").splitlines()
+        kind, _, name = head.partition(": ")
+        yield kind, name, lines
+
+
+def changed(path: pathlib.Path, lines: list[str]) -> str:
+    """The text of a program with lines after "- " replaced by those after "+ " below."""
+    text = f"\n{path.read_text()}"
+    runs = [
+        "".join(f"\n{line[2:]}" for line in some) + "\n"
+        for _, some in itertools.groupby(lines, key=lambda line: line[0])
+    ]
+    for old, new in zip(runs[::2], runs[1::2]):
+        if text.count(old) != 1:
+            raise ValueError(f"not once in {path.name}: {old}")
+        text = text.replace(old, new)
+    return text[1:]
 
 
 def others(folder: pathlib.Path) -> Iterator[Planted]:
-    """Programs by others with a mistake."""
-    import harness
-
-    for program, name, lines in harness.mistakes("others.txt"):
-        text = harness.changed(HERE / "others" / f"{program}.py", lines)
-        yield written(folder, program, program, name, text, name.endswith(" in x64"))
-
-
-def written(folder, program, kind, name, text, x64) -> Planted:
-    """A program with a mistake, in a folder of its own."""
-    path = pathlib.Path(tempfile.mkdtemp(dir=folder)) / f"{program}.py"
-    path.write_text(text)
-    lines = enumerate(text.splitlines(), 1)
-    (line,) = (n for n, text in lines if text.endswith("# the mistake"))
-    return Planted(kind, path, {name: line}, x64)
+    """Programs by others with a mistake, each in a folder of its own."""
+    for program, name, changes in mistakes():
+        text = changed(HERE / "others" / f"{program}.py", changes)
+        path = pathlib.Path(tempfile.mkdtemp(dir=folder)) / f"{program}.py"
+        path.write_text(text)
+        lines = enumerate(text.splitlines(), 1)
+        (line,) = (n for n, text in lines if text.endswith("# the mistake"))
+        yield Planted(program, path, {name: line}, name.endswith(" in x64"))
 
 
 def unfounded() -> Iterator[str]:
@@ -193,7 +211,7 @@ def main() -> int:
     found = list[Row]()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for planted in itertools.chain(others(folder), scripts(), programs(folder)):
+        for planted in itertools.chain(others(folder), scripts(), programs()):
             if any(f"{planted.name}: {x}".startswith(wanted) for x in planted.lines):
                 for row in (x for x in rows(planted) if x.mistake.startswith(wanted)):
                     found.append(row)

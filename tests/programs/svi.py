@@ -1,5 +1,7 @@
 """Stochastic variational inference with NumPyro, by Optax, a `fori_loop` in a `scan`."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,9 @@ def data():
     return x, x @ np.float32([1.5, -0.5]) + 0.1 * rng.normal(size=ROWS).astype(np.float32)
 
 
-def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step):
+def train(
+    dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: step, mistake=""
+):
     """Fits a Bayesian regression in chunks, and keeps the best loss."""
     traces = []
 
@@ -35,7 +39,10 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
         scale = numpyro.param("scale", jnp.full(2, 0.1, dtype), constraint=positive)
         numpyro.sample("weights", dist.Normal(loc, scale).to_event(1))
 
-    optimizer = opt(optax.chain(optax.clip(10.0), optax.adam(0.1)))
+    clip = optax.clip(10.0)
+    if mistake == "a float32 bound on gradients":
+        clip = optax.clip(np.float32(10.0))  # the mistake
+    optimizer = opt(optax.chain(clip, optax.adam(0.1)))
     svi = SVI(model, guide, optimizer, Trace_ELBO())
 
     @jax.jit
@@ -56,9 +63,18 @@ def train(dtype=jnp.float32, opt=lambda opt: opt, step=lambda step, **options: s
 
     x, y = jax.tree.map(lambda a: jnp.asarray(a, dtype), data())
     state = jax.jit(svi.init)(jax.random.key(0), x, y)
-    first = carry = state, jnp.array(jnp.inf, jnp.float32)
+    best = jnp.array(jnp.inf, jnp.float32)
+    if mistake == "a best loss that begins as an int":
+        best = jnp.int32(10**6)  # the mistake
+    if mistake == "a best loss that begins in bfloat16":
+        best = jnp.array(jnp.inf, dtype)  # the mistake
+    first = carry = state, best
     losses = []
     for _ in range(CHUNKS):
         carry, losses_of_chunk = chunk(carry, x, y)
         losses += np.asarray(losses_of_chunk, np.float32).tolist()
     return losses, first, carry, len(traces)
+
+
+if __name__ == "__main__":
+    train(jnp.dtype(sys.argv[1]).type, mistake=sys.argv[2])

@@ -43,10 +43,10 @@ class Run(NamedTuple):
         return self.error is None and not self.drifts
 
 
-def run(path, configuration, wrap="bare"):
+def run(program, configuration, wrap="bare", mistake=""):
     """Runs a program; any warning that is not dtypeguard's is an error."""
     (dtype, x64), (opt, step) = CONFIGURATIONS[configuration], WRAPS[wrap]
-    train = runpy.run_path(str(path), run_name=path.stem)["train"]
+    train = runpy.run_path(str(HERE / f"{program}.py"), run_name=program)["train"]
     # Threefry is a long program, and these of a few steps mostly compile.
     random = jax.default_prng_impl("rbg")
     with set_x64(x64), random, warnings.catch_warnings(record=True) as warned:
@@ -54,7 +54,7 @@ def run(path, configuration, wrap="bare"):
         warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation")
         try:
-            losses, first, last, traces = train(dtype, opt, step)
+            losses, first, last, traces = train(dtype, opt, step, mistake)
         except (TypeError, ValueError) as error:
             return Run([], {}, {}, 0, 0, error)
     before, after = by_path(first), by_path(last)
@@ -87,11 +87,10 @@ def marked(is_long, *values, **options):
     ],
 )
 def test_a_program_that_works_goes_on_working(program, configuration):
-    path = HERE / f"{program}.py"
-    bare = run(path, configuration)
+    bare = run(program, configuration)
     assert bare.ok, (bare.error, bare.drifts)
     for wrap in ("guard", "guard_step"):
-        guarded = run(path, configuration, wrap)
+        guarded = run(program, configuration, wrap)
         assert guarded.ok, (wrap, guarded.error, guarded.drifts)
         assert (guarded.last, guarded.warned) == (bare.last, 0)
         assert guarded.traces <= bare.traces
@@ -107,12 +106,11 @@ def test_a_program_that_works_goes_on_working(program, configuration):
         for m in MISTAKES
     ],
 )
-def test_a_mistake_is_mended(mistake, tmp_path):
+def test_a_mistake_is_mended(mistake):
     """By a guard, or by none where the source has to change; `notes.py` has the notes."""
-    path = tmp_path / f"{mistake.program}.py"
-    path.write_text(mistake.text)
-    assert not run(path, mistake.configuration).ok
+    program = mistake.program, mistake.configuration
+    assert not run(*program, mistake=mistake.name).ok
     wraps = ["guard", "guard_step"] if mistake.remedy == "source" else [mistake.remedy]
     for wrap in wraps:
-        guarded = run(path, mistake.configuration, wrap)
+        guarded = run(*program, wrap, mistake.name)
         assert guarded.ok == (wrap == mistake.remedy), (wrap, guarded.error)

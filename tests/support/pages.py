@@ -43,7 +43,6 @@ _PARTS = re.compile(
     r"`(?P<that>[^`]+)`",
     flags=re.DOTALL | re.MULTILINE,
 )
-_REMEDY = re.compile(r"(?<!`, )\b[Ww]rite\s+`([^`]+)`\s+in\s+place\s+of\s+`([^`]+)`")
 _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
 # What differs between machines and releases: hashes, releases and other figures, lines of
 # packages, folders, how wide a column is.
@@ -61,18 +60,6 @@ _VARYING = (
 )
 
 
-class Block(NamedTuple):
-    """A block of Python on a page, and what it prints, warns of and raises.
-
-    Its remedies are the pairs (this, that) of "Write `this` in place of `that`" behind it.
-    """
-
-    id: str
-    code: str
-    shown: str
-    remedies: list[tuple[str, str]]
-
-
 class Difference(NamedTuple):
     """An example that does not print what its page shows, and where the page shows it."""
 
@@ -80,18 +67,6 @@ class Difference(NamedTuple):
     shown: str
     printed: str
     span: tuple[int, int]
-
-
-def blocks(page: pathlib.Path) -> list[Block]:
-    """The blocks of Python on a page."""
-    text = page.read_text()
-    found = [part for part in _PARTS.finditer(text) if part["code"] is not None]
-    ends = [part.start() for part in found[1:]] + [len(text)]
-    remedies = [_REMEDY.findall(text[x.end() : end]) for x, end in zip(found, ends)]
-    return [
-        Block(f"{page.stem}-{number}", part["code"], part["shown1"] or "", these)
-        for number, (part, these) in enumerate(zip(found, remedies), 1)
-    ]
 
 
 def follow(page: pathlib.Path) -> Iterator[Difference]:

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from tests.support.helpers import RULES
-from tests.support.pages import DOCS, PAGES, README, ROOT, blocks, follow, prose, run_code
+from tests.support.pages import DOCS, PAGES, README, ROOT, follow, prose
 
-BLOCKS = [block for page in PAGES for block in blocks(page)]
 LINKS = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)", flags=re.MULTILINE)
 
 pytestmark = pytest.mark.third_party
@@ -20,17 +19,6 @@ def test_examples_print_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for found in follow(page):
         pytest.fail(f"{found.id} shows\n{found.shown}\nand prints\n{found.printed}")
-
-
-@pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.remedies], ids=lambda block: block.id
-)
-def test_remedies_help(block):
-    assert block.shown  # what they help against
-    for this, that in block.remedies:
-        assert that in block.code
-        output = run_code(block.code.replace(that, this))
-        assert not re.search(r"(Error|Warning): ", output), output
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -279,13 +279,16 @@ class Measures:
         where the lines before it round, and those after it are wide: leaving out an early
         line would change what all later ones add. So the shares add up to 1. A line that
         causes next to nothing alone has none. Where the error is not finite, they are as
-        the squares of what lines cause alone.
+        the squares of what lines cause alone, and known once all lines are measured.
         """
         reached = self.reached
         errors = [self.about(number) for number in reached]
         if not self.total:
             return {}
         if not np.isfinite([self.total, *errors]).all():
+            # A line to come may cause all of it, and these next to nothing.
+            if len(reached) < self.lines:
+                return {}
             return dict(zip(reached, _shares_of_squares(errors)))
         important = self._important()
         shares = {number: 0.0 for number in reached if number not in important}

@@ -86,9 +86,7 @@ class LineLosses:
         self._measure()
         shares = self._shares()
         order = self._ranked(shares)
-        flipped = 0.0
-        if measures.has_exact_outputs:
-            flipped = self._runs.flipped(measures.total)
+        flipped = self._flipped()
         fix = self._runs.nothing
         if planned is not None:
             planned_lines = [number for number in order if number in planned]
@@ -141,6 +139,14 @@ class LineLosses:
         # There is no error, or all of it is decisions.
         return dict.fromkeys(range(measures.lines), 0.0)
 
+    def _flipped(self) -> float:
+        """Returns the share of the squared error that decisions have; NaN if unknown."""
+        if self._measures.has_exact_outputs:
+            return self._runs.flipped(self._measures.total)
+        # The runs that tell it were not made in time.
+        has_flipped = self._runs.total and self._runs.decisions
+        return math.nan if has_flipped else 0.0
+
     def _ranked(self, shares: dict[int, float]) -> list[int]:
         """Returns the lines with shares, the most important ones first."""
         # Where roundings cancel, a share depends on the lines before.
@@ -168,9 +174,11 @@ class LineLosses:
     def _row(self, number: int, share: float, remedy: str) -> LineLoss:
         measures = self._measures
         line = measures.program.lines[number]
+        alone = math.nan
         constant = None
         with self._limit.phase(1.0):
-            # This runs the program as well. With no time left, the row says no constant.
+            # These run the program as well. With no time left, the row does not say them.
+            alone = measures.alone(number)
             number_meant = measures.constant(number)
             if number_meant is not None:
                 rounded = line.constants[number_meant]
@@ -179,7 +187,7 @@ class LineLosses:
         return LineLoss(
             origin=line.origin,
             share=share,
-            alone=measures.alone(number),
+            alone=alone,
             left=math.nan if wide_run is None else wide_run.left,
             dtypes=tuple(sorted(line.dtypes)),
             constant=constant,
@@ -192,7 +200,8 @@ class LineLosses:
             return None
         return Unreached(
             lines=self._measures.lines - len(shares),
-            explained=sum(shares.values()) * (1 - flipped),
+            # The part of decisions may be unknown, and then there are no shares.
+            explained=sum(shares.values()) * (1 - flipped) if shares else 0.0,
             seconds=self._limit.seconds,
             is_interrupted=self._limit.is_interrupted,
         )

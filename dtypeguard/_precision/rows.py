@@ -22,7 +22,8 @@ class LineLoss(NamedTuple):
             a file if no line outside JAX leads to it.
         share: its share of the squared error of the outputs: what its rounding adds to the
             lines before it. Shares add up to what decisions leave, and may be negative.
-        alone: the error of the outputs if only this line rounds.
+        alone: the error of the outputs if only this line rounds; not a number if there was
+            no time to measure it.
         left: the share of the squared error that is left if only this line is wide, by a
             run of the program; not a number for lines beyond the first eight.
         dtypes: the dtypes that it rounds to.
@@ -124,7 +125,7 @@ class Decisions(NamedTuple):
 
     Attributes:
         share: that of the squared error which they cause. Negative if they undo what
-            rounding causes.
+            rounding causes; not a number if there was no time to measure it.
         lines: those that decide otherwise, those that do most often first, and the loops
             that turn another number of times.
     """

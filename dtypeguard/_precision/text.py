@@ -175,7 +175,7 @@ def loss_rows(figures: Figures) -> list[str]:
         if loss.constant:
             rounds_to = f"{rounds_to}; {loss.constant}"
         code = loss.origin.code if loss.origin else ""
-        alone = percent(loss.alone)
+        alone = "" if math.isnan(loss.alone) else percent(loss.alone)
         table.append((part_text, alone, if_wide, loss.place, rounds_to, code))
     return columns(table)
 
@@ -197,7 +197,7 @@ def decision_rows(figures: Figures) -> list[str]:
     if not decisions.lines or not figures.error:
         return []
     text = "decisions that flipped"
-    if not figures.run.is_of_integers:
+    if not figures.run.is_of_integers and not math.isnan(decisions.share):
         share = "cancels" if decisions.share < 0 else percent(decisions.share)
         text += f": {share}"
     table: list[Sequence[str]] = []

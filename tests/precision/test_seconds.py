@@ -1,6 +1,7 @@
 """The error comes first; lines are measured as far as the time goes."""
 
 import io
+import math
 import sys
 
 import jax
@@ -37,28 +38,106 @@ def test_the_error_needs_no_time():
 
 
 class Interrupting(io.StringIO):
-    """A terminal on which the user presses Ctrl-C when two of the shares are to come."""
+    """A terminal on which the user presses Ctrl-C when it shows a text again."""
 
-    lines = 0
+    def __init__(self, awaited, times):
+        super().__init__()
+        self.awaited = awaited
+        self.times = times
 
     def isatty(self):
         return True
 
     def write(self, text):
-        if "measuring line" in text:
-            self.lines += 1
-            if self.lines == 5:  # three by themselves before
+        if self.awaited in text:
+            self.times -= 1
+            if not self.times:
                 raise KeyboardInterrupt
         return super().write(text)
 
 
-def test_ctrl_c_prints_what_there_is(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stderr", Interrupting())
+def interrupted(function, x, awaited, times, monkeypatch, capsys):
+    """Returns what is printed when the user presses Ctrl-C."""
+    monkeypatch.setattr(sys, "stderr", Interrupting(awaited, times))
     with pytest.raises(KeyboardInterrupt):
-        dtypeguard.audit_precision(three_lines, X)
-    text = capsys.readouterr().out
+        dtypeguard.audit_precision(function, x, seconds=None)
+    return capsys.readouterr().out
+
+
+def test_ctrl_c_prints_what_there_is(monkeypatch, capsys):
+    # Three lines by themselves, one share, and two are to come.
+    text = interrupted(three_lines, X, "measuring line", 5, monkeypatch, capsys)
     assert text.startswith("precision: the outputs are")
     assert "Interrupted: 2 lines were not measured" in text
+
+
+def overflowing(x):
+    x = x * 1.001
+    x = x * 1.002
+    x = x * 1.003
+    y = jnp.exp(x * 5)
+    return y / jnp.sum(y)
+
+
+def overflowing_after_many_lines(x):
+    x = jnp.sin(x) * 1.01
+    x = jnp.sin(x) * 1.02
+    x = jnp.sin(x) * 1.03
+    x = jnp.sin(x) * 1.04
+    x = jnp.sin(x) * 1.05
+    x = jnp.sin(x) * 1.06
+    x = jnp.sin(x) * 1.07
+    x = jnp.sin(x) * 1.08
+    x = jnp.sin(x) * 1.09
+    x = jnp.sin(x) * 1.11
+    x = jnp.sin(x) * 1.12
+    x = jnp.sin(x) * 1.13
+    x = jnp.sin(x) * 1.14
+    x = jnp.sin(x) * 1.15
+    x = jnp.sin(x) * 1.16
+    x = jnp.sin(x) * 1.17
+    x = jnp.sin(x) * 1.18
+    x = jnp.sin(x) * 1.19
+    x = jnp.sin(x) * 1.21
+    x = jnp.sin(x) * 1.22
+    x = jnp.sin(x) * 1.23
+    x = jnp.sin(x) * 1.24
+    x = jnp.sin(x) * 1.25
+    y = jnp.exp(x * 20)
+    y = y * 1.01
+    return y / jnp.sum(y)
+
+
+HALVES = jnp.linspace(0.5, 4, 32, dtype=jnp.float16)
+
+
+def test_no_line_explains_an_overflow_before_all_are_measured(monkeypatch, capsys):
+    text = interrupted(overflowing, HALVES, "measuring line", 2, monkeypatch, capsys)
+    assert "5 lines were not measured, and those that were explain 0%" in text
+    assert "100%" not in text
+
+
+def test_an_end_before_a_line_of_a_group_was_measured_alone(monkeypatch, capsys):
+    awaited = "looking for a small set"
+    text = interrupted(
+        overflowing_after_many_lines, HALVES, awaited, 1, monkeypatch, capsys
+    )
+    assert "not finite as written" in text
+    assert "Interrupted: 0 lines were not measured" in text
+
+
+def test_the_part_of_decisions_is_unknown_without_time():
+    def decided(x):
+        return jnp.where(jnp.sin(x * 33.3) > 0.1, 1.0, 2.0)
+
+    x = jax.random.normal(jax.random.key(0), (256,), jnp.bfloat16)
+    whole = dtypeguard.audit_precision(decided, x, seconds=None)
+    none = dtypeguard.audit_precision(decided, x, seconds=0)
+    assert whole.decisions.share == pytest.approx(1)
+    assert none.decisions.lines == whole.decisions.lines
+    assert math.isnan(none.decisions.share)
+    assert "decisions that flipped\n" in str(none)
+    assert none.unreached.explained == 0
 
 
 @pytest.mark.parametrize("seconds", [-1, "a minute", float("nan")])

@@ -80,53 +80,55 @@ def _settle_updates(
     # Params are optional in Optax: an update may be called without.
     has_params = bool(tree_util.tree_leaves(params))
     record = params if has_params else updates
-    recorded = []
-    for new, param, gradient in zip(
-        tree_util.tree_leaves(new_updates),
-        _leaves_at_paths_of(new_updates, record),
-        _leaves_at_paths_of(new_updates, updates),
-    ):
-        leaf = _record_of_update(new, param, gradient, policy.updates_dtype, has_params)
-        recorded.append(leaf)
-    if any(map(_is_none, recorded)):
-        remedy = "return the tree of params"
-        changes = tree_changes("updates", record, new_updates, remedy)
-        table = Table("update changed the tree of its updates:", changes)
-        raise DtypeDriftError(str(table), table.rows())
+    fallback = updates
+    if policy.updates_dtype == "grads":
+        record = updates if tree_util.tree_leaves(updates) else params
+        fallback = params
+    recorded = _leaves_at_paths_of(new_updates, record)
+    # In the tree of the record, what is no array there has no dtype to keep.
+    if tree_util.tree_structure(new_updates) != tree_util.tree_structure(record):
+        for i, leaf in enumerate(_leaves_at_paths_of(new_updates, fallback)):
+            if dtype_of(recorded[i]) is None:
+                recorded[i] = leaf
+        if any(map(_is_none, recorded)):
+            remedy = "return the tree of params"
+            changes = tree_changes("updates", record, new_updates, remedy)
+            table = Table("update changed the tree of its updates:", changes)
+            raise DtypeDriftError(str(table), table.rows())
+    gradients = _leaves_at_paths_of(new_updates, updates)
+    for i, new in enumerate(tree_util.tree_leaves(new_updates)):
+        recorded[i] = _record_of_update(
+            new, recorded[i], gradients[i], policy.updates_dtype, has_params
+        )
     return settle_leaves(_NEW_UPDATES, new_updates, recorded, policy)
 
 
 def _record_of_update(
-    new: Leaf, param: Leaf, gradient: Leaf, updates_dtype: DType, has_params: bool
+    new: Leaf, recorded: Leaf, gradient: Leaf, updates_dtype: DType, has_params: bool
 ) -> Leaf:
-    """Returns a leaf of the type in which a new update has to come back.
-
-    None if there is neither a param nor a gradient at its place.
-    """
+    """Returns a leaf of the type in which a new update has to come back."""
     names_dtype = updates_dtype not in (None, "params", "grads")
-    leaf = gradient if updates_dtype == "grads" else param
     try:
         # Most updates end here: an eager update pays for each leaf.
-        if new.dtype == leaf.dtype and new.shape == leaf.shape and not names_dtype:
-            return leaf
+        is_alike = new.dtype == recorded.dtype and new.shape == recorded.shape
+        if is_alike and not names_dtype:
+            return recorded
     except AttributeError:
         pass  # of a Python number
-    if dtype_of(leaf) is None:
-        # No array, as a function among the params: the other tree counts.
-        leaf = param if updates_dtype == "grads" else gradient
-    dtype = dtype_of(leaf)
+    dtype = dtype_of(recorded)
+    if dtype is None:
+        return recorded
     if names_dtype and kind(dtype) == "float":
-        leaf = jax.ShapeDtypeStruct(np.shape(leaf), updates_dtype)
+        recorded = jax.ShapeDtypeStruct(np.shape(recorded), updates_dtype)
     # An update may have another shape than its param if `params + updates` keeps the shape
     # of the param, or if it is a batch of per-example gradients, as it came in.
     shape = np.shape(new)
+    if shape == np.shape(recorded):
+        return recorded
     is_as_given = not has_params or shape == np.shape(gradient)
-    if dtype is None or not (is_as_given or broadcasts(shape, np.shape(leaf))):
-        return leaf
-    has_shape = shape == np.shape(leaf)
-    if has_shape:
-        return leaf
-    return jax.ShapeDtypeStruct(shape, dtype_of(leaf))
+    if is_as_given or broadcasts(shape, np.shape(recorded)):
+        return jax.ShapeDtypeStruct(shape, dtype_of(recorded))
+    return recorded
 
 
 def _leaves_at_paths_of(tree: PyTree, record: PyTree) -> list[Leaf]:

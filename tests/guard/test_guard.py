@@ -107,6 +107,19 @@ def test_params_that_are_no_arrays_and_float0_pass():
     assert updates["w"].dtype == updates["n"].dtype == BF16
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy(updates_dtype=F32)], ids=str)
+@pytest.mark.parametrize("param", [len, "relu", jax.random.key(0)], ids=["f", "s", "key"])
+@pytest.mark.parametrize("gradient", [None, jnp.ones(2)], ids=["none", "array"])
+def test_where_a_param_is_no_array_any_update_passes(policy, param, gradient):
+    params = {"w": jnp.ones(3, BF16), "n": param}
+    given = {"w": jnp.ones(3), "n": gradient}
+    opt = guard(transformation(lambda u, s, p=None: (u | {"n": s["n"]}, s)), policy=policy)
+    for update in (param, jnp.zeros(2, BF16)):
+        updates, _ = opt.update(given, {"n": update}, params)
+        assert updates["n"] is update
+        assert updates["w"].dtype == (policy.updates_dtype or BF16)
+
+
 # Rule 3: transparent --------------------------------------------------------------------
 
 

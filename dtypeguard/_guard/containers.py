@@ -34,10 +34,15 @@ class _Container:
         pairs, self.structure = tree_util.tree_flatten_with_path(tree, is_leaf=is_child)
         # A leaf is its own child, at an empty path.
         keys = [path[0] for path, _ in pairs if path]
-        self.has_names = not any(isinstance(key, _POSITIONS) for key in keys)
         # As text: a loader makes the keys "0" and "1" of the positions of a tuple.
-        self.keys = {str(key_value(key)): key for key in keys}
-        self.children = dict(zip(self.keys, [child for _, child in pairs]))
+        names = [str(key_value(key)) for key in keys]
+        self.has_names = not any(isinstance(key, _POSITIONS) for key in keys)
+        if len(set(names)) < len(names):
+            # Names that two children share tell neither: their positions do.
+            names = [str(i) for i in range(len(names))]
+            self.has_names = False
+        self.keys = dict(zip(names, keys))
+        self.children = dict(zip(names, [child for _, child in pairs]))
 
     def describe_children(self) -> str:
         """Returns the names of the children, or their number."""
@@ -118,14 +123,16 @@ def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, Py
     node = _Container(record)
     loaded_node = _Container(loaded)
     children = loaded_node.children
+    is_empty = not tree_util.tree_leaves(record)
+    if node.structure == loaded_node.structure and not is_empty:
+        return dict(zip(node.keys, children.values()))
     if type(loaded) in (list, tuple) and _fits_by_position(record, node, loaded):
         return dict(zip(node.keys, loaded))
     # Those of a list or of another class may be in another order than the record's.
-    has_keys = isinstance(loaded, Mapping) or hasattr(loaded, "_fields")
-    is_same_node = node.structure == loaded_node.structure
-    is_empty = not tree_util.tree_leaves(record)
+    is_keyed = isinstance(loaded, Mapping) or hasattr(loaded, "_fields")
+    has_keys = is_keyed and loaded_node.has_names
     has_shared_names = has_keys and not children.keys().isdisjoint(node.children)
-    if not (is_same_node or is_empty or has_shared_names):
+    if not (is_empty or has_shared_names):
         raise _tree_error(path, record, loaded, _remedy_for_node(record, loaded))
     for name, child in node.children.items():
         # An empty child, such as an EmptyState, may be missing.
@@ -133,7 +140,7 @@ def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, Py
             key = node.keys[name]
             raise _tree_error((*path, key), child, _ABSENT_CHILD, "load it as well")
     for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
-        if not below or str(key_value(below[0])) not in node.children:
+        if is_empty or str(key_value(below[0])) not in node.children:
             raise _tree_error((*path, *below), _ABSENT_CHILD, leaf, "leave it out")
     return children
 

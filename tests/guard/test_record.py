@@ -242,6 +242,19 @@ def test_keys_come_before_positions():
     assert restored[1][0] == restored[0][0] + 1
 
 
+def test_children_that_share_a_name_are_told_by_position():
+    shared = collections.OrderedDict([(2, array()), ("2", array(1))])
+    wanted = {"x": shared, "y": (array(2),)}
+    with pytest.warns(DtypeGuardWarning, match="list -> tuple  by position"):
+        restored = restore({"x": shared, "y": [array(2)]}, wanted)
+    assert_same(restored, wanted)
+    with pytest.raises(DtypeDriftError, match="load a dict of 0, 2"):
+        restore(shared, {"0": array(), "2": array(1)})
+    # None of the keys alone: the other child would be dropped.
+    with pytest.raises(DtypeDriftError, match="leave it out"):
+        restore(collections.OrderedDict([(2, array()), ("2", None)]), {"2": None})
+
+
 # What is wanted and loaded, the line of the message, and what to load.
 REFUSED = {
     "a list for a dict": (

@@ -169,7 +169,8 @@ def prodigy(
         seed: distinguishes the noise of stochastic rounding, which otherwise depends on the
             number of updates, the leaf and the position alone. Members of a `vmap`, and
             several `prodigy` in one `multi_transform`, get the same noise unless each has
-            its own seed: an int from 0 to 2**32 - 1, or a 0-d integer array.
+            its own seed: an int from 0 to 2**32 - 1, of Python or NumPy, or a 0-d integer
+            array of JAX, which may be traced.
 
     Returns:
         The corresponding `optax.GradientTransformationExtraArgs`. The updates have the
@@ -402,15 +403,14 @@ def _decayed_params(
     if callable(mask):
         mask = mask(params)
         _check_mask(mask)
-    if _is_plain_zero(weight_decay):
-        mask = False
-    elif mask is None:
+    if mask is None:
         mask = True
+    may_decay = not _is_plain_zero(weight_decay)
     # The mask may be a prefix of the tree: one flag for a subtree.
     flags, treedef = tree_util.tree_flatten(mask)
     decays = []
     for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
-        decays.extend(flag for _ in tree_util.tree_leaves(subtree))
+        decays.extend(flag and may_decay for _ in tree_util.tree_leaves(subtree))
     return decays
 
 
@@ -499,7 +499,7 @@ def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
     def fits_uint32(number):
         return 0 <= number < 2**32
 
-    remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array, or None"
+    remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array of JAX, or None"
     if kind(dtype_of(seed)) != "int":
         raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
     check_number("prodigy", "seed", seed, fits_uint32, remedy)

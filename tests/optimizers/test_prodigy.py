@@ -85,6 +85,11 @@ def test_seeds_tell_optimizers_apart(seeds, is_same):
     assert are_independent(*moved(updates)) != is_same
 
 
+def test_a_seed_of_numpy_is_checked_as_an_int_is():
+    with pytest.raises(ValueError, match="seed=-1: write an int from 0 to"):
+        prodigy(seed=np.array(-1))
+
+
 # Edges ----------------------------------------------------------------------------------
 
 
@@ -185,6 +190,13 @@ def test_decay_by_mask(mask):
     assert np.array_equal(plain["b"], decayed["b"]) == (mask is not None)
     if mask is not None:
         assert_same(decayed, of(weight_decay=0.5, mask=lambda params: mask))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_a_mask_of_another_tree_is_refused(weight_decay):
+    params, opt = make_params(), prodigy(weight_decay=weight_decay, mask={"w": True})
+    with pytest.raises(ValueError, match=r"(?i)dict key mismatch"):
+        opt.update(params, opt.init(params), params)
 
 
 @third_party

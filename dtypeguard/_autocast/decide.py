@@ -187,7 +187,8 @@ class ByPlan(Propagation[PlannedType]):
         if body_parameter(node.name) is None and node.name not in OWN_RULES:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
-        results = self.leaving(node.inner[0], self.block(node.inner[0], values))
+        body = node.inner[0]
+        results = self.leaving(body, self.block(body, values))
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)

@@ -159,4 +159,6 @@ def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> lis
         results = eqn.primitive.bind(*functions, *operands, **params)
     else:
         results = eqn.primitive.bind(*operands, **bound)
-    return list(results) if eqn.primitive.multiple_results else [results]
+    if eqn.primitive.multiple_results:
+        return list(results)
+    return [results]

@@ -41,7 +41,9 @@ class MatchedLine(NamedTuple):
         return self._replace(expression=_without_floats(self.expression or ""))
 
     def __str__(self) -> str:
-        return self.place if self.expression is None else f"{self.place}: {self.expression}"
+        if self.expression is None:
+            return self.place
+        return f"{self.place}: {self.expression}"
 
 
 def key_of_line(stack: Stack) -> MatchedLine:
@@ -63,7 +65,8 @@ def key_of_line(stack: Stack) -> MatchedLine:
 def _place_and_text(code: CodeType, instruction: int) -> tuple[str, str | None]:
     # A lambda or a comprehension is a part of the function around it.
     names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
-    place = f"{file_name(code.co_filename)}:{'.'.join(names) or '<module>'}"
+    function = ".".join(names) or "<module>"
+    place = f"{file_name(code.co_filename)}:{function}"
     node = expression(code, instruction)
     # Unparsed, spaces, brackets and line breaks of the source do not matter.
     return place, None if node is None else ast.unparse(node)

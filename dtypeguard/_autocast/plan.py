@@ -60,10 +60,14 @@ class PlanEntry:
     @property
     def key(self) -> str:
         """The function and the expression as a plan names them."""
-        return self.place if self.expression is None else f"{self.place}: {self.expression}"
+        if self.expression is None:
+            return self.place
+        return f"{self.place}: {self.expression}"
 
     def __str__(self) -> str:
-        return f"{self.key} in scope {self.scope}" if self.scope else self.key
+        if not self.scope:
+            return self.key
+        return f"{self.key} in scope {self.scope}"
 
     def lines(self) -> list[str]:
         """Returns the entry as TOML, with its figures as a comment."""

@@ -134,7 +134,8 @@ def _transposed(
     of the operand as its result.
     """
     linear = operands[place].aval
-    rounded = [as_dtype(x, product.dtype) for x in (cotangent, operands[1 - place])]
+    other_operand = operands[1 - place]
+    rounded = [as_dtype(x, product.dtype) for x in (cotangent, other_operand)]
     narrow_aval = linear.update(dtype=product.dtype, weak_type=False)
     avals = tuple(jax.typeof(x) for x in rounded)
     narrow_product = product.with_result(product.dtype)
@@ -142,6 +143,7 @@ def _transposed(
     # Equation by equation, since the product among them gets another result dtype.
     values = dict(zip(transpose.invars, rounded))
     for eqn in transpose.eqns:
+        # A literal has its value with it.
         inputs = [x.val if hasattr(x, "val") else values[x] for x in eqn.invars]
         if eqn.primitive.name in BILINEAR:
             wide_product = product_of(eqn, product.dtype, linear.dtype)

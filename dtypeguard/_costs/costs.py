@@ -17,7 +17,7 @@ from .._program.graph import Equation, Graph
 from .._program.jaxprs import PRODUCTS
 from .._source.origin import Origin, place_of
 from .._tracebacks.written import Written
-from .work import operations, repetitions
+from .work import work_of_stack
 
 _LEAST_SHARE_OF_WORK = 0.01
 # A program is expected to compute in 16 bits if at least this part of its inputs has them:
@@ -73,7 +73,7 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
     """
     flops: dict[str, float] = {}
     for equation in equations(graph):
-        work = _work_of_equation(equation)
+        work = work_of_stack(equation.stack)
         if work:
             dtypes = [graph.avals[value].dtype for value in equation.inputs]
             # JAX promotes operands of two dtypes to the wider one before it multiplies.
@@ -91,10 +91,6 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
     if narrow is not None:
         costs = LineCosts(graph, narrow, inputs).costs()
     return Work(flops, name, wide / sum(flops.values()), costs)
-
-
-def _work_of_equation(equation: Equation) -> float:
-    return operations(equation.stack[0]) * repetitions(equation.stack)
 
 
 def _expected_dtype(graph: Graph, flops: dict[str, float]) -> np.dtype | None:
@@ -120,11 +116,7 @@ def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:
 
 
 def _commonest(counts: dict[np.dtype, float]) -> np.dtype | None:
-    dtype = None
-    for candidate, count in counts.items():
-        if dtype is None or count > counts[dtype]:
-            dtype = candidate
-    return dtype
+    return max(counts, key=lambda dtype: counts[dtype], default=None)
 
 
 def equations(graph: Graph) -> list[Equation]:
@@ -183,7 +175,7 @@ class LineCosts:
         self, products: Sequence[Equation], causes: Sequence[frozenset[LineCost]]
     ) -> tuple[LineCost, ...]:
         """Returns the share of the products that each cause makes wide."""
-        works = [_work_of_equation(product) for product in products]
+        works = [work_of_stack(product.stack) for product in products]
         total = sum(works) or 1.0
         whole_arguments = self._whole_arguments(frozenset().union(*causes))
         rows: dict[str, LineCost] = {}

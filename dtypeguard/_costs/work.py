@@ -11,7 +11,12 @@ _OPERATIONS = 2.0
 _COMPLEX_OPERATIONS = 8.0
 
 
-def repetitions(stack: Stack) -> float:
+def work_of_stack(stack: Stack) -> float:
+    """Returns the operations of an equation in all turns of the loops around it."""
+    return _operations(stack[0]) * _repetitions(stack)
+
+
+def _repetitions(stack: Stack) -> float:
     """Returns how often an equation runs.
 
     A `while_loop` counts once, and branches as their mean.
@@ -29,7 +34,7 @@ def repetitions(stack: Stack) -> float:
     return times
 
 
-def operations(eqn: Equation) -> float:
+def _operations(eqn: Equation) -> float:
     """Returns the operations of a matrix product or convolution; 0 for the rest."""
     if eqn.primitive.name not in PRODUCTS:
         return 0.0

@@ -12,6 +12,7 @@ import numpy as np
 from .._autocast.decide import by_plan
 from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
+from .._costs.work import work_of_stack
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
@@ -25,7 +26,6 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
-from .runs import work_of_node
 
 BUDGET = 300
 _NARROW_BITS = 16
@@ -136,7 +136,7 @@ class Trials:
         nodes = list(self.program.block.all_nodes())
         work: dict[int, float] = {}
         for node in nodes:
-            work[node.number] = work_of_node(node)
+            work[node.number] = work_of_stack(node.stack)
         self.has_products = any(work.values())
         if not self.has_products:
             work = {node.number: float(node.rounds) for node in nodes}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._costs.work import operations, repetitions
+from .._costs.work import work_of_stack
 from .._leaves.compat import as_function, x64_enabled
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._numbers import plans
@@ -108,7 +108,8 @@ class Runs:
         for number in measures.outputs:
             self._are_gradients.append(_is_gradient(program, program.outvars[number]))
         self._wide_runs: dict[object, WideRun] = {}
-        self._work = sum(work_of_node(node) for node in self.program.block.all_nodes())
+        nodes = self.program.block.all_nodes()
+        self._work = sum(work_of_stack(node.stack) for node in nodes)
 
     def leave_out(self, numbers: Collection[int]) -> None:
         """Counts no error of these outputs from now on."""
@@ -292,7 +293,7 @@ class Runs:
         work = 0.0
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and self._is_widened(node.eqn):
-                work += work_of_node(node)
+                work += work_of_stack(node.stack)
         return work
 
     def _is_widened(self, eqn: Equation) -> bool:
@@ -362,11 +363,6 @@ class Runs:
 
 def _is_wide_behind_loss(node: Node, has_wide: bool) -> bool:
     return node.is_backward or has_wide
-
-
-def work_of_node(node: Node) -> float:
-    """Returns the operations of an equation in all turns of the loops around it."""
-    return operations(node.eqn) * repetitions(node.stack)
 
 
 def _rounded_otherwise(array: Leaf, part: float) -> Leaf:

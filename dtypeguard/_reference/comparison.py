@@ -159,11 +159,12 @@ def _check_outputs(
             rows.append((name, str(own_shape), f"the function has {shape}"))
     if not rows:
         return
-    table = list(columns(rows[:_MOST_ROWS]))
+    lines = [f"audit_precision got {subject} with other outputs than the function:"]
+    for row in columns(rows[:_MOST_ROWS]):
+        lines.append(f"  {row}")
     if len(rows) > _MOST_ROWS:
-        table.append(f"and {len(rows) - _MOST_ROWS} more")
-    head = f"audit_precision got {subject} with other outputs than the function:"
-    raise ValueError("\n".join([head, *(f"  {row}" for row in table), advice]))
+        lines.append(f"  and {len(rows) - _MOST_ROWS} more")
+    raise ValueError("\n".join([*lines, advice]))
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:

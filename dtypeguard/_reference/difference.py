@@ -51,7 +51,10 @@ class Difference(NamedTuple):
     @property
     def place(self) -> str:
         """The element that differs most, with both numbers."""
-        element = f"element [{', '.join(map(str, self.at))}]" if self.at else "it"
+        element = "it"
+        if self.at:
+            indices = ", ".join(map(str, self.at))
+            element = f"element [{indices}]"
         return (
             f"{element} is off by {abs(self.program - self.reference):.2g}: the program "
             f"has {self.program:.8g}, the reference {self.reference:.8g}"

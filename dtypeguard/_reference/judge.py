@@ -173,7 +173,8 @@ class Judge:
         """Returns how far outputs are apart, a row for each."""
         rows: list[np.ndarray] = []
         for n, is_exact in enumerate(self._is_exact):
-            rows.append(_sizes_of_difference(_subtract(outputs[n], expected[n]), is_exact))
+            off = _subtract(outputs[n], expected[n])
+            rows.append(_sizes_of_difference(off, is_exact))
         return np.array(rows).reshape(-1, 2)
 
     # Verdicts
@@ -215,7 +216,8 @@ class Judge:
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
-        size = self._whole_size(n, _subtract(reference.truth[n], self.truth[n]))
+        off = _subtract(reference.truth[n], self.truth[n])
+        size = self._whole_size(n, off)
         own_bound = float(self.written.most[n, 0])
         bound = own_bound
         if not self._is_exact[n]:
@@ -273,8 +275,9 @@ class Judge:
         most = bound.most[n]
         if self._is_exact[n]:  # a share of few elements varies by chance
             most = most + (most / max(off.size, 1)) ** 0.5
-        sizes = _sizes_of_difference(off, self._is_exact[n])
-        return max(_ratio_of(sizes[0], most[0]), _ratio_of(sizes[1], most[1]))
+        whole, largest = _sizes_of_difference(off, self._is_exact[n])
+        whole_ratio = _ratio_of(whole, most[0])
+        return max(whole_ratio, _ratio_of(largest, most[1]))
 
     def _is_below(self, bound: Bound, n: int, off: np.ndarray) -> bool:
         """Returns whether a difference is less than rounding to 16 bits gives at least."""
@@ -405,10 +408,12 @@ def _sizes_of_difference(off: np.ndarray, is_exact: bool) -> np.ndarray:
     A root mean square; of exact numbers, the share that is not 0.
     """
     if is_exact or not off.size:
-        return np.array([np.count_nonzero(off) / max(off.size, 1), 0.0])
+        share = np.count_nonzero(off) / max(off.size, 1)
+        return np.array([share, 0.0])
     with np.errstate(over="ignore", invalid="ignore"):
-        sizes = np.array([np.sqrt(np.mean(off**2)), np.max(np.abs(off))])
-    return np.nan_to_num(sizes, nan=np.inf, posinf=np.inf)
+        whole = np.sqrt(np.mean(off**2))
+        largest = np.max(np.abs(off))
+    return np.nan_to_num([whole, largest], nan=np.inf, posinf=np.inf)
 
 
 def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -13,10 +13,11 @@ from jax import lax
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
 from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
+from .._numbers.evaluate import of_mesh
 from .._program.aligned import NO_TRACES, SecondTraces
 from .calls import WholeCall
 from .decide import may_ask
-from .emit import Emitter, to_dtype
+from .emit import Emitter
 from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
@@ -169,12 +170,13 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
     """Returns a result in the type in which the function itself returns it."""
     if not hasattr(aval, "weak_type"):  # a reference
         return array
-    array = to_dtype(array, aval.dtype)
     if not isinstance(array, jax.Array):
         array = jnp.asarray(array, aval.dtype)
-    if aval.weak_type == jax.typeof(array).weak_type:
+    if (array.dtype, jax.typeof(array).weak_type) == (aval.dtype, aval.weak_type):
         return array
-    # No public function makes a weak type.
-    return lax.convert_element_type_p.bind(
-        array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
-    )
+    # No public function makes a weak type, and the cast of one would count as the user's
+    # own in an autocast around this one.
+    with of_mesh(array):
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
+        )

@@ -138,3 +138,12 @@ def test_a_partial_of_options():
     f = lambda w, x, **options: jnp.dot(x, w, **options)
     asks = functools.partial(f, preferred_element_type=F32)
     assert (dots(asks, W, X), dots(f, W, X)) == (["f32"], ["bf16"])
+
+
+def test_the_results_of_an_autocast_inside_ask_for_nothing():
+    inner = dtypeguard.autocast(lambda x: x @ W, BF16)
+    # W is no argument, so the dtype of what `inner` returns does not move with them.
+    outer = dtypeguard.autocast(lambda x: inner(x) @ W.T, BF16)
+    by_hand = dtypeguard.autocast(lambda x: x @ W @ W.T, BF16)
+    assert jnp.array_equal(outer(X), by_hand(X))
+    assert not outer.kept

@@ -5,6 +5,7 @@ widened. A float is made an int for an index or a size alone. Whether the leaves
 agree afterwards is tried, and not reasoned about.
 """
 
+import ast
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,8 @@ from .._leaves.internals import STATEFUL
 from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
 from .._source.files import is_installed, line_text, package, short_path
-from .._source.origin import Frame, frame_of, is_update
+from .._source.origin import Frame, Origin, frame_of, is_update
+from .._source.syntax import NAME_OF_DTYPE, line_at, statement
 from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
@@ -310,7 +312,7 @@ def _as_arguments(leaves: Sequence[RefusedLeaf], site: Site) -> Candidate:
 
 
 def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
-    """Returns what to write for one argument, where it is made or in the call."""
+    """Returns the remedy for an argument, where it is made or in the call."""
     made_at = users_line(leaf.why.origin)
     is_for_call = _is_made_for_it(leaf, dtype)
     is_changed_where_made = is_installed(site.file) or is_for_call or not leaf.argument
@@ -328,12 +330,25 @@ def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
     if leaf.why.cause is not None:
         return False  # it was computed of others
     is_of_one_kind = kind(dtype) == kind(leaf.dtype)
-    if is_of_one_kind and width(dtype) > width(leaf.dtype):
+    is_rounded = is_of_one_kind and width(dtype) > width(leaf.dtype)
+    if is_rounded and (not leaf.why.is_promoted or _names_dtype(leaf.why.origin)):
         return True  # no later cast brings back the digits that this line has rounded
     if leaf.why.is_promoted:
         return False
     is_part = leaf.argument is not None and not leaf.argument.is_whole
     return _is_of_host(leaf.values[-1]) or is_part or not is_of_one_kind
+
+
+def _names_dtype(origin: Origin | None) -> bool:
+    """Returns whether a line names a dtype: JAX adds in float32 where none is named."""
+    if origin is None:
+        return False
+    line = origin.users
+    text = line_at(line.file, line.line)
+    code = statement(line.file, line.line)
+    if code is not None:
+        text = ast.unparse(code)
+    return NAME_OF_DTYPE.search(text) is not None
 
 
 def _is_of_host(value: Leaf) -> bool:

@@ -38,7 +38,7 @@ class Failure:
 
     @property
     def may_be_a_check(self) -> bool:
-        """Whether another library may have raised it over what it was given."""
+        """Whether another library may have raised it over its arguments."""
         # XLA's errors name dtypes too, and come without a frame of JAX's.
         return not (self.is_of_jax or self._is_runtime_error)
 

@@ -40,7 +40,7 @@ PROMOTING = ForeignNames("promote")
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
 COMPILING = ForeignNames("cache_miss")
 # The function that `pmap` returns, where it is a `jit` of `shard_map`.
-MAPPING = ForeignNames("pmap.<locals>.wrapped@jax>=0.10")
+PMAP_WRAPPER = ForeignNames("pmap.<locals>.wrapped@jax>=0.10")
 # How Optax calls the `update` of its optimizers.
 UPDATES = ForeignNames("update update_fn")
 # Functions of Optax and Equinox that add updates to params.

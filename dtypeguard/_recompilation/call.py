@@ -18,7 +18,7 @@ from typing import Any
 
 from .._carry.modules import spread
 from .._leaves.dtypes import is_python_number
-from .._leaves.internals import COMPILING, MAPPING
+from .._leaves.internals import COMPILING, PMAP_WRAPPER
 from .._leaves.key_path import KeyPath, by_path
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, PyTree, PyTreeDef
 from .._recording.values import is_concrete
@@ -129,7 +129,7 @@ def _call_around(
         if outer_frames:
             if is_users(file):
                 outer_frames.append(frame)
-        elif frame.f_code.co_qualname in MAPPING:
+        elif frame.f_code.co_qualname in PMAP_WRAPPER:
             variables = frame.f_locals
             mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals
             function = mapped["wrapped_fun"].f

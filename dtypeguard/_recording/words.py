@@ -6,7 +6,8 @@ import re
 import types
 from collections.abc import Sequence
 
-_DTYPE = re.compile(r"astype|dtype|(b?float|u?int|complex)\d+(_\w+)?")
+from .._source.syntax import NAME_OF_DTYPE
+
 _CHANGING = ("STORE_ATTR", "STORE_SUBSCR")
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
 _LONGEST_STATEMENT = 50  # lines
@@ -34,7 +35,7 @@ class Words:
     def has_dtype(self) -> bool:
         """Whether it names a dtype, so that its operands do not decide the result's."""
         names = (*self.attributes, *self.read)
-        return any(_DTYPE.fullmatch(name) for name in names)
+        return any(NAME_OF_DTYPE.fullmatch(name) for name in names)
 
     def names(self, path: Sequence[str]) -> bool:
         """Returns whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""

@@ -9,6 +9,7 @@ import copy
 import functools
 import itertools
 import linecache
+import re
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
@@ -19,6 +20,8 @@ from .inert import fields_of, is_a, items_of, variables_of
 Expression = ast.expr | ast.AugAssign
 _CodePosition = tuple[int | None, ...]  # as `co_positions` has it
 
+# A word with which a line asks for a dtype.
+NAME_OF_DTYPE = re.compile(r"\b(astype|dtype|(b?float|u?int|complex)\d+(_\w+)?)\b")
 # How methods and functions that cast are called.
 _CASTING = "astype", "asarray", "convert_element_type"
 _BODIES = "body", "orelse", "handlers", "finalbody", "cases"

@@ -56,7 +56,7 @@ def _multiplications(eqn: Equation) -> float:
         return results * math.prod(left_shape[axis] for axis in contracted)
     if eqn.primitive.name == "conv_general_dilated":
         features = right_shape[eqn.params["dimension_numbers"].rhs_spec[0]]
-        # The kernel without its output features: so many terms has each result.
+        # The kernel without its output features: the terms of which a result is the sum.
         terms = math.prod(right_shape) / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.
         return results * terms / math.prod(eqn.params["lhs_dilation"])

@@ -74,13 +74,14 @@ def _misfit_text(row: IntegerMisfit, wide: str) -> str:
         value = f"{row.value:,.0f}"
     else:
         value = f"{row.value:.4g}"
+    place = place_or_inside_jax(row.origin)
     return (
-        f"{line_text(row.origin)} makes {value}, {reason}: {row.count:,} of {row.size:,} "
+        f"{place} makes {value}, {reason}: {row.count:,} of {row.size:,} "
         f"numbers there do not fit, in the run in {wide} as well."
     )
 
 
-def line_text(origin: Origin | None) -> str:
+def place_or_inside_jax(origin: Origin | None) -> str:
     """Returns where a line is."""
     return "a line inside JAX" if origin is None else place_of(origin)
 
@@ -89,8 +90,9 @@ def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
     """Returns a sentence for each line that narrows what becomes bits or integers."""
     sentences: list[str] = []
     for row in rows[:_MOST_NAMED]:
+        place = place_or_inside_jax(row.origin)
         sentences.append(
-            f"{line_text(row.origin)} narrows {row.before} to {row.after} on the way to "
+            f"{place} narrows {row.before} to {row.after} on the way to "
             f"bits, a key or an integer: {row.equal:,} of {row.different:,} different "
             "numbers become equal."
         )

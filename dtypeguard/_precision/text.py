@@ -15,8 +15,8 @@ from .headline import (
     headline_text,
     is_beside_rounding,
     is_stuck,
-    line_text,
     narrowing_sentences,
+    place_or_inside_jax,
     update_sentences,
     wide_work_text,
 )
@@ -56,7 +56,7 @@ def _unknown(figures: Figures) -> list[str]:
     """Returns the constants that may have been rounded before the program was traced."""
     names: list[str] = []
     for row in figures.unknown:
-        where = line_text(row.origin)
+        where = place_or_inside_jax(row.origin)
         names.append(f"{row.value:.6g} (within {row.within:.1g}, {where})")
     if not names:
         return []
@@ -245,7 +245,7 @@ def _wider_integers(row: IntegerMisfit) -> list[str]:
         info = np.iinfo(name)
         if info.min <= row.value < info.max:
             needs_x64 = " That needs jax_enable_x64." if info.bits == 64 else ""
-            where = line_text(row.origin)
+            where = place_or_inside_jax(row.origin)
             return [f"Compute the integers of {where} in {name}.{needs_x64}"]
     return []
 

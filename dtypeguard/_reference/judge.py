@@ -275,9 +275,9 @@ class Judge:
         most = bound.most[n]
         if self._is_exact[n]:  # a share of few elements varies by chance
             most = most + (most / max(off.size, 1)) ** 0.5
-        whole, largest = _sizes_of_difference(off, self._is_exact[n])
-        whole_ratio = _ratio_of(whole, most[0])
-        return max(whole_ratio, _ratio_of(largest, most[1]))
+        overall, largest = _sizes_of_difference(off, self._is_exact[n])
+        overall_ratio = _ratio_of(overall, most[0])
+        return max(overall_ratio, _ratio_of(largest, most[1]))
 
     def _is_below(self, bound: Bound, n: int, off: np.ndarray) -> bool:
         """Returns whether a difference is less than rounding to 16 bits gives at least."""
@@ -411,9 +411,9 @@ def _sizes_of_difference(off: np.ndarray, is_exact: bool) -> np.ndarray:
         share = np.count_nonzero(off) / max(off.size, 1)
         return np.array([share, 0.0])
     with np.errstate(over="ignore", invalid="ignore"):
-        whole = np.sqrt(np.mean(off**2))
+        overall = np.sqrt(np.mean(off**2))
         largest = np.max(np.abs(off))
-    return np.nan_to_num([whole, largest], nan=np.inf, posinf=np.inf)
+    return np.nan_to_num([overall, largest], nan=np.inf, posinf=np.inf)
 
 
 def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ class Drift:
             made it so, in `init` for example. None if no line promotes: an update may be as
             wide as its gradient.
         cause: the line that made the wider operand of that promotion. None if the leaf was
-            cast explicitly, or if the operand is an input.
+            cast explicitly, or if the operand is an input whose line is not recorded.
         avals: the abstract values before and after, which reports leave out; empty if the
             structure changed.
         keys: the path as keys of JAX, after the name of the tree; left out likewise.

@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 def inputs():
     time = jnp.asarray(0.0)  # weak
-    return State(time, jnp.zeros(3, jnp.bfloat16)), jnp.ones(3)
+    return State(time, jnp.zeros(3, jnp.bfloat16)), jnp.ones(3)  # x
 
 def by_name():
     state, x = inputs()
@@ -116,9 +116,9 @@ def test_a_step(command, name):
     )
     at = rf".* float32 \(weak\) -> float32( +mine.py:{LINES['weak']})?"
     assert re.fullmatch(at, weak.rstrip())
-    assert widened == (
-        f"  state.leaf  bfloat16       -> float32  mine.py:{LINES['widened']}"
-    )
+    # The line of the input is known where lines are recorded.
+    place = rf"mine.py:{LINES['widened']}(  forced by mine.py:{LINES['x']})?"
+    assert re.fullmatch(rf"  state.leaf  bfloat16 +-> float32  {place}", widened)
     assert advice == (
         "Wrap the step: dtypeguard.guard_step(step). "
         "Begin with a strongly typed carry: dtypeguard.strong(state)."

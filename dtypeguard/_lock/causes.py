@@ -182,8 +182,12 @@ class _CauseSearch:
 
     def _replaces_entry(self, call: Computation) -> bool:
         """Returns whether it takes what a call of its function took, and differs."""
-        removed = self._changes[call.function].removed
-        taken_before = {(entry.kind, entry.operands) for entry in removed}
+        change = self._changes[call.function]
+        taken_before = {(entry.kind, entry.operands) for entry in change.removed}
+        # A new cast stands in the place of what computed with such values before.
+        for entry in change.before:
+            if entry.kind != CAST:
+                taken_before.add((CAST, entry.operands))
         for entry in self._added_entries(call):
             if (entry.kind, entry.operands) in taken_before:
                 return True

@@ -95,6 +95,24 @@ CHANGES = {
         {'h = x @ p["w"]': 'h = x.astype(F32) @ p["w"]'},
         ['h = x.astype(F32) @ p["w"]'],
     ),
+    "a cast added to what a caller casts anyway": (
+        """
+        def norm(x, g):
+            m = jnp.mean(x, -1, keepdims=True)
+            v = jnp.mean(x * x, -1, keepdims=True) - m * m
+            return (x - m) * jax.lax.rsqrt(v) * g
+
+        def loss(w, x):
+            return jnp.mean((norm(x, w[0]) @ w - x).astype(F32) ** 2)
+
+        def step(w, x):
+            return jax.grad(loss)(w, x)
+
+        inputs = S((8, 8), BF16), S((4, 8), BF16)
+        """,
+        {"m = jnp.mean": "x = x.astype(F32); m = jnp.mean"},
+        ["x = x.astype(F32); m = jnp.mean(x, -1, keepdims=True)"],
+    ),
     "a cast taken out where a function returns": (
         """
         def step(x, w):

@@ -15,7 +15,7 @@ from jax import lax, monitoring
 import dtypeguard
 from dtypeguard import Plan
 from tests.support.dots import dots, equations
-from tests.support.helpers import need
+from tests.support.helpers import assert_close, need
 
 _BFLOAT16, _FLOAT16 = jnp.dtype("bfloat16"), jnp.dtype("float16")
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
@@ -277,10 +277,7 @@ def test_equinox():
 
     cast = dtypeguard.autocast(loss, jnp.bfloat16)
     bare, own = (eqx.filter_jit(eqx.filter_grad(f))(model, _X) for f in (loss, cast))
-    assert jax.tree_util.tree_structure(own) == jax.tree_util.tree_structure(bare)
-    for a, b in zip(*map(jax.tree_util.tree_leaves, (own, bare))):
-        assert a.dtype == b.dtype
-        assert jnp.allclose(a, b, atol=0.05)
+    assert_close(own, bare, atol=0.05)
     step = dtypeguard.autocast(lambda model, x: (model, loss(model, x)), jnp.bfloat16)
     assert isinstance(step(model, _X)[0], eqx.nn.MLP)
 
@@ -310,9 +307,7 @@ def test_nnx_changes_in_place():
         nnx.jit(cast)(models[0], own, _X)
         step(models[1], bare, _X)
     assert int(own.step[...]) == 3
-    for a, b in zip(*(jax.tree.leaves(nnx.state(model)) for model in models)):
-        assert a.dtype == b.dtype
-        assert jnp.allclose(a, b, atol=0.05)
+    assert_close(*map(nnx.state, models), atol=0.05)
     assert jnp.any(models[0].norm.mean[...] != 0)
     assert dtypeguard.autocast(models[0], jnp.bfloat16)(_X).dtype == jnp.float32
 

@@ -10,6 +10,7 @@ import dtypeguard
 from dtypeguard import Plan
 from dtypeguard._program.jaxprs import jaxprs_in, open_jaxpr
 from dtypeguard._tracebacks.written import Written
+from tests.support import clipped
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(-1.0, 1.0, 32).reshape(4, 8)
 _ALL = Plan(jnp.bfloat16, "all")
@@ -87,23 +88,13 @@ def test_scopes_and_lines():
         assert Written(stack).origin.code == "return jax.jit(lambda x: jnp.tanh(x @ w))(x)"
 
 
-def clipped(w, x, gains, before):
-    """The loss of PPO, of whose two sides both are the least at first."""
-    ratio = jnp.exp((jnp.tanh(x @ w[0]) @ w[1])[:, 0] - before)
-    return -jnp.mean(jnp.minimum(ratio * gains, jnp.clip(ratio, 0.8, 1.2) * gains))
-
-
 @pytest.mark.optimized
 def test_xla_leaves_out_no_rounding_on_one_side_of_a_choice():
-    keys = jax.random.split(jax.random.key(0), 4)
-    sizes = (16, 32), (32, 1), (64, 16), (64,)
-    first, last, x, gains = map(jax.random.normal, keys, sizes)
-    w = [first / 4, last / 6]
-    args = w, x, gains, (jnp.tanh(x @ w[0]) @ w[1])[:, 0]
-    gradient = jax.grad(clipped)
+    args = clipped.inputs()
+    gradient = jax.grad(clipped.clipped)
     for cast in (
         dtypeguard.autocast(gradient, _ALL),
-        jax.grad(dtypeguard.autocast(clipped, _ALL)),
+        jax.grad(dtypeguard.autocast(clipped.clipped, _ALL)),
     ):
         for a, b in zip(jax.jit(cast)(*args), gradient(*args)):
             assert jnp.linalg.norm(a - b) < 0.03 * jnp.linalg.norm(b)

@@ -1,7 +1,5 @@
 """Functions with rules of derivatives of their own: both sides are narrow, and right."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,6 +8,7 @@ from jax import lax
 import dtypeguard
 from dtypeguard import Plan
 from tests.support.dots import dots
+from tests.support.own_rules import counted, powered
 
 _W, _X = jnp.eye(8) + 0.1, jnp.linspace(0.0, 1.0, 32).reshape(4, 8)
 _COUNTS = jnp.arange(4)
@@ -21,42 +20,6 @@ def rounded(x):
 
 
 rounded.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
-
-
-def _column(counts):
-    return counts[:, None].astype(jnp.float32)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def counted(activation, w, x, counts):
-    """Takes integers and a function, and returns what no derivative is of."""
-    return activation(x @ w) * _column(counts), counts
-
-
-def _forward(activation, w, x, counts):
-    y, back = jax.vjp(activation, x @ w)
-    return (y * _column(counts), counts), (w, x, counts, back)
-
-
-def _backward(activation, kept, cotangents):
-    w, x, counts, back = kept
-    (g,) = back(cotangents[0] * _column(counts))
-    return x.T @ g, g @ w.T, None
-
-
-counted.defvjp(_forward, _backward)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def powered(w, x, power):
-    return (x @ w) ** power
-
-
-@powered.defjvp
-def _powered(power, primals, tangents):
-    (w, x), (dw, dx) = primals, tangents
-    y = x @ w
-    return y**power, power * y ** (power - 1) * (dx @ w + x @ dw)
 
 
 def straight(w, x):
@@ -132,11 +95,11 @@ def test_a_derivative_of_a_derivative_has_all_its_parts():
 
 def test_an_island_holds_where_its_rule_is_in_the_place_of_it():
     loss = lambda w, x: jnp.sum(jnp.sin(counted(jnp.tanh, w, x, _COUNTS)[0]))
-    plan = {"test_own_rules.py:counted": "float32"}
+    plan = {"own_rules.py:counted": "float32"}
     derived = jax.grad(dtypeguard.autocast(loss, plan))
     assert "bf16" not in str(jax.make_jaxpr(derived)(_W, _X))
     lines = "x @ w", "activation(x @ w)", "activation(x @ w) * _column(counts)"
-    plan = {f"test_own_rules.py:counted: {line}": "float32" for line in lines}
+    plan = {f"own_rules.py:counted: {line}": "float32" for line in lines}
     cast = dtypeguard.autocast(loss, plan)
     assert "bf16" in str(jax.make_jaxpr(jax.grad(cast))(_W, _X))
     assert [*cast.kept] == [f"{line}: not in its rule of derivatives" for line in plan]

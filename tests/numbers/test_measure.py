@@ -13,14 +13,10 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, normal
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
 BF16, F32 = jnp.bfloat16, jnp.float32
-
-
-def normal(seed, *shape, dtype=F32):
-    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
 
 
 @pytest.mark.parametrize("size", [2.0**-85, 2.0**126])

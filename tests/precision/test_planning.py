@@ -12,15 +12,12 @@ from dtypeguard import Plan, audit_precision, autocast
 from dtypeguard._precision.curve import plan_call
 from dtypeguard._precision.planned import ONE_INPUT
 from dtypeguard.testing import check_precision
-from tests.support.helpers import need, needs_numbers
+from tests.support import clipped
+from tests.support.helpers import need, needs_numbers, normal
 from tests.support.trained import written
 
 pytestmark = needs_numbers
 BF16, F16 = jnp.bfloat16, jnp.float16
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
 
 
 def searched(f, args, tolerance, narrow=BF16, **more):
@@ -155,19 +152,9 @@ def test_other_inputs_of_another_form_are_refused():
         searched(lambda x: x @ x, (jnp.ones((3, 3)),), 0.1, also=[(jnp.ones(3),)])
 
 
-def clipped(w, x, gains, before):
-    """The loss of PPO, of whose two sides both are the least at first."""
-    ratio = jnp.exp((jnp.tanh(x @ w[0]) @ w[1])[:, 0] - before)
-    return -jnp.mean(jnp.minimum(ratio * gains, jnp.clip(ratio, 0.8, 1.2) * gains))
-
-
 def test_what_xla_leaves_out_counts_as_well():
-    keys = jax.random.split(jax.random.key(0), 4)
-    sizes = (16, 32), (32, 1), (64, 16), (64,)
-    first, last, x, gains = map(jax.random.normal, keys, sizes)
-    w = [first / 4, last / 6]
-    args = w, x, gains, (jnp.tanh(x @ w[0]) @ w[1])[:, 0]
-    gradient = jax.grad(clipped)
+    args = clipped.inputs()
+    gradient = jax.grad(clipped.clipped)
     found = searched(gradient, args, 0.02)
     made = jax.jit(autocast(gradient, found.plan))(*args)
     norm = jnp.linalg.norm

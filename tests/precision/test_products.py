@@ -13,13 +13,9 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from tests.support import products
-from tests.support.helpers import need, needs_numbers, set_x64, some
+from tests.support.helpers import need, needs_numbers, normal, set_x64, some
 
 pytestmark = [pytest.mark.third_party, needs_numbers]
-
-
-def normal(seed, *shape, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
 
 
 def kernel(x, y, w, around="contextlib.nullcontext()"):

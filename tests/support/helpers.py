@@ -108,6 +108,11 @@ def assert_close(one: Any, other: Any, **tolerance: Any) -> None:
         np.testing.assert_allclose(a, b, **tolerance)
 
 
+def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
+    """Draws an array in float32, and rounds it to a dtype."""
+    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
+
+
 def _bits(leaf: Any) -> bytes:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)

@@ -67,14 +67,6 @@ def test_backward_pass_counts_for_the_line(tmp_path):
     assert ("dot_general", "bfloat16") not in made
 
 
-_REFACTORED = {
-    "another number": _MODEL.replace("1e-6", "1e-5"),
-    "moved": _MODEL.replace("def norm", "# A comment.\n\n\ndef norm"),
-    "spaces and brackets": _MODEL.replace("h = norm(x @ w)", "h = norm((x@w))"),
-    "more layers": _MODEL.replace(
-        "    return jnp.sum", "    x = Block()(x, w)\n    return jnp.sum"
-    ),
-}
 _PLANNED = """[entries]
 'train.py:norm: jnp.mean(x * x)' = 'float32'
 'train.py:norm: jnp.mean(x * x) + 1e-6' = 'float32'
@@ -84,31 +76,16 @@ _PLANNED = """[entries]
 """
 
 
-@pytest.mark.parametrize("text", _REFACTORED.values(), ids=_REFACTORED)
-def test_holds(tmp_path, text):
+def test_holds_for_another_number_and_more_layers(tmp_path):
+    layer = "    x = Block()(x, w)\n    return jnp.sum"
+    text = _MODEL.replace("1e-6", "1e-5").replace("    return jnp.sum", layer)
     _dtypes(tmp_path, _model(tmp_path, text), _PLANNED)
 
 
-_EDITED = {
-    "renamed variable": (
-        _MODEL.replace("(h)", "(scores)").replace("h =", "scores ="),
-        r'softmax\(h\): the nearest there is "train.py:Block.__call__: jax.nn.softmax\(s',
-    ),
-    "renamed function": (
-        _MODEL.replace("norm(", "rms_norm("),
-        r'mean\(x \* x\): the nearest there is "train.py:rms_norm: jnp.mean\(x \* x\)"',
-    ),
-    "taken out": (
-        _MODEL.replace("jax.nn.softmax(h)", "h"),
-        "1 of 5 entries of the plan match nothing",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "message"), _EDITED.values(), ids=_EDITED)
-def test_does_not_hold(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message):
-        _dtypes(tmp_path, _model(tmp_path, text), _PLANNED)
+def test_what_is_taken_out_matches_nothing(tmp_path):
+    model = _model(tmp_path, _MODEL.replace("jax.nn.softmax(h)", "h"))
+    with pytest.raises(ValueError, match="1 of 5 entries of the plan match nothing"):
+        _dtypes(tmp_path, model, _PLANNED)
 
 
 def test_unknown_function_and_scope(tmp_path):

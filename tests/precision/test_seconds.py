@@ -79,35 +79,6 @@ def overflowing(x):
     return y / jnp.sum(y)
 
 
-def overflowing_after_many_lines(x):
-    x = jnp.sin(x) * 1.01
-    x = jnp.sin(x) * 1.02
-    x = jnp.sin(x) * 1.03
-    x = jnp.sin(x) * 1.04
-    x = jnp.sin(x) * 1.05
-    x = jnp.sin(x) * 1.06
-    x = jnp.sin(x) * 1.07
-    x = jnp.sin(x) * 1.08
-    x = jnp.sin(x) * 1.09
-    x = jnp.sin(x) * 1.11
-    x = jnp.sin(x) * 1.12
-    x = jnp.sin(x) * 1.13
-    x = jnp.sin(x) * 1.14
-    x = jnp.sin(x) * 1.15
-    x = jnp.sin(x) * 1.16
-    x = jnp.sin(x) * 1.17
-    x = jnp.sin(x) * 1.18
-    x = jnp.sin(x) * 1.19
-    x = jnp.sin(x) * 1.21
-    x = jnp.sin(x) * 1.22
-    x = jnp.sin(x) * 1.23
-    x = jnp.sin(x) * 1.24
-    x = jnp.sin(x) * 1.25
-    y = jnp.exp(x * 20)
-    y = y * 1.01
-    return y / jnp.sum(y)
-
-
 HALVES = jnp.linspace(0.5, 4, 32, dtype=jnp.float16)
 
 
@@ -118,10 +89,17 @@ def test_no_line_explains_an_overflow_before_all_are_measured(monkeypatch, capsy
 
 
 def test_an_end_before_a_line_of_a_group_was_measured_alone(monkeypatch, capsys):
+    def overflowing_sum(params):
+        # The cast of each leaf is a line: enough of them are measured in groups.
+        updates = {name: jnp.full(32, 1e-3) for name in params}
+        params = dtypeguard.apply_updates(params, updates)
+        y = jnp.exp(sum(params.values()))
+        y = y * 1.01
+        return y / jnp.sum(y)
+
+    params = {f"w{number}": HALVES / 4 for number in range(24)}
     awaited = "looking for a small set"
-    text = interrupted(
-        overflowing_after_many_lines, HALVES, awaited, 1, monkeypatch, capsys
-    )
+    text = interrupted(overflowing_sum, params, awaited, 1, monkeypatch, capsys)
     assert "not finite as written" in text
     assert "Interrupted: 0 lines were not measured" in text
 

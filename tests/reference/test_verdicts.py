@@ -259,29 +259,22 @@ def test_a_function_that_draws_is_the_same_as_itself():
     assert verdicts(f, (X.astype(BF16),), f) == {"": "rounding"}
 
 
-def adamw(p, g, m, v, t):
-    m, v = 0.9 * m + (1 - 0.9) * g, 0.999 * v + (1 - 0.999) * g * g
-    update = (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
-    return {"p": p - 1e-3 * (update + 0.01 * p), "m": m, "v": v}
+def moments(m, v, g):
+    return {"m": 0.9 * m + (1 - 0.9) * g, "v": 0.999 * v + (1 - 0.999) * g * g}
 
 
-def torch_adamw(p, g, m, v, t):
-    """As PyTorch has it, in float32."""
-    b1, b2, lr, eps, decay = map(np.float32, (0.9, 0.999, 1e-3, 1e-8, 0.01))
-    one, p = np.float32(1), p * (np.float32(1) - lr * decay)
-    m, v = m + (g - m) * (one - b1), v * b2 + g * g * (one - b2)
-    denominator = np.sqrt(v) / np.sqrt(one - b2**t) + eps
-    return {"p": p - lr / (one - b1**t) * (m / denominator), "m": m, "v": v}
+def torch_moments(m, v, g):
+    """As PyTorch's AdamW has them, in float32."""
+    rest = np.float32(1) - np.float32(0.999)
+    return {"m": m + (g - m) * np.float32(0.1), "v": v * np.float32(0.999) + rest * g**2}
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-def test_adamw_in_another_order_is_rounding(dtype):
-    keys = jax.random.split(jax.random.key(0), 4)
-    p, g, m, v = (jax.random.normal(key, (64, 32)) for key in keys)
-    arrays = p, g * 1e-2, m * 1e-3, v**2 * 1e-5
-    arrays = *(x.astype(dtype) for x in arrays), jnp.float32(10)
-    reference = torch_adamw(*(np.asarray(x, np.float32) for x in arrays))
-    assert {*verdicts(adamw, arrays, reference).values()} == {"rounding"}
+def test_moments_in_another_order_are_rounding(dtype):
+    g = X.astype(dtype)
+    arrays = g / 10, g**2 / 10, g
+    reference = torch_moments(*(np.asarray(x, np.float32) for x in arrays))
+    assert {*verdicts(moments, arrays, reference).values()} == {"rounding"}
 
 
 def net(eps, gain=1.0):

@@ -106,17 +106,6 @@ def fnv(x):
     return x * lax.scan(step, U32(2166136261), jnp.arange(9, dtype=U32))[0].astype(F32)
 
 
-def jenkins(x):
-    h = U32(0)
-    for n in range(5):
-        h = h + U32(n + 40)
-        h = h + (h << 10)
-        h = h ^ (h >> 6)
-    h = h + (h << 3)
-    h = h ^ (h >> 11)
-    return x * (h + (h << 15)).astype(F32)
-
-
 def congruential(x):
     step = lambda _, state: state * U32(1664525) + U32(1013904223)
     return x * (lax.fori_loop(0, 9, step, U32(1)) >> 16).astype(F32)
@@ -130,7 +119,6 @@ SILENT = {
         x * jax.random.normal(jax.random.fold_in(KEY, U32(9) * U32(1 << 31)))
     ),
     "fnv": fnv,
-    "jenkins": jenkins,
     "congruential": congruential,
     "a ring": lambda x: x[(LARGE * 6 + 7) % 3],
     "guarded": lambda x: x * jnp.where(x > 0, jnp.log(x), jnp.log(-x)).astype(int),

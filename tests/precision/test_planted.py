@@ -5,7 +5,6 @@ The comment over each names a thread that tells of the mistake, by repository an
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax import lax
 
@@ -48,21 +47,6 @@ def positions(wide):
         return jnp.sin(angles) @ w.astype(F32)
 
     return f, (normal(0, 4, 3),)
-
-
-# mlnomadpy/flaxchat 6, AI-Hypercomputer/maxtext 5039
-def accumulation(wide):
-    """Gradients that are summed in `zeros_like` of a bfloat16 param."""
-
-    def f(w, xs):
-        def step(total, x):
-            g = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
-            return total + g, None  # loses
-
-        total = jnp.zeros_like(w, dtype=F32 if wide else None)
-        return lax.scan(step, total, xs)[0]
-
-    return f, (normal(0, 4, 2), 3 + normal(1, 200, 5, 4))
 
 
 # marin-community/marin 8217, google/flax 677
@@ -118,18 +102,6 @@ def epsilon(wide):
     return f, (jnp.array([0.0, 1.0, 2.0], F16),)
 
 
-# pytorch/pytorch 51102: two large numbers whose difference is small.
-def kernel(wide):
-    """Squared distances by |x|^2 - 2xy + |y|^2, which cancel."""
-
-    def f(x, y):
-        x, y = (x.astype(F32), y.astype(F32)) if wide else (x, y)
-        squares = jnp.sum(x * x, 1)[:, None] - 2 * x @ y.T + jnp.sum(y * y, 1)  # loses
-        return jnp.exp(-squares.astype(F32))
-
-    return f, (5 + 0.25 * normal(0, 6, 4), 5 + 0.25 * normal(1, 5, 4))
-
-
 # pytorch/pytorch 43211, jax-ml/jax 3058
 def root(wide):
     """The gradient of a norm whose squares are 0 in float16: a root at 0."""
@@ -144,19 +116,6 @@ def root(wide):
     return f, (jnp.full(3, 1e-4, F16),)
 
 
-# pytorch/pytorch 133085, nntrainer/nntrainer 3935
-def rms(wide):
-    """RMSNorm whose squares overflow in float16: the outputs become 0."""
-
-    def f(x):
-        x = x.astype(F32) if wide else x
-        squares = x * x  # loses
-        scale = lax.rsqrt(jnp.mean(squares.astype(F32)) + 1e-6)
-        return x.astype(F32) * scale
-
-    return f, (300 * normal(0, 64, dtype=F16),)
-
-
 # google/flax 982, ahrefs/ocannl 548
 def mask(wide):
     """A mask of -1e9, which is minus infinity in float16, and 0 times that is NaN."""
@@ -169,23 +128,9 @@ def mask(wide):
     return f, (normal(0, 8, dtype=F16), jnp.arange(8).astype(F16).clip(0, 1))
 
 
-def loss_scale(wide):
-    """A scale of 2^16, which is infinite in float16."""
-
-    def f(w, x):
-        def loss(w):
-            value = jnp.mean((x @ w) ** 2)
-            value = value.astype(F32) if wide else value
-            return value * 65536.0  # loses
-
-        return jax.grad(loss)(w.astype(F32) if wide else w).astype(F32) / 65536
-
-    return f, (normal(0, 8, 8, dtype=F16), normal(1, 4, 8, dtype=F16))
-
-
 PLANTED = [  # the first five run with all tests
-    *(average, positions, clock, overflow, loss_scale),
-    *(accumulation, logits, epsilon, kernel, root, rms, mask),
+    *(average, positions, clock, overflow, mask),
+    *(logits, epsilon, root),
 ]
 
 
@@ -193,9 +138,8 @@ PLANTED = [  # the first five run with all tests
 def test_the_line_is_found_and_the_fix_leaves_what_it_says(plant):
     f, args = plant(wide=False)
     report = audit_precision(f, *args)
-    (loss,) = (x for x in report.fix if x.origin.line == marked(plant))
-    # The gradient of what is scaled overflows as well.
-    assert len(report.fix) == 1 or plant is loss_scale, report
+    (loss,) = report.fix
+    assert loss.origin.line == marked(plant)
     assert f"test_planted.py:{marked(plant)}" in loss.remedy
     assert "float32" in loss.remedy
     assert report.left < 0.1, report
@@ -237,16 +181,3 @@ def test_what_is_finite_in_wide_types_alone_comes_first(plant):
     assert f"test_planted.py:{marked(plant)} in float32." in str(report)
     assert report.not_finite.line >= marked(plant)
     assert f"{report.not_finite.line} is the first that is not." in report.headline
-
-
-# google-deepmind/optax 1754
-def test_an_eps_of_an_optimizer_that_is_0():
-    opt = optax.scale_by_adam()
-    params = {"w": jnp.ones(3, F16)}
-    update = lambda grads, state: opt.update(grads, state)[0]
-    grads = {"w": jnp.zeros(3, F16)}
-    report = audit_precision(update, grads, opt.init(params))
-    assert report.error == float("inf")
-    assert "transform.py" in report.fix[0].origin.file
-    assert report.fix[0].constant == "1e-08 -> 0"
-    assert "transform.py" in report.headline

@@ -2,8 +2,6 @@
 
 import re
 
-import haiku as hk
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -87,17 +85,3 @@ def test_a_limit_of_the_dtype_is_told_as_the_program_has_it():
 
 def test_a_power_of_two_is_meant_as_it_is():
     assert not audit_precision(lambda x: x * 2.0**-23, X.astype(F32)).error
-
-
-def test_an_average_of_haiku_whose_decay_is_1_in_bfloat16():
-    def average(x):
-        return hk.ExponentialMovingAverage(0.999)(x)
-
-    f = hk.transform_with_state(average)
-    params, state = f.init(None, X)
-    zeros = jax.tree_util.tree_map(jnp.zeros_like, state)
-    apply = lambda x: f.apply(params, zeros, None, x)[0]
-    wide = f.apply(params, f.init(None, X.astype(F32))[1], None, X.astype(F32))[0]
-    assert np.isfinite(wide).all()
-    report = audit_precision(apply, X)
-    assert "not finite as written, and are in float32" in report.headline

@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 
 from tests.support.helpers import need
@@ -53,17 +52,6 @@ def refused(operand, type, *, strict=False, x64=False):
     return register
 
 
-@refused("lhs = images", "float32[1,1,8,8]")
-def convolution_of_normalized_images(jit):
-    @jit
-    def forward(images, kernel):
-        mean = jnp.asarray(0.5, F32)  # forced: convolution_of_normalized_images
-        images = images - mean  # made: convolution_of_normalized_images
-        return lax.conv(images, kernel, (1, 1), "SAME")
-
-    return forward(jnp.ones((1, 1, 8, 8), BF16), jnp.ones((1, 1, 3, 3), BF16))
-
-
 @refused("update = step", "float32[3]")
 def in_the_body_of_a_while_loop(jit):
     rate = jnp.asarray([1, 2, 3], F32)  # forced: in_the_body_of_a_while_loop
@@ -95,13 +83,6 @@ def strict_where(jit):
         return jnp.where(old > 0, old, fresh)
 
     return keep(jnp.ones(3, BF16))
-
-
-@refused("x = three", "int32[]")
-def gradient_in_an_int(jit):
-    square = lambda x: x**2.0
-    three = jnp.asarray(3)  # made: gradient_in_an_int
-    return jit(jax.grad(square))(three)
 
 
 @refused("params['calls']", "int32[]")
@@ -147,17 +128,3 @@ def module_of_nnx(jit):
 
     run = lambda block, x: block(x)
     return (nnx.jit(run) if jit is jax.jit else run)(Block(), jnp.ones(3, BF16))
-
-
-@refused("g", "float32[3]", strict=True)
-def strict_momentum_in_a_scan(jit):
-    opt = optax.trace(0.9)
-    params = {"w": jnp.ones(3, BF16)}
-    rate = jnp.asarray([1, 2, 3], F32)  # made: strict_momentum_in_a_scan
-
-    def body(state, x):
-        grads = {"w": rate}
-        updates, state = opt.update(grads, state)
-        return state, updates
-
-    return jit(lambda state: lax.scan(body, state, None, 2))(opt.init(params))

@@ -106,6 +106,13 @@ def fnv(x):
     return x * lax.scan(step, U32(2166136261), jnp.arange(9, dtype=U32))[0].astype(F32)
 
 
+def jenkins(x):
+    """A turn that is written out, of which the sums wrap."""
+    h = U32(3_000_000_000) + x.astype(U32)
+    h = h + (h << 10)
+    return x * (h ^ (h >> 6)).astype(F32)
+
+
 def congruential(x):
     step = lambda _, state: state * U32(1664525) + U32(1013904223)
     return x * (lax.fori_loop(0, 9, step, U32(1)) >> 16).astype(F32)
@@ -119,6 +126,7 @@ SILENT = {
         x * jax.random.normal(jax.random.fold_in(KEY, U32(9) * U32(1 << 31)))
     ),
     "fnv": fnv,
+    "jenkins": jenkins,
     "congruential": congruential,
     "a ring": lambda x: x[(LARGE * 6 + 7) % 3],
     "guarded": lambda x: x * jnp.where(x > 0, jnp.log(x), jnp.log(-x)).astype(int),

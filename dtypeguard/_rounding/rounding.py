@@ -22,7 +22,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax, tree_util
+from jax import Array, lax, tree_util
 
 from .._leaves.arguments import is_subtree, shown
 from .._leaves.casts import Casts
@@ -32,24 +32,29 @@ from .._leaves.leaf_change import leaf_changes, tree_changes
 from .._leaves.table import Table
 from .._leaves.types import DType, Function, Leaf, PyTree, PyTreeDef, Updates, public
 
-Word = int | jax.Array  # a Python int or a uint32 scalar
+Word = int | Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
     """Returns whether `stochastic_round` supports a dtype: 16 bits, or 8 with a zero."""
-    if kind(dtype) != "float" or not has_zero(dtype):
+    if kind(dtype) != "float":
         return False
-    return 8 <= jnp.finfo(dtype).bits < 32
+    if not has_zero(dtype):
+        return False
+    bits = jnp.finfo(dtype).bits
+    return 8 <= bits < 32
 
 
-def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
+def stochastic_round(x: Leaf, dtype: DType, bits: Array) -> Array:
     """Rounds a floating array to a narrower dtype, so that the mean is the exact value.
 
     From the largest finite value of `dtype` on it rounds to nearest: no more overflow.
     """
     source = dtype_of(x)
     is_wider = dtype.itemsize > source.itemsize
-    if is_wider or dtype == source or not rounds(dtype):
+    if is_wider or dtype == source:
+        return cast(x, dtype)
+    if not rounds(dtype):
         return cast(x, dtype)
     x = cast(x, jnp.float32)
     return _round_float32(x, dtype, bits)
@@ -57,18 +62,19 @@ def stochastic_round(x: Leaf, dtype: DType, bits: jax.Array) -> jax.Array:
 
 def _named_for_traces(function: Function) -> Function:
     """Gives a function a name that no user's has: a trace holds nothing else of it."""
-    function.__name__ = f"<dtypeguard.{function.__name__}>"
+    name = function.__name__
+    function.__name__ = f"<dtypeguard.{name}>"
     return function
 
 
 @functools.partial(jax.jit, static_argnums=1)
 @_named_for_traces
 def round_with(
-    x: jax.Array,
+    x: Array,
     dtype: DType,
     words: Sequence[Word],
-    after: jax.Array | None = None,
-) -> jax.Array:
+    after: Array | None = None,
+) -> Array:
     """Rounds stochastically with the bits of `words`, traced once per shape and dtype.
 
     A model has hundreds of leaves. Without `jit`, the dozens of bit operations of each
@@ -86,18 +92,20 @@ def round_with(
     return stochastic_round(x, dtype, bits)
 
 
-def _zeros_that_depend_on(x: jax.Array) -> jax.Array:
+def _zeros_that_depend_on(x: Array) -> Array:
     """Returns uint32 zeros that XLA takes to depend on an array."""
     bits = jnp.finfo(x.dtype).bits
-    word = lax.bitcast_convert_type(x, jnp.dtype(f"uint{bits}"))
+    word_dtype = jnp.dtype(f"uint{bits}")
+    word = lax.bitcast_convert_type(x, word_dtype)
     # XLA does not know that two shifts by half of the bits leave 0; LLVM does, later.
-    word >>= bits // 2
-    word >>= bits // 2
+    half = bits // 2
+    word >>= half
+    word >>= half
     return word.astype(jnp.uint32)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _round_float32(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+def _round_float32(x: Array, dtype: DType, bits: Array) -> Array:
     if dtype != jnp.bfloat16:
         return _round_to_small(x, dtype, bits)
     # Its smallest spacing is subnormal in float32, where CPUs flush it to 0: no counting.
@@ -112,14 +120,15 @@ def _round_float32_jvp(dtype, primals, tangents):
     return rounded, x_tangent.astype(dtype)
 
 
-def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+def _round_to_bfloat16(x: Array, dtype: DType, bits: Array) -> Array:
     """Adds noise to the lower half of a float32, then keeps the upper half: a bfloat16."""
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     # From the largest finite bfloat16 on, half a spacing: to nearest.
     is_largest = magnitude >= 0x7F7F0000
     half_spacing = jnp.uint32(0x8000)
-    noise = jnp.where(is_largest, half_spacing, bits >> 16)
+    noise = bits >> 16
+    noise = jnp.where(is_largest, half_spacing, noise)
     # A NaN keeps its sign, becomes quiet, and takes no carry.
     is_nan = magnitude > 0x7F800000
     quiet_nan = word | 0x00400000
@@ -130,7 +139,7 @@ def _round_to_bfloat16(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array
     return lax.bitcast_convert_type(upper_half, dtype)
 
 
-def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
+def _round_to_small(x: Array, dtype: DType, bits: Array) -> Array:
     """Rounds to any format within float32's range.
 
     It counts the spacings of the format in the significand, an integer, rounds the count,
@@ -143,8 +152,9 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     word = lax.bitcast_convert_type(x, jnp.uint32)
     magnitude = word & 0x7FFFFFFF
     # A subnormal float32 has the lowest exponent, and no hidden bit.
-    exponent = jnp.maximum(magnitude >> 23, 1)
-    hidden_bit = jnp.minimum(magnitude >> 23, 1)
+    stored_exponent = magnitude >> 23
+    exponent = jnp.maximum(stored_exponent, 1)
+    hidden_bit = jnp.minimum(stored_exponent, 1)
     hidden_bit <<= 23
     significand = magnitude & 0x7FFFFF
     significand |= hidden_bit
@@ -155,7 +165,8 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
 
     # The noise is uniform below one spacing: the sum carries as often as it should.
     shift = jnp.minimum(dropped_bits, 31)
-    near_count = bits >> (32 - shift)
+    num_unused = 32 - shift
+    near_count = bits >> num_unused
     near_count += significand
     near_count >>= shift
     # A shift by 32 bits or more is undefined. Then at most one spacing is left, with the
@@ -165,7 +176,8 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     fraction = significand >> shift
     has_spacing = bits < fraction
     far_count = has_spacing.astype(jnp.uint32)
-    count = jnp.where(dropped_bits < 32, near_count, far_count)
+    is_near = dropped_bits < 32
+    count = jnp.where(is_near, near_count, far_count)
     # An exponent without a mantissa is a power of two.
     spacing = binade - mantissa_bits
     spacing <<= 23
@@ -173,15 +185,19 @@ def _round_to_small(x: jax.Array, dtype: DType, bits: jax.Array) -> jax.Array:
     rounded = count.astype(jnp.int32)
     rounded = rounded.astype(jnp.float32)
     rounded *= spacing
-    is_negative = word >> 31 > 0
-    rounded = jnp.where(is_negative, -rounded, rounded)
+    sign_bit = word >> 31
+    is_negative = sign_bit > 0
+    negated = -rounded
+    rounded = jnp.where(is_negative, negated, rounded)
     # The conversion of larger numbers rounds to nearest.
-    largest = np.float32(info.max).view(np.uint32)
-    rounded = jnp.where(magnitude < largest, rounded, x)
+    largest = np.float32(info.max)
+    largest_magnitude = largest.view(np.uint32)
+    is_in_range = magnitude < largest_magnitude
+    rounded = jnp.where(is_in_range, rounded, x)
     return rounded.astype(dtype)
 
 
-def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
+def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> Array:
     """Returns uniform uint32 bits, a function of `words` and the index of each element.
 
     A keyed 32-bit mixer hashes the index, in a handful of integer operations that XLA fuses
@@ -200,13 +216,16 @@ def random_bits(words: Sequence[Word], shape: tuple[int, ...]) -> jax.Array:
     for word in words:
         word = jnp.asarray(word, jnp.uint32)
         old_first = first
-        first = _mix(old_first ^ word, second)
-        second = _mix(second + word, old_first)
-    index = _index(shape)
-    return _mix(index + first, second)
+        first ^= word
+        first = _mix(first, second)
+        second += word
+        second = _mix(second, old_first)
+    counter = _index(shape)
+    counter += first
+    return _mix(counter, second)
 
 
-def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
+def _mix(word: Array, key: Array) -> Array:
     """Returns `triple32`, keyed before the last of its three multiplications.
 
     Without the key, two streams would be one sequence, shifted. With an earlier key, some
@@ -219,17 +238,20 @@ def _mix(word: jax.Array, key: jax.Array) -> jax.Array:
     word ^= word >> 15
     word ^= key
     word *= jnp.uint32(0x31848BAB)
-    return word ^ word >> 14
+    word ^= word >> 14
+    return word
 
 
-def _index(shape: tuple[int, ...]) -> jax.Array:
+def _index(shape: tuple[int, ...]) -> Array:
     """Returns the index of each element, modulo 2**32."""
     index = jnp.zeros(shape, jnp.uint32)
     stride = 1
     # Axis by axis: the size may not fit into 32 bits.
-    for axis in reversed(range(len(shape))):
+    axes = range(len(shape))
+    for axis in reversed(axes):
         position = lax.broadcasted_iota(jnp.uint32, shape, axis)
-        position *= jnp.uint32(stride % 2**32)
+        wrapped_stride = stride % 2**32
+        position *= jnp.uint32(wrapped_stride)
         index += position
         stride *= shape[axis]
     return index
@@ -239,7 +261,7 @@ _T = TypeVar("_T")
 
 
 @public
-def apply_updates(params: _T, updates: Updates, *, key: jax.Array | None = None) -> _T:
+def apply_updates(params: _T, updates: Updates, *, key: Array | None = None) -> _T:
     """Adds updates to params; each param keeps its dtype.
 
     It works like `optax.apply_updates`, in any promotion mode. Round-to-nearest loses an
@@ -308,18 +330,26 @@ def _is_missing(update: Leaf) -> bool:
     return update is None
 
 
-def _check_key(key: jax.Array) -> None:
-    dtype = getattr(key, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        is_single = np.shape(key) == ()
-    else:
-        # A raw key, as `jax.random.PRNGKey` makes it.
-        is_single = dtype == np.uint32 and np.ndim(key) == 1
-    if not is_single:
+def _check_key(key: Array) -> None:
+    if not _is_single_key(key):
+        key_text = shown(key)
         raise TypeError(
-            f"apply_updates got key={shown(key)}. Write one new key for every step, "
+            f"apply_updates got key={key_text}. Write one new key for every step, "
             "such as key=jax.random.fold_in(jax.random.key(0), step)."
         )
+
+
+def _is_single_key(key: Array) -> bool:
+    dtype = getattr(key, "dtype", None)
+    if dtype is None:
+        return False
+    num_axes = np.ndim(key)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return num_axes == 0
+    # A raw key is a pair of words, as `jax.random.PRNGKey` makes it.
+    if dtype != np.uint32:
+        return False
+    return num_axes == 1
 
 
 def _param_leaves(
@@ -334,24 +364,35 @@ def _param_leaves(
         return None
     # An update in place of a subtree passes for a prefix of the tree.
     for param, update in zip(param_leaves, update_leaves):
-        if is_subtree(param) and update is not None:
+        if update is None:
+            continue
+        if is_subtree(param):
             return None
     return param_leaves
 
 
 def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
     """Raises `TypeError` if an update does not fit its param; names every such update."""
-    remedies = list(map(_remedy_of_update, params, leaves))
-    if any(remedies):
-        paths = key_paths(updates, "updates", _is_missing)
-        changes = leaf_changes(paths, params, leaves, remedies)
-        headline = "apply_updates cannot add the update on the right to its param:"
-        raise TypeError(str(Table(headline, changes)))
+    remedies = []
+    for param, update in zip(params, leaves):
+        remedy = _remedy_of_update(param, update)
+        remedies.append(remedy)
+    if not any(remedies):
+        return
+    # Paths are slow, and a message alone needs them.
+    paths = key_paths(updates, "updates", _is_missing)
+    changes = leaf_changes(paths, params, leaves, remedies)
+    headline = "apply_updates cannot add the update on the right to its param:"
+    table = Table(headline, changes)
+    message = str(table)
+    raise TypeError(message)
 
 
 def _remedy_of_update(param: Leaf, update: Leaf) -> str:
     """Returns how to write an update that fits its param; empty if it does fit."""
-    if param is None or update is None:
+    if param is None:
+        return ""
+    if update is None:
         return ""
     param_dtype = dtype_of(param)
     update_dtype = dtype_of(update)
@@ -362,12 +403,17 @@ def _remedy_of_update(param: Leaf, update: Leaf) -> str:
         return "give an array or None"
     if param_dtype is None:
         return "give None"
-    if not broadcasts(np.shape(update), np.shape(param)):
-        return f"give it in shape {np.shape(param)}"
-    if kind(update_dtype) == "complex" and kind(param_dtype) != "complex":
+    shape = np.shape(param)
+    update_shape = np.shape(update)
+    if not broadcasts(update_shape, shape):
+        return f"give it in shape {shape}"
+    is_complex_update = kind(update_dtype) == "complex"
+    is_complex_param = kind(param_dtype) == "complex"
+    if is_complex_update and not is_complex_param:
         return "give jnp.real(x)"
-    has_narrow_ints = _is_below_8_bits(param_dtype) or _is_below_8_bits(update_dtype)
-    if has_narrow_ints and param_dtype != update_dtype:
+    if param_dtype == update_dtype:
+        return ""
+    if _is_below_8_bits(param_dtype) or _is_below_8_bits(update_dtype):
         return f"give it in {param_dtype}: JAX does not promote 4-bit integers"
     return ""
 
@@ -375,21 +421,26 @@ def _remedy_of_update(param: Leaf, update: Leaf) -> str:
 def _is_below_8_bits(dtype: DType) -> bool:
     if kind(dtype) != "int":
         return False
-    return jnp.iinfo(dtype).bits < 8
+    bits = jnp.iinfo(dtype).bits
+    return bits < 8
 
 
 def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
     """Returns the sum in the dtype of the param, rounded stochastically if with words."""
-    if param is None or update is None or dtype_of(update) is None:
+    update_dtype = dtype_of(update)
+    # None, also in place of a subtree of params, and float0 have no dtype of ours.
+    if param is None or update_dtype is None:
         return param
     param = jnp.asarray(param)
+    dtype = param.dtype
     # A float32 update of a bfloat16 param is not rounded before the sum.
-    sum_dtype = promoted(param.dtype, dtype_of(update))
-    is_stochastic = bool(words) and rounds(param.dtype)
+    sum_dtype = promoted(dtype, update_dtype)
+    is_stochastic = bool(words) and rounds(dtype)
     if is_stochastic:
-        sum_dtype = promoted(sum_dtype, jnp.dtype("float32"))
+        float32 = jnp.dtype("float32")
+        sum_dtype = promoted(sum_dtype, float32)
     total = cast(param, sum_dtype)
     total += cast(update, sum_dtype)
-    if not is_stochastic:
-        return cast(total, param.dtype)
-    return round_with(total, param.dtype, words)
+    if is_stochastic:
+        return round_with(total, dtype, words)
+    return cast(total, dtype)

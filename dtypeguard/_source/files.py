@@ -28,18 +28,23 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
         # A package without an origin has no file of its own.
         if spec is None or not spec.origin:
             continue
-        folder = os.path.dirname(spec.origin)
-        folders.append(_folder(folder))
+        path = os.path.dirname(spec.origin)
+        folder = _folder(path)
+        folders.append(folder)
     return tuple(folders)
 
 
 _THIS_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_OURS = _folder(os.path.dirname(_THIS_FOLDER))
+_PACKAGE_FOLDER = os.path.dirname(_THIS_FOLDER)
+_OURS = _folder(_PACKAGE_FOLDER)
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers")
-_SCENE_FOLDER = _folder(os.path.join(_OURS, "_cli", "scenes"))  # written as a user's
+_SCENES = os.path.join(_OURS, "_cli", "scenes")
+_SCENE_FOLDER = _folder(_SCENES)  # written as a user's
 _SITES = *site.getsitepackages(), site.getusersitepackages()
 _INSTALLED = tuple(_folder(path) for path in _SITES)
-_STANDARD_LIBRARY = _folder(os.path.dirname(inspect.getfile(os))), "<frozen "
+_LIBRARY_FILE = inspect.getfile(os)
+_LIBRARY_FOLDER = os.path.dirname(_LIBRARY_FILE)
+_STANDARD_LIBRARY = _folder(_LIBRARY_FOLDER), "<frozen "
 _ARRAY_PACKAGES = _folders_of_packages(("jax", "jaxlib", "numpy"))
 
 
@@ -80,15 +85,16 @@ def _cell(file: str) -> str:
     if shell is None:
         return ""
     # None for a file, else a pair such as "Cell", "In[3]".
-    words = shell.compile.format_code_name(file) or ()
-    return " ".join(words)
+    words = shell.compile.format_code_name(file)
+    return " ".join(words or ())
 
 
 def package(file: str) -> str:
     """Returns the name of the package that a file belongs to; empty for the user's."""
     if not is_installed(file):
         return ""
-    path = short_path(file).replace(os.sep, "/")
+    path = short_path(file)
+    path = path.replace(os.sep, "/")
     name, _, _ = path.partition("/")
     return name.removesuffix(".py")
 
@@ -101,7 +107,9 @@ def is_installed(file: str) -> bool:
 @functools.cache
 def is_recorded(file: str) -> bool:
     """Returns whether a file is the user's own, and has lines: not so `<string>`."""
-    if file.startswith("<") or is_installed(file):
+    if file.startswith("<"):
+        return False
+    if is_installed(file):
         return False
     return is_users(file)
 
@@ -147,9 +155,13 @@ def _root(file: str) -> str | None:
                 return _folder(holder)
     # `pip install --target`, a vendored folder and Bazel put packages on the path.
     for path in sys.path:
-        name = file.removeprefix(_folder(path)).partition(os.sep)[0]
-        if file.startswith(_folder(path)) and name in _recorded_names(path):
-            return _folder(path)
+        folder = _folder(path)
+        if not file.startswith(folder):
+            continue
+        inner_path = file.removeprefix(folder)
+        name, _, _ = inner_path.partition(os.sep)
+        if name in _recorded_names(path):
+            return folder
     return None
 
 
@@ -160,8 +172,16 @@ def _recorded_names(folder: str) -> frozenset[str]:
     A project may keep its own files beside them.
     """
     names = set()
-    for record in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "RECORD")):
+    # The path may hold the brackets of a pattern.
+    escaped = glob.escape(folder)
+    pattern = os.path.join(escaped, "*.dist-info", "RECORD")
+    for record in glob.glob(pattern):
         with open(record, encoding="utf-8") as file:
             for line in file:
-                names.add(line.partition(",")[0].partition("/")[0].rstrip())
+                # A line has the path of a file, its hash and its size.
+                path, _, _ = line.partition(",")
+                name, _, _ = path.partition("/")
+                # A line that is a name alone ends in a line break.
+                name = name.rstrip()
+                names.add(name)
     return frozenset(names)

@@ -63,7 +63,10 @@ def fields_of(value: object) -> dict[str, Any]:
         for name, slot in namespace.items():
             if type(slot) is not MemberDescriptorType:
                 continue
-            if name == "__dict__" or name in fields:
+            if name == "__dict__":
+                continue
+            # The slot of a derived class hides that of its base.
+            if name in fields:
                 continue
             with contextlib.suppress(AttributeError):  # not assigned yet
                 fields[name] = slot.__get__(value)
@@ -84,7 +87,8 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
     elif is_a(value, tuple):
         items = tuple.__iter__(value)
         names = static(type(value), "_fields")
-        if type(names) is tuple and len(names) == tuple.__len__(value):
+        size = tuple.__len__(value)
+        if type(names) is tuple and len(names) == size:
             yield from zip(names, items)
         else:
             yield from enumerate(items)
@@ -104,7 +108,8 @@ def code_of(function: Any, is_written: bool = False) -> CodeType | None:
         elif type(function) is functools.partial:
             wrapped = function.func
         elif is_written:
-            wrapped = fields_of(function).get("__wrapped__")
+            fields = fields_of(function)
+            wrapped = fields.get("__wrapped__")
         if wrapped is None:
             break
         function = wrapped
@@ -129,7 +134,12 @@ def variables_of(frame: FrameType) -> Any:
     unsafe = _swapped_variables(frame.f_code)
     if not unsafe:
         return variables
-    return {name: variables[name] for name in variables if name not in unsafe}
+    safe = {}
+    for name in variables:
+        # To read such a variable is the crash: not by `items()`.
+        if name not in unsafe:
+            safe[name] = variables[name]
+    return safe
 
 
 def _type_of_locals() -> type:
@@ -155,7 +165,8 @@ def _swapped_variables(code: CodeType) -> frozenset[str]:
         for instruction in dis.get_instructions(code):
             if instruction.opname == "LOAD_FAST_AND_CLEAR":
                 names.add(instruction.argval)
-        swapped = frozenset(names.intersection(code.co_cellvars))
+        cell_names = names.intersection(code.co_cellvars)
+        swapped = frozenset(cell_names)
         # The code is stored to keep its id from being used again.
         _swapped_by_code[id(code)] = (code, swapped)
     _, swapped = _swapped_by_code[id(code)]

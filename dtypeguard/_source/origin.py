@@ -24,8 +24,14 @@ class Frame(NamedTuple):
         """Returns whether the line is one of a function, or of a function inside of it."""
         if self.file != code.co_filename:
             return False
-        lines = [line for _, _, line in code.co_lines() if line]
-        return min(lines) <= self.line <= max(lines)
+        lines = []
+        for _, _, line in code.co_lines():
+            # Instructions of Python's own have no line, or line 0.
+            if line:
+                lines.append(line)
+        first = min(lines)
+        last = max(lines)
+        return first <= self.line <= last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +80,9 @@ class Origin:
         """The outermost of the user's own functions that led to it."""
         outermost = None
         for frame in self._through:
-            if is_users(frame.file) and not is_installed(frame.file):
+            if is_installed(frame.file):
+                continue
+            if is_users(frame.file):
                 outermost = frame
         return outermost
 
@@ -112,11 +120,10 @@ class Why(NamedTuple):
 
     def places(self) -> tuple[str, str, str]:
         """Returns the lines as they are printed; empty where there is none."""
-        return (
-            _place_after("", self.origin),
-            _place_after("forced by ", self.cause),
-            _place_after("begins at ", self.begun),
-        )
+        origin_place = _place_after("", self.origin)
+        cause_place = _place_after("forced by ", self.cause)
+        begin_place = _place_after("begins at ", self.begun)
+        return origin_place, cause_place, begin_place
 
 
 def _place_after(words: str, origin: Origin | None) -> str:
@@ -127,10 +134,13 @@ def _place_after(words: str, origin: Origin | None) -> str:
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
     """Returns the current line of a running function, or another line of it."""
-    frames = [frame_of(frame, line)]
+    innermost = frame_of(frame, line)
+    frames = [innermost]
     for caller in callers(frame):
-        if is_users(caller.f_code.co_filename):
-            frames.append(frame_of(caller))
+        file = caller.f_code.co_filename
+        if is_users(file):
+            calling = frame_of(caller)
+            frames.append(calling)
     return _origin_inside_of(frames)
 
 
@@ -140,9 +150,13 @@ def origin_of_error(error: BaseException) -> Origin | None:
     raised_through = error.__traceback__
     frames = []
     for frame, line in traceback.walk_tb(raised_through):
-        if is_users(frame.f_code.co_filename):
-            frames.append(frame_of(frame, line))
-    return origin_of_frames(reversed(frames))
+        file = frame.f_code.co_filename
+        if is_users(file):
+            running = frame_of(frame, line)
+            frames.append(running)
+    # A traceback begins at the outermost frame.
+    frames.reverse()
+    return origin_of_frames(frames)
 
 
 def origin_of_frames(frames: Iterable[Frame]) -> Origin | None:
@@ -163,7 +177,8 @@ def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
                 called_from = _origin_inside_of([frame])
                 break
     code = line_at(innermost.file, innermost.line)
-    return Origin(*innermost, code, called_from, tuple(frames))
+    through = tuple(frames)
+    return Origin(*innermost, code, called_from, through)
 
 
 def origin_at(file: str, line: int, function: str) -> Origin:
@@ -177,7 +192,8 @@ def origin_of_return(code: CodeType) -> Origin | None:
     file = code.co_filename
     if not is_recorded(file):
         return None
-    return origin_at(file, return_line(file, code.co_firstlineno), code.co_qualname)
+    line = return_line(file, code.co_firstlineno)
+    return origin_at(file, line, code.co_qualname)
 
 
 def is_update(frames: Iterable[Frame]) -> bool:
@@ -191,7 +207,9 @@ def _passes_through(
     for frame in frames:
         _, _, name = frame.function.rpartition(".")
         # A user's function of that name is another one.
-        if name in names and package(frame.file) in packages:
+        if name not in names:
+            continue
+        if package(frame.file) in packages:
             return True
     return False
 
@@ -211,10 +229,12 @@ def release(frames: Iterable[FrameType]) -> None:
     if sys.version_info >= (3, 13):
         return
     for frame in frames:
-        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if not is_function:
             continue
         variables = frame.f_locals
-        if sys.getrefcount(variables) <= 3:  # nobody else holds it: `locals()`
+        num_references = sys.getrefcount(variables)
+        if num_references <= 3:  # nobody else holds it: `locals()`
             variables.clear()
 
 

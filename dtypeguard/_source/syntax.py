@@ -31,7 +31,8 @@ _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 def line_at(file: str, line: int) -> str:
     """Returns a line of a file without indentation; empty if it cannot be read."""
     linecache.checkcache(file)  # it may have been edited, and the module reloaded
-    return linecache.getline(file, line).strip()
+    code = linecache.getline(file, line)
+    return code.strip()
 
 
 def source_text(file: str) -> str:
@@ -60,9 +61,10 @@ def parse_quietly(text: str) -> ast.Module:
 def _nodes(text: str) -> Sequence[ast.AST]:
     """Returns all nodes of a source, outer ones first; none if it cannot be parsed."""
     try:
-        return list(ast.walk(parse_quietly(text)))
+        module = parse_quietly(text)
     except SyntaxError:  # a notebook's magic command
         return []
+    return list(ast.walk(module))
 
 
 @functools.lru_cache(8)
@@ -73,23 +75,27 @@ def _expressions(text: str) -> dict[_CodePosition, Expression]:
         if isinstance(node, Expression):
             lines = (node.lineno, node.end_lineno)
             columns = (node.col_offset, node.end_col_offset)
-            expressions.setdefault(lines + columns, node)
+            position = lines + columns
+            expressions.setdefault(position, node)
     return expressions
 
 
 def expression(code: CodeType, instruction: int) -> Expression | None:
     """Returns the expression that an instruction evaluates; the outermost of several."""
     # An instruction takes two bytes, and a position stands for each.
-    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    index = instruction // 2
+    positions = itertools.islice(code.co_positions(), index, None)
     position = next(positions, ())
-    expressions = _expressions(source_text(code.co_filename))
+    text = source_text(code.co_filename)
+    expressions = _expressions(text)
     return expressions.get(position)
 
 
 def statement(file: str, line: int) -> ast.stmt | None:
     """Returns the innermost statement on a line, without the statements inside of it."""
     innermost = None
-    for node in _nodes(source_text(file)):
+    text = source_text(file)
+    for node in _nodes(text):
         # The nodes come outer ones first.
         if isinstance(node, ast.stmt) and contains(node, line):
             innermost = node
@@ -105,17 +111,33 @@ def statement(file: str, line: int) -> ast.stmt | None:
 
 def line_of_option(file: str, line: int, name: str) -> int | None:
     """Returns the line that declares an option of argparse, which another line parses."""
-    parsing = statement(file, line)
-    names = [getattr(node, "attr", "") for node in ast.walk(parsing or ast.Pass())]
-    if not any(attribute.startswith("parse_") for attribute in names):
+    if not _parses_arguments(statement(file, line)):
         return None
-    options = (f"--{name}", f"--{name.replace('_', '-')}")
-    for node in _nodes(source_text(file)):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            flags = [getattr(argument, "value", None) for argument in node.args]
-            if not set(options).isdisjoint(flags):
-                return node.lineno
+    # argparse makes a name of a flag, with an underscore for each hyphen.
+    hyphenated = name.replace("_", "-")
+    options = {f"--{name}", f"--{hyphenated}"}
+    text = source_text(file)
+    for node in _nodes(text):
+        if not isinstance(node, ast.Call):
+            continue
+        method = getattr(node.func, "attr", "")
+        if method != "add_argument":
+            continue
+        flags = [getattr(argument, "value", None) for argument in node.args]
+        if not options.isdisjoint(flags):
+            return node.lineno
     return None
+
+
+def _parses_arguments(parsing: ast.stmt | None) -> bool:
+    """Returns whether a statement reads a command line, such as by `parse_args`."""
+    if parsing is None:
+        return False
+    for node in ast.walk(parsing):
+        attribute = getattr(node, "attr", "")
+        if attribute.startswith("parse_"):
+            return True
+    return False
 
 
 def contains(node: ast.stmt, line: int) -> bool:
@@ -129,7 +151,8 @@ def contains(node: ast.stmt, line: int) -> bool:
 def return_line(file: str, first: int) -> int:
     """Returns the line of a function's one `return`, or its first line if it has more."""
     lines = []
-    for node in _nodes(source_text(file)):
+    text = source_text(file)
+    for node in _nodes(text):
         if isinstance(node, ast.Lambda) and node.lineno == first:
             lines = [node.body.lineno]
         elif isinstance(node, ast.FunctionDef):
@@ -155,7 +178,8 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
 
     That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
     """
-    nodes = _nodes(source_text(file))
+    text = source_text(file)
+    nodes = _nodes(text)
     scope = nodes[0]
     for node in nodes:
         # The nodes come outer ones first.
@@ -163,17 +187,19 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
             scope = node
     lines = []
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and _may_lack_cast(node.value):
-            targets = map(ast.unparse, node.targets)
-            if name in targets and node.lineno < line:
-                lines.append(node.lineno)
+        if not isinstance(node, ast.Assign) or node.lineno >= line:
+            continue
+        targets = map(ast.unparse, node.targets)
+        if _may_lack_cast(node.value) and name in targets:
+            lines.append(node.lineno)
     return max(lines, default=None)
 
 
 def _may_lack_cast(value: ast.expr) -> bool:
     # A name leaves no trace in the program, nor does a branch that did not run.
     if isinstance(value, ast.Call):
-        return getattr(value.func, "attr", "") in _CASTING
+        method = getattr(value.func, "attr", "")
+        return method in _CASTING
     return isinstance(value, (ast.Name, ast.Subscript))
 
 
@@ -183,7 +209,9 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
     Nothing of the user's runs: no call, and no attribute but a field.
     """
     if isinstance(node, ast.Name):
-        return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
+        variables = variables_of(frame)
+        global_value = frame.f_globals.get(node.id)
+        return variables.get(node.id, global_value)
     if not isinstance(node, (ast.Attribute, ast.Subscript)):
         return None
     owner = evaluated(node.value, frame)
@@ -191,7 +219,8 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
         fields = fields_of(owner)
         # The fields of a NamedTuple are its items.
         if is_a(owner, tuple):
-            fields = dict(items_of(owner))
+            items = items_of(owner)
+            fields = dict(items)
         return fields.get(node.attr)
     if not isinstance(node.slice, ast.Constant):
         return None

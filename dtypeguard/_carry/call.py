@@ -25,7 +25,9 @@ class SplitResult(NamedTuple):
     @property
     def arrays(self) -> list[list[Leaf]]:
         """The arrays of each tree, those of the other results last."""
-        return [tree.arrays for tree in (*self.carried, self.others)]
+        arrays = [tree.arrays for tree in self.carried]
+        arrays.append(self.others.arrays)
+        return arrays
 
 
 class Call:
@@ -64,9 +66,12 @@ class Call:
         self._values = carry.take(args, kwargs)
         self.names = list(carry.labels)
         self._trees = list(self._values)
-        rest = carry.put(args, kwargs, [None for _ in self._values])
+        # A carry that stayed among the other arguments would come in twice.
+        nothing = [None for _ in self._values]
+        rest = carry.put(args, kwargs, nothing)
         if in_place:
-            inner_ids = {id(node) for node in objects_by_path(self._values).values()}
+            inner_objects = objects_by_path(self._values).values()
+            inner_ids = set(map(id, inner_objects))
             # Each object outside of the carries is a carry of its own.
             for snapshot in carry.object_snapshots(args, kwargs):
                 if id(snapshot.node) not in inner_ids:
@@ -77,7 +82,9 @@ class Call:
         self.rest = SplitTree(rest, static)
 
     def _split(self, tree: PyTree) -> SplitTree:
-        return SplitTree(spread(tree) if self._in_place else tree)
+        if self._in_place:
+            tree = spread(tree)
+        return SplitTree(tree)
 
     @property
     def arrays(self) -> list[list[Leaf]]:
@@ -90,7 +97,10 @@ class Call:
         rest: Sequence[Leaf],
     ) -> tuple[Callable[[], PyTree], list[PyTree]]:
         """Returns the call with other arrays, and its carries with them."""
-        trees = [tree.merged(arrays) for tree, arrays in zip(self.carried, carried)]
+        trees = []
+        for split, arrays in zip(self.carried, carried):
+            tree = split.merged(arrays)
+            trees.append(tree)
         args, kwargs = self.rest.merged(rest)
         step = self._step
         if self._in_place:
@@ -98,15 +108,19 @@ class Call:
             trees = gathered(trees)
             originals = objects_by_path(self._trees).values()
             copies = objects_by_path(trees).values()
-            copy_by_id = {id(node): copy for node, copy in zip(originals, copies)}
+            original_ids = map(id, originals)
+            copy_by_id = dict(zip(original_ids, copies))
             args, kwargs = open_objects((args, kwargs), copy_by_id)
             # A bound method of the caller's object would change that, and leak tracers
             # into it.
-            owner = copy_by_id.get(id(self._carry.bound))
+            bound_id = id(self._carry.bound)
+            owner = copy_by_id.get(bound_id)
             if owner is not None:
-                step = types.MethodType(getattr(step, "__func__"), owner)  # noqa: B009
+                function = getattr(step, "__func__")  # noqa: B009
+                step = types.MethodType(function, owner)
         args, kwargs = self._carry.put(args, kwargs, trees)
-        return functools.partial(step, *args, **kwargs), trees
+        call = functools.partial(step, *args, **kwargs)
+        return call, trees
 
     def split_result(self, result: PyTree, trees: Sequence[PyTree]) -> SplitResult:
         """Takes a result apart.
@@ -115,18 +129,23 @@ class Call:
             result: of the call.
             trees: the carries that it was given, of which it may have changed objects.
         """
-        has_objects = self._in_place and bool(objects_by_path(self._trees))
+        has_objects = False
+        if self._in_place:
+            objects = objects_by_path(self._trees)
+            has_objects = bool(objects)
         location = self._carry.find(result, self._values, has_objects)
         after = list(trees)
         for number, value in zip(location.numbers, location.values):
             after[number] = value
         carried = [self._split(tree) for tree in after]
-        return SplitResult(carried, self._split(location.others))
+        rest = self._split(location.others)
+        return SplitResult(carried, rest)
 
     def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
-        return self.split_result(call(), trees)
+        result = call()
+        return self.split_result(result, trees)
 
     def trace(
         self,

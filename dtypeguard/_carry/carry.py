@@ -38,7 +38,8 @@ class Carry:
     def with_label(self, label: str) -> "Carry":
         """Returns this carry of one argument with another label."""
         (place,) = self.places
-        return dataclasses.replace(self, places=(place._replace(label=label),))
+        labelled = place._replace(label=label)
+        return dataclasses.replace(self, places=(labelled,))
 
     def without_arguments(self) -> "Carry":
         """Returns a carry of nothing but objects that the step changes in place."""
@@ -46,15 +47,22 @@ class Carry:
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
         """Returns the carries of a call, or their defaults."""
-        values = [place.take(args, kwargs) for place in self.places]
         # Not None, which is a carry like any other.
         absent = inspect.Parameter.empty
-        labels = [x.label for x, value in zip(self.places, values) if value is absent]
-        if labels:
+        values = []
+        absent_labels = []
+        for place in self.places:
+            value = place.take(args, kwargs)
+            values.append(value)
+            if value is absent:
+                absent_labels.append(place.label)
+        if absent_labels:
+            num_positional = len(args)
             names = ", ".join(kwargs) or "none"
+            labels = ", ".join(absent_labels)
             raise TypeError(
-                f"{self.step} was called with {len(args)} arguments by position and "
-                f"{names} by name: give it {', '.join(labels)} as well, which {self.owner} "
+                f"{self.step} was called with {num_positional} arguments by position and "
+                f"{names} by name: give it {labels} as well, which {self.owner} "
                 "carries."
             )
         for value in values:
@@ -88,13 +96,17 @@ class Carry:
         # A bound method hides its object from the arguments.
         arguments = [("self", self.bound)]
         for position, value in enumerate(args):
-            arguments.append((self.names.at(position), value))
+            name = self.names.at(position)
+            arguments.append((name, value))
         # `**kwargs` may hold the name of a parameter that is taken by position alone.
         arguments.extend(kwargs.items())
         snapshots: dict[int, ObjectSnapshot] = {}
         for name, value in arguments:
-            for path, node in objects_by_path(value).items():
-                snapshots.setdefault(id(node), ObjectSnapshot(name + path, node))
+            objects = objects_by_path(value)
+            for path, node in objects.items():
+                label = name + path
+                snapshot = ObjectSnapshot(label, node)
+                snapshots.setdefault(id(node), snapshot)
         return list(snapshots.values())
 
     def find(
@@ -129,10 +141,12 @@ class Carry:
         items = Items(result)
         required = self._required(values, in_place)
         # A step may return its objects along with the other carries, or leave them all out.
-        for numbers in (range(len(values)), required):
+        every_number = range(len(values))
+        for numbers in (every_number, required):
             trees = [values[number] for number in numbers]
             if items.begin_with(trees, is_match):
-                return ReturnedCarry(result, numbers, items, range(len(numbers)))
+                indices = range(len(numbers))
+                return ReturnedCarry(result, numbers, items, indices)
         if items.indices_of_structures(values):
             raise self._no_such_items(items, values)
         return self._find_of_another_tree(items, values, required)
@@ -151,13 +165,19 @@ class Carry:
             if index is None or index in indices:
                 raise self._no_such_items(items, values)
             indices.append(index)
-        return ReturnedCarry(result, range(len(values)), items, indices)
+        numbers = range(len(values))
+        return ReturnedCarry(result, numbers, items, indices)
 
     def _required(self, values: Sequence[PyTree], in_place: bool) -> Sequence[int]:
         """Returns the numbers of the carries that a step has to return."""
         if self.is_default and in_place:
             return ()
-        return [i for i, value in enumerate(values) if not objects_by_path(value)]
+        required = []
+        for number, value in enumerate(values):
+            # What the step changes in place may stay out of its result.
+            if not objects_by_path(value):
+                required.append(number)
+        return required
 
     def _find_of_another_tree(
         self,
@@ -166,32 +186,47 @@ class Carry:
         required: Sequence[int],
     ) -> ReturnedCarry:
         """Returns where carries are whose trees have changed, for a message about that."""
-        carry_type = type(values[0]) if self.is_one else None
+        carry_type = None
+        if self.is_one:
+            carry_type = type(values[0])
+        first_type = type(items.first)
         # Of a carry that is a tuple, a changed result is a tuple as well: it is the carry,
         # unless its first item is of the carry's type.
-        has_carry_first = items.are_ordered and type(items.first) is carry_type
+        has_carry_first = items.are_ordered and first_type is carry_type
         if type(items.result) is carry_type and not has_carry_first:
             return ReturnedCarry(items.result)
-        if items.are_ordered and len(items.values) >= len(required):
-            return ReturnedCarry(items.result, required, items, range(len(required)))
+        num_required = len(required)
+        if items.are_ordered and len(items.values) >= num_required:
+            indices = range(num_required)
+            return ReturnedCarry(items.result, required, items, indices)
         raise self._no_such_items(items, values)
 
     def self_remedy(self, args: Args, result: PyTree) -> str:
         """Returns what to write if the `self` of a method comes back; "" if it does not."""
         function = "..."
-        instance = args[0] if args and self.names.at(0) == "self" else None
+        instance = None
         if self.bound is not None:
-            function = f"{type(self.bound).__name__}.{self.step}"
+            class_name = type(self.bound).__name__
+            function = f"{class_name}.{self.step}"
             instance = self.bound
+        elif args and self.names.at(0) == "self":
+            instance = args[0]
         # The only argument is carried already, and not every class is a tree.
         is_carried = not self.is_default or self.places[0].name == "self"
         if is_carried or not is_subtree(instance):
             return ""
+        instance_type = type(instance)
+        remedy = f'{self.owner}({function}, carry="self"'
+        if type(result) is instance_type:
+            return f"{remedy})"
         items = Items(result)
-        for key, item in [(0, result), *zip(items.keys, items.values)]:
-            if type(item) is type(instance):
-                which = "" if key == 0 else f", returned={key!r}"
-                return f'{self.owner}({function}, carry="self"{which})'
+        for key, item in zip(items.keys, items.values):
+            if type(item) is not instance_type:
+                continue
+            # The first item is the carry by default.
+            if key == 0:
+                return f"{remedy})"
+            return f"{remedy}, returned={key!r})"
         return ""
 
     def ambiguity(self, returned: ReturnedCarry, carry: PyTree) -> str:
@@ -200,43 +235,56 @@ class Carry:
         # The user has said which item it is, or there is but one.
         if items is None or not returned.indices or not self.is_one or self.returned:
             return ""
-        like_carry = [
-            repr(key)
-            for key, item in zip(items.keys[1:], items.values[1:])
+        later_keys = items.keys[1:]
+        later_items = items.values[1:]
+        like_carry = []
+        for key, item in zip(later_keys, later_items):
             # A step for `scan` may return its carry twice.
-            if item is not items.first and is_alike(carry, item)
-        ]
+            if item is items.first:
+                continue
+            if is_alike(carry, item):
+                like_carry.append(repr(key))
         if not like_carry:
             return ""
-        first = repr(items.keys[0])
+        first_key = repr(items.keys[0])
         later = " and ".join(like_carry)
         (label,) = self.labels
+        summary = items.summary()
         return (
-            f"{self.step} returned {items.summary()}. {self.owner} takes item {first} "
+            f"{self.step} returned {summary}. {self.owner} takes item {first_key} "
             f"for the new {label} and casts it, but item {later} could be {label} as well. "
             f"Write {self.owner}(..., returned={like_carry[0]}) if it is, and "
-            f"returned={first} if not."
+            f"returned={first_key} if not."
         )
 
     def _no_such_items(self, items: Items, values: Sequence[PyTree]) -> TypeError:
         carries = " and ".join(self.labels)
-        message = f"{self.step} returned {items.summary()}"
+        summary = items.summary()
+        message = f"{self.step} returned {summary}"
         if self.returned is not None:
-            message += f"; returned={self._as_written(self.returned)} names another item"
+            returned = self._as_written(self.returned)
+            message += f"; returned={returned} names another item"
         if len(items.keys) < len(values):
             labels = ", ".join(self.labels)
             return TypeError(
                 f"{message}, and not the new {carries}. Write return {labels}."
             )
-        indices = items.indices_of_structures(values) or range(len(values))
+        indices = items.indices_of_structures(values)
+        # Any items do for an example of what to write.
+        if not indices:
+            indices = range(len(values))
         keys = tuple(items.keys[i] for i in indices)
+        example = self._as_written(keys)
         return TypeError(
             f"{message}. Say which of them the new {carries} is: "
-            f"{self.owner}(..., returned={self._as_written(keys)})."
+            f"{self.owner}(..., returned={example})."
         )
 
     def _as_written(self, keys: tuple[Key, ...]) -> str:
-        return repr(keys[0] if self.is_one and len(keys) == 1 else keys)
+        if self.is_one and len(keys) == 1:
+            (key,) = keys
+            return repr(key)
+        return repr(keys)
 
 
 def carry_of(
@@ -255,8 +303,9 @@ def carry_of(
             `Carry.find`.
     """
     if not callable(step) or isinstance(step, type):
+        step_text = shown(step)
         raise TypeError(
-            f"{owner} got {shown(step)}. Give it a step: a function that takes its carry "
+            f"{owner} got {step_text}. Give it a step: a function that takes its carry "
             "and returns it. (For an optimizer there are dtypeguard.guard and "
             "dtypeguard.testing.check_contract.)"
         )
@@ -266,10 +315,12 @@ def carry_of(
     is_default = is_one and carry == 0 and returned is None
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
-    if returned is not None and len(returned) != len(places):
+    num_carries = len(places)
+    if returned is not None and len(returned) != num_carries:
+        num_returned = len(returned)
         raise ValueError(
             f"{owner} got carry={carry!r} and returned={returned!r}: one is "
-            f"{len(places)} long and the other {len(returned)}. Write as many of both."
+            f"{num_carries} long and the other {num_returned}. Write as many of both."
         )
     # Not by `inspect.ismethod`: a bound method of an Equinox module is a module itself.
     bound = getattr(step, "__self__", None)

@@ -17,7 +17,8 @@ from .split import DICTS
 
 def structure(tree: PyTree) -> PyTreeDef:
     """Returns the structure of a tree; a Flax NNX object is a node without leaves."""
-    return tree_util.tree_structure(close_objects(tree))
+    closed = close_objects(tree)
+    return tree_util.tree_structure(closed)
 
 
 def has_structure_of(before: PyTree, after: PyTree) -> bool:
@@ -29,11 +30,14 @@ def is_alike(before: PyTree, after: PyTree) -> bool:
     """Returns whether a guard could cast one tree to the types of another."""
     if not has_structure_of(before, after):
         return False
-    old_leaves = tree_util.tree_leaves(close_objects(before))
-    new_leaves = tree_util.tree_leaves(close_objects(after))
-    pairs = zip(old_leaves, new_leaves)
+    closed_before = close_objects(before)
+    closed_after = close_objects(after)
+    old_leaves = tree_util.tree_leaves(closed_before)
+    new_leaves = tree_util.tree_leaves(closed_after)
     # Two empty trees prove nothing: None is also what a step without results returns.
-    return bool(old_leaves) and all(_is_castable(old, new) for old, new in pairs)
+    if not old_leaves:
+        return False
+    return all(map(_is_castable, old_leaves, new_leaves))
 
 
 def _is_castable(old: Leaf, new: Leaf) -> bool:
@@ -41,7 +45,11 @@ def _is_castable(old: Leaf, new: Leaf) -> bool:
     source = dtype_of(new)
     if source is None or target is None:
         return source is target
-    return np.shape(old) == np.shape(new) and fits(source, target)
+    old_shape = np.shape(old)
+    new_shape = np.shape(new)
+    if old_shape != new_shape:
+        return False
+    return fits(source, target)
 
 
 class Items:
@@ -73,7 +81,9 @@ class Items:
         for i, (path, _) in enumerate(pairs):
             key = key_value(path[0])
             # A key of no class of JAX's is nothing that a user writes.
-            keys.append(i if key is path[0] else key)
+            if key is path[0]:
+                key = i
+            keys.append(key)
         return keys
 
     @property
@@ -94,10 +104,10 @@ class Items:
         is_match: Callable[[PyTree, PyTree], bool],
     ) -> bool:
         """Returns whether the first items match these trees, in their order."""
-        items = self.values if self.are_ordered else []
-        if len(trees) > len(items):
+        num_items = len(self.values) if self.are_ordered else 0
+        if len(trees) > num_items:
             return False
-        return all(is_match(tree, item) for tree, item in zip(trees, items))
+        return all(map(is_match, trees, self.values))
 
     def index(self, key: Key) -> int | None:
         """Returns the index of the item at an int, a key or the name of a field."""
@@ -115,11 +125,17 @@ class Items:
         Empty if any tree has none, or two have the same.
         """
         structures = [structure(value) for value in self.values]
-        wanted = [structure(tree) for tree in trees]
-        indices = [structures.index(x) for x in wanted if x in structures]
-        if len(set(indices)) == len(wanted):
-            return indices
-        return []
+        indices: list[int] = []
+        for tree in trees:
+            tree_structure = structure(tree)
+            if tree_structure not in structures:
+                return []
+            index = structures.index(tree_structure)
+            # Two trees of one structure may be either item.
+            if index in indices:
+                return []
+            indices.append(index)
+        return indices
 
     def replaced(self, new_items: Mapping[int, PyTree]) -> PyTree:
         """Returns the result in its own type, with other items at some indices, if any."""
@@ -128,8 +144,14 @@ class Items:
             return self.result
         if type(self.result) in DICTS:
             # JAX would sort the keys.
-            return self.result | {self.keys[i]: value for i, value in new_items.items()}
-        values = [new_items.get(i, value) for i, value in enumerate(self.values)]
+            new_by_key = {}
+            for i, value in new_items.items():
+                key = self.keys[i]
+                new_by_key[key] = value
+            return self.result | new_by_key
+        values = list(self.values)
+        for i, value in new_items.items():
+            values[i] = value
         return tree_util.tree_unflatten(self._treedef, values)
 
     def summary(self) -> str:
@@ -137,9 +159,12 @@ class Items:
         if self.result is None:
             return "None"
         if not self.keys:
-            return str(type_or_class(self.result))
-        keys = ", ".join(map(repr, self.keys))
-        return f"a {type(self.result).__name__} with the items {keys}"
+            description = type_or_class(self.result)
+            return str(description)
+        key_texts = map(repr, self.keys)
+        keys = ", ".join(key_texts)
+        class_name = type(self.result).__name__
+        return f"a {class_name} with the items {keys}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,15 +190,17 @@ class ReturnedCarry:
         if self.items is None:
             return None
         # A NamedTuple takes no name of a field in brackets.
-        are_positions = self.items.are_ordered
-        return [i if are_positions else self.items.keys[i] for i in self.indices]
+        if self.items.are_ordered:
+            return list(self.indices)
+        return [self.items.keys[i] for i in self.indices]
 
     @property
     def values(self) -> tuple[PyTree, ...]:
         """The new carries, as the step returned them."""
         if self.items is None:
             return (self.result,)
-        return tuple(self.items.values[i] for i in self.indices)
+        values = [self.items.values[i] for i in self.indices]
+        return tuple(values)
 
     @property
     def others(self) -> PyTree:
@@ -182,11 +209,15 @@ class ReturnedCarry:
             return ()
         if not self.indices:
             return self.result
-        values = enumerate(self.items.values)
-        return tuple(value for i, value in values if i not in self.indices)
+        rest = []
+        for i, value in enumerate(self.items.values):
+            if i not in self.indices:
+                rest.append(value)
+        return tuple(rest)
 
     def put(self, new_carries: Sequence[PyTree]) -> PyTree:
         """Returns the result with other carries; itself if they are the same."""
         if self.items is None:
             return new_carries[0]
-        return self.items.replaced(dict(zip(self.indices, new_carries)))
+        new_items = dict(zip(self.indices, new_carries))
+        return self.items.replaced(new_items)

@@ -26,7 +26,11 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     equinox = sys.modules.get("equinox")
     if equinox is None:
         return frozenset()
-    numbers = [i for i, leaf in enumerate(leaves) if is_python_number(leaf)]
+    numbers = set()
+    for position, leaf in enumerate(leaves):
+        if is_python_number(leaf):
+            numbers.add(position)
+    # Most trees have none, and the second walk is slow.
     if not numbers:
         return frozenset()
 
@@ -36,12 +40,14 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     positions = set()
     start = 0
     for node in tree_util.tree_leaves(tree, is_leaf=is_module):
-        size = tree_util.tree_structure(node).num_leaves
+        node_structure = tree_util.tree_structure(node)
+        end = start + node_structure.num_leaves
         # Not those inside: a module may hold a dict, and that is part of the module.
         if is_module(node):
-            positions.update(range(start, start + size))
-        start += size
-    return frozenset(positions.intersection(numbers))
+            positions.update(range(start, end))
+        start = end
+    number_positions = positions.intersection(numbers)
+    return frozenset(number_positions)
 
 
 def nnx_types() -> tuple[type, ...]:
@@ -58,16 +64,23 @@ def nnx_types() -> tuple[type, ...]:
 
 def is_in_place(thing: object) -> bool:
     """Returns whether a thing is a Flax NNX object, which a step changes in place."""
-    return isinstance(thing, nnx_types())
+    types = nnx_types()
+    return isinstance(thing, types)
 
 
 def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
     """Returns the NNX objects of a tree, by path."""
     # Most trees have none, and paths are slow.
-    if not _nodes_of(tree, nnx_types()):
+    types = nnx_types()
+    if not _nodes_of(tree, types):
         return {}
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)
-    return {tree_util.keystr(path): node for path, node in pairs if is_in_place(node)}
+    objects = {}
+    for path, node in pairs:
+        if is_in_place(node):
+            name = tree_util.keystr(path)
+            objects[name] = node
+    return objects
 
 
 _Types = type | tuple[type, ...]
@@ -81,7 +94,11 @@ def _nodes_of(tree: PyTree, node_types: _Types) -> list[PyTree]:
     def is_node(leaf):
         return isinstance(leaf, node_types)
 
-    return [leaf for leaf in tree_util.tree_leaves(tree, is_leaf=is_node) if is_node(leaf)]
+    nodes = []
+    for leaf in tree_util.tree_leaves(tree, is_leaf=is_node):
+        if is_node(leaf):
+            nodes.append(leaf)
+    return nodes
 
 
 def _map_nodes(function: Convert, tree: PyTree, node_types: _Types) -> PyTree:
@@ -117,10 +134,14 @@ class Closed:
 
     # JAX compares the nodes of two trees. A step may return another object of the type.
     def __eq__(self, node: object) -> bool:
-        return isinstance(node, Closed) and type(self.node) is type(node.node)
+        if not isinstance(node, Closed):
+            return False
+        node_type = type(node.node)
+        return type(self.node) is node_type
 
     def __hash__(self) -> int:
-        return hash(type(self.node))
+        node_type = type(self.node)
+        return hash(node_type)
 
 
 def close_objects(tree: PyTree) -> PyTree:
@@ -128,7 +149,8 @@ def close_objects(tree: PyTree) -> PyTree:
 
     Whether JAX takes them for leaves or for nodes depends on the release of Flax.
     """
-    return _map_nodes(Closed, tree, nnx_types())
+    types = nnx_types()
+    return _map_nodes(Closed, tree, types)
 
 
 def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) -> PyTree:
@@ -138,9 +160,11 @@ def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) ->
         tree: has closed objects.
         copies: to put in place of objects, by the id of an object.
     """
+    copy_by_id = copies or {}
 
     def open_object(closed_node):
-        return (copies or {}).get(id(closed_node.node), closed_node.node)
+        node = closed_node.node
+        return copy_by_id.get(id(node), node)
 
     return _map_nodes(open_object, tree, Closed)
 
@@ -161,18 +185,24 @@ class Contents:
     values: Mapping[str, PyTree]
 
     def tree_flatten_with_keys(self):
-        items = [(_Name(name), value) for name, value in self.values.items()]
-        return items, (Closed(self.node), tuple(self.values))
+        items = []
+        for name, value in self.values.items():
+            key = _Name(name)
+            items.append((key, value))
+        names = tuple(self.values)
+        return items, (Closed(self.node), names)
 
     @classmethod
     def tree_unflatten(cls, static, values):
         closed_node, names = static
-        return cls(closed_node.node, dict(zip(names, values)))
+        value_by_name = dict(zip(names, values))
+        return cls(closed_node.node, value_by_name)
 
 
 def contents(node: NNXObject) -> Contents:
     """Returns the present contents of a Flax NNX object."""
-    return Contents(node, {slot.name: slot.value for slot in _slots(node)})
+    values = {slot.name: slot.value for slot in _slots(node)}
+    return Contents(node, values)
 
 
 def put_contents(node: NNXObject, values: Mapping[str, PyTree]) -> None:
@@ -189,7 +219,8 @@ def spread(tree: PyTree) -> PyTree:
 
     A trace needs their arrays as leaves; `gathered` is the inverse.
     """
-    return _map_nodes(contents, tree, nnx_types())
+    types = nnx_types()
+    return _map_nodes(contents, tree, types)
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -197,15 +228,21 @@ def gathered(tree: PyTree) -> PyTree:
 
     Two objects that share a Variable share its copy.
     """
-    nodes = {id(leaf.node): leaf.node for leaf in _nodes_of(tree, Contents)}
-    if not nodes:
+    originals = {}
+    for leaf in _nodes_of(tree, Contents):
+        node_id = id(leaf.node)
+        originals[node_id] = leaf.node
+    if not originals:
         return tree
     # One clone of all: each by itself would have Variables of its own.
-    copies = sys.modules["flax.nnx"].clone(tuple(nodes.values()))
-    copy_by_id = dict(zip(nodes, copies))
+    nnx = sys.modules["flax.nnx"]
+    nodes = tuple(originals.values())
+    copies = nnx.clone(nodes)
+    copy_by_id = dict(zip(originals, copies))
 
     def gather(node):
-        copy = copy_by_id[id(node.node)]
+        node_id = id(node.node)
+        copy = copy_by_id[node_id]
         put_contents(copy, node.values)
         return copy
 
@@ -223,24 +260,34 @@ class _Slot(NamedTuple):
 def _slots(node: NNXObject) -> Iterator[_Slot]:
     """Yields the slots of an NNX object and of all objects inside."""
     nnx = sys.modules["flax.nnx"]
-    nodes = dict(nnx.iter_graph(node))
+    graph = nnx.iter_graph(node)
+    nodes = dict(graph)
     for path, thing in nodes.items():
         name = _name_in_object(path, nodes)
-        owner = nodes.get(path[:-1])
+        owner_path = path[:-1]
+        owner = nodes.get(owner_path)
         if isinstance(thing, nnx.Variable):
-            # The type of a JAX reference cannot change.
-            is_reference = getattr(thing, "hijax", False) or getattr(thing, "ref", False)
-            if not is_reference:
+            if not _is_reference(thing):
+                value = _raw_value(thing)
                 put_value = functools.partial(_put_raw_value, thing)
-                yield _Slot(name, _raw_value(thing), put_value)
+                yield _Slot(name, value, put_value)
         elif not isinstance(thing, (jax.Array, np.ndarray)):
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
             put_value = functools.partial(_put_item, owner, path[-1])
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
-            put_value = functools.partial(setattr, owner, str(path[-1]))
+            attribute = str(path[-1])
+            put_value = functools.partial(setattr, owner, attribute)
             yield _Slot(name, thing, put_value)
+
+
+def _is_reference(variable: NNXObject) -> bool:
+    # The type of a JAX reference cannot change.
+    if getattr(variable, "hijax", False):
+        return True
+    reference = getattr(variable, "ref", False)
+    return bool(reference)
 
 
 def _put_item(owner: Any, key: Key, value: PyTree) -> None:
@@ -267,7 +314,9 @@ def _name_in_object(
     """Returns a path as the user writes it after the name of the object."""
     name = ""
     for i, key in enumerate(path):
-        if isinstance(key, int) or isinstance(nodes.get(path[:i]), Mapping):
+        owner_path = path[:i]
+        owner = nodes.get(owner_path)
+        if isinstance(key, int) or isinstance(owner, Mapping):
             name += f"[{key!r}]"
         else:
             name += f".{key}"

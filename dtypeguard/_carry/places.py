@@ -24,7 +24,8 @@ class Place(NamedTuple):
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
-        if self.position is not None and self.position < len(args):
+        size = len(args)
+        if self.position is not None and self.position < size:
             return args[self.position]
         # It was not given by position, and cannot be given by name.
         if self.name is None:
@@ -33,7 +34,8 @@ class Place(NamedTuple):
 
     def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
-        if self.position is not None and self.position < len(args):
+        size = len(args)
+        if self.position is not None and self.position < size:
             args[self.position] = value
         elif self.name is not None:
             kwargs[self.name] = value
@@ -51,20 +53,28 @@ class Names:
         self._places: dict[str, Place] = {}
         self._variadic_name = ""
         self._takes_any_name = False
-        for i, (name, parameter) in enumerate(self.signature.parameters.items()):
+        parameters = self.signature.parameters.values()
+        for i, parameter in enumerate(parameters):
+            name = parameter.name
             if parameter.kind is _Parameter.VAR_POSITIONAL:
                 self._variadic_name = name
             elif parameter.kind is _Parameter.VAR_KEYWORD:
                 self._takes_any_name = True
             else:
                 # Those by position come first, so that their number is their position.
-                position = None if parameter.kind is _Parameter.KEYWORD_ONLY else i
-                keyword = None if parameter.kind is _Parameter.POSITIONAL_ONLY else name
-                self._places[name] = Place(name, position, keyword, parameter.default)
-        places = self._places.values()
-        self.by_position = [x.label for x in places if x.position is not None]
+                by_name_alone = parameter.kind is _Parameter.KEYWORD_ONLY
+                by_position_alone = parameter.kind is _Parameter.POSITIONAL_ONLY
+                position = None if by_name_alone else i
+                keyword = None if by_position_alone else name
+                place = Place(name, position, keyword, parameter.default)
+                self._places[name] = place
+        self.by_position: list[str] = []
+        for place in self._places.values():
+            if place.position is not None:
+                self.by_position.append(place.label)
+        first_names = self.by_position[:1]
         # A decorator sees a method before it is bound.
-        is_method = self.by_position[:1] in (["self"], ["cls"])
+        is_method = first_names in (["self"], ["cls"])
         self._first = 1 if is_method else 0
 
     def at(self, position: int) -> str:
@@ -72,7 +82,9 @@ class Names:
         num_named = len(self.by_position)
         if position < num_named:
             return self.by_position[position]
-        return f"{self._variadic_name or 'args'}[{position - num_named}]"
+        variadic_name = self._variadic_name or "args"
+        index = position - num_named
+        return f"{variadic_name}[{index}]"
 
     def places(
         self,
@@ -96,8 +108,9 @@ class Names:
         return tuple(places.values())
 
     def _no_such_argument(self, owner: str, key: object) -> ValueError:
+        key_text = shown(key)
         return ValueError(
-            f"{owner} got carry={shown(key)}, but {self.step} takes "
+            f"{owner} got carry={key_text}, but {self.step} takes "
             f"{self.signature}. Write the position or the name of the argument "
             'that comes back, or a tuple of them: carry=0, carry="state", '
             'carry=("params", "opt_state").'
@@ -106,8 +119,10 @@ class Names:
     def _place(self, key: object) -> Place | None:
         """Returns the argument with a name or at a position; None if there is none."""
         if isinstance(key, str):
-            any_name = Place(key, None, key) if self._takes_any_name else None
-            return self._places.get(key, any_name)
+            place = self._places.get(key)
+            if place is None and self._takes_any_name:
+                return Place(key, None, key)
+            return place
         # True is an int, and never a position.
         if type(key) is not int or key < 0:
             return None
@@ -115,10 +130,11 @@ class Names:
         position = key + self._first
         if key == 0 and num_named == self._first:
             position = 0  # `self` alone
+        name = self.at(position)
         if position < num_named:
-            return self._places[self.by_position[position]]
+            return self._places[name]
         if self._variadic_name:
-            return Place(self.at(position), position, None)  # one of `*args`
+            return Place(name, position, None)  # one of `*args`
         return None
 
 
@@ -149,11 +165,17 @@ def _signature(step: Step) -> inspect.Signature:
     signature = inspect.signature(call, follow_wrapped=False)
     inner_signature = _signature(inner)
     parameters = signature.parameters.values()
-    is_variadic = any(parameter.kind in _VARIADIC for parameter in parameters)
-    by_name = (*_VARIADIC, _Parameter.KEYWORD_ONLY)
-    names = [parameter.name for parameter in parameters if parameter.kind not in by_name]
+    is_variadic = False
+    names = []
+    for parameter in parameters:
+        if parameter.kind in _VARIADIC:
+            is_variadic = True
+        elif parameter.kind is not _Parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
     inner_names = list(inner_signature.parameters)
-    if is_variadic and inner_names[: len(names)] == names:
+    num_names = len(names)
+    first_names = inner_names[:num_names]
+    if is_variadic and first_names == names:
         return inner_signature
     return signature
 
@@ -161,5 +183,8 @@ def _signature(step: Step) -> inspect.Signature:
 def is_unregistered(value: object) -> bool:
     """Returns whether a value is a dataclass that JAX treats as a leaf."""
     # JAX would trace it as one leaf, and fail on that with no word of the remedy.
-    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return is_dataclass and tree_util.all_leaves([value])
+    if isinstance(value, type):
+        return False
+    if not dataclasses.is_dataclass(value):
+        return False
+    return tree_util.all_leaves([value])

@@ -20,8 +20,12 @@ from .tracing import eval_shape_with_aux
 
 
 def _is_data(leaf: Leaf) -> bool:
-    is_extended = is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-    return is_extended or dtype_of(leaf) is not None
+    if dtype_of(leaf) is not None:
+        return True
+    if not is_array(leaf):
+        return False
+    # Such as the keys of `jax.random`.
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
 
 
 class SplitTree:
@@ -46,16 +50,20 @@ class SplitTree:
         self._leaves, self.treedef = tree_util.tree_flatten(tree)
         fixed = constant_positions(tree, self._leaves)
         # A mask and no tree of None: a node may refuse None for a field.
-        self._is_array = [
-            is_array(leaf) and type(leaf) not in static and i not in fixed
-            for i, leaf in enumerate(self._leaves)
-        ]
-        self.arrays = list(itertools.compress(self._leaves, self._is_array))
+        self._is_array = []
+        self.arrays = []
+        for i, leaf in enumerate(self._leaves):
+            is_data = is_array(leaf) and type(leaf) not in static and i not in fixed
+            self._is_array.append(is_data)
+            if is_data:
+                self.arrays.append(leaf)
 
     @functools.cached_property
     def key_paths(self) -> list[KeyPath]:
         """The paths of the array leaves."""
-        return list(itertools.compress(key_paths(self.tree), self._is_array))
+        paths = key_paths(self.tree)
+        array_paths = itertools.compress(paths, self._is_array)
+        return list(array_paths)
 
     @property
     def paths(self) -> list[str]:
@@ -66,12 +74,14 @@ class SplitTree:
         """Returns the leaves that are no arrays, by path."""
         if all(self._is_array):
             return {}
-        leaves = {}
-        for path, leaf, is_data in zip(path_texts(self.tree), self._leaves, self._is_array):
+        constants = {}
+        paths = path_texts(self.tree)
+        for path, leaf, is_data in zip(paths, self._leaves, self._is_array):
             # A JAX reference is no constant: its array changes.
-            if not is_data and not isinstance(leaf, Ref):
-                leaves[path] = leaf
-        return leaves
+            if is_data or isinstance(leaf, Ref):
+                continue
+            constants[path] = leaf
+        return constants
 
     def emptied(self) -> "SplitTree":
         """Returns a copy without arrays, for use after the trace whose tracers they are."""
@@ -79,17 +89,23 @@ class SplitTree:
         emptied.key_paths = self.key_paths  # read from the tree, which goes
         emptied.tree = None
         emptied.arrays = []
-        emptied._leaves = self._leaves_with(itertools.repeat(None))
+        nothing = itertools.repeat(None)
+        emptied._leaves = self._leaves_with(nothing)
         return emptied
 
     def merged(self, arrays: Sequence[Leaf]) -> PyTree:
         """Returns the tree with other arrays."""
-        return tree_util.tree_unflatten(self.treedef, self._leaves_with(arrays))
+        leaves = self._leaves_with(arrays)
+        return tree_util.tree_unflatten(self.treedef, leaves)
 
     def _leaves_with(self, arrays: Iterable[Leaf]) -> list[Leaf]:
         remaining = iter(arrays)
-        pairs = zip(self._leaves, self._is_array)
-        return [next(remaining) if is_data else leaf for leaf, is_data in pairs]
+        leaves = []
+        for leaf, is_data in zip(self._leaves, self._is_array):
+            if is_data:
+                leaf = next(remaining)
+            leaves.append(leaf)
+        return leaves
 
 
 def constant_changes(
@@ -98,16 +114,21 @@ def constant_changes(
 ) -> Iterator[tuple[str, Leaf, Leaf]]:
     """Yields path, old and new value of each constant that comes back changed."""
     new_constants = after.constants_by_path()
-    for path, old in before.constants_by_path().items():
+    old_constants = before.constants_by_path()
+    for path, old in old_constants.items():
         new = new_constants.get(path, old)
-        if not (old is new or _is_equal_constant(old, new)):
+        if not _is_equal_constant(old, new):
             yield path, old, new
 
 
 def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
     """Returns whether `equinox.filter_jit` takes two constants for equal: 1 is 1.0."""
+    # NaN does not equal itself.
+    if old is new:
+        return True
     try:
-        return bool(old == new)
+        is_equal = old == new
+        return bool(is_equal)
     except Exception:  # of objects whose comparison is no bool
         return True
 
@@ -119,7 +140,9 @@ def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     """
 
     def of_arrays(arrays):
-        result = tree_util.tree_map(_without_reference, function(split.merged(arrays)))
+        merged = split.merged(arrays)
+        result = function(merged)
+        result = tree_util.tree_map(_without_reference, result)
         returned = SplitTree(result, is_array=_is_traced)
         return returned.arrays, returned.emptied()
 
@@ -161,7 +184,8 @@ class Snapshot:
 
         def note_order(node):
             if type(node) in DICTS:
-                orders.append(list(node))
+                order = list(node)
+                orders.append(order)
             return False
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
@@ -199,9 +223,11 @@ class Snapshot:
 
     def data(self) -> list[Leaf]:
         """Returns the leaves without the constants."""
-        return [
-            leaf for i, leaf in enumerate(self.leaves) if i not in self.constant_positions
-        ]
+        leaves = []
+        for i, leaf in enumerate(self.leaves):
+            if i not in self.constant_positions:
+                leaves.append(leaf)
+        return leaves
 
     def map(self, function: Callable[..., Leaf], *columns: Sequence[Leaf]) -> "Snapshot":
         """Returns a snapshot with a function applied to all leaves but the constants.
@@ -212,7 +238,9 @@ class Snapshot:
         """
         leaves = []
         for i, operands in enumerate(zip(self.leaves, *columns)):
-            leaf = operands[0] if i in self.constant_positions else function(*operands)
+            leaf, *_ = operands
+            if i not in self.constant_positions:
+                leaf = function(*operands)
             leaves.append(leaf)
         return self._replaced(leaves)
 
@@ -222,7 +250,9 @@ def map_data(function: Convert, tree: PyTree) -> PyTree:
 
     The Python numbers of an Equinox module are constants, and stay as they are.
     """
-    return Snapshot(tree).map(function).copy()
+    snapshot = Snapshot(tree)
+    mapped = snapshot.map(function)
+    return mapped.copy()
 
 
 class ObjectSnapshot:
@@ -231,34 +261,44 @@ class ObjectSnapshot:
     def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
-        self.before = contents(node).values
+        before = contents(node)
+        self.before = before.values
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
         """Returns the contents of before and those of an object now, at common paths."""
-        values = contents(node).values
+        present = contents(node)
         before = {}
         after = {}
         # The types of both are compared, so that both have to have the same paths.
         for name, old in self.before.items():
             # A step may add Variables, and take some away.
-            if name in values and _has_treedef_of(old, values[name]):
+            if name not in present.values:
+                continue
+            new = present.values[name]
+            if _has_treedef_of(old, new):
                 before[name] = old
-                after[name] = values[name]
-        return Snapshot(Contents(node, before)), Contents(node, after)
+                after[name] = new
+        snapshot = Snapshot(Contents(node, before))
+        return snapshot, Contents(node, after)
 
     def restore_types(self) -> None:
         """Puts back the old contents of Variables that a failed step has retyped."""
         before, after = self.pairs(self.node)
-        typed = tree_util.tree_map(_new_if_types_agree, before.copy(), after)
+        old_contents = before.copy()
+        typed = tree_util.tree_map(_new_if_types_agree, old_contents, after)
         put_contents(self.node, typed.values)
 
 
 def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
-    return tree_util.tree_structure(old) == tree_util.tree_structure(new)
+    old_treedef = tree_util.tree_structure(old)
+    new_treedef = tree_util.tree_structure(new)
+    return old_treedef == new_treedef
 
 
 def _new_if_types_agree(old: Leaf, new: Leaf) -> Leaf:
     """Returns the new leaf; the old one if a step changed its type."""
-    if traced_type(old) == traced_type(new):
+    old_type = traced_type(old)
+    new_type = traced_type(new)
+    if old_type == new_type:
         return new
     return old

@@ -40,7 +40,8 @@ def _wrap_auxiliary(function: _WithAuxiliary[_T]) -> Callable[..., PyTree]:
     # JAX returns what is in the structure of the outputs; no list outside is written to.
     def traced(*args):
         arrays, value = function(*args)
-        return arrays, _Auxiliary(value)
+        auxiliary = _Auxiliary(value)
+        return arrays, auxiliary
 
     return traced
 
@@ -52,12 +53,16 @@ def make_jaxpr_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[Ja
         function: returns a tree of arrays and the auxiliary output, any Python object.
         *args: trees of arrays or of their shapes.
     """
-    trace = jax.make_jaxpr(_wrap_auxiliary(function), return_shape=True)
+    wrapped = _wrap_auxiliary(function)
+    trace = jax.make_jaxpr(wrapped, return_shape=True)
     jaxpr, (_, auxiliary) = trace(*args)
-    return jaxpr, auxiliary.take()
+    value = auxiliary.take()
+    return jaxpr, value
 
 
 def eval_shape_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[PyTree, _T]:
     """Returns the shapes of what `function` returns, and its auxiliary output."""
-    shapes, auxiliary = jax.eval_shape(_wrap_auxiliary(function), *args)
-    return shapes, auxiliary.take()
+    wrapped = _wrap_auxiliary(function)
+    shapes, auxiliary = jax.eval_shape(wrapped, *args)
+    value = auxiliary.take()
+    return shapes, value

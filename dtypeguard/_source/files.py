@@ -26,9 +26,10 @@ def _folders_of_packages(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         spec = importlib.util.find_spec(name)
         # A package without an origin has no file of its own.
-        if spec is None or not spec.origin:
+        origin = getattr(spec, "origin", None)
+        if not origin:
             continue
-        path = os.path.dirname(spec.origin)
+        path = os.path.dirname(origin)
         folder = _folder(path)
         folders.append(folder)
     return tuple(folders)
@@ -38,8 +39,8 @@ _THIS_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE_FOLDER = os.path.dirname(_THIS_FOLDER)
 _OURS = _folder(_PACKAGE_FOLDER)
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers")
-_SCENES = os.path.join(_OURS, "_cli", "scenes")
-_SCENE_FOLDER = _folder(_SCENES)  # written as a user's
+_SCENES_PATH = os.path.join(_OURS, "_cli", "scenes")
+_SCENE_FOLDER = _folder(_SCENES_PATH)  # written as a user's
 _SITES = *site.getsitepackages(), site.getusersitepackages()
 _INSTALLED = tuple(_folder(path) for path in _SITES)
 _LIBRARY_FILE = inspect.getfile(os)
@@ -72,7 +73,8 @@ def line_text(file: str, line: int) -> str:
     cell = _cell(file)
     if cell:
         return f"{cell}, line {line}"
-    return f"{short_path(file)}:{line}"
+    path = short_path(file)
+    return f"{path}:{line}"
 
 
 def _cell(file: str) -> str:
@@ -86,7 +88,9 @@ def _cell(file: str) -> str:
         return ""
     # None for a file, else a pair such as "Cell", "In[3]".
     words = shell.compile.format_code_name(file)
-    return " ".join(words or ())
+    if words is None:
+        return ""
+    return " ".join(words)
 
 
 def package(file: str) -> str:
@@ -109,6 +113,11 @@ def is_recorded(file: str) -> bool:
     """Returns whether a file is the user's own, and has lines: not so `<string>`."""
     if file.startswith("<"):
         return False
+    return is_editable(file)
+
+
+def is_editable(file: str) -> bool:
+    """Returns whether a file is the user's own, and of no installed package."""
     if is_installed(file):
         return False
     return is_users(file)
@@ -147,10 +156,13 @@ def _root(file: str) -> str | None:
         if file.startswith(folder):
             return folder
     # A library may also lie unpacked on the path, or in an archive.
-    for name in ("dtypeguard", *PACKAGES_BY_NAME):
+    names = ("dtypeguard", *PACKAGES_BY_NAME)
+    for name in names:
         module = sys.modules.get(name)
-        for path in getattr(module, "__path__", ()):
-            if file.startswith(_folder(path)):
+        paths = getattr(module, "__path__", ())
+        for path in paths:
+            folder = _folder(path)
+            if file.startswith(folder):
                 holder = os.path.dirname(path)
                 return _folder(holder)
     # `pip install --target`, a vendored folder and Bazel put packages on the path.

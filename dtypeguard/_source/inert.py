@@ -24,6 +24,8 @@ from typing import Any
 _mro = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 _module = type.__dict__["__module__"].__get__
+# The `__dict__` of an object is found by one of these, unless a user wrote another.
+_DICT_DESCRIPTORS = GetSetDescriptorType, MemberDescriptorType
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
@@ -56,7 +58,7 @@ def fields_of(value: object) -> dict[str, Any]:
     for base in _mro(type(value)):
         namespace = _namespace(base)
         descriptor = namespace.get("__dict__")
-        if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):
+        if type(descriptor) in _DICT_DESCRIPTORS:
             variables = descriptor.__get__(value)
             if type(variables) in (dict, MappingProxyType):
                 fields = dict(variables) | fields
@@ -134,12 +136,8 @@ def variables_of(frame: FrameType) -> Any:
     unsafe = _swapped_variables(frame.f_code)
     if not unsafe:
         return variables
-    safe = {}
-    for name in variables:
-        # To read such a variable is the crash: not by `items()`.
-        if name not in unsafe:
-            safe[name] = variables[name]
-    return safe
+    # To read such a variable is the crash: not by `items()`.
+    return {name: variables[name] for name in variables if name not in unsafe}
 
 
 def _type_of_locals() -> type:

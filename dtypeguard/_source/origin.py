@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES, ForeignNames
-from .files import is_installed, is_recorded, is_users, line_text, package
+from .files import is_editable, is_installed, is_recorded, is_users, line_text, package
 from .syntax import line_at, return_line
 
 
@@ -24,11 +24,8 @@ class Frame(NamedTuple):
         """Returns whether the line is one of a function, or of a function inside of it."""
         if self.file != code.co_filename:
             return False
-        lines = []
-        for _, _, line in code.co_lines():
-            # Instructions of Python's own have no line, or line 0.
-            if line:
-                lines.append(line)
+        # Instructions of Python's own have no line, or line 0.
+        lines = [line for _, _, line in code.co_lines() if line]
         first = min(lines)
         last = max(lines)
         return first <= self.line <= last
@@ -80,9 +77,7 @@ class Origin:
         """The outermost of the user's own functions that led to it."""
         outermost = None
         for frame in self._through:
-            if is_installed(frame.file):
-                continue
-            if is_users(frame.file):
+            if is_editable(frame.file):
                 outermost = frame
         return outermost
 

@@ -12,19 +12,21 @@ import linecache
 import re
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
+from typing import TypeVar
 
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign
+_T = TypeVar("_T", bound=ast.AST)
 _CodePosition = tuple[int | None, ...]  # as `co_positions` has it
 
 # A word with which a line asks for a dtype.
 NAME_OF_DTYPE = re.compile(r"\b(astype|dtype|(b?float|u?int|complex)\d+(_\w+)?)\b")
 # How methods and functions that cast are called.
 _CASTING = "astype", "asarray", "convert_element_type"
-_BODIES = "body", "orelse", "handlers", "finalbody", "cases"
+_BODIES = frozenset(("body", "orelse", "handlers", "finalbody", "cases"))
 _FUNCTION_NODES = ast.FunctionDef, ast.AsyncFunctionDef
 
 
@@ -67,16 +69,20 @@ def _nodes(text: str) -> Sequence[ast.AST]:
     return list(ast.walk(module))
 
 
+def _nodes_of_type(text: str, types: type[_T] | tuple[type[_T], ...]) -> list[_T]:
+    nodes = _nodes(text)
+    return [node for node in nodes if isinstance(node, types)]
+
+
 @functools.lru_cache(8)
 def _expressions(text: str) -> dict[_CodePosition, Expression]:
     """Returns the expressions of a source by their place, the outermost of several."""
     expressions: dict[_CodePosition, Expression] = {}
-    for node in _nodes(text):
-        if isinstance(node, Expression):
-            lines = (node.lineno, node.end_lineno)
-            columns = (node.col_offset, node.end_col_offset)
-            position = lines + columns
-            expressions.setdefault(position, node)
+    for node in _nodes_of_type(text, (ast.expr, ast.AugAssign)):
+        lines = (node.lineno, node.end_lineno)
+        columns = (node.col_offset, node.end_col_offset)
+        position = lines + columns
+        expressions.setdefault(position, node)
     return expressions
 
 
@@ -95,17 +101,17 @@ def statement(file: str, line: int) -> ast.stmt | None:
     """Returns the innermost statement on a line, without the statements inside of it."""
     innermost = None
     text = source_text(file)
-    for node in _nodes(text):
+    for node in _nodes_of_type(text, ast.stmt):
         # The nodes come outer ones first.
-        if isinstance(node, ast.stmt) and contains(node, line):
+        if contains(node, line):
             innermost = node
     if innermost is None:
         return None
     # The tree is shared by all who read the file.
     innermost = copy.copy(innermost)
-    for field in _BODIES:
-        if hasattr(innermost, field):
-            setattr(innermost, field, ())
+    bodies = _BODIES.intersection(innermost._fields)
+    for field in bodies:
+        setattr(innermost, field, ())
     return innermost
 
 
@@ -117,9 +123,7 @@ def line_of_option(file: str, line: int, name: str) -> int | None:
     hyphenated = name.replace("_", "-")
     options = {f"--{name}", f"--{hyphenated}"}
     text = source_text(file)
-    for node in _nodes(text):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in _nodes_of_type(text, ast.Call):
         method = getattr(node.func, "attr", "")
         if method != "add_argument":
             continue
@@ -152,14 +156,17 @@ def return_line(file: str, first: int) -> int:
     """Returns the line of a function's one `return`, or its first line if it has more."""
     lines = []
     text = source_text(file)
-    for node in _nodes(text):
-        if isinstance(node, ast.Lambda) and node.lineno == first:
-            lines = [node.body.lineno]
-        elif isinstance(node, ast.FunctionDef):
-            # A function with decorators begins at the first of these.
-            first_nodes = [*node.decorator_list, node]
-            if first_nodes[0].lineno == first:
-                lines = list(_return_lines(node))
+    for node in _nodes_of_type(text, ast.FunctionDef):
+        # A function with decorators begins at the first of these.
+        first_nodes = [*node.decorator_list, node]
+        first_node = first_nodes[0]
+        if first_node.lineno == first:
+            lines = list(_return_lines(node))
+    # A lambda in a decorator begins on the line of its function.
+    for node in _nodes_of_type(text, ast.Lambda):
+        if node.lineno == first:
+            body = node.body
+            lines = [body.lineno]
     if len(lines) != 1:
         return first
     return lines[0]
@@ -179,11 +186,10 @@ def renamed_before(file: str, name: str, line: int) -> int | None:
     That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
     """
     text = source_text(file)
-    nodes = _nodes(text)
-    scope = nodes[0]
-    for node in nodes:
+    scope: ast.AST = _nodes(text)[0]
+    for node in _nodes_of_type(text, _FUNCTION_NODES):
         # The nodes come outer ones first.
-        if isinstance(node, _FUNCTION_NODES) and contains(node, line):
+        if contains(node, line):
             scope = node
     lines = []
     for node in ast.walk(scope):

@@ -39,10 +39,11 @@ class _Container:
         self.has_names = not any(isinstance(key, _POSITIONS) for key in keys)
         if len(set(names)) < len(names):
             # Names that two children share tell neither: their positions do.
-            names = [str(i) for i in range(len(names))]
+            names = list(map(str, range(len(names))))
             self.has_names = False
         self.keys = dict(zip(names, keys))
-        self.children = dict(zip(names, [child for _, child in pairs]))
+        children = [child for _, child in pairs]
+        self.children = dict(zip(names, children))
 
     def describe_children(self) -> str:
         """Returns the names of the children, or their number."""
@@ -77,8 +78,10 @@ class Matched:
         is a guess, and the shapes and kinds of all leaves have to agree as well.
         """
         if tree_util.all_leaves([record]):
-            is_leaf = loaded is not None and not is_subtree(loaded)
-            if not is_leaf or (is_guess and not _are_alike(record, loaded)):
+            is_match = loaded is not None and not is_subtree(loaded)
+            if is_match and is_guess:
+                is_match = _are_alike(record, loaded)
+            if not is_match:
                 raise _tree_error(path, record, loaded, "load what was recorded")
             self.leaves.append(loaded)
             return
@@ -94,9 +97,11 @@ class Matched:
             self.changes.append(LeafChange(path, *names, how))
             # Between a list and a tuple, positions are all there is.
             has_lost_names = node.has_names or not isinstance(record, (list, tuple))
-            is_guess = is_guess or (is_by_position and has_lost_names)
+            if is_by_position and has_lost_names:
+                is_guess = True
         for name, child in node.children.items():
-            self.add(child, children.get(name), (*path, node.keys[name]), is_guess)
+            child_path = (*path, node.keys[name])
+            self.add(child, children.get(name), child_path, is_guess)
 
 
 def match_containers(record: PyTree, loaded: PyTree) -> Matched:
@@ -140,7 +145,8 @@ def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, Py
             key = node.keys[name]
             raise _tree_error((*path, key), child, _ABSENT_CHILD, "load it as well")
     for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
-        if is_empty or str(key_value(below[0])) not in node.children:
+        name = str(key_value(below[0]))
+        if is_empty or name not in node.children:
             raise _tree_error((*path, *below), _ABSENT_CHILD, leaf, "leave it out")
     return children
 
@@ -154,8 +160,10 @@ def _fits_by_position(record: PyTree, node: _Container, loaded: PyTree) -> bool:
     if not dataclasses.is_dataclass(record):
         return True
     # The fields of a dataclass may be registered in another order than they are defined in.
-    names = [field.name for field in dataclasses.fields(record)]
-    defined = [name for name in names if name in node.keys]
+    defined = []
+    for field in dataclasses.fields(record):
+        if field.name in node.keys:
+            defined.append(field.name)
     # None is defined if it was registered without keys: positions are all there is.
     return defined in ([], list(node.keys))
 
@@ -163,9 +171,12 @@ def _fits_by_position(record: PyTree, node: _Container, loaded: PyTree) -> bool:
 def _are_alike(record: Leaf, loaded: Leaf) -> bool:
     """Returns whether two leaves agree in shape and kind."""
     record_kind = kind(dtype_of(record))
-    if record_kind != kind(dtype_of(native(loaded))):
+    loaded_kind = kind(dtype_of(native(loaded)))
+    if record_kind != loaded_kind:
         return False
-    return record_kind is None or np.shape(record) == np.shape(loaded)
+    if record_kind is None:
+        return True
+    return np.shape(record) == np.shape(loaded)
 
 
 def _remedy_for_wrapper(record: PyTree, loaded: PyTree) -> str | None:
@@ -202,7 +213,9 @@ def _tree_error(
     path: KeyPath, record: PyTree, loaded: PyTree, remedy: str
 ) -> DtypeDriftError:
     """Returns the error for the first place where a state does not match its record."""
-    change = LeafChange(path, _describe_node(record), _describe_node(loaded), remedy)
+    before = _describe_node(record)
+    after = _describe_node(loaded)
+    change = LeafChange(path, before, after, remedy)
     table = Table("The state has another tree than the record:", [change])
     return DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
 

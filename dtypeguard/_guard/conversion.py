@@ -32,7 +32,8 @@ def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
         if "complex" in (kind(values.dtype), kind(dtype)):
             is_lost |= ~is_preserved(np.imag(values), np.imag(converted))
     if is_lost.any():
-        raise _cannot_hold(dtype, values[is_lost].flat[0])
+        first_lost = values[is_lost].flat[0]
+        raise _cannot_hold(dtype, first_lost)
     return converted
 
 
@@ -52,7 +53,8 @@ def _astype(values: np.ndarray, dtype: DType) -> np.ndarray:
         values = _round_to_odd(values)
     if not np.can_cast(values.dtype, dtype, "unsafe"):
         # NumPy knows no cast between two dtypes of 8 bits or fewer.
-        values = values.astype(np.int32 if kind(values.dtype) == "int" else np.float32)
+        wide_dtype = np.int32 if kind(values.dtype) == "int" else np.float32
+        values = values.astype(wide_dtype)
     return values.astype(dtype)
 
 
@@ -69,7 +71,8 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
     nearest = values.astype(np.float32)
     error = values - nearest
     is_even = nearest.view(np.uint32) & 1 == 0
-    direction = np.copysign(np.float32(np.inf), error.astype(np.float32))
+    infinity = np.float32(np.inf)
+    direction = np.copysign(infinity, error.astype(np.float32))
     # The error of an infinity is NaN: it stays.
     is_moved = (np.abs(error) > 0) & is_even
     return np.where(is_moved, np.nextafter(nearest, direction), nearest)
@@ -90,14 +93,17 @@ def _is_rounded(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
     spacing = np.maximum(spacing, float(info.smallest_subnormal))
     # Not `np.isclose`, which before NumPy 2 takes no array of tolerances.
     is_near = np.abs(new - old) <= spacing / 2
-    return is_near | (new == old) | (np.isnan(new) & np.isnan(old))
+    is_nan = np.isnan(new) & np.isnan(old)
+    return is_near | (new == old) | is_nan
 
 
 def _is_same(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
     """Returns which numbers are the same in another kind of dtype."""
     back = _astype(converted, values.dtype)
-    is_same = (values == back) | (np.isnan(values) & np.isnan(back))
+    is_nan = np.isnan(values) & np.isnan(back)
+    is_same = (values == back) | is_nan
     # A negative number that wraps to an unsigned one survives the way back.
     is_same &= (values < 0) == (converted < 0)
     # An infinity of one format may be the NaN of another.
-    return is_same & (np.isfinite(values) == np.isfinite(converted))
+    is_same &= np.isfinite(values) == np.isfinite(converted)
+    return is_same

@@ -130,7 +130,9 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     iteration would compile in each.
     """
     options = (carry, returned, policy)
-    guarded_steps = _RETURNED.setdefault(step, []) if _is_copied(step) else []
+    guarded_steps = []
+    if _is_copied(step):
+        guarded_steps = _RETURNED.setdefault(step, [])
     result = _GuardedStep(step, *options)  # which refuses False, though it equals 0
     for earlier in [step, *guarded_steps]:
         guarded = _guarded_step_of(earlier)
@@ -165,7 +167,8 @@ def _guarded_step_of(step: Step) -> "_GuardedStep | None":
 def _is_of_a_class(function: types.FunctionType) -> bool:
     """Whether a function was defined in the body of a class."""
     scope = function.__qualname__.rpartition(".")[0]
-    return bool(scope) and not scope.endswith("<locals>")
+    owner = scope.rpartition(".")[2]
+    return owner not in ("", "<locals>")
 
 
 def _as_method(guarded: "_GuardedStep") -> Step:
@@ -185,7 +188,8 @@ def _as_method(guarded: "_GuardedStep") -> Step:
 
 def _check_policy_of_step(policy: Policy | None) -> Policy:
     check_policy("guard_step", policy)
-    policy = policy or Policy()
+    if policy is None:
+        policy = Policy()
     allowed = Policy(casting=policy.casting, on_drift=policy.on_drift)
     if policy != allowed:
         raise ValueError(
@@ -237,12 +241,14 @@ class _GuardedStep:
             return self._call_guarded(args, kwargs)  # which may run it with x64 off
         if stable_carry.is_kept(types_before, result):
             return result
-        return GuardedCall(self._guard, args, kwargs).settle(result)
+        call = GuardedCall(self._guard, args, kwargs)
+        return call.settle(result)
 
     def _call_guarded(self, args: Args, kwargs: Kwargs) -> PyTree:
         call = GuardedCall(self._guard, args, kwargs)
         result = call.run()
-        self._stable_carry = call.stable_carry or self._stable_carry
+        if call.stable_carry is not None:
+            self._stable_carry = call.stable_carry
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Step:
@@ -268,7 +274,8 @@ class _GuardedStep:
             return id(self.step)
 
     def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
-        return _guard_function, (self.__wrapped__, *self.options)
+        arguments = (self.__wrapped__, *self.options)
+        return _guard_function, arguments
 
     def __repr__(self) -> str:
         return f"<guard_step of {self.__wrapped__!r}>"

@@ -61,7 +61,7 @@ def _keep_where_none(new_state: State, state: State, updates: Updates) -> State:
         return new
 
     gradients = tree_util.tree_leaves(updates, is_leaf=_is_none)
-    if not any(_is_none(gradient) for gradient in gradients):
+    if not any(map(_is_none, gradients)):
         return new_state
     try:
         return tree_util.tree_map(keep, new_state, state, is_leaf=_is_none)
@@ -87,7 +87,8 @@ def _settle_updates(
     recorded = _leaves_at_paths_of(new_updates, record)
     # In the tree of the record, what is no array there has no dtype to keep.
     if tree_util.tree_structure(new_updates) != tree_util.tree_structure(record):
-        for i, leaf in enumerate(_leaves_at_paths_of(new_updates, fallback)):
+        fallback_leaves = _leaves_at_paths_of(new_updates, fallback)
+        for i, leaf in enumerate(fallback_leaves):
             if dtype_of(recorded[i]) is None:
                 recorded[i] = leaf
         if any(map(_is_none, recorded)):

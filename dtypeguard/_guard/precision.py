@@ -72,7 +72,8 @@ def compute_and_store_in(
     """
     opt = inner
     if policy.compute_dtype is not None:
-        opt = compute_in(opt, jnp.dtype(policy.compute_dtype))
+        compute_dtype = jnp.dtype(policy.compute_dtype)
+        opt = compute_in(opt, compute_dtype)
     return store_state(opt, policy, init_in_own_dtypes=inner.init)
 
 
@@ -128,7 +129,8 @@ def store_state(
     def init(params):
         state = inner.init(params)
         # `optax.tree_map_params` calls `init` with an object in place of the params.
-        has_arrays = any(dtype_of(x) is not None for x in tree_util.tree_leaves(params))
+        param_leaves = tree_util.tree_leaves(params)
+        has_arrays = any(dtype_of(leaf) is not None for leaf in param_leaves)
         if policy.state_dtype is not None and has_arrays:
             # It may run here: an `init` that looks at values has just run anyway.
             following = following_dtypes(
@@ -137,11 +139,13 @@ def store_state(
             leaves = _floating_leaves_that_follow(state, following)
             if policy.state_dtype == "params":
                 wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
+            elif isinstance(policy.state_dtype, Mapping):
+                wanted = _dtypes_by_pattern(policy.state_dtype, leaves)
             else:
-                is_rule = isinstance(policy.state_dtype, Mapping)
-                rule = policy.state_dtype if is_rule else {"*": policy.state_dtype}
+                rule = {"*": policy.state_dtype}
                 wanted = _dtypes_by_pattern(rule, leaves)
-            state = cast_by_path(state, _stored_dtypes(policy.state_dtype, leaves, wanted))
+            stored_dtypes = _stored_dtypes(policy.state_dtype, leaves, wanted)
+            state = cast_by_path(state, stored_dtypes)
         if not is_stochastic:
             return state
         return RoundingState(
@@ -163,11 +167,13 @@ def store_state(
         # The noise of the first update is that of step 1.
         step = state.rounding_step + 1
         words = (state.rounding_seed, step)
-        return updates, RoundingState(
-            inner_state=_round_state(new_state, wide_state, stored_state, words),
+        rounded_state = _round_state(new_state, wide_state, stored_state, words)
+        new_rounding_state = RoundingState(
+            inner_state=rounded_state,
             rounding_seed=state.rounding_seed,
             rounding_step=step,
         )
+        return updates, new_rounding_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -196,7 +202,7 @@ def _round_state(
     wide_leaves = by_path(wide_state)
     stored_leaves = by_path(stored_state)
     # The noise goes by the place in the stored state: an update may leave leaves out.
-    numbers = {path: number for number, path in enumerate(stored_leaves)}
+    numbers = dict(zip(stored_leaves, range(len(stored_leaves))))
     casts = Casts("guard", lambda: key_paths(new_state, "state"))
     rounded = []
     leaves = tree_util.tree_leaves(new_state)
@@ -205,8 +211,9 @@ def _round_state(
         was_widened = dtype is not None and dtype != dtype_of(wide_leaves[path])
         # Anything but a float is for `keep_dtypes` to refuse.
         if was_widened and kind(dtype_of(leaf)) == "float":
+            noise = (*words, numbers[path])
             with casts.of(i, leaf):
-                leaf = round_with(leaf, dtype, (*words, numbers[path]))
+                leaf = round_with(leaf, dtype, noise)
         rounded.append(leaf)
     return Snapshot(new_state).with_leaves(rounded)
 
@@ -214,16 +221,17 @@ def _round_state(
 def _check_state_type(state: State, is_stochastic: bool) -> None:
     """Raises a `TypeError` for a state that another policy made."""
     has_rounding = isinstance(state, RoundingState)
-    if has_rounding and not is_stochastic:
+    if has_rounding == is_stochastic:
+        return
+    if has_rounding:
         raise TypeError(
             'A policy without rounding="stochastic" got a RoundingState. Give it '
             "state.inner_state."
         )
-    if is_stochastic and not has_rounding:
-        raise TypeError(
-            f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. '
-            "Wrap a state made without it: opt.init(params)._replace(inner_state=state)."
-        )
+    raise TypeError(
+        f'Policy(rounding="stochastic") got a state of type {type(state).__name__}. '
+        "Wrap a state made without it: opt.init(params)._replace(inner_state=state)."
+    )
 
 
 def _stored_dtypes(
@@ -258,23 +266,28 @@ def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]
     """Returns the dtype of the first pattern that matches the path of each leaf."""
     dtypes = {}
     # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
-    idle = [pattern for pattern in rule if pattern != "*"]
+    used_patterns = {"*"}
     for path in leaves:
         text = path_text(path)
         # Brackets are part of most paths. Only `*` and `?` have a meaning.
-        matches = [p for p in rule if fnmatch.fnmatchcase(text, p.replace("[", "[[]"))]
-        idle = [pattern for pattern in idle if pattern not in matches]
-        if matches:
-            dtypes[path] = float_dtype(rule[matches[0]])
+        for pattern in rule:
+            glob = pattern.replace("[", "[[]")
+            if fnmatch.fnmatchcase(text, glob):
+                used_patterns.add(pattern)
+                dtype = float_dtype(rule[pattern])
+                dtypes.setdefault(path, dtype)
+    idle = [pattern for pattern in rule if pattern not in used_patterns]
     if idle:
         raise ValueError(_message_of_idle_patterns(idle, leaves))
     return dtypes
 
 
 def _message_of_idle_patterns(idle: list[str], leaves: Mapping[KeyPath, Leaf]) -> str:
-    names = ", ".join(repr(pattern) for pattern in idle)
+    names = ", ".join(map(repr, idle))
     message = f"state_dtype has patterns that match no leaf: {names}. "
     if not leaves:
         return message + "Take them out: no floating leaf of this state follows the params."
-    lines = [f"  {path_text(path)}  {type_or_class(leaf)}" for path, leaf in leaves.items()]
-    return "\n".join([message + "Take them out, or match these paths:", *lines])
+    lines = [message + "Take them out, or match these paths:"]
+    for path, leaf in leaves.items():
+        lines.append(f"  {path_text(path)}  {type_or_class(leaf)}")
+    return "\n".join(lines)

@@ -103,7 +103,8 @@ def restore(state: State, record: _T) -> _T:
     restored = []
     refused = []
     recorded_leaves = tree_util.tree_leaves(record)
-    for path, leaf, recorded in zip(key_paths(tree, "state"), leaves, recorded_leaves):
+    paths = key_paths(tree, "state")
+    for path, leaf, recorded in zip(paths, leaves, recorded_leaves):
         # One error names all leaves: a loop of load and restore would find one at a time.
         try:
             restored.append(_restore_leaf(leaf, recorded))
@@ -115,7 +116,8 @@ def restore(state: State, record: _T) -> _T:
         raise DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
     if container_changes:
         headline = "restore changed containers to those of the record:"
-        warn_caller(f"{Table(headline, container_changes)}{more('checkpoints')}")
+        table = Table(headline, container_changes)
+        warn_caller(f"{table}{more('checkpoints')}")
     return Snapshot(tree).with_leaves(restored)
 
 
@@ -165,7 +167,8 @@ def _remedy_for_other_leaf(leaf: Leaf, recorded: Leaf) -> str:
     dtype = getattr(recorded, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return "wrap it: jax.random.wrap_key_data(x)"
-    is_of_bits = isinstance(leaf, (np.ndarray, np.void)) and leaf.dtype.type is np.void
+    is_of_numpy = isinstance(leaf, (np.ndarray, np.void))
+    is_of_bits = is_of_numpy and leaf.dtype.type is np.void
     if is_of_bits and isinstance(dtype, np.dtype):
         # Bits of another size were saved in another precision, most often bfloat16.
         if dtype.itemsize != leaf.dtype.itemsize:

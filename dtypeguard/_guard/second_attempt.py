@@ -46,5 +46,7 @@ def run_or_try_again(
             result = None
         if result is None:
             raise
-        warn(f"{attempt.description}: {first_line_of(error)}{more(attempt.page)}")
+        reason = first_line_of(error)
+        page = more(attempt.page)
+        warn(f"{attempt.description}: {reason}{page}")
         return result

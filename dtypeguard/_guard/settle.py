@@ -55,7 +55,9 @@ class Output(NamedTuple):
     @property
     def page(self) -> str:
         """The line of a message that points to the docs."""
-        return more("guard-an-optimizer" if self.wrapper == "guard" else "guard-a-step")
+        if self.wrapper == "guard":
+            return more("guard-an-optimizer")
+        return more("guard-a-step")
 
 
 class Settled(NamedTuple):
@@ -100,8 +102,11 @@ def report_drift(
     settled: Sequence[Settled], part: Output, policy: Policy, warn: Callable[[str], None]
 ) -> None:
     """Raises for refused leaves, and reports drifted ones as the policy asks."""
-    refused = [change for tree in settled for change in tree.refused]
-    drifted = [change for tree in settled for change in tree.drifted]
+    refused = []
+    drifted = []
+    for tree in settled:
+        refused.extend(tree.refused)
+        drifted.extend(tree.drifted)
     if refused:
         headline = f"{part.function} returned {count(refused)} that cannot be brought back:"
         table = Table(headline, refused)
@@ -119,18 +124,21 @@ def report_drift(
         table = Table(headline, drifted)
         message = _with_loss(table, drifted)
         if policy.on_drift == "error":
-            raise DtypeDriftError(
-                f"{message}\nTo have them cast back: {part.wrapper}(..., "
-                'policy=dtypeguard.Policy(on_drift="cast")).',
-                table.rows(),
+            message += (
+                f"\nTo have them cast back: {part.wrapper}(..., "
+                'policy=dtypeguard.Policy(on_drift="cast")).'
             )
+            raise DtypeDriftError(message, table.rows())
         warn(message)
 
 
 def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
     """Returns the text of a table, and below it what casts to the old dtypes lose."""
-    types = [change.before for change in casts]
-    loss = rounding_sentence(type_.dtype for type_ in types if isinstance(type_, LeafType))
+    old_dtypes = []
+    for change in casts:
+        if isinstance(change.before, LeafType):
+            old_dtypes.append(change.before.dtype)
+    loss = rounding_sentence(old_dtypes)
     if loss:
         return f"{table}\n{loss}"
     return str(table)
@@ -186,12 +194,15 @@ def settle_leaves(
         if dtype is None:
             # No array came in: a function or a PRNG key has to stay what it is.
             if leaf_type(leaf) != leaf_type(recorded):
-                refused.append(make_change(i, "return it as it came in"))
+                remedy = "return it as it came in"
+                refused.append(make_change(i, remedy))
         elif new_dtype is None:
-            refused.append(make_change(i, _remedy_for_no_array(leaf, dtype)))
+            remedy = _remedy_for_no_array(leaf, dtype)
+            refused.append(make_change(i, remedy))
         elif np.shape(leaf) != np.shape(recorded):
             # No cast brings a shape back.
-            refused.append(make_change(i, f"return it in shape {np.shape(recorded)}"))
+            remedy = f"return it in shape {np.shape(recorded)}"
+            refused.append(make_change(i, remedy))
         elif not fits(new_dtype, dtype) and policy.casting != "unsafe":
             remedy = _remedy_for_other_kind(part, dtype, new_dtype)
             refused.append(make_change(i, remedy, castable=True))
@@ -203,11 +214,13 @@ def settle_leaves(
             remedy = f"call {part.function} within jax.enable_x64(True)"
             refused.append(make_change(i, remedy))
         else:
-            are_floats = kind(dtype) == "float" and kind(new_dtype) == "float"
+            are_floats = kind(dtype) == kind(new_dtype) == "float"
             is_asked_for = are_floats and policy_casts_floats
             has_weakened = part.is_carried and is_weak(leaf) and not is_weak(recorded)
-            if has_weakened or (new_dtype != dtype and not is_asked_for):
-                drifted.append(make_change(i, _remedy_for_cast(dtype, new_dtype)))
+            has_drifted = new_dtype != dtype and not is_asked_for
+            if has_weakened or has_drifted:
+                remedy = _remedy_for_cast(dtype, new_dtype)
+                drifted.append(make_change(i, remedy))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
             is_changed = is_changed or new_leaves[i] is not leaf
@@ -223,7 +236,9 @@ def _has_recorded_type(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
     Most leaves end here. It is quick, because an eager update pays for each leaf.
     """
     try:
-        if leaf.dtype != recorded.dtype or leaf.shape != recorded.shape:
+        if leaf.dtype != recorded.dtype:
+            return False
+        if leaf.shape != recorded.shape:
             return False
         if leaf.weak_type is False:
             return True
@@ -245,9 +260,10 @@ def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf, dtype: DType) -> bool:
         if has_chosen_type and is_weak(recorded):
             # JAX's loops trace their body again with this type, weak or not.
             return np.shape(leaf) == np.shape(recorded)
-    has_no_dtype = dtype_of(leaf) is None or dtype is None
+    if part.is_carried:
+        return False
     # A function, a PRNG key or a float0: there is no dtype to keep.
-    return has_no_dtype and not part.is_carried
+    return dtype_of(leaf) is None or dtype is None
 
 
 def _dtype_to_return(part: Output, leaf: Leaf, recorded: Leaf) -> DType:
@@ -299,7 +315,8 @@ def _remedy_for_no_array(leaf: object, dtype: DType) -> str:
 
 def _remedy_for_cast(dtype: DType, new_dtype: DType) -> str:
     """Returns what to return instead of x, for a leaf that a cast brings back."""
-    if kind(dtype) == "bool" and kind(new_dtype) == "int":
+    kinds = (kind(dtype), kind(new_dtype))
+    if kinds == ("bool", "int"):
         return "return x != 0; a bool holds no count: start from an int if it counts"
     return return_as(dtype, new_dtype)
 

@@ -42,7 +42,8 @@ class StableCarry:
     def types_in_call(self, args: Args, kwargs: Kwargs) -> list[Aval] | None:
         """Returns the types of the carry in a call; None if one is weak or no array's."""
         try:
-            types = self._types([place.take(args, kwargs) for place in self.places])
+            carries = [place.take(args, kwargs) for place in self.places]
+            types = self._types(carries)
             if any(map(_weakness, types)):
                 return None
             return types
@@ -52,14 +53,17 @@ class StableCarry:
     def is_kept(self, types: list[Aval], result: PyTree) -> bool:
         """Returns whether the carry in a result has these types."""
         try:
-            carries = [result] if self.keys is None else [result[key] for key in self.keys]
+            carries = [result]
+            if self.keys is not None:
+                carries = [result[key] for key in self.keys]
             # Lists of the same objects, as of the last call's results, are equal at once.
             return self._types(carries) == types
         except _NOT_ALIKE:
             return False
 
     def _types(self, carries: list[PyTree]) -> list[Aval]:
-        return list(map(_type_of_array, self.treedef.flatten_up_to(carries)))
+        leaves = self.treedef.flatten_up_to(carries)
+        return list(map(_type_of_array, leaves))
 
 
 def stable_carry(
@@ -76,9 +80,11 @@ def stable_carry(
     if returned.items is not None and not isinstance(returned.result, (tuple, list, dict)):
         return None
     carries = [place.take(args, kwargs) for place in places]
-    stable = StableCarry(places, returned.keys, tree_util.tree_structure(carries))
+    treedef = tree_util.tree_structure(carries)
+    stable = StableCarry(places, returned.keys, treedef)
     types = stable.types_in_call(args, kwargs)
-    is_stable = types is not None and stable.is_kept(types, returned.result)
-    if is_stable:
+    if types is None:
+        return None
+    if stable.is_kept(types, returned.result):
         return stable
     return None

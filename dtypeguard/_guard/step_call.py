@@ -84,12 +84,16 @@ class GuardedCall:
             raise
 
     def _attempt(self, carried: Sequence[Snapshot]) -> PyTree:
-        args, kwargs = self._carry.put(self._args, self._kwargs, _copies(carried))
-        return self.settle(self._guard.step(*args, **kwargs))
+        values = _copies(carried)
+        args, kwargs = self._carry.put(self._args, self._kwargs, values)
+        result = self._guard.step(*args, **kwargs)
+        return self.settle(result)
 
     def _has_weak_leaf(self) -> bool:
-        leaves = [leaf for snapshot in self._carried for leaf in snapshot.data()]
-        return any(_is_weak_and_known(leaf) for leaf in leaves)
+        for snapshot in self._carried:
+            if any(map(_is_weak_and_known, snapshot.data())):
+                return True
+        return False
 
     def _carried_with_strong_leaves(self) -> list[Snapshot]:
         """Returns the carries; a weak leaf that comes back strong in its dtype is strong.
@@ -103,12 +107,14 @@ class GuardedCall:
             # It hands on the attributes of its function, which takes `self`.
             args = (step.__self__, *args)
         eval_shape = getattr(step, _EVAL_SHAPE)
-        location = self._locate(eval_shape(*args, **self._kwargs))
+        result = eval_shape(*args, **self._kwargs)
+        location = self._locate(result)
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):
             shapes, treedef = tree_util.tree_flatten(close_objects(tree))
-            if treedef == carried[number].treedef:
-                carried[number] = carried[number].map(_typed_like, shapes)
+            snapshot = carried[number]
+            if treedef == snapshot.treedef:
+                carried[number] = snapshot.map(_typed_like, shapes)
         return carried
 
     def _attempt_without_x64(self) -> SecondAttempt[PyTree] | None:
@@ -119,7 +125,7 @@ class GuardedCall:
         object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
         leaves = tree_util.tree_leaves((carried_leaves, object_values, arguments))
-        if any(has_64_bits(leaf) and not is_weak(leaf) for leaf in leaves):
+        if any(map(_is_strong_with_64_bits, leaves)):
             return None
 
         def run():
@@ -161,7 +167,8 @@ class GuardedCall:
             raise self._error_with(remedy, error) from None
         if any(settled.drifted for settled in returned):
             self._warn_of_ambiguity(location)
-        value = location.put([open_objects(settled.tree) for settled in returned])
+        trees = [open_objects(settled.tree) for settled in returned]
+        value = location.put(trees)
         if value is result and not self._object_snapshots:
             self.stable_carry = stable_carry(
                 self._guard.step, self._carry.places, location, self._args, self._kwargs
@@ -182,7 +189,8 @@ class GuardedCall:
             yield snapshot, snapshot.node
         for number, tree in zip(location.numbers, location.values):
             for path, node in objects_by_path(tree).items():
-                snapshot = snapshot_by_label.get(self._carry.labels[number] + path)
+                label = self._carry.labels[number] + path
+                snapshot = snapshot_by_label.get(label)
                 # A step may return a new object, such as a clone.
                 if snapshot is not None and snapshot.node is not node:
                     yield snapshot, node
@@ -193,10 +201,14 @@ class GuardedCall:
             return ""
         # Many steps take an index or a random key first, and the carry has another shape.
         remedy = self._carry.self_remedy(self._args, result)
-        refused = [change for settled in returned for change in settled.refused]
-        if not remedy and any(_is_reshaped(change) for change in refused):
-            remedy = f"{self._carry.owner}(..., carry=NAME)"
-        return remedy
+        if remedy:
+            return remedy
+        refused = []
+        for settled in returned:
+            refused.extend(settled.refused)
+        if any(map(_is_reshaped, refused)):
+            return f"{self._carry.owner}(..., carry=NAME)"
+        return ""
 
     def _error_with(self, remedy: str, error: TypeError) -> TypeError:
         message = (
@@ -209,7 +221,8 @@ class GuardedCall:
 
     def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
         """Warns if a later item of the result may be the carry, unless a loop called."""
-        question = self._carry.ambiguity(location, _copies(self._carried)[0])
+        first_carry = _copies(self._carried)[0]
+        question = self._carry.ambiguity(location, first_carry)
         # The first item of what a loop's body returns is the carry.
         if question and not self._loop:
             self._guard.warn_once(question + more("guard-a-step"))
@@ -223,7 +236,9 @@ class GuardedCall:
     @functools.cached_property
     def _loop(self) -> str:
         """Whose loop has the step as its body; empty if none has."""
-        leaves = [leaf for snapshot in self._carried for leaf in snapshot.leaves]
+        leaves = []
+        for snapshot in self._carried:
+            leaves.extend(snapshot.leaves)
         is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
         # The body of a loop is traced.
         if is_traced:
@@ -245,7 +260,9 @@ def _is_reshaped(change: LeafChange) -> bool:
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Returns a weak leaf as a strong one if it comes back strong in the same dtype."""
-    if is_weak(returned) or dtype_of(leaf) != dtype_of(returned):
+    if is_weak(returned):
+        return leaf
+    if dtype_of(leaf) != dtype_of(returned):
         return leaf
     if _is_weak_and_known(leaf):
         return canonical(leaf)
@@ -255,6 +272,10 @@ def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
 def _is_weak_and_known(leaf: Leaf) -> bool:
     # A Python bool promotes like an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
+
+
+def _is_strong_with_64_bits(leaf: Leaf) -> bool:
+    return has_64_bits(leaf) and not is_weak(leaf)
 
 
 def _narrow_if_weak(leaf: Leaf) -> Leaf:

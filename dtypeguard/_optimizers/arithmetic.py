@@ -20,7 +20,8 @@ Scalar = float | np.number | jax.Array
 
 def at_least_float32(tree: PyTree) -> DType:
     """Returns the dtype to compute in: float64 if a leaf is float64, else float32."""
-    dtypes = map(dtype_of, tree_util.tree_leaves(tree))
+    leaves = tree_util.tree_leaves(tree)
+    dtypes = map(dtype_of, leaves)
     return promoted(np.dtype("float32"), *dtypes)
 
 
@@ -35,7 +36,8 @@ def moving_average(decay: Scalar, old: jax.Array, new: jax.Array) -> jax.Array:
     """Returns `decay * old + (1 - decay) * new`."""
     old *= cast(decay, new.dtype)
     # 1 - decay is exact only before it is rounded.
-    new *= cast(1 - decay, new.dtype)
+    weight = 1 - decay
+    new *= cast(weight, new.dtype)
     return old + new
 
 
@@ -46,10 +48,13 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     Unlike the norm itself it neither overflows nor underflows.
     """
     info = jnp.finfo(x.dtype)
-    largest = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
+    # The norm does not depend on the scale, which therefore needs no derivative.
+    largest = jnp.max(jnp.abs(x), initial=0)
+    largest = lax.stop_gradient(largest)
     # A power of two near the largest entry: to divide by it is exact.
     power = jnp.maximum(largest, least)
-    power = lax.reduce_precision(power, int(info.nexp), 0)
+    num_exponent_bits = int(info.nexp)
+    power = lax.reduce_precision(power, num_exponent_bits, 0)
     # `scale` and `1 / scale`, by which XLA multiplies, have to be normal numbers: CPUs
     # flush others to zero. As Python numbers these would be float32 with x64 off.
     smallest_exponent = int(info.minexp)
@@ -59,9 +64,11 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     scale = jnp.clip(power, smallest_power, largest_power)
     scale = lax.stop_gradient(scale)
     entries = x / scale
-    root = sqrt(jnp.sum(entries**2))
+    sum_of_squares = jnp.sum(entries**2)
+    root = sqrt(sum_of_squares)
     root = jnp.maximum(root, least / scale)
-    return scale, jnp.where(largest == 0, 0, root)
+    root = jnp.where(largest == 0, 0, root)
+    return scale, root
 
 
 def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> jax.Array:
@@ -74,7 +81,8 @@ def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> 
     if not rounds(param.dtype):
         return cast(step, param.dtype)
     float32_param = cast(param, jnp.float32)
-    moved = round_with(float32_param + step, param.dtype, noise)
+    moved = float32_param + step
+    moved = round_with(moved, param.dtype, noise)
     correction = cast(moved, jnp.float32)
     correction -= float32_param
     correction -= step
@@ -88,12 +96,15 @@ def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
         if beta == 0:
             return jnp.ones_like(exponent)
         log = cast(math.log(beta), exponent.dtype)
-        return -jnp.expm1(exponent * log)
+        log_of_power = exponent * log
+        return -jnp.expm1(log_of_power)
     # An array may be 0, where the logarithm has no derivative.
     is_positive = beta > 0
     beta = cast(beta, exponent.dtype)
-    log = jnp.log(jnp.where(is_positive, beta, 1))
-    difference = -jnp.expm1(exponent * log)
+    positive_beta = jnp.where(is_positive, beta, 1)
+    log = jnp.log(positive_beta)
+    log_of_power = exponent * log
+    difference = -jnp.expm1(log_of_power)
     difference_at_0 = 1 - beta**exponent
     return jnp.where(is_positive, difference, difference_at_0)
 
@@ -108,6 +119,8 @@ def sqrt(x: jax.Array) -> jax.Array:
 def _sqrt_jvp(primals, tangents):
     root = sqrt(*primals)
     is_positive = root > 0
+    # Both sides of the second select are computed: an infinity times 0 would be NaN.
     slope = 0.5 / jnp.where(is_positive, root, 1)
     slope = jnp.where(is_positive, slope, 0)
-    return root, slope * tangents[0]
+    tangent = slope * tangents[0]
+    return root, tangent

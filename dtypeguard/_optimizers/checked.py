@@ -111,7 +111,8 @@ def check_rate(
 def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
     """Checks that a state has the fields of its type: arguments may be out of order."""
     # By its fields: a checkpoint may come back as an object of another class.
-    if not all(hasattr(state, name) for name in state_type._fields):
+    missing_fields = [name for name in state_type._fields if not hasattr(state, name)]
+    if missing_fields:
         raise TypeError(
             f"{owner} got a state of type {type(state).__name__}, not "
             f"{state_type.__name__}. Write update(updates, state, params), with the state "
@@ -122,8 +123,9 @@ def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
 def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Checks that gradients that are not None have the tree and shapes of the params."""
     try:
-        grads = tree_util.tree_structure(params).flatten_up_to(updates)
-        is_same_tree = not any(is_subtree(grad) for grad in grads)
+        treedef = tree_util.tree_structure(params)
+        grads = treedef.flatten_up_to(updates)
+        is_same_tree = not any(map(is_subtree, grads))
     except ValueError:
         grads = []
         is_same_tree = False

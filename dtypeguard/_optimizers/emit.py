@@ -36,7 +36,8 @@ def emit_if(
         new_updates, new_state = step(sums, state)
         new_arrays = SplitTree(new_state).arrays
         zeros = tree_util.tree_map(jnp.zeros_like, sums)
-        return new_updates, zeros, split_state.merged(new_arrays)
+        new_state = split_state.merged(new_arrays)
+        return new_updates, zeros, new_state
 
     def updates_of(trees):
         sums, state = trees
@@ -44,7 +45,8 @@ def emit_if(
         return new_updates
 
     shapes = eval_shape(updates_of, (sums, state))
-    return _silent_updates(shapes, sums), sums, state
+    silent_updates = _silent_updates(shapes, sums)
+    return silent_updates, sums, state
 
 
 def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
@@ -58,7 +60,8 @@ def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
         # An update may have a sum at its path, but another shape.
         if like.shape != shape.shape:
             like = shape
-        return _negative_zeros(jnp.zeros_like(like, dtype=shape.dtype))
+        array = jnp.zeros_like(like, dtype=shape.dtype)
+        return _negative_zeros(array)
 
     return tree_util.tree_map_with_path(zeros, shapes)
 
@@ -79,9 +82,11 @@ def _traced_emit_if(
 
     def run(sum_arrays, state_arrays):
         sums = sums_treedef.unflatten(sum_arrays)
-        new_updates, new_state = step(sums, split_state.merged(state_arrays))
+        state = split_state.merged(state_arrays)
+        new_updates, new_state = step(sums, state)
         split_updates = SplitTree(new_updates)
-        arrays = split_updates.arrays, SplitTree(new_state).arrays
+        new_state_arrays = SplitTree(new_state).arrays
+        arrays = (split_updates.arrays, new_state_arrays)
         return arrays, split_updates.emptied()
 
     # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
@@ -99,12 +104,15 @@ def _traced_emit_if(
                 separate_updates.append(new_update)
             else:
                 written[place] = cast(new_update, written[place].dtype)
-        return written, separate_updates, outputs[len(places) :]
+        num_updates = len(places)
+        new_state_arrays = outputs[num_updates:]
+        return written, separate_updates, new_state_arrays
 
     separate_updates = []
     for aval, place in zip(jaxpr.out_avals, places):
         if place is None:
-            separate_updates.append(_negative_zeros(jnp.zeros_like(aval)))
+            zeros = jnp.zeros_like(aval)
+            separate_updates.append(_negative_zeros(zeros))
     carry = sum_arrays, separate_updates, split_state.arrays
     written, separate_updates, state_arrays = run_if(emits, emit, jaxpr.consts, carry)
 
@@ -114,13 +122,15 @@ def _traced_emit_if(
     for array in written:
         zeros = jnp.zeros_like(array)
         new_sums.append(jnp.where(emits, zeros, array))
-        emitted.append(jnp.where(emits, array, _negative_zeros(zeros)))
+        silent_update = _negative_zeros(zeros)
+        emitted.append(jnp.where(emits, array, silent_update))
     new_updates = []
     for aval, place in zip(jaxpr.out_avals, places):
         if place is None:
             new_updates.append(separate_updates.pop(0))
         else:
-            new_updates.append(cast(emitted[place], aval.dtype))
+            new_update = cast(emitted[place], aval.dtype)
+            new_updates.append(new_update)
     return (
         split_updates.merged(new_updates),
         sums_treedef.unflatten(new_sums),
@@ -134,7 +144,8 @@ def _sums_to_write_over(
     sum_paths: Sequence[KeyPath],
 ) -> list[int | None]:
     """Returns for each update the index of the sum at its path, None if it does not fit."""
-    index_of = dict(zip(sum_paths, range(len(sum_paths))))
+    indices = range(len(sum_paths))
+    index_of = dict(zip(sum_paths, indices))
     places = []
     for path, update in zip(update_paths, jaxpr.out_avals):
         place = index_of.get(path)
@@ -152,9 +163,11 @@ def _fits_buffer(update: Aval, buffer: Aval) -> bool:
     if kind(update.dtype) != kind(buffer.dtype):
         return False
     # A bfloat16 accumulator would round float32 updates.
-    if promoted(update.dtype, buffer.dtype) != buffer.dtype:
+    dtype = promoted(update.dtype, buffer.dtype)
+    if dtype != buffer.dtype:
         return False
-    return update.update(dtype=buffer.dtype, weak_type=False) == buffer
+    widened = update.update(dtype=buffer.dtype, weak_type=False)
+    return widened == buffer
 
 
 def _negative_zeros(zeros: jax.Array) -> jax.Array:
@@ -195,7 +208,8 @@ def run_if(
             is_left, _ = state
             return is_left
 
-        _, new_carry = lax.while_loop(is_first_turn, turn, (pred, carry))
+        first_state = (pred, carry)
+        _, new_carry = lax.while_loop(is_first_turn, turn, first_state)
         return new_carry
 
     def unchanged(consts, carry):
@@ -204,5 +218,6 @@ def run_if(
     def conditional(pred, consts, carry):
         return lax.cond(pred, function, unchanged, consts, carry)
 
-    run.defjvp(functools.partial(jax.jvp, conditional))
+    derivative = functools.partial(jax.jvp, conditional)
+    run.defjvp(derivative)
     return run(pred, consts, carry)

@@ -110,16 +110,19 @@ def fromage(
 
         def max_norm(param):
             dtype = at_least_float32(param)
-            scale, root = scaled_norm(cast(param, dtype))
+            float32_param = cast(param, dtype)
+            scale, root = scaled_norm(float32_param)
             return cast(p_bound, dtype) * scale * root
 
         max_norms = ()
         if p_bound is not None:
             max_norms = tree_util.tree_map(max_norm, params)
-        return FromageState(count=jnp.zeros((), jnp.int32), max_norm=max_norms)
+        count = jnp.zeros((), jnp.int32)
+        return FromageState(count=count, max_norm=max_norms)
 
     def step(updates, state, params):
-        rate = rate_at("fromage", learning_rate, state.count, at_least_float32(params))
+        rate_dtype = at_least_float32(params)
+        rate = rate_at("fromage", learning_rate, state.count, rate_dtype)
 
         def update_of(param, grad, max_norm=None):
             if grad is None:
@@ -141,7 +144,8 @@ def fromage(
         if p_bound is not None:
             trees.append(state.max_norm)
         new_updates = tree_util.tree_map(update_of, *trees)
-        return new_updates, state._replace(count=increment(state.count))
+        new_state = state._replace(count=increment(state.count))
+        return new_updates, new_state
 
     update = checked_update("fromage", FromageState, step)
     return optax.GradientTransformationExtraArgs(init, update)
@@ -158,8 +162,11 @@ def _fromage_step(
     It is `(p - rate * |p| / |g| * g) / root - p`, where `root` is `sqrt(1 + rate**2)`.
     """
     # The square of a large rate overflows.
-    largest = lax.stop_gradient(jnp.maximum(1, jnp.abs(rate)))
-    root = jnp.sqrt((1 / largest) ** 2 + (rate / largest) ** 2)
+    largest = jnp.maximum(1, jnp.abs(rate))
+    largest = lax.stop_gradient(largest)
+    square_of_1 = (1 / largest) ** 2
+    square_of_rate = (rate / largest) ** 2
+    root = jnp.sqrt(square_of_1 + square_of_rate)
     root *= largest
     # `1 / root - 1`, which would cancel at a small rate.
     shrink = -(rate / root)
@@ -177,7 +184,9 @@ def _fromage_step(
     factor = rate / root * param_scale
     factor *= param_root / grad_root
     direction = grad / grad_scale
-    return shrink * param - factor * direction
+    change = shrink * param
+    change -= factor * direction
+    return change
 
 
 def _bounded_change(param: jax.Array, change: jax.Array, max_norm: jax.Array) -> jax.Array:

@@ -35,13 +35,16 @@ def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> U
     `d**2 / d0`: all three are about as large as the gradients, where `d * g` is about 1e-6
     at first, and its square 1e-12.
     """
-    if jnp.finfo(param.dtype).minexp <= jnp.finfo(jnp.float32).minexp:
+    info = jnp.finfo(param.dtype)
+    if info.minexp <= jnp.finfo(jnp.float32).minexp:
         return None
     dtype = at_least_float32(param)
     d = cast(d, dtype)
-    d_squared = d / cast(d0, dtype) * d  # the square alone may underflow
+    d0 = cast(d0, dtype)
+    d_squared = d / d0 * d  # the square alone may underflow
     weight = 1 - cast(beta3, dtype)
-    of_s = d_squared / jnp.maximum(weight, 1e-4)
+    weight = jnp.maximum(weight, 1e-4)
+    of_s = d_squared / weight
     return Units(of_m=d, of_s=of_s)
 
 
@@ -89,6 +92,7 @@ def write_moments(
     m, v, s = new
     if units is not None:
         m /= units.of_m
+        # Of `v` the state holds the root: the square would underflow.
         v = sqrt(v)
         v /= units.of_m
         s /= units.of_s
@@ -96,11 +100,16 @@ def write_moments(
     reader = None
     if _needs_barrier(update):
         reader = update
-    return Moments(
-        m=round_with(m, jnp.result_type(old.m), (*noise, 0), reader),
-        v=round_with(v, jnp.result_type(old.v), (*noise, 1), reader),
-        s=round_with(s, jnp.result_type(old.s), (*noise, 2), None),
-    )
+    m_noise = (*noise, 0)
+    m_dtype = jnp.result_type(old.m)
+    m = round_with(m, m_dtype, m_noise, reader)
+    v_noise = (*noise, 1)
+    v_dtype = jnp.result_type(old.v)
+    v = round_with(v, v_dtype, v_noise, reader)
+    s_noise = (*noise, 2)
+    s_dtype = jnp.result_type(old.s)
+    s = round_with(s, s_dtype, s_noise, None)
+    return Moments(m, v, s)
 
 
 def operands_of_sum(

@@ -109,7 +109,8 @@ def multi_steps(
         skip_state = ()
         if should_skip_update_fn is not None:
             zeros = tree_util.tree_map(jnp.zeros_like, params)
-            _, skip_state = _read_skip_result(should_skip_update_fn(zeros, zero, params))
+            returned = should_skip_update_fn(zeros, zero, params)
+            _, skip_state = _read_skip_result(returned)
         return optax.MultiStepsState(
             mini_step=zero,
             gradient_step=zero,
@@ -151,13 +152,17 @@ def multi_steps(
             return inner.update(grads, inner_state, params, **extra_args)
 
         new_updates, sums, inner_state = emit_if(emits, step, sums, state.inner_opt_state)
-        return new_updates, optax.MultiStepsState(
-            mini_step=jnp.where(emits, 0, mini_step),
-            gradient_step=jnp.where(emits, increment(gradient_step), gradient_step),
+        mini_step = jnp.where(emits, 0, mini_step)
+        next_gradient_step = increment(gradient_step)
+        gradient_step = jnp.where(emits, next_gradient_step, gradient_step)
+        new_state = optax.MultiStepsState(
+            mini_step=mini_step,
+            gradient_step=gradient_step,
             inner_opt_state=inner_state,
             acc_grads=sums,
             skip_state=skip_state,
         )
+        return new_updates, new_state
 
     # Does not narrow the updates if the policy of the inner guard asks for wider ones.
     outer = Policy(updates_dtype=policy.updates_dtype)
@@ -165,6 +170,7 @@ def multi_steps(
 
 
 def _is_int(value: object) -> TypeGuard[int]:
+    # To Python a bool is an int.
     if isinstance(value, bool):
         return False
     return isinstance(value, (int, np.integer))
@@ -192,7 +198,9 @@ def _check_multi_steps_options(
 
 
 def _wrong_type(name: str, value: object, remedy: str) -> TypeError:
-    return TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
+    text = shown(value)
+    message = f"multi_steps got {name}={text}: write {remedy}."
+    return TypeError(message)
 
 
 def _is_last(
@@ -210,7 +218,8 @@ def _is_last(
     else:
         k = every_k
     # A schedule may return a float. The count exceeds k where k has shrunk.
-    return cast(mini_step, dtype_of(k)) >= k
+    mini_step = cast(mini_step, dtype_of(k))
+    return mini_step >= k
 
 
 def _read_skip_result(returned: Any) -> tuple[jax.Array, PyTree]:
@@ -235,7 +244,8 @@ def _first_sums(params: Params, accumulator_dtype: DType, x64: bool) -> PyTree:
         dtype = _sum_dtype(param, accumulator_dtype)
         with add_x64(x64):
             if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
-                return jnp.zeros(getattr(param, "shape", ()), dtype)
+                shape = getattr(param, "shape", ())
+                return jnp.zeros(shape, dtype)
             return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param
 
     return tree_util.tree_map(zeros, params)
@@ -250,9 +260,10 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
             return np.dtype("float32")
         return dtype
     accumulator_dtype = jnp.dtype(accumulator_dtype)
-    if kind(dtype) == "float" and not has_64_bits(param):
+    param_kind = kind(dtype)
+    if param_kind == "float" and not has_64_bits(param):
         return accumulator_dtype
-    if kind(dtype) not in ("float", "complex"):
+    if param_kind not in ("float", "complex"):
         return accumulator_dtype
     return promoted(accumulator_dtype, dtype)
 
@@ -261,11 +272,13 @@ def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
     """Warns of the first 64-bit gradient that an accumulator of fewer bits rounds."""
     sum_leaves, treedef = tree_util.tree_flatten(sums)
     for i, grad in enumerate(treedef.flatten_up_to(updates)):
-        if has_64_bits(sum_leaves[i]) or not has_64_bits(grad) or kind(grad.dtype) == "int":
+        if has_64_bits(sum_leaves[i]) or not has_64_bits(grad):
             continue
-        path = path_texts(sums, "updates")[i]
+        if kind(grad.dtype) == "int":
+            continue
+        paths = path_texts(sums, "updates")
         warn(
-            f"multi_steps rounds the 64-bit gradients {path} to its accumulator: "
+            f"multi_steps rounds the 64-bit gradients {paths[i]} to its accumulator: "
             "write accumulator_dtype=jnp.float64, or cast the gradients to 32 bits."
         )
         return
@@ -283,17 +296,20 @@ def _add_to(
         is_inexact = kind(acc.dtype) in ("float", "complex")
         if grad is None and use_grad_mean and is_inexact:
             share = acc / cast(count, acc.dtype)
-            return cast(acc - share, acc.dtype)
-        if dtype_of(grad) is None:
+            mean = acc - share
+            return cast(mean, acc.dtype)
+        grad_dtype = dtype_of(grad)
+        if grad_dtype is None:
             return acc
-        dtype = promoted(dtype_of(grad), acc.dtype)
+        dtype = promoted(grad_dtype, acc.dtype)
         grad = cast(grad, dtype)
         old_sum = cast(acc, dtype)
         if use_grad_mean:
             # Welford's formula: the mean of n is that of n - 1, moved by 1 / n.
             grad -= old_sum
             grad /= cast(count, dtype)
-        return cast(old_sum + grad, acc.dtype)
+        new_sum = old_sum + grad
+        return cast(new_sum, acc.dtype)
 
     return tree_util.tree_map(add, sums, updates)
 
@@ -329,6 +345,8 @@ def _as_gradients(
             new_grads.append(grad)
             continue
         if compute_dtype is not None and kind(dtype) == "float":
-            dtype = promoted(dtype, jnp.dtype(compute_dtype))
-        new_grads.append(cast(acc, dtype))
+            wide_dtype = jnp.dtype(compute_dtype)
+            dtype = promoted(dtype, wide_dtype)
+        new_grad = cast(acc, dtype)
+        new_grads.append(new_grad)
     return treedef.unflatten(new_grads)

@@ -352,7 +352,9 @@ def _average_of(beta1: Scalar, m: jax.Array, change: jax.Array) -> jax.Array:
     # As the authors' code steps. An array may be 0 in one call and not in the next.
     if _is_plain_zero(beta1):
         return change
-    return jnp.where(cast(beta1, change.dtype) == 0, change, m)
+    beta1 = cast(beta1, change.dtype)
+    has_no_average = beta1 == 0
+    return jnp.where(has_no_average, change, m)
 
 
 def _direction(average: jax.Array, v: jax.Array, least_root: jax.Array) -> jax.Array:
@@ -369,8 +371,10 @@ def _bias_correction(beta1: Scalar, beta2: Scalar, k: jax.Array) -> jax.Array:
     It is that of Adam as at the end of section 2 of Kingma and Ba, 2015:
     https://arxiv.org/abs/1412.6980.
     """
-    factor = jnp.sqrt(one_minus_power(beta2, k))
-    return factor / one_minus_power(beta1, k)
+    weight_of_v = one_minus_power(beta2, k)
+    factor = jnp.sqrt(weight_of_v)
+    weight_of_m = one_minus_power(beta1, k)
+    return factor / weight_of_m
 
 
 def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.Array:
@@ -381,7 +385,8 @@ def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.
     is_finite_rate = jnp.isfinite(growth_rate)
     # The derivative of a product with infinity would be inf * 0.
     growth_rate = jnp.where(is_finite_rate, growth_rate, 1)
-    bounded = jnp.minimum(largest, base * growth_rate)
+    grown = base * growth_rate
+    bounded = jnp.minimum(largest, grown)
     return jnp.where(is_finite_rate, bounded, largest)
 
 
@@ -389,7 +394,8 @@ def _every(stride: int, leaf: Leaf) -> Leaf:
     """Returns every `stride`-th entry as a flat array; for 1 the leaf itself."""
     if stride == 1:
         return leaf
-    size = math.prod(jnp.shape(leaf))
+    shape = jnp.shape(leaf)
+    size = math.prod(shape)
     flat = jnp.reshape(leaf, (size,))
     return lax.slice(flat, (0,), flat.shape, (stride,))
 
@@ -410,7 +416,8 @@ def _decayed_params(
     flags, treedef = tree_util.tree_flatten(mask)
     decays = []
     for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
-        decays.extend(flag and may_decay for _ in tree_util.tree_leaves(subtree))
+        leaves = tree_util.tree_leaves(subtree)
+        decays.extend(flag and may_decay for _ in leaves)
     return decays
 
 
@@ -454,7 +461,8 @@ def _check_sizes(
     growth_rate: Scalar,
 ) -> None:
     # XLA flushes smaller numbers to 0.
-    least = float(np.finfo(np.float32).tiny)
+    info = np.finfo(np.float32)
+    least = float(info.tiny)
 
     def is_normal(number):
         return number >= least and is_finite(number)
@@ -501,7 +509,8 @@ def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
 
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array of JAX, or None"
     if kind(dtype_of(seed)) != "int":
-        raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
+        text = shown(seed)
+        raise TypeError(f"prodigy got seed={text}: {remedy}.")
     check_number("prodigy", "seed", seed, fits_uint32, remedy)
     if isinstance(seed, jax.Array):
         return seed

@@ -67,8 +67,9 @@ def some_zeros(params: Params) -> Params:
     leaves, treedef = tree_util.tree_flatten(params)
     for i in range(0, len(leaves), 2):
         # NumPy makes the zeros: nothing compiles.
-        zeros = np.zeros_like(leaves[i])
-        leaves[i] = jnp.asarray(zeros, leaves[i].dtype)
+        leaf = leaves[i]
+        zeros = np.zeros_like(leaf)
+        leaves[i] = jnp.asarray(zeros, leaf.dtype)
     return treedef.unflatten(leaves)
 
 
@@ -92,7 +93,9 @@ def cond(step: CarryStep, carry: PyTree) -> None:
     def no_step(carry):
         return carry
 
-    lax.cond(jnp.asarray(True), step, no_step, carry)
+    # As an array: a Python bool is known, and no branch would be needed.
+    pred = jnp.asarray(True)
+    lax.cond(pred, step, no_step, carry)
 
 
 def while_loop(step: CarryStep, carry: PyTree) -> None:
@@ -106,8 +109,10 @@ def while_loop(step: CarryStep, carry: PyTree) -> None:
 
 def compilations(step: CarryStep, carry: PyTree) -> None:
     """Checks that a jitted step compiles once: its carry comes back in its types."""
+    jitted_step = jax.jit(step)
     # `eval_shape` of older releases of JAX loses weak types.
-    same_types("", carry, jax.jit(step)(carry))
+    new_carry = jitted_step(carry)
+    same_types("", carry, new_carry)
 
 
 def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
@@ -115,22 +120,28 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
 
     `jit` compiles anew for a type, a shape or another implementation of random keys.
     """
-    if tree_util.tree_structure(before) != tree_util.tree_structure(after):
+    old_treedef = tree_util.tree_structure(before)
+    new_treedef = tree_util.tree_structure(after)
+    if old_treedef != new_treedef:
         changes = tree_changes(name, before, after)
         row = changes[0].row()
         path = row.path.lstrip(".")
-        raise Fault(f"another tree, {path}: {row.before} -> {row.after}{where}")
+        change = f"{row.before} -> {row.after}"
+        raise Fault(f"another tree, {path}: {change}{where}")
     faults = []
+    old_types = _types_by_path(name, before)
     new_types = _types_by_path(name, after)
-    for path, old_type in _types_by_path(name, before).items():
+    for path, old_type in old_types.items():
         new_type = new_types[path]
         if old_type == new_type:
             continue
         is_of_weak_type = False
         if isinstance(new_type, LeafType):
-            is_of_weak_type = old_type == dataclasses.replace(new_type, weak=True)
-        message = f"{path}: {old_type} -> {new_type}{where}"
-        faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
+            weak_type = dataclasses.replace(new_type, weak=True)
+            is_of_weak_type = old_type == weak_type
+        change = f"{old_type} -> {new_type}"
+        fault = Fault(f"{path}: {change}{where}", is_of_weak_type=is_of_weak_type)
+        faults.append(fault)
     raise_first(faults)
 
 
@@ -139,7 +150,8 @@ def _types_by_path(name: str, tree: PyTree) -> dict[str, LeafType | str]:
     types = {}
     for path, leaf in by_path(tree, name).items():
         text = path_text(path).lstrip(".")
-        types[text] = traced_type(leaf) or type(leaf).__name__
+        class_name = type(leaf).__name__
+        types[text] = traced_type(leaf) or class_name
     return types
 
 
@@ -147,9 +159,12 @@ def raise_first(faults: Sequence[Fault]) -> None:
     """Raises the first of some faults with their number, if there are any."""
     if not faults:
         return
+    # One line is enough: most often one cause changes many leaves.
     first = faults[0]
     if len(faults) > 1:
-        first.args = (f"{first} (and {len(faults) - 1} more)",)
+        num_more = len(faults) - 1
+        message = f"{first} (and {num_more} more)"
+        first.args = (message,)
     raise first
 
 
@@ -158,10 +173,13 @@ def one_line(error: Exception) -> str:
     if isinstance(error, Fault):
         return str(error)
     lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {' '.join(lines[:1])}"
+    class_name = type(error).__name__
+    first_line = "".join(lines[:1])
+    text = f"{class_name}: {first_line}"
     if isinstance(error, DtypeDriftError) and error.rows:
         row = error.rows[0]
-        text += f" {row.path}  {row.before} -> {row.after}  {row.remedy}"
+        change = f"{row.before} -> {row.after}"
+        text += f" {row.path}  {change}  {row.remedy}"
         return text.strip()
     for line in lines[1:]:
         # How JAX names a leaf of a carry or of a branch.
@@ -195,7 +213,8 @@ class Trial:
         next_carry = self._first_leaves()
         buffers = []
         for path, leaf in carry.items():
-            buffers.append((path_text(path), leaf))
+            name = path_text(path)
+            buffers.append((name, leaf))
             # The optimizer holds it, and it would be gone once the state is donated.
             if leaf is next_carry.get(path):
                 buffers.append(("another first state", leaf))
@@ -205,7 +224,8 @@ class Trial:
         # A state may hold the params themselves.
         params = tree_util.tree_map(jnp.copy, self.inputs.params)
         state = self.opt.init(params)
-        return by_path(Training(params, state))
+        carry = Training(params, state)
+        return by_path(carry)
 
     def trace(self, check: Check) -> None:
         """Runs a check while a training step is traced."""
@@ -221,7 +241,8 @@ class Trial:
                 return Training(new_params, state)
 
             state = self.opt.init(params)
-            check(step, Training(params, state))
+            carry = Training(params, state)
+            check(step, carry)
 
         eqx.filter_eval_shape(run, self.inputs)
 
@@ -236,7 +257,8 @@ class StepTrial:
         self.carried = self._by_path(self._call.carried)
         # As for the audit, which begins with these types.
         if call.types is not None:
-            self.carried = strong(tree_util.tree_map(ones_like, self.carried))
+            first_carry = tree_util.tree_map(ones_like, self.carried)
+            self.carried = strong(first_carry)
 
     @functools.cached_property
     def report(self) -> AuditReport:
@@ -252,12 +274,14 @@ class StepTrial:
 
     def with_strong_carry(self) -> "StepTrial":
         """Returns the trial with a strongly typed first carry that shares no buffer."""
-        return StepTrial(dataclasses.replace(self._step_call, types={}))
+        strong_call = dataclasses.replace(self._step_call, types={})
+        return StepTrial(strong_call)
 
     def trace(self, check: Check) -> None:
         """Runs a check while the step is traced."""
         # Loops would see the arrays alone.
-        raise_first(_drift_faults(self, _is_of_structure))
+        faults = _drift_faults(self, _is_of_structure)
+        raise_first(faults)
 
         def run(carried, other_arrays):
             def step(carried):
@@ -272,7 +296,9 @@ class StepTrial:
         remaining = iter(carry.values.values())
         arrays = []
         for parts in self._call.carried:
-            arrays.append(list(itertools.islice(remaining, len(parts.arrays))))
+            num_arrays = len(parts.arrays)
+            arrays_of_tree = list(itertools.islice(remaining, num_arrays))
+            arrays.append(arrays_of_tree)
         results = self._call.run(arrays, other_arrays)
         return self._by_path(results.carried)
 
@@ -311,17 +337,21 @@ def _drift_faults(trial: AnyTrial, is_meant: Callable[[Drift], bool]) -> list[Fa
     """Returns a fault for each leaf of an audit's drift that a rule means."""
     report = trial.report
     faults = []
-    for drift, row in zip(report.drifts, report.rows()):
+    rows = report.rows()
+    for drift, row in zip(report.drifts, rows):
         if not is_meant(drift):
             continue
-        message = "  ".join(text for text in row if text)
+        texts = [text for text in row if text]
+        message = "  ".join(texts)
         if drift.where == "carry":
             # An advice says that an audit names the lines of a step.
-            message = f"{drift.name}: {drift.before} -> {drift.after}"
+            change = f"{drift.before} -> {drift.after}"
+            message = f"{drift.name}: {change}"
             if drift.kind == "structure":
                 message = f"another tree, {message}"
         is_of_weak_type = drift.kind == "weak_type" and drift.was_weak
-        faults.append(Fault(message, is_of_weak_type=is_of_weak_type))
+        fault = Fault(message, is_of_weak_type=is_of_weak_type)
+        faults.append(fault)
     return faults
 
 
@@ -331,9 +361,13 @@ def _keeps_types(is_meant: Callable[[Drift], bool]) -> CommonRule:
     def check(trial: AnyTrial) -> None:
         error = trial.report.error
         if error is not None:
-            lines = [line.strip(" :") for line in error.lines()]
-            raise Fault(": ".join(lines))
-        raise_first(_drift_faults(trial, is_meant))
+            lines = []
+            for line in error.lines():
+                lines.append(line.strip(" :"))
+            message = ": ".join(lines)
+            raise Fault(message)
+        faults = _drift_faults(trial, is_meant)
+        raise_first(faults)
 
     return check
 
@@ -351,7 +385,8 @@ def _init(trial: Trial) -> None:
     It is traced under `jit`, in `cond`, and for the target of a checkpoint.
     """
     # Zeros, where an `init` decides by values: a traced one cannot.
-    state = trial.opt.init(some_zeros(trial.inputs.params))
+    params = some_zeros(trial.inputs.params)
+    state = trial.opt.init(params)
 
     def check(step, carry):
         del step
@@ -364,7 +399,10 @@ def _one_compilation(trial: AnyTrial) -> None:
     trial.trace(compilations)
     # `equinox.filter_jit` compiles for each value of a leaf that is no array.
     constants = trial.report.changed_constants
-    raise_first([Fault(constant.change) for constant in constants])
+    faults = []
+    for constant in constants:
+        faults.append(Fault(constant.change))
+    raise_first(faults)
 
 
 def _donation(trial: AnyTrial) -> None:
@@ -412,10 +450,13 @@ def _blind_to_x64(trial: Trial) -> None:
     if not HAS_X64_SCOPE:
         return
     # A function of the caller's runs under the caller's flag.
-    if any(map(callable, trial.inputs.extra_args.values())):
+    extra_args = trial.inputs.extra_args
+    if any(map(callable, extra_args.values())):
         return
-    if trial.report.wide_operations:
-        raise Fault(wide_summary(trial.report.wide_operations))
+    operations = trial.report.wide_operations
+    if operations:
+        summary = wide_summary(operations)
+        raise Fault(summary)
 
 
 # An optimizer is a step that carries params and a state.
@@ -473,13 +514,17 @@ def broken(
     configurations: Iterable[Configuration],
 ) -> dict[str, list[tuple[Configuration, Exception]]]:
     """Returns the rules that an optimizer breaks, each with where and how."""
-    checks = {rule: RULES[rule] for rule in rules}
+    checks = {}
+    for rule in rules:
+        checks[rule] = RULES[rule]
     failures = collections.defaultdict(list)
     refusals = collections.defaultdict(list)
     was_accepted = False
     for configuration in configurations:
         with configuration.flags(), warnings_ignored():
-            trial = Trial(make(), inputs(configuration))
+            # Under the flags: some optimizers make arrays as soon as they are built.
+            opt = make()
+            trial = Trial(opt, inputs(configuration))
             is_refused = _is_refused(trial)
             errors = failures_of(checks, trial)
         places_of_rule = refusals
@@ -498,7 +543,8 @@ def _is_refused(trial: Trial) -> bool:
     """Returns whether a guard's policy does not go with these flags and dtypes."""
     if policy_of(trial.opt) == Policy():
         return False
-    return isinstance(_error_of_trace(trial), Unavailable)
+    error = _error_of_trace(trial)
+    return isinstance(error, Unavailable)
 
 
 def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, Exception]:
@@ -506,5 +552,7 @@ def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, Exceptio
     error = _error_of_trace(trial)
     if error is not None:
         return {"traces": error}
-    checks = {rule: STEP_RULES[rule] for rule in rules}
+    checks = {}
+    for rule in rules:
+        checks[rule] = STEP_RULES[rule]
     return failures_of(checks, trial)

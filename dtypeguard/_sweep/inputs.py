@@ -97,7 +97,8 @@ def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Returns params of these shapes, with values between -1 and 1."""
     params = {}
     for name, shape in shapes.items():
-        angles = np.arange(1.0, 1 + np.prod(shape))
+        size = np.prod(shape)
+        angles = np.arange(1.0, 1 + size)
         # No two elements are equal, and none is 0.
         params[name] = np.sin(angles).reshape(shape)
     return params
@@ -112,13 +113,16 @@ def quadratic_loss(params: Params) -> jax.Array:
     """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
     leaves = []
     for leaf in tree_util.tree_leaves(params):
+        # An integer has no gradient, and would promote the loss.
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             leaves.append(leaf)
-    dtype = jnp.result_type(*(leaf.dtype for leaf in leaves))
+    dtypes = [leaf.dtype for leaf in leaves]
+    dtype = jnp.result_type(*dtypes)
     total = jnp.zeros((), dtype)
     for leaf in leaves:
         differences = leaf - 1
-        total += jnp.sum(differences**2).astype(dtype)
+        sum_of_squares = jnp.sum(differences**2)
+        total += sum_of_squares.astype(dtype)
     return total / 2
 
 
@@ -182,7 +186,8 @@ class Entry:
             opt = self.make()
 
             def run(params, updates, extra_args):
-                return opt.update(updates, opt.init(params), params, **extra_args)
+                state = opt.init(params)
+                return opt.update(updates, state, params, **extra_args)
 
             for names in _names_to_try(opt):
                 try:
@@ -201,20 +206,28 @@ class Entry:
         arrays = in_turn(self.recipe.params, params)
         updates = self.recipe.grads(self.recipe.params)
         updates = in_turn(updates, grads)
-        extra_args = {name: _EXTRA_ARGS[name](arrays, updates) for name in names}
+        extra_args = {}
+        for name in names:
+            make_value = _EXTRA_ARGS[name]
+            extra_args[name] = make_value(arrays, updates)
         return UpdateInputs(arrays, updates, extra_args)
 
 
 def _names_to_try(opt: Optimizer) -> list[tuple[str, ...]]:
     """Returns the extra args to run an update with, the fewest first."""
     parameters = inspect.signature(opt.update).parameters
-    is_variadic = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    parameter_kinds = [parameter.kind for parameter in parameters.values()]
+    is_variadic = inspect.Parameter.VAR_KEYWORD in parameter_kinds
     names = []
     for name in _EXTRA_ARGS:
         if is_variadic or name in parameters:
             names.append(name)
-    alone = [(name,) for name in names]
-    return [(), *alone, *_TOGETHER, tuple(names)]
+    names_to_try: list[tuple[str, ...]] = [()]
+    for name in names:
+        names_to_try.append((name,))
+    names_to_try.extend(_TOGETHER)
+    names_to_try.append(tuple(names))
+    return names_to_try
 
 
 def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
@@ -246,7 +259,8 @@ def ones_like(leaf: Leaf) -> Leaf:
 
 
 def _value(params: Params, _: Updates) -> jax.Array:
-    return jnp.asarray(1, jax.eval_shape(quadratic_loss, params).dtype)
+    loss = jax.eval_shape(quadratic_loss, params)
+    return jnp.asarray(1, loss.dtype)
 
 
 def _loss_function(params: Params, updates: Updates) -> Callable[[Params], jax.Array]:

@@ -34,6 +34,7 @@ def checked_update(name: str, state_type: type[State], step: Function) -> Functi
         return step(updates, state, params)
 
     def update(updates, state, params=None, **extra_args):
+        # Optax hands those of any transformation to all that it chains.
         del extra_args
         return call_with_x64_of_inputs(checked_step, warn_caller, updates, state, params)
 

@@ -93,7 +93,6 @@ def cond(step: CarryStep, carry: PyTree) -> None:
     def no_step(carry):
         return carry
 
-    # As an array: a Python bool is known, and no branch would be needed.
     pred = jnp.asarray(True)
     lax.cond(pred, step, no_step, carry)
 
@@ -101,6 +100,7 @@ def cond(step: CarryStep, carry: PyTree) -> None:
 def while_loop(step: CarryStep, carry: PyTree) -> None:
     """Runs a step as the body of a while_loop."""
 
+    # The body is only traced: its types are what counts, and a turn takes time.
     def goes_on(_):
         return jnp.asarray(False)
 

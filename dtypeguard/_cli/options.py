@@ -71,11 +71,19 @@ def _dtype(text: str) -> Any:
     return jnp.dtype(",".join(_dtypes(text)))
 
 
-def _relative_error(text: str) -> float:
+def _number_from_zero(text: str) -> float | None:
+    """Returns a finite number that is not negative; None if the text is none."""
     with contextlib.suppress(ValueError):
         number = float(text)
         if 0 <= number < math.inf:
             return number
+    return None
+
+
+def _relative_error(text: str) -> float:
+    number = _number_from_zero(text)
+    if number is not None:
+        return number
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
     )
@@ -85,10 +93,9 @@ def _seconds(text: str) -> float | None:
     """Returns a time, or None for 'none'."""
     if text.lower() == "none":
         return None
-    with contextlib.suppress(ValueError):
-        number = float(text)
-        if 0 <= number < math.inf:
-            return number
+    number = _number_from_zero(text)
+    if number is not None:
+        return number
     raise argparse.ArgumentTypeError(
         f"{text!r} is no time: write a number of seconds from 0 up, or none for no limit"
     )

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES, ForeignNames
-from .files import is_editable, is_installed, is_recorded, is_users, line_text, package
+from .files import is_installed, is_recorded, is_users, line_text, package
 from .syntax import line_at, return_line
 
 
@@ -77,7 +77,7 @@ class Origin:
         """The outermost of the user's own functions that led to it."""
         outermost = None
         for frame in self._through:
-            if is_editable(frame.file):
+            if not is_installed(frame.file):
                 outermost = frame
         return outermost
 

@@ -15,7 +15,7 @@ from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
 from .._source.inert import written_code
-from .._source.origin import Why, origin_of_return
+from .._source.origin import Why, origin_of_code
 from .drift import Drift, find
 from .provenance import of_leaf, of_value
 from .why import Has, lines_beyond, why
@@ -140,8 +140,8 @@ class Results:
             # Without an origin, a function inside returns it, and nothing promotes it.
             return (lines if lines.origin else Why(lines.cause)), ""
         if lines.origin is None and self.body.code:
-            # The line that returns it can be changed as well as the one that made it.
-            lines = Why(origin_of_return(self.body.code), is_earlier=True)
+            # The function that returns it can be changed as well as the line that made it.
+            lines = Why(origin_of_code(self.body.code), is_earlier=True)
         return lines, "" if is_number else "closed over"
 
 

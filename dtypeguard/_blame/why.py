@@ -19,7 +19,7 @@ from .._program.trace import Program
 from .._recording.monitored import RECORD
 from .._recording.value_record import ValueRecord
 from .._source.origin import Origin, Why, origin_of_frames
-from .._tracebacks.frames import line_of_return, line_of_tracer
+from .._tracebacks.frames import line_of_traced, line_of_tracer
 from .._tracebacks.written import Written
 from .blame import Matches, blame, region_of
 
@@ -110,9 +110,9 @@ def lines_beyond(graph: Graph) -> LinesOfValue:
         lines = recorded(graph.variables.get(value))
         if lines.origin is None:
             lines = recorded(graph.values.get(value))
-        # Else the line on which a function inside returns it.
+        # Else the function inside that returns it.
         if lines.origin is None and value in graph.returned_by:
-            lines = Why(line_of_return(graph.returned_by[value]))
+            lines = Why(line_of_traced(graph.returned_by[value]))
         return lines
 
     return beyond

@@ -5,7 +5,6 @@ widened. A float is made an int for an index or a size alone. Whether the leaves
 agree afterwards is tried, and not reasoned about.
 """
 
-import ast
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
 from .._source.files import is_installed, line_text, package, short_path
 from .._source.origin import Frame, Origin, frame_of, is_update
-from .._source.syntax import NAME_OF_DTYPE, line_at, statement
+from .._source.syntax import NAME_OF_DTYPE
 from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
@@ -344,11 +343,7 @@ def _names_dtype(origin: Origin | None) -> bool:
     if origin is None:
         return False
     line = origin.users
-    text = line_at(line.file, line.line)
-    code = statement(line.file, line.line)
-    if code is not None:
-        text = ast.unparse(code)
-    return NAME_OF_DTYPE.search(text) is not None
+    return NAME_OF_DTYPE.search(line.code) is not None
 
 
 def _is_of_host(value: Leaf) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES, ForeignNames
 from .files import is_installed, is_recorded, is_users, line_text, package
-from .syntax import line_at, return_line
+from .syntax import line_at
 
 
 class Frame(NamedTuple):
@@ -182,13 +182,12 @@ def origin_at(file: str, line: int, function: str) -> Origin:
     return Origin(file, line, function, code)
 
 
-def origin_of_return(code: CodeType) -> Origin | None:
-    """Returns the line on which a user's function returns, as `return_line` gives it."""
+def origin_of_code(code: CodeType) -> Origin | None:
+    """Returns the first line of a user's function."""
     file = code.co_filename
     if not is_recorded(file):
         return None
-    line = return_line(file, code.co_firstlineno)
-    return origin_at(file, line, code.co_qualname)
+    return origin_at(file, code.co_firstlineno, code.co_qualname)
 
 
 def is_update(frames: Iterable[Frame]) -> bool:

@@ -19,7 +19,6 @@ from .._leaves.internals import TRACING
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._source.files import is_recorded, is_users
 from .._source.origin import Frame, Origin, origin_at, origin_of_frames
-from .._source.syntax import return_line
 
 # Functions and the instructions in them that call the next; two functions on a line may
 # call at the same instruction.
@@ -105,17 +104,14 @@ def line_of_tracer(tracer: Leaf) -> Origin | None:
     return origin_of_frames(frame for frame in traceback.frames if is_users(frame.file))
 
 
-def line_of_return(jaxpr: Jaxpr) -> Origin | None:
-    """Returns the line on which a function of the user's returns that JAX traced.
-
-    Of several lines, or of a file that cannot be read, the first of the function.
-    """
+def line_of_traced(jaxpr: Jaxpr) -> Origin | None:
+    """Returns the first line of a function of the user's that JAX traced."""
     info = getattr(jaxpr, "debug_info", None)
     file = getattr(info, "func_filename", None)
     line = getattr(info, "func_lineno", None)
     if not file or not line or not is_recorded(file):
         return None
-    return origin_at(file, return_line(file, line), getattr(info, "func_name", ""))
+    return origin_at(file, line, getattr(info, "func_name", ""))
 
 
 def scopes_of(equation: Equation) -> Sequence[Any]:

@@ -16,7 +16,7 @@ from .._leaves.dtypes import dtype_of, is_array, kind
 from .._leaves.key_path import KeyPath, key_paths, path_text
 from .._leaves.types import Function, Leaf, PyTree
 from .._source.files import is_users
-from .._source.syntax import evaluated, expression, statement
+from .._source.syntax import evaluated, expression
 
 _LONGEST_EXPRESSION = 40  # an expression with more characters is not shown
 # Expressions that hold what is looked up part by part.
@@ -154,8 +154,6 @@ def written_in(site: Site) -> Iterator[Argument]:
 def looked_up(site: Site) -> Iterator[Argument]:
     """Yields the leaves of what an expression looks up, whole ones first."""
     node = site.node
-    if isinstance(getattr(node, "ctx", None), ast.Store):  # what is written to an item
-        node = statement(site.file, site.line)
     queue: list[ast.AST] = []
     if isinstance(node, ast.Call):
         queue += [*node.args, *node.keywords]

@@ -1,10 +1,12 @@
 """The lines of source behind the differences between a lock and a step."""
 
+import ast
 from collections.abc import Iterable, Sequence
+from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
-from .._source.syntax import expression
+from .._source.syntax import Expression, expression, renamed_before
 from .compare import FunctionChange, TypesChange
 from .computations import CAST, Computation, LockedFunction, LockEntry, line_in
 from .step import INPUTS, TracedStep
@@ -192,7 +194,7 @@ class _CauseSearch:
         return False
 
     def _place_without_cast(self, call: Computation) -> tuple[LockedFunction, Origin]:
-        """Returns where the cast of an operand was: a call, or its maker."""
+        """Returns where the cast of an operand was: a renaming, a call, or its maker."""
         makers = [self._makers[value] for value in call.takes if value in self._makers]
         # A chain holds code objects, and changes go by the names that the lock has.
         function_of = {maker.chain[0][0]: maker.function for maker in self._makers.values()}
@@ -204,10 +206,23 @@ class _CauseSearch:
                 if change is None or node is None or not _lost_cast(change):
                     continue
                 # What made an operand stands where the cast was.
-                if code.co_name != "<lambda>":  # which is given its operands
-                    return change.function, line_in(code, node.lineno)
+                line = None
+                if (code, instruction) in call.chain:
+                    line = _line_of_renaming(code, node)
+                if line or code.co_name != "<lambda>":  # which is given its operands
+                    return change.function, line_in(code, line or node.lineno)
         return call.function, call.line
 
 
 def _lost_cast(change: FunctionChange) -> bool:
     return any(entry.kind == CAST for entry in change.removed)
+
+
+def _line_of_renaming(code: CodeType, node: Expression) -> int | None:
+    """Returns the line on which a name of an expression is set to another name."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            line = renamed_before(code, part.id, node.lineno)
+            if line:
+                return line
+    return None

@@ -5,9 +5,9 @@ An attribute, a comparison, a length or a text of such an object may be a user's
 """
 
 import contextlib
-import dis
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
 from types import (
     CodeType,
@@ -133,11 +133,12 @@ def variables_of(frame: FrameType) -> Any:
     # A class body may have a namespace of a metaclass.
     if type(variables) is not _LOCALS:
         return {}
-    unsafe = _swapped_variables(frame.f_code)
-    if not unsafe:
+    if sys.version_info >= (3, 13, 2):
         return variables
-    # To read such a variable is the crash: not by `items()`.
-    return {name: variables[name] for name in variables if name not in unsafe}
+    # To read a variable of a cell crashes while a comprehension reuses it:
+    # https://github.com/python/cpython/issues/128396.
+    cells = frame.f_code.co_cellvars
+    return {name: variables[name] for name in variables if name not in cells}
 
 
 def _type_of_locals() -> type:
@@ -147,25 +148,3 @@ def _type_of_locals() -> type:
 
 # In functions a proxy, from Python 3.13 on.
 _LOCALS = _type_of_locals()
-# By the id of their code, which takes long to hash.
-_swapped_by_code: dict[int, tuple[CodeType, frozenset[str]]] = {}
-
-
-def _swapped_variables(code: CodeType) -> frozenset[str]:
-    """Returns the variables in cells that a comprehension in a function reuses.
-
-    While it runs, Python 3.13.0 crashes where such a variable is read from outside.
-    """
-    if not code.co_cellvars:
-        return frozenset()
-    if id(code) not in _swapped_by_code:
-        names = set()
-        for instruction in dis.get_instructions(code):
-            if instruction.opname == "LOAD_FAST_AND_CLEAR":
-                names.add(instruction.argval)
-        cell_names = names.intersection(code.co_cellvars)
-        swapped = frozenset(cell_names)
-        # The code is stored to keep its id from being used again.
-        _swapped_by_code[id(code)] = (code, swapped)
-    _, swapped = _swapped_by_code[id(code)]
-    return swapped

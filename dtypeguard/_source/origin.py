@@ -20,16 +20,6 @@ class Frame(NamedTuple):
     line: int
     function: str
 
-    def is_in(self, code: CodeType) -> bool:
-        """Returns whether the line is one of a function, or of a function inside of it."""
-        if self.file != code.co_filename:
-            return False
-        # Instructions of Python's own have no line, or line 0.
-        lines = [line for _, _, line in code.co_lines() if line]
-        first = min(lines)
-        last = max(lines)
-        return first <= self.line <= last
-
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -127,52 +117,36 @@ def _place_after(words: str, origin: Origin | None) -> str:
     return words + origin.place
 
 
-def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin:
+def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin | None:
     """Returns the current line of a running function, or another line of it."""
-    innermost = frame_of(frame, line)
-    frames = [innermost]
-    for caller in callers(frame):
-        file = caller.f_code.co_filename
-        if is_users(file):
-            calling = frame_of(caller)
-            frames.append(calling)
-    return _origin_inside_of(frames)
+    outer_frames = map(frame_of, callers(frame))
+    return origin_of_frames([frame_of(frame, line), *outer_frames])
 
 
 def origin_of_error(error: BaseException) -> Origin | None:
     """Returns the innermost line outside JAX and dtypeguard that an error came through."""
     # A traceback has the line that raised, where the frame may have gone on.
-    raised_through = error.__traceback__
-    frames = []
-    for frame, line in traceback.walk_tb(raised_through):
-        file = frame.f_code.co_filename
-        if is_users(file):
-            running = frame_of(frame, line)
-            frames.append(running)
+    steps = traceback.walk_tb(error.__traceback__)
+    frames = [frame_of(frame, line) for frame, line in steps]
     # A traceback begins at the outermost frame.
     frames.reverse()
     return origin_of_frames(frames)
 
 
 def origin_of_frames(frames: Iterable[Frame]) -> Origin | None:
-    """Returns the line of the innermost frame; the frames come inside out."""
-    through = tuple(frames)
+    """Returns the innermost line outside JAX and dtypeguard; frames come inside out."""
+    through = tuple(frame for frame in frames if is_users(frame.file))
     if not through:
         return None
-    return _origin_inside_of(through)
-
-
-def _origin_inside_of(frames: Sequence[Frame]) -> Origin:
-    innermost = frames[0]
+    innermost = through[0]
     called_from = None
     if is_installed(innermost.file):
         # Users cannot edit a package, but its call.
-        for frame in frames[1:]:
+        for frame in through:
             if not is_installed(frame.file):
-                called_from = _origin_inside_of([frame])
+                called_from = origin_at(*frame)
                 break
     code = line_at(innermost.file, innermost.line)
-    through = tuple(frames)
     return Origin(*innermost, code, called_from, through)
 
 
@@ -235,9 +209,9 @@ def release(frames: Iterable[FrameType]) -> None:
 def frame_of(frame: FrameType, line: int | None = None) -> Frame:
     """Returns a running function at its current line, or another."""
     code = frame.f_code
-    if line is None:
-        line = frame.f_lineno  # None for an instruction without a line
-    return Frame(code.co_filename, line or 0, code.co_qualname)
+    # An instruction may have no line.
+    line = line or frame.f_lineno or 0
+    return Frame(code.co_filename, line, code.co_qualname)
 
 
 def place_of(origin: Origin | str) -> str:

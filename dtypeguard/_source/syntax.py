@@ -9,16 +9,13 @@ import functools
 import itertools
 import linecache
 import re
-from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import TypeVar
 
 from .._leaves.quiet import warnings_ignored
 from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign | ast.Assign
-_T = TypeVar("_T", bound=ast.AST)
 _CodePosition = tuple[int | None, ...]  # as `co_positions` has it
 
 # A word with which a line asks for a dtype.
@@ -45,25 +42,17 @@ def parse_quietly(text: str) -> ast.Module:
 
 
 @functools.lru_cache(8)
-def _nodes(text: str) -> Sequence[ast.AST]:
-    """Returns all nodes of a source, outer ones first; none if it cannot be parsed."""
-    try:
-        module = parse_quietly(text)
-    except SyntaxError:  # a notebook's magic command
-        return []
-    return list(ast.walk(module))
-
-
-def _nodes_of_type(text: str, types: type[_T] | tuple[type[_T], ...]) -> list[_T]:
-    nodes = _nodes(text)
-    return [node for node in nodes if isinstance(node, types)]
-
-
-@functools.lru_cache(8)
 def _expressions(text: str) -> dict[_CodePosition, Expression]:
     """Returns the expressions of a source by their place, the outermost of several."""
     expressions: dict[_CodePosition, Expression] = {}
-    for node in _nodes_of_type(text, (ast.expr, ast.AugAssign, ast.Assign)):
+    try:
+        module = parse_quietly(text)
+    except SyntaxError:  # a notebook's magic command
+        return expressions
+    # Outer nodes come first.
+    for node in ast.walk(module):
+        if not isinstance(node, Expression):
+            continue
         # An assignment to an item runs at the place of the item.
         for place in getattr(node, "targets", [node]):
             lines = (place.lineno, place.end_lineno)
@@ -78,22 +67,35 @@ def expression(code: CodeType, instruction: int) -> Expression | None:
     index = instruction // 2
     positions = itertools.islice(code.co_positions(), index, None)
     position = next(positions, ())
-    text = source_text(code.co_filename)
-    expressions = _expressions(text)
-    return expressions.get(position)
+    return _expressions(source_text(code.co_filename)).get(position)
 
 
 def line_of_option(file: str, name: str) -> int | None:
     """Returns the line of a file that declares an option of argparse, if there is one."""
     # argparse makes a name of a flag, with an underscore for each hyphen.
     hyphenated = name.replace("_", "-")
-    for call in _nodes_of_type(source_text(file), ast.Call):
+    for call in _expressions(source_text(file)).values():
+        if not isinstance(call, ast.Call):
+            continue
         if getattr(call.func, "attr", "") != "add_argument":
             continue
         for flag in call.args:
             if getattr(flag, "value", "") in (f"--{name}", f"--{hyphenated}"):
                 return call.lineno
     return None
+
+
+def renamed_before(code: CodeType, name: str, line: int) -> int | None:
+    """Returns the last line of a function, before another, that renames a value."""
+    lines = []
+    for node in _expressions(source_text(code.co_filename)).values():
+        if not isinstance(node, ast.Assign):
+            continue
+        is_before = code.co_firstlineno <= node.lineno < line
+        is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
+        if is_before and is_renaming and name in map(ast.unparse, node.targets):
+            lines.append(node.lineno)
+    return max(lines, default=None)
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

@@ -6,16 +6,12 @@ change it; without it audits still work and name no lines.
 
 import dataclasses
 import functools
-import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-import jax
-from jax.custom_batching import custom_vmap
-
-from .._leaves.internals import TRACING
+from .._leaves.internals import RULES, TRACING
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._source.files import is_recorded, is_users
 from .._source.origin import Frame, Origin, origin_at, origin_of_frames
@@ -81,15 +77,8 @@ def _read_traceback(traceback: Any) -> _EquationTraceback:
             calls.append((code, instruction))
         elif TRACING.are_in(code.co_qualname):
             break
-    inner = list(until_users(frames))
-    is_of_rule = any(frame.is_in(code) for frame in inner for code in _WITH_RULES)
+    is_of_rule = any(RULES.are_in(frame.function) for frame in until_users(frames))
     return _EquationTraceback(tuple(frames), tuple(calls), is_of_rule)
-
-
-_WITH_RULES = tuple(
-    inspect.unwrap(kind.__call__).__code__
-    for kind in (jax.custom_jvp, jax.custom_vjp, custom_vmap)
-)
 
 
 def line_of_tracer(tracer: Leaf) -> Origin | None:
@@ -101,7 +90,7 @@ def line_of_tracer(tracer: Leaf) -> Origin | None:
         traceback = _read_traceback(tracer._line_info.traceback)
     except (AttributeError, TypeError):  # no tracer, or it stands elsewhere
         return None
-    return origin_of_frames(frame for frame in traceback.frames if is_users(frame.file))
+    return origin_of_frames(traceback.frames)
 
 
 def line_of_traced(jaxpr: Jaxpr) -> Origin | None:

@@ -42,8 +42,7 @@ class Written:
     @property
     def origin(self) -> Origin | None:
         """The innermost line outside JAX and dtypeguard."""
-        frames = frames_of(self._stack)
-        return origin_of_frames(frame for frame in frames if is_users(frame.file))
+        return origin_of_frames(frames_of(self._stack))
 
     @property
     def calls(self) -> Chain:

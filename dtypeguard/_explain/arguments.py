@@ -16,7 +16,7 @@ from .._source.origin import Why, origin_at
 from .._source.syntax import line_of_option
 from .._tracebacks.path_text import parameter
 from .._tracebacks.sites import Argument, Site, arguments, looked_up, written_in
-from .derivatives import differentiated, has_floats_beside, is_array_of_numbers
+from .derivatives import differentiated, has_floats_beside
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line
 from .messages import PLACES, WHOLE_NUMBERS, Complaint
 
@@ -63,14 +63,12 @@ def _finding_in_jax(
     refused: Sequence[Argument], complaint: Complaint, site: Site
 ) -> Finding:
     bases = {argument.base for argument in refused}
-    is_of_ints = kind(complaint.wanted) == "float" and has_floats_beside(site)
     is_whole_number = bases <= WHOLE_NUMBERS | complaint.parameters
     call = RefusedCall(
         site,
         is_only_for_ints=kind(complaint.wanted) == "int" and not is_whole_number,
-        is_of_ints_beside_floats=is_of_ints,
-        are_arrays_of_numbers=is_of_ints
-        and all(is_array_of_numbers(site, argument.value) for argument in refused),
+        is_of_ints_beside_floats=kind(complaint.wanted) == "float"
+        and has_floats_beside(site),
     )
     labels = [_label(argument, site) for argument in refused]
     leaves = refused_leaves(refused, labels, itertools.repeat(complaint.wanted), site)

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from .._leaves.cast_text import lost
-from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
+from .._leaves.dtypes import is_python_number, is_weak, kind, rank
 from .._leaves.internals import STATEFUL
 from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
@@ -24,19 +23,18 @@ from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
 from .remedies import (
-    BeginAs,
-    CastArgument,
-    CastBack,
-    GiveArray,
-    GuardBody,
-    GuardOptimizer,
-    LeaveOutOfGrad,
-    MakeNumber,
-    OwnArrays,
     Remedy,
-    ReturnFromBranch,
+    begin_as,
+    cast_argument,
+    cast_back,
+    give_number,
+    guard_body,
+    guard_optimizer,
+    leave_out_of_grad,
+    own_arrays,
+    return_from_branches,
 )
-from .trial import LoopTrial
+from .trial import agrees
 
 Candidate = list[Remedy]  # all that is to be written, for all leaves
 
@@ -58,15 +56,17 @@ class Advice:
 
 def choose(finding: Finding) -> Advice:
     """Returns what to write for the leaves of an error."""
+    leaves = finding.leaves
+    cause = finding.cause
+    if isinstance(cause, SharedArrays):
+        return Advice([own_arrays(leaves, cause.holder)], [])
     if _is_of_optimizer(finding):
-        return Advice([GuardOptimizer(tuple(finding.leaves), line="")], [])
-    if isinstance(finding.cause, SharedArrays):
-        return Advice([OwnArrays(tuple(finding.leaves), "", finding.cause.holder)], [])
-    if isinstance(finding.cause, RefusedCall):
-        return _first_two(_for_call(finding.cause, finding.leaves))
-    if finding.cause.is_loop:
-        return _for_loop(finding.cause, finding.leaves)
-    return _for_branches(finding.leaves)
+        return Advice([guard_optimizer(leaves)], [])
+    if isinstance(cause, RefusedCall):
+        return _first_two(_for_call(cause, leaves))
+    if cause.is_loop:
+        return _for_loop(cause, leaves)
+    return _for_branches(leaves)
 
 
 def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Advice:
@@ -79,8 +79,6 @@ def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Adv
 
 def _is_of_optimizer(finding: Finding) -> bool:
     """Returns whether an Optax optimizer made the call, or has all the lines."""
-    if isinstance(finding.cause, SharedArrays):
-        return False
     frames = []
     for site in reversed(finding.sites):
         if not is_installed(site.file):
@@ -99,40 +97,23 @@ def _is_of_optimizer(finding: Finding) -> bool:
 
 
 def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
-    """Returns the first two candidates with which the types agree, or may agree.
-
-    That a leaf agrees which is cast back is no news: a trial decides about the others.
-    """
-    possible: list[Candidate] = []
+    """Returns the first two candidates with which the types agree, or may agree."""
+    possible = []
     is_checked = False
     for candidate in _candidates_for_loop(loop, leaves):
-        if is_checked and _has(CastBack, candidate):
-            continue  # it rounds, where another one is known to work that does not
-        agrees = _agrees(candidate, loop)
-        if agrees is False:
-            continue
-        possible.append(candidate)
-        if agrees and _has(BeginAs, candidate):
-            is_checked = True
+        is_agreed = agrees(loop.bodies["body"], candidate)
+        # That a leaf agrees which is cast back is no news.
+        is_checked |= is_agreed is True and any(remedy.begins for remedy in candidate)
+        if is_agreed is not False:
+            possible.append(candidate)
     return _first_two(possible, is_checked)
-
-
-def _agrees(candidate: Candidate, loop: ControlFlow) -> bool | None:
-    trial = LoopTrial(loop.bodies["body"])
-    for remedy in candidate:
-        remedy.try_in(trial)
-    return trial.agrees()
-
-
-def _has(type_: type[Remedy], candidate: Candidate) -> bool:
-    return any(isinstance(remedy, type_) for remedy in candidate)
 
 
 def _candidates_for_loop(
     loop: ControlFlow, leaves: Sequence[RefusedLeaf]
 ) -> list[Candidate]:
-    is_of_package = is_installed(loop.file) and not _users_function(leaves)
-    if loop.is_of_jax or is_of_package:
+    function = _users_function(leaves)
+    if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
         has_lines = all(users_line(leaf.why.begun) for leaf in leaves)
         return [[_begin(leaf, loop) for leaf in leaves]] if has_lines else []
@@ -140,12 +121,13 @@ def _candidates_for_loop(
     for leaf in leaves:
         if leaf.is_of_optimizer:
             continue  # no line of the user is wrong
-        lossless.append(_begin(leaf, loop) if leaf.widens else _cast_back(leaf))
-    guard = _guard_remedy(loop, leaves)
+        if leaf.widens:
+            lossless.append(_begin(leaf, loop))
+        else:
+            lossless.append(cast_back(leaf, users_line(leaf.why.origin)))
+    guard = _guard_remedy(loop, leaves, function)
     if guard is None or not all(leaf.is_castable for leaf in leaves):
-        # No guard casts a shape or a kind back.
-        cast_back = [_cast_back(leaf) for leaf in leaves if not leaf.is_reshaped]
-        return [lossless, cast_back]
+        return [lossless]  # no guard casts a shape or a kind back
     if any(leaf.is_of_optimizer for leaf in leaves):
         lossless.append(guard)  # the optimizer's leaves are left to it
     return [lossless] if lossless == [guard] else [lossless, [guard]]
@@ -154,47 +136,33 @@ def _candidates_for_loop(
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
     # Where the line of the first value is not known, the call of the loop has it.
     line = users_line(leaf.why.begun) or users_line(loop.line)
-    return BeginAs((leaf,), line, leaf.dtype)
+    return begin_as(leaf, line, leaf.dtype)
 
 
-def _cast_back(leaf: RefusedLeaf) -> Remedy:
-    return CastBack((leaf,), users_line(leaf.why.origin))
+def _guard_remedy(
+    loop: ControlFlow, leaves: Sequence[RefusedLeaf], function: Frame | None
+) -> Remedy | None:
+    """Returns a guard of the body; None where a package hides the carry from it.
 
-
-def _guard_remedy(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> GuardBody | None:
-    """Returns a guard of the body; None where a package hides the carry from it."""
-    if is_installed(loop.file):
-        return _guard_what_a_package_is_given(loop, leaves)
-    code = loop.bodies["body"].code
-    name = code.co_name if code else "body"
-    return GuardBody(
-        leaves=tuple(leaves),
-        line=users_line(loop.line),
-        what="the body",
-        function=_as_written(name),
-        carry=loop.kind.carry,
-    )
-
-
-def _guard_what_a_package_is_given(
-    loop: ControlFlow, leaves: Sequence[RefusedLeaf]
-) -> GuardBody | None:
-    function = _users_function(leaves)
-    if function is None or package(loop.file) in STATEFUL:
+    Args:
+        loop: the loop.
+        leaves: those that it refuses.
+        function: the user's function in the body of a package.
+    """
+    if not is_installed(loop.file):
+        code = loop.bodies["body"].code
+        name = _as_written(code.co_name if code else "body")
+        line = users_line(loop.line)
+        return guard_body(leaves, line, "the body", name, loop.kind.carry)
+    library = package(loop.file)
+    if function is None or library in STATEFUL:
         return None
     name = function.function.rpartition("<locals>.")[2]
     carry = loop.carry
     if short_path(loop.file).startswith(os.path.join("flax", "core")):
         # Linen gives a function its module before the carry, and a method as `self`.
-        is_method = "." in name
-        carry = 0 if is_method else 1
-    return GuardBody(
-        leaves=tuple(leaves),
-        line="",
-        what=f"what you give to {package(loop.file)}",
-        function=_as_written(name),
-        carry=carry,
-    )
+        carry = 0 if "." in name else 1
+    return guard_body(leaves, "", f"what you give to {library}", _as_written(name), carry)
 
 
 def _users_function(leaves: Sequence[RefusedLeaf]) -> Frame | None:
@@ -232,21 +200,14 @@ def _candidates_for_result(results: Sequence[RefusedLeaf]) -> list[Candidate]:
     highest_rank = max(rank(leaf.dtype) for leaf in results)
     candidates = []
     for dtype in sorted(dtypes, key=width, reverse=True):
-        if rank(dtype) == highest_rank:  # a float that becomes an int loses its fraction
-            candidates.append(_return_remedy(dtype, results))
+        changed = [leaf for leaf in results if leaf.dtype != dtype]
+        # A float that becomes an int loses its fraction.
+        if changed and rank(dtype) == highest_rank:
+            # What a branch passes on was made elsewhere, which is no line to cast it on.
+            is_on_one_line = len(changed) == 1 and not changed[0].passed_on
+            line = users_line(changed[0].why.origin) if is_on_one_line else ""
+            candidates.append([return_from_branches(changed, line, dtype)])
     return candidates
-
-
-def _return_remedy(dtype: DType, results: Sequence[RefusedLeaf]) -> Candidate:
-    changed = [leaf for leaf in results if leaf.dtype != dtype]
-    if not changed:
-        return []
-    branches = tuple(leaf.branch for leaf in changed)
-    # What a branch passes on was made elsewhere, which is no line to cast it on.
-    is_on_one_line = len(branches) == 1 and not changed[0].passed_on
-    line = users_line(changed[0].why.origin) if is_on_one_line else ""
-    is_number = is_weak(changed[0].values[-1])
-    return [ReturnFromBranch((changed[0],), line, branches, dtype, is_number)]
 
 
 # Arguments
@@ -280,23 +241,16 @@ def _as_arguments_of_one_dtype(
 
 
 def _for_ints_in_grad(call: RefusedCall, leaves: Sequence[RefusedLeaf]) -> list[Candidate]:
-    # To train a counter would do harm, to leave a bias out would not learn it.
-    leave_out: Candidate = [LeaveOutOfGrad(tuple(leaves), _line_of_grad(call, leaves[0]))]
+    # To train a counter would do harm: a bias that is left out is not learned, and seen.
+    line = line_text(call.site.file, call.site.line)
+    if kind(leaves[0].dtype) is None:  # a gradient, which `grad` made on an earlier line
+        line = users_line(leaves[0].why.origin)
     begin: Candidate = []
     for leaf in leaves:
-        line = users_line(leaf.why.origin)
-        if line and leaf.wanted:
-            begin.append(BeginAs((leaf,), line, leaf.wanted))
-    if len(begin) < len(leaves):
-        return [leave_out]
-    return [begin, leave_out] if call.are_arrays_of_numbers else [leave_out, begin]
-
-
-def _line_of_grad(call: RefusedCall, leaf: RefusedLeaf) -> str:
-    """Returns the line that calls `grad`."""
-    if kind(leaf.dtype) is None:
-        return users_line(leaf.why.origin)
-    return line_text(call.site.file, call.site.line)
+        made_at = users_line(leaf.why.origin)
+        if made_at and leaf.wanted:
+            begin.append(begin_as(leaf, made_at, leaf.wanted))
+    return [[leave_out_of_grad(leaves, line)], begin if len(begin) == len(leaves) else []]
 
 
 def _as_arguments(leaves: Sequence[RefusedLeaf], site: Site) -> Candidate:
@@ -318,10 +272,10 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
     line = made_at if made_at and is_changed_where_made else _line_in_call(leaf, site)
     leaf = dataclasses.replace(leaf, path=_name_of_leaf(leaf))
     if is_python_number(leaf.values[-1]):
-        return _number_as(leaf, dtype, line)
+        return give_number(leaf, line, dtype)
     if made_at and is_for_call:
-        return BeginAs((leaf,), line, dtype)
-    return CastArgument((leaf,), line, dtype)
+        return begin_as(leaf, line, dtype)
+    return cast_argument(leaf, line, dtype)
 
 
 def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
@@ -362,19 +316,6 @@ def _line_in_call(leaf: RefusedLeaf, site: Site) -> str:
     """Returns the line of an argument, in a call over several lines."""
     source = leaf.argument.source if leaf.argument else None
     return line_text(site.file, site.line if source is None else source.lineno)
-
-
-_PYTHON_TYPES = {"int": int, "float": float, "complex": complex, "bool": bool}
-
-
-def _number_as(leaf: RefusedLeaf, dtype: DType, line: str) -> Remedy:
-    number = leaf.values[-1]
-    converted = _PYTHON_TYPES[str(kind(dtype))](number)
-    has_its_dtype = kind(dtype) != "float" or dtype_of(converted) == dtype
-    if type(converted) is type(number) or not has_its_dtype:
-        return GiveArray((leaf,), line, dtype)
-    loss = lost(leaf.dtype, dtype) if converted != number else ""
-    return MakeNumber((leaf,), line, converted, loss)
 
 
 # The arguments that others are written into: a function returns in their dtype.

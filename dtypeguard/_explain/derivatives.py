@@ -1,20 +1,14 @@
 """Finds what is wrong with a derivative: what a rule returned, or ints among its inputs."""
 
-import contextlib
-
 import jax
-import numpy as np
 
 from .._blame.provenance import of_argument, of_value
 from .._blame.why import recorded
-from .._carry.split import SplitTree
 from .._leaves.dtypes import dtype_of, is_array, kind
-from .._leaves.types import Function, Jaxpr, Leaf
-from .._program.graph import Graph
+from .._leaves.types import Leaf
 from .._source.files import is_users
 from .._tracebacks.sites import Site, arguments, looked_up
 from .finding import Failure, Finding, RefusedCall, RefusedLeaf, users_line, width
-from .trial import unnoticed
 
 
 def find_cotangents(failure: Failure) -> Finding | None:
@@ -93,43 +87,4 @@ def has_floats_beside(site: Site) -> bool:
             is_float = kind(dtype_of(argument.value)) in ("float", "complex")
             if is_float and argument.position in positions:
                 return True
-    return False
-
-
-def is_array_of_numbers(site: Site, value: Leaf) -> bool:
-    """Returns whether a function makes floats of an array of ints that it is given.
-
-    Then it is no table of places, and it has begun as ints by mistake. A scalar is rather
-    a counter. The function is traced again on types.
-    """
-    if np.shape(value) == ():
-        return False
-    for frame in site.called_frames:
-        function = frame.f_locals.get("fun")
-        # Other functions of JAX have a `fun` as well: `grad` itself is one.
-        if "argnums" not in frame.f_locals or not callable(function):
-            continue
-        inputs = SplitTree(frame.f_locals.get("args"))
-        places = [n for n, leaf in enumerate(inputs.arrays) if leaf is value]
-        with contextlib.suppress(Exception):  # it fails for another reason as well
-            graph = Graph(_trace_again(function, inputs))
-            return any(_makes_floats_of(graph, place) for place in places)
-    return False
-
-
-def _trace_again(function: Function, inputs: SplitTree) -> Jaxpr:
-    with unnoticed():
-        # Only arrays are traced: an option may be no value of JAX's.
-        return jax.make_jaxpr(lambda arrays: function(*inputs.merged(arrays)))(
-            inputs.arrays
-        )
-
-
-def _makes_floats_of(graph: Graph, place: int) -> bool:
-    for value, equation in graph.made_by.items():
-        # JAX converts an int that meets a float before it computes.
-        is_cast = equation.primitive == "convert_element_type"
-        is_of_it_alone = graph.dependencies(value) == 1 << place
-        if is_cast and is_of_it_alone and kind(graph.avals[value].dtype) == "float":
-            return True
     return False

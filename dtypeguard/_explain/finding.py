@@ -141,13 +141,11 @@ class RefusedCall:
         site: the line of the call.
         is_only_for_ints: whether JAX wants ints of what is no index and no size.
         is_of_ints_beside_floats: whether ints are differentiated beside floats.
-        are_arrays_of_numbers: whether the function makes floats of all of these.
     """
 
     site: Site
     is_only_for_ints: bool = False
     is_of_ints_beside_floats: bool = False
-    are_arrays_of_numbers: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,20 @@
-"""What a note says to write. A remedy is data: it is tried, and its sentence made at last.
+"""What a note says to write, as records. Nothing here says whether a remedy is right.
 
-A remedy says whether it is right nowhere: `choose.py` has the candidates in their order.
+`choose.py` has the candidates in their order, and `trial.py` tries those for a loop.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from .._leaves.cast_text import lost
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
 from .finding import RefusedLeaf
-from .trial import LoopTrial
 
-Leaves = tuple[RefusedLeaf, ...]
+# Stands in a sentence for the names of the leaves: one sentence may be for several.
+NAMES = "{names}"
+_PYTHON_TYPES = {"int": int, "float": float, "complex": complex, "bool": bool}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,179 +24,104 @@ class Remedy:
     Attributes:
         leaves: the leaf that it is for; all that are guarded.
         line: where it is to be written; empty if no line is known.
+        sentence: what to write, with `NAMES` for the leaves and without the line.
+        casts_to: the dtypes to which it casts wider values.
+        begins: whether a leaf of a loop begins in the type in which it comes back.
+            Otherwise what the body returns is cast.
     """
 
-    leaves: Leaves
+    leaves: Sequence[RefusedLeaf]
     line: str
-
-    def sentence(self, names: str) -> str:
-        """What to write for leaves of these names, without the line."""
-        raise NotImplementedError
-
-    @property
-    def casts_to(self) -> set[DType]:
-        """The dtypes to which it casts wider values."""
-        return set()
-
-    def try_in(self, loop: LoopTrial) -> None:
-        """Changes the types of a loop as it would change the program; here not at all."""
+    sentence: str
+    casts_to: frozenset[DType] = frozenset()
+    begins: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class BeginAs(Remedy):
-    """To begin a leaf in the dtype in which it is needed."""
-
-    dtype: DType
-
-    def try_in(self, loop: LoopTrial) -> None:
-        # With the type that comes back: a shape may have changed as well.
-        for leaf in self.leaves:
-            loop.begin(leaf.place, leaf.values[-1])
-
-    def sentence(self, names: str) -> str:
-        leaf = self.leaves[0]
-        before = leaf.dtypes[0]
-        if leaf.is_reshaped:
-            return f"begin {names} as {type_text(leaf.values[-1])}"
+def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
+    """Returns the remedy to begin a leaf in the dtype in which it is needed."""
+    type_ = str(dtype)
+    before = leaf.dtypes[0]
+    if leaf.is_reshaped:
+        type_ = type_text(leaf.values[-1])
+    elif kind(before) != kind(dtype):
         # Within a kind it is made wider, or was rounded by mistake.
-        loss = lost(before, self.dtype) if kind(before) != kind(self.dtype) else ""
-        return f"begin {names} as {self.dtype}{loss}"
+        type_ += lost(before, dtype)
+    return Remedy([leaf], line, f"begin {NAMES} as {type_}", begins=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class CastBack(Remedy):
-    """To cast a leaf back at the line that changed its dtype."""
-
-    @property
-    def casts_to(self) -> set[DType]:
-        return {self.leaves[0].dtypes[0]}
-
-    def try_in(self, loop: LoopTrial) -> None:
-        for leaf in self.leaves:
-            loop.cast_back(leaf.place)
-
-    def sentence(self, names: str) -> str:
-        target, source = self.leaves[0].dtypes
-        return f"cast {names} back to {target}: {_cast_advice(source, target)}"
+def cast_back(leaf: RefusedLeaf, line: str) -> Remedy:
+    """Returns the remedy to cast a leaf back at the line that changed its dtype."""
+    target, source = leaf.dtypes
+    sentence = f"cast {NAMES} back to {target}: {_cast_advice(source, target)}"
+    return Remedy([leaf], line, sentence, frozenset([target]))
 
 
-@dataclasses.dataclass(frozen=True)
-class GuardBody(Remedy):
-    """To guard the body of a loop, which casts all leaves back."""
-
-    what: str
-    function: str
-    carry: int
-
-    @property
-    def casts_to(self) -> set[DType]:
-        return {leaf.dtypes[0] for leaf in self.leaves if leaf.is_castable}
-
-    def try_in(self, loop: LoopTrial) -> None:
-        for leaf in self.leaves:
-            loop.cast_back(leaf.place)
-
-    def sentence(self, names: str) -> str:
-        step = f"{self.function}, carry={self.carry}" if self.carry else self.function
-        return f"guard {self.what}: dtypeguard.guard_step({step})"
+def guard_body(
+    leaves: Sequence[RefusedLeaf], line: str, what: str, function: str, carry: int
+) -> Remedy:
+    """Returns the remedy to guard the body of a loop, which casts all leaves back."""
+    arguments = f"{function}, carry={carry}" if carry else function
+    sentence = f"guard {what}: dtypeguard.guard_step({arguments})"
+    return Remedy(leaves, line, sentence, _dtypes_cast_back(leaves))
 
 
-@dataclasses.dataclass(frozen=True)
-class GuardOptimizer(Remedy):
-    """To guard the optimizer that returns another dtype than it was given."""
-
-    @property
-    def casts_to(self) -> set[DType]:
-        # Of an operand that an optimizer is refused, no dtype before is known.
-        carried = [leaf for leaf in self.leaves if len(leaf.values) > 1]
-        return {leaf.dtypes[0] for leaf in carried if leaf.is_castable}
-
-    def sentence(self, names: str) -> str:
-        return "wrap the optimizer: dtypeguard.guard(opt)"
+def guard_optimizer(leaves: Sequence[RefusedLeaf]) -> Remedy:
+    """Returns the remedy to guard the optimizer that returns another dtype."""
+    # Of an operand that an optimizer is refused, no dtype before is known.
+    carried = [leaf for leaf in leaves if len(leaf.values) > 1]
+    sentence = "wrap the optimizer: dtypeguard.guard(opt)"
+    return Remedy(leaves, "", sentence, _dtypes_cast_back(carried))
 
 
-@dataclasses.dataclass(frozen=True)
-class CastArgument(Remedy):
-    """To cast an argument of a call."""
-
-    dtype: DType
-
-    @property
-    def casts_to(self) -> set[DType]:
-        return {self.dtype}
-
-    def sentence(self, names: str) -> str:
-        cast = _cast_advice(self.leaves[0].dtype, self.dtype)
-        return f"cast {names} to {self.dtype}: {cast}"
+def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
+    return frozenset(leaf.dtypes[0] for leaf in leaves if leaf.is_castable)
 
 
-@dataclasses.dataclass(frozen=True)
-class MakeNumber(Remedy):
-    """To give a Python number of another type."""
-
-    number: int | float | complex | bool
-    loss: str
-
-    def sentence(self, names: str) -> str:
-        # The number itself: `int(x)` at its line would hide that a fraction is lost.
-        name = type(self.number).__name__
-        article = "an" if name == "int" else "a"
-        return f"make {names} {article} {name}: {self.number!r}{self.loss}"
+def cast_argument(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
+    """Returns the remedy to cast an argument of a call."""
+    sentence = f"cast {NAMES} to {dtype}: {_cast_advice(leaf.dtype, dtype)}"
+    return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 
-@dataclasses.dataclass(frozen=True)
-class GiveArray(Remedy):
-    """To give an array for a Python number, where Python has no number of the dtype."""
-
-    dtype: DType
-
-    @property
-    def casts_to(self) -> set[DType]:
-        return {self.dtype}
-
-    def sentence(self, names: str) -> str:
-        # Python has one type of floats, and none of 16 bits.
-        number = self.leaves[0].values[-1]
-        return f'give {names} as jnp.asarray({number!r}, "{self.dtype}")'
-
-
-@dataclasses.dataclass(frozen=True)
-class LeaveOutOfGrad(Remedy):
-    """To differentiate the floats alone, where there are ints beside them."""
-
-    def sentence(self, names: str) -> str:
-        return f"leave {names} out of what is differentiated, and give the floats alone"
+def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
+    """Returns the remedy to give another number for one of Python's, else an array."""
+    number = leaf.values[-1]
+    type_ = _PYTHON_TYPES[str(kind(dtype))]
+    converted = type_(number)
+    # Python has one type of floats, and none of 16 bits.
+    is_of_dtype = kind(dtype) != "float" or dtype_of(converted) == dtype
+    if type_ is type(number) or not is_of_dtype:
+        sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
+        return Remedy([leaf], line, sentence, frozenset([dtype]))
+    # The number itself: `int(x)` at its line would hide that a fraction is lost.
+    loss = lost(leaf.dtype, dtype) if converted != number else ""
+    article = "an" if type_ is int else "a"
+    sentence = f"make {NAMES} {article} {type_.__name__}: {converted!r}{loss}"
+    return Remedy([leaf], line, sentence)
 
 
-@dataclasses.dataclass(frozen=True)
-class OwnArrays(Remedy):
-    """To give each leaf an array of its own, where a call donates what others hold."""
-
-    holder: str
-
-    def sentence(self, names: str) -> str:
-        call = f"dtypeguard.strong({self.holder})"
-        return f"before the first call give each leaf an array of its own: {call}"
+def leave_out_of_grad(leaves: Sequence[RefusedLeaf], line: str) -> Remedy:
+    """Returns the remedy to differentiate the floats alone, and not the ints beside."""
+    sentence = f"leave {NAMES} out of what is differentiated, and give the floats alone"
+    return Remedy(leaves, line, sentence)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReturnFromBranch(Remedy):
-    """To return a result in another dtype, from the branches that are named."""
+def own_arrays(leaves: Sequence[RefusedLeaf], holder: str) -> Remedy:
+    """Returns the remedy to donate no array twice."""
+    call = f"dtypeguard.strong({holder})"
+    sentence = f"before the first call give each leaf an array of its own: {call}"
+    return Remedy(leaves, "", sentence)
 
-    branches: tuple[str, ...]
-    dtype: DType
-    is_number: bool  # which has no method to cast it
 
-    @property
-    def casts_to(self) -> set[DType]:
-        return {self.dtype}
-
-    def sentence(self, names: str) -> str:
-        cast = _cast_advice(self.leaves[0].dtype, self.dtype)
-        if self.is_number:
-            cast = f'jnp.asarray(..., "{self.dtype}")'
-        branches = " and ".join(self.branches)
-        return f"let {branches} return {names} as {self.dtype}: {cast}"
+def return_from_branches(leaves: Sequence[RefusedLeaf], line: str, dtype: DType) -> Remedy:
+    """Returns the remedy to return a result in another dtype, from some branches."""
+    leaf = leaves[0]
+    cast = _cast_advice(leaf.dtype, dtype)
+    if is_weak(leaf.values[-1]):  # a Python number has no method to cast it
+        cast = f'jnp.asarray(..., "{dtype}")'
+    branches = " and ".join(result.branch for result in leaves)
+    sentence = f"let {branches} return {NAMES} as {dtype}: {cast}"
+    return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 
 def _cast_advice(source: DType, target: DType) -> str:

@@ -15,7 +15,7 @@ from .._source.origin import Origin
 from .._tracebacks.path_text import of_holders
 from .choose import Advice
 from .finding import Finding, RefusedLeaf
-from .remedies import Remedy
+from .remedies import NAMES, Remedy
 
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
@@ -219,10 +219,10 @@ def _advice_lines(advice: Advice) -> list[str]:
 
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
     """Yields a sentence for all remedies of one line that say the same."""
-    for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence(""))):
+    for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence)):
         paths = [leaf.path for remedy in group for leaf in remedy.leaves]
         name = " and ".join(paths) if len(paths) <= FEW else of_holders(paths)
         place = f"at {group[0].line} " if group[0].line else ""
-        sentence = f"{word}{place}{group[0].sentence(name)}."
+        sentence = f"{word}{place}{group[0].sentence.replace(NAMES, name)}."
         yield sentence[0].upper() + sentence[1:]
         word = "and "  # whatever comes next is to be written as well

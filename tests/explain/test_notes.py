@@ -352,15 +352,6 @@ def an_int_among_what_is_differentiated(fixed):
     return jax.grad(lambda params: params["w"].sum())(chosen)
 
 
-@noted("begin", checked=False)
-def an_array_of_ints_that_is_differentiated_by_mistake(fixed):
-    def loss(params, options):
-        return (params["w"] * 2 + params["b"]).sum()
-
-    params = {"b": jnp.zeros(3) if fixed else jnp.zeros(3, int), "w": jnp.ones(3)}  # first
-    return jax.grad(loss)(params, "options")
-
-
 # JAX keeps what it compiled for 2.0, and finds it again for 2.
 @noted("argument")
 def an_option_of_the_command_line(fixed):

@@ -1,8 +1,8 @@
 """Finds the leaves that leave a step with another type than they entered with."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,18 @@ from jax import tree_util
 from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
 from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
-from .._leaves.key_path import KeyPath, TreeName, by_path, key_paths, path_text
+from .._leaves.key_path import KeyPath, TreeName, key_paths, path_text
 from .._leaves.leaf_change import LeafChange, tree_changes
-from .._leaves.leaf_type import LeafType, leaf_type, type_or_class
+from .._leaves.leaf_type import LeafType, type_or_class
 from .._leaves.types import Aval, DType, Leaf
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .._tracebacks.frames import line_of_tracer
-from .blame import Matches
 from .why import Has, LinesOfValue, lines_beyond, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
+_KINDS_OF_LEAVES: tuple[Kind, ...] = ("dtype", "shape", "weak_type")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Drift:
         return after.dtype if self.was_weak else before.dtype
 
 
-_UPDATES_NAME = TreeName("updates")
 _CONSTANT = "(a constant)"  # such as a Python number of an Equinox module
 
 
@@ -94,20 +93,19 @@ def drift_between(
     """Returns the drift from one abstract value to another."""
     old = LeafType(before.dtype, is_weak(before), before.shape)
     new = LeafType(after.dtype, is_weak(after), after.shape)
-    texts = _texts_of_types(kind, old, new, where)
+    if kind == "shape":
+        texts = (str(old), str(new))
+    elif kind == "weak_type":
+        texts = (old.without_shape, new.without_shape)
+    else:  # a weak leaf takes another dtype, weak or not
+        texts = (old.without_shape, str(new.dtype))
     return _drift(path, kind, texts, where, lines or Why(), (before, after))
 
 
-def _texts_of_types(
-    kind: Kind, before: LeafType, after: LeafType, where: Where
-) -> tuple[str, str]:
-    if kind == "shape":
-        return str(before), str(after)
-    if kind == "weak_type":
-        return before.without_shape, after.without_shape
-    if where == "updates":
-        return str(before.dtype), str(after.dtype)
-    return before.without_shape, str(after.dtype)
+def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
+    row = change.row()
+    texts = (row.before, row.after)
+    return _drift(change.path, "structure", texts, where, Why(), ())
 
 
 def _drift(
@@ -118,16 +116,9 @@ def _drift(
     lines: Why,
     avals: tuple[Aval, ...],
 ) -> Drift:
-    before, after = texts
     # Users look up an update by its path in the updates.
     text = path_text(path[1:] if where == "updates" else path)
-    return Drift(text, kind, before, after, where, lines.origin, lines.cause, avals, path)
-
-
-def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
-    row = change.row()
-    texts = (row.before, row.after)
-    return _drift(change.path, "structure", texts, where, Why(), ())
+    return Drift(text, kind, *texts, where, lines.origin, lines.cause, avals, path)
 
 
 def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift]:
@@ -135,7 +126,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
 
     Args:
         program: the traced step.
-        beyond: the lines behind an input or a constant; by default the record is dtypes.
+        beyond: the lines behind an input or a constant; by default the record is asked.
     """
     if beyond is None:
         beyond = lines_beyond(program.step)
@@ -144,91 +135,69 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
     for name, before, after in carries:
         for change in _changes_of_structure(name, before, after):
             yield _drift_of_structure(change, where)
-    leaves = iter(program.step.inputs)
     outputs = iter(program.step.outputs)
     number = 0
     for name, before, after in carries:
-        returned = {path: (next(outputs), leaf) for path, leaf in _leaves_of(after)}
+        returned = dict(zip(after.key_paths, zip(after.arrays, outputs)))
         for path in before.key_paths:
-            leaf = next(leaves)
             if path in returned:  # else its structure has changed
-                output, returned_leaf = returned[path]
-                search = _Search(program, leaf, output, beyond)
                 place = (TreeName(name), *path)
-                yield from search.drifts(place, where, number, returned_leaf)
+                leaf = _ReturnedLeaf(number, *returned[path])
+                yield from _drifts_of_leaf(program, place, leaf, where, beyond)
             number += 1
     if program.is_optimizer:
         yield from _drifts_of_updates(program, beyond)
 
 
-def _leaves_of(tree: SplitTree) -> Iterable[tuple[KeyPath, Leaf]]:
-    return zip(tree.key_paths, tree.arrays)
-
-
 def _changes_of_structure(
     name: str, before: SplitTree, after: SplitTree
-) -> Iterable[LeafChange]:
+) -> Sequence[LeafChange]:
+    """Returns the leaves that are in one tree alone, or are data in one tree alone."""
     if before.treedef != after.treedef:
         return tree_changes(name, before.tree, after.tree)
-    if before.key_paths != after.key_paths:
-        return _changes_of_data(name, before, after)
-    return ()
-
-
-def _changes_of_data(
-    name: str, before: SplitTree, after: SplitTree
-) -> Iterator[LeafChange]:
-    """Yields the leaves of a tree that are data on one side alone."""
-    old_leaves = dict(_leaves_of(before))
-    new_leaves = dict(_leaves_of(after))
+    old_leaves = dict(zip(before.key_paths, before.arrays))
+    new_leaves = dict(zip(after.key_paths, after.arrays))
+    changes = []
     for path in key_paths(before.tree):
         if (path in old_leaves) != (path in new_leaves):
             types = []
             for leaves in (old_leaves, new_leaves):
                 types.append(type_or_class(leaves[path]) if path in leaves else _CONSTANT)
-            yield LeafChange((TreeName(name), *path), *types)
+            changes.append(LeafChange((TreeName(name), *path), *types))
+    return changes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Search:
-    """The search for what changed a leaf.
-
-    Attributes:
-        program: the traced step.
-        leaf: the number of its input.
-        output: the number of its output.
-        beyond: the lines behind an input or a constant.
-    """
-
-    program: Program
-    leaf: int
+class _ReturnedLeaf(NamedTuple):
+    number: int  # among the inputs of a program
+    array: Leaf
     output: int
-    beyond: LinesOfValue
 
-    def drifts(
-        self, path: KeyPath, where: Where, number: int, returned: Leaf
-    ) -> Iterator[Drift]:
-        """Yields what changed: dtype, shape, weakness."""
-        before = self.program.step.avals[self.leaf]
-        after = self.program.step.avals[self.output]
-        if before.dtype != after.dtype:
-            lines = self._lines(Has("dtype", after.dtype), returned)
-            yield drift_between(path, "dtype", before, after, where, lines)
-        if before.shape != after.shape:
-            lines = self._lines(Has("shape", after.shape), returned)
-            yield drift_between(path, "shape", before, after, where, lines)
-        if before.dtype == after.dtype and is_weak(before) != is_weak(after):
-            if is_weak(before):
-                lines = of_weak_leaf(self.program, number)
-            else:
-                lines = self._lines(is_weak, returned)
-            yield drift_between(path, "weak_type", before, after, where, lines)
 
-    def _lines(self, matches: Matches, returned: Leaf) -> Why:
-        graph = self.program.step
-        lines = why(graph, self.output, matches, 1 << self.leaf, self.beyond)
-        # No equation makes a literal.
-        return lines if lines.origin else lines._replace(origin=line_of_tracer(returned))
+def _drifts_of_leaf(
+    program: Program,
+    path: KeyPath,
+    leaf: _ReturnedLeaf,
+    where: Where,
+    beyond: LinesOfValue,
+) -> Iterator[Drift]:
+    """Yields what changed of a leaf: dtype, shape, weakness."""
+    graph = program.step
+    value = graph.inputs[leaf.number]
+    before = graph.avals[value]
+    after = graph.avals[leaf.output]
+    for kind in _KINDS_OF_LEAVES:
+        new = getattr(after, kind)
+        # A loop of JAX lets a weak leaf take another dtype: that is one change.
+        is_same = getattr(before, kind) == new
+        if is_same or (kind == "weak_type" and before.dtype != after.dtype):
+            continue
+        if kind == "weak_type" and is_weak(before):
+            lines = of_weak_leaf(program, leaf.number)
+        else:
+            lines = why(graph, leaf.output, Has(kind, new), 1 << value, beyond)
+            if lines.origin is None:  # no equation makes a literal
+                lines = lines._replace(origin=line_of_tracer(leaf.array))
+        yield drift_between(path, kind, before, after, where, lines)
 
 
 def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift]:
@@ -236,17 +205,15 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
     graph = program.step
     gradients = _argument(program, 1)
     params = _argument(program, 2)
-    yield from _params_without_update(program, params.keys() & gradients.keys())
+    for change in _changes_of_updates(program):
+        yield _drift_of_structure(change, "updates")
     start = sum(len(parts.arrays) for parts in program.returned)
     for result_path, output in zip(program.others.key_paths, graph.outputs[start:]):
         path = result_path[1:]  # the updates are the first of the other results
-        place = (_UPDATES_NAME, *path)
-        update = graph.avals[output]
         if path not in params:
-            if path not in gradients:
-                change = LeafChange(place, None, leaf_type(update))
-                yield _drift_of_structure(change, "updates")
             continue
+        place = (TreeName("updates"), *path)
+        update = graph.avals[output]
         leaves = (params[path], gradients.get(path, params[path]))
         param = graph.avals[leaves[0]]
         gradient = graph.avals[leaves[1]]
@@ -264,28 +231,22 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
             yield drift_between(place, "dtype", param, update, "updates", lines)
 
 
-def _params_without_update(
-    program: Program, required_paths: Collection[KeyPath]
-) -> Iterator[Drift]:
-    """Yields the params without an update, or both trees: `p + u` needs the params' tree.
-
-    None is an update that leaves alone the param in its place.
-    """
+def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
+    """Returns where the tree of the updates is none that `p + u` takes."""
     updates = program.others.tree[0]
     _, gradients, params = program.rest.tree[0]
     structure = tree_util.tree_structure(updates)
     if structure in map(tree_util.tree_structure, (gradients, params)):
-        return
+        return ()
+    # None is an update that leaves alone the params in its place.
     nodes, _ = tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: x is None)
     nones = [path for path, node in nodes if node is None]
-    new_paths = set(key_paths(updates))
-    for path, leaf in by_path(params).items():
-        is_missing = path in required_paths and path not in new_paths
-        if is_missing and all(path[: len(none)] != none for none in nones):
-            change = LeafChange((_UPDATES_NAME, *path), type_or_class(leaf), None)
-            yield _drift_of_structure(change, "updates")
-    if required_paths == new_paths:
-        yield _drift_of_structure(tree_changes("updates", params, updates)[0], "updates")
+    changes = []
+    for change in tree_changes("updates", params, updates):
+        path = change.path[1:]
+        if all(path[: len(none)] != none for none in nones):
+            changes.append(change)
+    return changes
 
 
 def _argument(program: Program, position: int) -> dict[KeyPath, int]:

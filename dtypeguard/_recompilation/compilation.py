@@ -65,27 +65,31 @@ class TypeChange:
     after: LeafType
 
 
+_OTHER_TREE = ArgumentPart("", None)
+
+
 @dataclasses.dataclass(frozen=True)
 class CallDifference:
     """A leaf or a constant that differs between two calls.
 
     Attributes:
         path: in the arguments; empty if their trees differ.
-        before: what the first call had there; None if the trees differ.
+        before: what the first call had there.
         after: what the second call had there.
         why: the lines behind that.
         caller: the line of the second call.
         type_change: of a leaf, if its type is all that matters.
-        is_returned: whether the function itself gave it that type.
+        returned: the leaf as the function itself gave it back, in the type of the second
+            call.
     """
 
     path: KeyPath
-    before: ArgumentPart | None
-    after: ArgumentPart | None
+    before: ArgumentPart
+    after: ArgumentPart
     why: Why
     caller: Origin | None
     type_change: TypeChange | None = None
-    is_returned: bool = False
+    returned: ReturnedLeaf | None = None
 
 
 def compilation_of(call: CompilingCall) -> Compilation | None:
@@ -105,89 +109,50 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
 def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
     """Returns what differs between two calls of one function."""
     if before.layout != after.layout:
-        return [CallDifference((), None, None, Why(), after.caller)]
-    changed = []
-    type_changes = {}
+        return [CallDifference((), _OTHER_TREE, _OTHER_TREE, Why(), after.caller)]
+    differences = []
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
-            changed.append(path)
-            type_change = _type_change(before.parts[path], part)
-            if type_change is not None:
-                type_changes[path] = type_change
-    differences = []
-    has_object = False
-    for path in changed:
-        is_returned = path in type_changes and _is_returned(before, after, path)
-        # With another constant it is another program, but for what came back.
-        if is_returned or len(type_changes) == len(changed):
-            change = type_changes[path]
-            differences.append(_retyped(before, after, path, change, is_returned))
-            continue
-        # All objects in an object that is new are new.
-        is_object = after.parts[path].is_object
-        if not (is_object and has_object):
-            differences.append(_other_difference(before, after, path))
-        has_object = has_object or is_object
-    return differences
+            differences.append(_difference(before, after, path))
+    if all(difference.type_change for difference in differences):
+        return differences
+    # With another constant it is another program, but for what came back.
+    others = []
+    for difference in differences:
+        if difference.returned is None:
+            difference = dataclasses.replace(difference, type_change=None)
+        others.append(difference)
+    return others
 
 
-def _type_change(before: ArgumentPart, after: ArgumentPart) -> TypeChange | None:
-    """Returns the types of a leaf that has another type and the same shape."""
-    old = before.leaf_type
-    new = after.leaf_type
-    if old is None or new is None or old.shape != new.shape:
-        return None
-    return TypeChange(old, new)
-
-
-def _is_returned(before: Compilation, after: Compilation, path: KeyPath) -> bool:
-    """Returns whether the first call gave a leaf back as the second one has it."""
-    returned = before.returned.get(path)
-    return returned is not None and returned.leaf_type == after.parts[path].leaf_type
-
-
-def _retyped(
-    before: Compilation,
-    after: Compilation,
-    path: KeyPath,
-    change: TypeChange,
-    is_returned: bool,
-) -> CallDifference:
-    """Returns another type, with the lines behind it."""
-    begin_line = _lines_of_part(path, before, before).root
-    if begin_line is None and change.before.weak and len(path) == 1:
+def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallDifference:
+    """Returns what stands at a path in two calls, with the lines behind it."""
+    old_part = before.parts[path]
+    new_part = after.parts[path]
+    old = old_part.leaf_type
+    new = new_part.leaf_type
+    type_change = None
+    if old is not None and new is not None and old.shape == new.shape:
+        type_change = TypeChange(old, new)
+    begin_line = _lines_of_part(old_part, before, after).root
+    if begin_line is None and old is not None and old.weak and len(path) == 1:
         begin_line = before.caller  # which writes the number
-    why = before.returned[path].why if is_returned else _lines_of_part(path, after, before)
+    why = _lines_of_part(new_part, before, after)
+    returned = before.returned.get(path)
+    if returned is not None and returned.leaf_type == new:
+        why = returned.why
+    else:
+        returned = None
+    why = why._replace(begun=begin_line)
     return CallDifference(
-        path=path,
-        before=before.parts[path],
-        after=after.parts[path],
-        why=why._replace(begun=begin_line),
-        caller=after.caller,
-        type_change=change,
-        is_returned=is_returned,
+        path, old_part, new_part, why, after.caller, type_change, returned
     )
 
 
-def _lines_of_part(path: KeyPath, call: Compilation, other_call: Compilation) -> Why:
+def _lines_of_part(part: ArgumentPart, *calls: Compilation) -> Why:
     """Returns the lines behind a part of a call."""
-    record = call.parts[path].record
-    why = Why() if record is None else record.why()
+    why = Why() if part.record is None else part.record.why()
     # What the line of both calls makes is to be changed where it begins.
-    calls = (call, other_call)
-    is_made_by_call = why.root and all(x.is_called_from(why.root.users) for x in calls)
-    return Why() if is_made_by_call else why
-
-
-def _other_difference(
-    before: Compilation, after: Compilation, path: KeyPath
-) -> CallDifference:
-    """Returns another shape or constant, with the line that made it."""
-    origin = None
-    if after.parts[path].leaf_type is None:
-        origin = (
-            _lines_of_part(path, after, before).root
-            or _lines_of_part(path, before, after).root
-        )
-    part = before.parts[path]
-    return CallDifference(path, part, after.parts[path], Why(origin), after.caller)
+    if why.root and all(call.is_called_from(why.root.users) for call in calls):
+        return Why()
+    return why

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from types import FrameType
 from typing import Any
 
-from .._leaves.key_path import KeyPath, tree_name
+from .._leaves.key_path import KeyPath
 from .._source.files import is_installed
 from .._source.origin import Origin, release
 from .call import CompilingCall, call_that_compiles
@@ -30,19 +30,15 @@ class RecompiledFunction:
         first: what it was compiled for at first.
         times: how often it was compiled.
         differences: between its calls, by path.
-        items: of what it returns, by the names of the parameters that come back there.
     """
 
     first: Compilation
     times: int = 1
     differences: dict[KeyPath, CallDifference] = dataclasses.field(default_factory=dict)
-    items: dict[str, int | None] = dataclasses.field(default_factory=dict)
 
     def add(self, before: Compilation, after: Compilation) -> None:
         """Adds what differs between two of its calls."""
         self.times += 1
-        for path, returned in before.returned.items():
-            self.items[tree_name(path)] = returned.item
         for difference in call_differences(before, after):
             recorded = self.differences.get(difference.path)
             # A change of type says more than another shape.
@@ -101,7 +97,7 @@ class Compilations:
             name = function.first.name
             lines.append(f"dtypeguard run: {name} was compiled {function.times} times.")
             differences = list(function.differences.values())
-            lines += lines_of_differences(differences, function.items, is_whole)
+            lines += lines_of_differences(differences, is_whole)
         for functions in self._new.values():
             if len(functions) > _OFTEN:
                 lines.append(
@@ -120,6 +116,6 @@ class Compilations:
 def _place_in_report(function: RecompiledFunction) -> tuple[bool, bool]:
     # The function that made a type stands before those that were given it.
     differences = function.differences.values()
-    returns = any(difference.is_returned for difference in differences)
+    returns = any(difference.returned for difference in differences)
     retypes = any(difference.type_change for difference in differences)
     return not returns, not retypes

@@ -1,6 +1,6 @@
 """The report on functions that were compiled again: sentences from the differences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from jax import tree_util
 
@@ -19,13 +19,12 @@ Fact = tuple[str, str, str]  # what is to be edited, its line, the code of that
 
 
 def lines_of_differences(
-    differences: Sequence[CallDifference], items: dict[str, int | None], is_whole: bool
+    differences: Sequence[CallDifference], is_whole: bool
 ) -> list[str]:
     """Returns the lines on one function, types first.
 
     Args:
         differences: between its calls.
-        items: of what it returns, by the names of the parameters that come back there.
         is_whole: whether to list all.
     """
     in_order = sorted(differences, key=lambda difference: not difference.type_change)
@@ -37,15 +36,16 @@ def lines_of_differences(
         lines += [f"    {line}" for line in columns(_facts(group[0]))]
     lines += and_more(len(groups) - len(groups[:most]))
     advice = set()
-    guarded: dict[str, None] = {}  # each name once, in order
+    guarded: dict[str, int | None] = {}  # the items that come back, by parameters
     for difference in in_order:
         if _is_guarded(difference):
-            guarded[tree_name(difference.path)] = None
+            returned = difference.returned
+            guarded[tree_name(difference.path)] = returned.item if returned else None
         else:
             advice.add(_sentence_of_advice(difference))
     lines += sorted(advice - {""})
     if guarded:
-        lines.append(_guard_advice(guarded, items))
+        lines.append(_guard_advice(guarded))
     return lines
 
 
@@ -61,7 +61,7 @@ def _text(difference: CallDifference) -> str:
     before = difference.before
     after = difference.after
     change = difference.type_change
-    if before is None or after is None:
+    if not difference.path:
         return "of another tree"
     if change is not None:
         return f"{change.before.without_shape} -> {change.after.without_shape}"
@@ -82,7 +82,7 @@ def _facts(difference: CallDifference) -> list[Fact]:
         is_weak = change.before.weak
         order = [begins, becomes, because] if is_weak else [becomes, because, begins]
     else:
-        order = [("made", why.origin)]
+        order = [("made", why.origin or why.begun)]
     facts: dict[str, Fact] = {}
     for words, line in order:
         if line is not None:
@@ -99,12 +99,12 @@ def _is_guarded(difference: CallDifference) -> bool:
     after = change.after.dtype
     if before == after or not fits(after, before):
         return False
-    return difference.is_returned or difference.why.origin is None
+    return bool(difference.returned) or difference.why.origin is None
 
 
-def _guard_advice(names: Iterable[str], items: dict[str, int | None]) -> str:
-    carry = tuple(names)
-    returned = tuple(items.get(name) for name in carry)
+def _guard_advice(items: dict[str, int | None]) -> str:
+    carry = tuple(items)
+    returned = tuple(items.values())
     # By itself `guard_step` takes the first argument and the first result, or the whole.
     is_default = None in returned or "self" in carry or returned == (0,)
     options = "" if is_default else f", carry={carry!r}, returned={returned}"
@@ -118,10 +118,10 @@ def _sentence_of_advice(difference: CallDifference) -> str:
     """Returns what to write; empty if there is nothing to say."""
     before = difference.before
     after = difference.after
-    if before is None or after is None:
-        return ""
     if difference.type_change is not None:
         return _advice_for_leaf(difference, difference.type_change)
+    if not difference.path:
+        return ""
     if after.is_object:
         return f"Make {tree_name(difference.path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
@@ -149,6 +149,6 @@ def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
     if fits(after, before):
         return f"Cast it at {why.origin.users}: {cast_text(before)}." if why.origin else ""
-    if difference.is_returned:  # a guard refuses it
+    if difference.returned:  # a guard refuses it
         return f"{begin}{lost(before, after)}, or {return_as(before, after)}."
     return ""

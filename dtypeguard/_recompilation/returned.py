@@ -12,7 +12,6 @@ from .._leaves.key_path import KeyPath, key_value, tree_name
 from .._leaves.leaf_type import LeafType
 from .._leaves.types import Leaf, PyTreeDef
 from .._program.graph import Graph
-from .._program.jaxprs import open_jaxpr
 from .._recording.values import is_concrete
 from .._source.origin import Why
 from .call import CompilingCall
@@ -36,17 +35,17 @@ class ReturnedLeaf:
 
 @dataclasses.dataclass(frozen=True)
 class _ResultTree:
-    """A tree in the results of a call.
+    """The results of a call, or an item of them.
 
     Attributes:
         structure: of the tree.
         start: the number of its first leaf among all results.
-        place: the numbers of the children that lead to it.
+        item: its number; None for all results.
     """
 
     structure: PyTreeDef
     start: int
-    place: tuple[int, ...]
+    item: int | None = None
 
 
 def returned_leaves(
@@ -56,34 +55,29 @@ def returned_leaves(
     if call.jaxpr is None:
         return {}
     graph = Graph(call.jaxpr)
-    avals = [variable.aval for variable in open_jaxpr(call.jaxpr).outvars]
-    result_shapes = [aval.shape for aval in avals]
-    trees = list(_trees_in(_whole_result(call)))
-    container, _ = trees[0].structure.node_data() or (None, None)
     changed = {}
-    matched: set[int] = set()
+    remaining = list(_result_trees(call))
+    container, _ = remaining[0].structure.node_data() or (None, None)
+    has_items = container in (tuple, list) and call.wrapper != "flax"
     for position, name in enumerate(call.arguments):
         paths = [path for path in leaves if tree_name(path) == name]
         if call.wrapper == "flax":
             paths.sort(key=_place_in_nnx)
         shapes = [np.shape(leaves[path]) for path in paths]
         structure = _structure_in_results(call, name)
-        for tree in trees:
-            numbers = range(tree.start, tree.start + len(paths))
-            is_free = matched.isdisjoint(numbers)
-            has_shapes = shapes == result_shapes[tree.start : numbers.stop]
-            if is_free and has_shapes and _is_argument(call, tree, structure, position):
+        for tree in remaining:
+            outputs = graph.outputs[tree.start : tree.start + len(paths)]
+            has_shapes = shapes == [graph.avals[output].shape for output in outputs]
+            if has_shapes and _is_argument(call, tree, structure, position):
                 break
         else:
             continue
-        matched.update(numbers)
-        is_item = container in (tuple, list) and call.wrapper != "flax"
-        item = tree.place[0] if is_item and tree.place else None
-        for path, number in zip(paths, numbers):
+        remaining.remove(tree)
+        item = tree.item if has_items else None
+        for path, output in zip(paths, outputs):
             before = type_in_program(leaves[path])
-            after = type_in_program(avals[number])
+            after = type_in_program(graph.avals[output])
             if before != after:
-                output = graph.outputs[number]
                 attribute = "weak_type" if before.dtype == after.dtype else "dtype"
                 matches = Has(attribute, getattr(graph.avals[output], attribute))
                 changed[path] = ReturnedLeaf(after, why(graph, output, matches), item)
@@ -106,27 +100,26 @@ def _is_argument(
     """Returns whether a tree of the results is an argument of these shapes."""
     if call.wrapper == "flax":
         # NNX gives back the arrays of all arguments, in structures of its own.
-        return tree.place == (position,)
+        return tree.item == position
     # A single leaf of a shape may be anything's.
-    is_in_place = tree.place in ((), (position,))
+    is_in_place = tree.item in (None, position)
     return tree.structure == structure and (structure.num_leaves > 1 or is_in_place)
 
 
-def _whole_result(call: CompilingCall) -> _ResultTree:
-    """Returns what the user's function gives back, without what a wrapper adds."""
+def _result_trees(call: CompilingCall) -> Iterator[_ResultTree]:
+    """Yields what the user's function gives back, and the items of that."""
     children = call.out_tree.children()
+    start = 0
+    whole = call.out_tree
+    # The wrappers add trees of their own.
     if call.wrapper == "flax":
-        return _ResultTree(children[0], 0, ())
-    if call.wrapper == "equinox":
-        return _ResultTree(children[1], children[0].num_leaves, ())
-    return _ResultTree(call.out_tree, 0, ())
-
-
-def _trees_in(tree: _ResultTree) -> Iterator[_ResultTree]:
-    yield tree
-    start = tree.start
-    for number, child in enumerate(tree.structure.children()):
-        yield from _trees_in(_ResultTree(child, start, (*tree.place, number)))
+        whole = children[0]
+    elif call.wrapper == "equinox":
+        start = children[0].num_leaves
+        whole = children[1]
+    yield _ResultTree(whole, start)
+    for item, child in enumerate(whole.children()):
+        yield _ResultTree(child, start, item)
         start += child.num_leaves
 
 

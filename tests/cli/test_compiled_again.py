@@ -326,7 +326,7 @@ LISTED = {
             "model.layers[0].kernel  bfloat16 -> float32",
             "becomes float32 {the product}",
             "run: update",
-            "optimizer.tx.init  another function each time",
+            "optimizer.tx.init, optimizer.tx.update  another function each time",
             "|made {anew}",
             "Make optimizer once",
         ],

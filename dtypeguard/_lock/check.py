@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._leaves.table import columns
+from .._leaves.table import and_more, columns
 from .causes import LockCause, LockCauses, find_causes
 from .compare import FunctionChange, TypesChange, differences
-from .computations import LockEntry
+from .computations import ENTRY_KINDS, MIRRORED
 from .lock_file import LockError, read_lock
 from .step import TracedStep
 
-# Functions that follow, or leaves of a line.
+# Kinds of entries, or leaves, of a cause.
 _MOST_LISTED = 8
 
 
@@ -41,9 +41,7 @@ class Locked(NamedTuple):
     def report(self, update: str = "") -> str:
         """Returns what differs, cause by cause; ends with how to accept it."""
         causes, functions, leaves = self.causes()
-        count = f"{len(causes)} causes"
-        if len(causes) == 1:
-            count = "1 cause"
+        count = "1 cause" if len(causes) == 1 else f"{len(causes)} causes"
         # What only moved has no cause, and is a difference all the same: the file is stale.
         if not causes:
             count = "functions moved"
@@ -55,11 +53,11 @@ class Locked(NamedTuple):
                 before = ":".join(change.moved_from)
                 text.append(f"  {before} moved to {':'.join(change.function)}")
         if functions:
-            text.append(f"  and so: {_names_of(functions)}")
+            names = ", ".join(name for _, name in functions)
+            text.append(f"  and so: {names}")
         if leaves:
-            rows = [_row_of_leaves(change) for change in leaves]
             text.append("  and so:")
-            text += _with_margin(_lock_columns(rows), "    ")
+            text += _table_of_rows(_rows_of_leaves(leaves))
         if update:
             text.append(f"If it should be so: {update}")
         return "\n".join(text)
@@ -104,12 +102,10 @@ def text_of_cause(cause: LockCause) -> list[str]:
     head = f"{places}:" if places else ""
     if cause.change is not None:
         head = f"{head} {cause.change.function[1]}"
-    text = [f"  {head}"] if head else []
+    text = [f"  {head}"]
     # Without its file a line has no source to show.
-    codes = [line.code for line in cause.lines if line.code]
-    text += _with_margin(codes, "      ")
-    rows = _rows_of_cause(cause)
-    return text + _with_margin(_lock_columns(rows), "    ")
+    text += [f"      {line.code}" for line in cause.lines if line.code]
+    return text + _table_of_rows(_rows_of_cause(cause))
 
 
 def data_of_cause(cause: LockCause) -> dict[str, Any]:
@@ -125,47 +121,34 @@ def data_of_cause(cause: LockCause) -> dict[str, Any]:
 
 def _rows_of_cause(cause: LockCause) -> list[_ChangedRow]:
     """Returns a row for each kind of changed entries, and for each changed leaf."""
-    rows: list[_ChangedRow] = []
-    if cause.change is not None:
-        added = _texts_by_kind(cause.change.added)
-        removed = _texts_by_kind(cause.change.removed)
-        kinds = list(added | removed)
-        # What changes in a backward pass follows from the forward one, if that changes.
-        forward_kinds = [kind for kind in kinds if not kind.startswith("backward")]
-        for kind in forward_kinds or kinds:
-            rows.append(_ChangedRow(kind, removed.get(kind, ""), added.get(kind, "")))
-    return rows + [_row_of_leaves(change) for change in cause.leaves]
+    rows = _rows_of_leaves(cause.leaves)
+    if cause.change is None:
+        return rows
+    backward_rows: list[_ChangedRow] = []
+    for kind in ENTRY_KINDS:
+        removed = [entry.text for entry in cause.change.removed if entry.kind == kind]
+        added = [entry.text for entry in cause.change.added if entry.kind == kind]
+        row = _ChangedRow(kind, "; ".join(removed), "; ".join(added))
+        if not (added or removed):
+            continue
+        if kind.startswith(MIRRORED):
+            backward_rows.append(row)
+        else:
+            rows.append(row)
+    # What changes in a backward pass follows from the forward one, if that changes.
+    return rows or backward_rows
 
 
-def _texts_by_kind(entries: Sequence[LockEntry]) -> dict[str, str]:
-    texts: dict[str, list[str]] = {}
-    for entry in entries:
-        texts.setdefault(entry.kind, []).append(entry.text)
-    return {kind: "; ".join(of_kind) for kind, of_kind in texts.items()}
+def _rows_of_leaves(changes: Sequence[TypesChange]) -> list[_ChangedRow]:
+    return [_ChangedRow(change.what, change.before, change.after) for change in changes]
 
 
-def _row_of_leaves(change: TypesChange) -> _ChangedRow:
-    return _ChangedRow(change.what, change.before, change.after)
-
-
-def _lock_columns(rows: Sequence[_ChangedRow]) -> list[str]:
+def _table_of_rows(rows: Sequence[_ChangedRow]) -> list[str]:
     pairs: list[tuple[str, str]] = []
     for row in rows[:_MOST_LISTED]:
         before = row.locked or "none such"
         after = row.now or "no longer"
         pairs.append((row.what, f"locked: {before}   now: {after}"))
-    text = columns(pairs)
-    if len(rows) > _MOST_LISTED:
-        text.append(f"and {len(rows) - _MOST_LISTED} more of these")
-    return text
-
-
-def _names_of(functions: Sequence[tuple[str, str]]) -> str:
-    names = ", ".join(name for _, name in functions[:_MOST_LISTED])
-    if len(functions) > _MOST_LISTED:
-        return f"{names} and {len(functions) - _MOST_LISTED} more"
-    return names
-
-
-def _with_margin(lines: Sequence[str], margin: str) -> list[str]:
-    return [margin + line for line in lines]
+    lines = columns(pairs)
+    lines += and_more(len(rows) - len(pairs), "change")
+    return [f"    {line}" for line in lines]

@@ -50,23 +50,23 @@ def differences(
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    missing = dict(lock.functions)
-    for function in step.lock.functions:
-        missing.pop(function, None)
+    functions = step.lock.functions
+    missing = {x: lock.functions[x] for x in lock.functions if x not in functions}
     changes: list[FunctionChange] = []
-    for function, entries in step.lock.functions.items():
+    for function, entries in functions.items():
         moved_from = None
-        before = lock.functions.get(function)
-        if before is None:
+        if function not in lock.functions:
             moved_from = _moved_from(function, entries, missing)
-            # A function has moved to one place only.
-            before = missing.pop(moved_from) if moved_from else []
+        before = lock.functions.get(moved_from or function, [])
+        # A function has moved to one place only.
+        if moved_from:
+            missing.pop(moved_from)
         added, removed = _difference_of_entries(before, entries)
         if added or removed or moved_from:
             changes.append(FunctionChange(function, added, removed, before, moved_from))
     for function, before in missing.items():
-        added, removed = _difference_of_entries(before, ())
-        changes.append(FunctionChange(function, added, removed, before))
+        _, removed = _difference_of_entries(before, [])
+        changes.append(FunctionChange(function, [], removed, before))
     leaves: list[TypesChange] = []
     for table in TABLES:
         leaves += _changes_of_table(table, getattr(lock, table), step.leaves[table])
@@ -79,16 +79,12 @@ def _moved_from(
     missing: dict[LockedFunction, list[LockEntry]],
 ) -> LockedFunction | None:
     """Returns the missing function with the same name, or with the same entries."""
-    _, name = function
     # The name counts first: a function that moves to another file often changes as well.
-    for candidate in missing:
-        _, candidate_name = candidate
-        if candidate_name == name:
-            return candidate
+    candidates = [x for x in missing if x[1] == function[1]]
     for candidate, before in missing.items():
         if _difference_of_entries(before, entries) == ([], []):
-            return candidate
-    return None
+            candidates.append(candidate)
+    return candidates[0] if candidates else None
 
 
 def _difference_of_entries(
@@ -130,28 +126,26 @@ def _changes_of_table(
             new.append(leaf)
     changes: list[TypesChange] = []
     for path, group in groups.items():
-        for rest, changed in _changed_below(types[path], group).items():
-            names = sorted({leaf.name for leaf in changed})
-            what = f"{table} {path}{rest}"
-            changes.append(TypesChange(what, types[path], ", ".join(names), changed))
+        locked_names = set(types[path].split(", "))
+        if {leaf.name for leaf in group} == locked_names:
+            continue
+        changed = [leaf for leaf in group if leaf.name not in locked_names]
+        if len(changed) in (0, len(group)):
+            # A type of the lock is gone from below the path: all leaves stand for it.
+            changes.append(_change_of_leaves(table, path, types[path], list(group)))
+            continue
+        below: dict[str, list[TypedLeaf]] = {}
+        for leaf in changed:
+            below.setdefault(path + fold(group[leaf]), []).append(leaf)
+        for what, of_path in below.items():
+            changes.append(_change_of_leaves(table, what, types[path], of_path))
     for path, name in types_by_node(new).items():
-        below = [leaf for leaf in new if covering([path], leaf.path)[0]]
-        changes.append(TypesChange(f"{table} {path}", "", name, below))
+        changes.append(TypesChange(f"{table} {path}", "", name))
     return changes
 
 
-def _changed_below(
-    locked_types: str, group: dict[TypedLeaf, str]
-) -> dict[str, list[TypedLeaf]]:
-    """Returns the leaves below a path with other types, by the rest of their paths."""
-    names = set(locked_types.split(", "))
-    if {leaf.name for leaf in group} == names:
-        return {}
-    # If a type of the lock is gone from below the path, no leaf is new: all stand for it.
-    changed = [leaf for leaf in group if leaf.name not in names] or list(group)
-    if len(changed) == len(group):  # the path in the lock stands for all below it
-        return {"": changed}
-    below: dict[str, list[TypedLeaf]] = {}
-    for leaf in changed:
-        below.setdefault(fold(group[leaf]), []).append(leaf)
-    return below
+def _change_of_leaves(
+    table: str, path: str, before: str, leaves: Sequence[TypedLeaf]
+) -> TypesChange:
+    names = sorted({leaf.name for leaf in leaves})
+    return TypesChange(f"{table} {path}", before, ", ".join(names), leaves)

@@ -47,6 +47,7 @@ _OPTIMIZERS = {"optax", "dtypeguard"}
 _UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
 LockedFunction = tuple[str, str]  # its file and its name
+FunctionOfCode = Callable[[CodeType], LockedFunction]
 
 
 class LockEntry(NamedTuple):
@@ -178,12 +179,10 @@ def _flow_text(takes: set[str], gives: set[str]) -> str:
 
 
 def computations(
-    graph: Graph, step: CodeType | None, name_of: Callable[[str], str]
+    graph: Graph, step: CodeType | None, function_of: FunctionOfCode
 ) -> list[Computation]:
     """Returns what the calls of the user's compute, in the order of the program."""
-    # Thousands of equations come from a few files.
     is_own = functools.cache(_is_own_of(step))
-    name_of = functools.cache(name_of)
     calls: dict[tuple[Chain, bool], Computation] = {}
     # By the identity of an equation of the graph.
     call_of: dict[int, Computation] = {}
@@ -196,8 +195,7 @@ def computations(
         is_backward = Written(stack).is_backward
         call = calls.get((chain, is_backward))
         if call is None:
-            code = chain[0][0]
-            function = name_of(code.co_filename), _function_name(code)
+            function = function_of(chain[0][0])
             call = Computation(function, chain, is_backward)
             calls[chain, is_backward] = call
         call.add(stack[0], is_of_optimizer)
@@ -249,10 +247,10 @@ def _connect_value(
 
 def line_in(code: CodeType, line: int) -> Origin:
     """Returns a line of a function."""
-    return origin_at(code.co_filename, line, _function_name(code))
+    return origin_at(code.co_filename, line, name_of_function(code))
 
 
-def _function_name(code: CodeType) -> str:
+def name_of_function(code: CodeType) -> str:
     """Returns the name of a function; a lambda is a part of its function."""
     parts = [part for part in code.co_qualname.split(".") if part not in _UNNAMED]
     return ".".join(parts) or "<module>"

@@ -4,6 +4,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from types import CodeType
 from typing import Any, NamedTuple
 
 from .._carry.call import Call
@@ -17,7 +18,15 @@ from .._program.graph import Graph
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
 from .._tracebacks.path_text import parts
-from .computations import Computation, LockedFunction, LockEntry, code_of_step, computations
+from .computations import (
+    Computation,
+    FunctionOfCode,
+    LockedFunction,
+    LockEntry,
+    code_of_step,
+    computations,
+    name_of_function,
+)
 
 TypeOfPath = dict[str, str]
 INPUTS = "inputs"
@@ -69,11 +78,13 @@ class TracedStep(NamedTuple):
         lock: its lock.
         computations: its calls, in order.
         leaves: its leaves by the tables of the lock.
+        function_of: returns the function of code as the lock names it.
     """
 
     lock: Lock
     computations: list[Computation]
     leaves: dict[str, list[TypedLeaf]]
+    function_of: FunctionOfCode
 
 
 def lock_of(
@@ -90,22 +101,27 @@ def lock_of(
         carry = carry_of(owner, step).without_arguments()
         program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))
-    name_of = functools.partial(name_of_file, folder=folder)
+
+    # Thousands of equations come from a few functions.
+    @functools.cache
+    def function_of(code: CodeType) -> LockedFunction:
+        return name_of_file(code.co_filename, folder), name_of_function(code)
+
     code = code_of_step(step)
     name = carry.step
     if code is not None:
         function = code.co_qualname.replace("<locals>.", "")
-        name = f"{name_of(code.co_filename)}:{function}"
-    calls = computations(program.step, code, name_of)
+        name = f"{name_of_file(code.co_filename, folder)}:{function}"
+    calls = computations(program.step, code, function_of)
     functions: dict[LockedFunction, list[LockEntry]] = {}
     for call in calls:
         if call.entries:
-            entries = functions.setdefault(call.function, [])
-            entries += call.entries
+            functions.setdefault(call.function, []).extend(call.entries)
     leaves = _locked_leaves(program, step)
     inputs = types_by_node(leaves[INPUTS])
     outputs = types_by_node(leaves[OUTPUTS])
-    return TracedStep(Lock(name, functions, inputs, outputs), calls, leaves)
+    lock = Lock(name, functions, inputs, outputs)
+    return TracedStep(lock, calls, leaves, function_of)
 
 
 def name_of_file(file: str, folder: str) -> str:

@@ -63,3 +63,42 @@ MISTAKES = [
     Mistake("mixed_precision", "x64", "guard_step", "a counter that is reset in 64 bits"),
     Mistake("mixed_precision", "bfloat16", "source", "a branch in bfloat16"),
 ]
+
+# Those of the programs by others in `others/`, which need no configuration.
+MISTAKES_OF_OTHERS = {
+    "gp_regression": (
+        "data in bfloat16 for LAPACK",
+        "a kernel cast for LAPACK",
+        "momentum that begins as numbers",
+    ),
+    "kalman": (
+        "a motion in float64 in x64",
+        "a score that begins as an int",
+        "a last state in bfloat16",
+    ),
+    "q_learning": (
+        "a copy in bfloat16 in a branch",
+        "a reward that counts in a branch",
+        "actions as floats",
+        "an epsilon that becomes a number",
+    ),
+    "nnx_transforms": (
+        "an optimizer that is made anew",
+        "a model that is made anew",
+        "a count that becomes a float",
+        "a block in bfloat16 in a scan",
+        "a last batch that is shorter",
+    ),
+    "evolution": (
+        "a sigma that begins as an int",
+        "a rate that is another constant each time",
+        "a reset in bfloat16 in a branch",
+        "a best in float64 in x64",
+    ),
+    "bayes": (
+        "labels that are the params",
+        "a tangent in float32",
+        "a mean that begins as ints",
+        "a step size in float64 in x64",
+    ),
+}

@@ -9,8 +9,8 @@ A row has the mistake, the line at fault, whether the note names it, and first, 
 of the first remedy. Everything runs in this process through `dtypeguard run`, and so with
 the record of values: it needs Python 3.12.
 
-A program by others (`others/`) is whole as it stands. The changes in `others.txt` each
-plant a mistake; `in x64` after its name turns x64 on.
+A program by others (`others/`) makes the mistake that its argument names, at the line below
+that name that ends with `# the mistake`; `in x64` after a name turns x64 on.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import json
 import pathlib
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,6 +28,9 @@ HERE = pathlib.Path(__file__).parent
 SUPPORT = HERE.parent / "support"
 TABLE = HERE / "notes.txt"
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+# Beside this file, which is run as a script.
+import harness  # noqa: E402
 
 
 class Planted(NamedTuple):
@@ -134,53 +136,33 @@ def scripts() -> Iterator[Planted]:
             yield Planted(path.stem, path, lines, arguments=arguments.get(path.stem, ()))
 
 
+def line_of_mistake(path: pathlib.Path, name: str) -> int:
+    """The line that makes a mistake: the first below the last of its name that says so."""
+    before, _, after = path.read_text().rpartition(f'"{name}"')
+    between, _, _ = after.partition("# the mistake")
+    return (before + between).count("\n") + 1
+
+
 def programs() -> Iterator[Planted]:
     """Whole programs of this folder with each of their mistakes, trained once."""
-    import harness
-
     for mistake in harness.MISTAKES:
         dtype, x64 = harness.CONFIGURATIONS[mistake.configuration]
         path = HERE / f"{mistake.program}.py"
-        text, name = path.read_text(), dtype.dtype.name
-        place = text.find(f'"{mistake.name}"')
-        if place >= 0:  # the others fail as they are
-            number = text.count("\n", 0, text.index("# the mistake", place)) + 1
+        name = dtype.dtype.name
+        if f'"{mistake.name}"' in path.read_text():  # the others fail as they are
+            number = line_of_mistake(path, mistake.name)
             arguments = name, mistake.name
             kind = f"{mistake.program} {name}"
             yield Planted(kind, path, {mistake.name: number}, x64, arguments)
 
 
-def mistakes() -> Iterator[tuple[str, str, list[str]]]:
-    """The head of each mistake of `others.txt`, its name, and the lines that change."""
-    for text in (HERE / "others.txt").read_text().split("== ")[1:]:
-        head, *lines = text.strip("\n").splitlines()
-        kind, _, name = head.partition(": ")
-        yield kind, name, lines
-
-
-def changed(path: pathlib.Path, lines: list[str]) -> str:
-    """The text of a program with lines after "- " replaced by those after "+ " below."""
-    text = f"\n{path.read_text()}"
-    runs = [
-        "".join(f"\n{line[2:]}" for line in some) + "\n"
-        for _, some in itertools.groupby(lines, key=lambda line: line[0])
-    ]
-    for old, new in zip(runs[::2], runs[1::2]):
-        if text.count(old) != 1:
-            raise ValueError(f"not once in {path.name}: {old}")
-        text = text.replace(old, new)
-    return text[1:]
-
-
-def others(folder: pathlib.Path) -> Iterator[Planted]:
-    """Programs by others with a mistake, each in a folder of its own."""
-    for program, name, changes in mistakes():
-        text = changed(HERE / "others" / f"{program}.py", changes)
-        path = pathlib.Path(tempfile.mkdtemp(dir=folder)) / f"{program}.py"
-        path.write_text(text)
-        lines = enumerate(text.splitlines(), 1)
-        (line,) = (n for n, text in lines if text.endswith("# the mistake"))
-        yield Planted(program, path, {name: line}, name.endswith(" in x64"))
+def others() -> Iterator[Planted]:
+    """Programs by others, each with one mistake after the other."""
+    for program, names in harness.MISTAKES_OF_OTHERS.items():
+        path = HERE / "others" / f"{program}.py"
+        for name in names:
+            line = line_of_mistake(path, name)
+            yield Planted(program, path, {name: line}, name.endswith(" in x64"), [name])
 
 
 def unfounded() -> Iterator[str]:
@@ -209,13 +191,11 @@ def main() -> int:
         return 0
     wanted = tuple(options.names) or ("",)
     found = list[Row]()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for planted in itertools.chain(others(folder), scripts(), programs()):
-            if any(f"{planted.name}: {x}".startswith(wanted) for x in planted.lines):
-                for row in (x for x in rows(planted) if x.mistake.startswith(wanted)):
-                    found.append(row)
-                    print(row, *([row.line, row.note] if options.names else []), sep="\n")
+    for planted in itertools.chain(others(), scripts(), programs()):
+        if any(f"{planted.name}: {x}".startswith(wanted) for x in planted.lines):
+            for row in (x for x in rows(planted) if x.mistake.startswith(wanted)):
+                found.append(row)
+                print(row, *([row.line, row.note] if options.names else []), sep="\n")
     named, first = (sum(x) for x in zip(*((r.is_named, r.is_first) for r in found)))
     print(f"{named} of {len(found)} lines named, {first} of them first.", flush=True)
     if options.json:

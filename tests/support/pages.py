@@ -38,9 +38,7 @@ _PARTS = re.compile(
     rf"^```python\n(?P<code>.*?)^```${_SHOWN.format(1)}"
     rf"|^```sh\n(?P<lines>.*?)^```${_SHOWN.format(2)}"
     r"|^<!-- run: (?P<run>.*?)(?: \((?P<of>optax|python) (?P<release>\S+)\))? -->\n"
-    r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|[^\n]*\n)+))"
-    r"|(?<!\")\bIn `(?P<edited>[\w.]+)`,\s+write\s+`(?P<this>[^`]+)`\s+in\s+place\s+of\s+"
-    r"`(?P<that>[^`]+)`",
+    r"(?:```text\n(?P<shown3>.*?)^```$|(?P<table>(?:\|[^\n]*\n)+))",
     flags=re.DOTALL | re.MULTILINE,
 )
 _TRACEBACK = re.compile(r"^Traceback .*?(?=^\w+: )", flags=re.DOTALL | re.MULTILINE)
@@ -80,11 +78,6 @@ def follow(page: pathlib.Path) -> Iterator[Difference]:
         groups = "shown1", "shown2", "shown3", "table"
         span = next((part.span(x) for x in groups if part[x] is not None), None)
         shown = text[slice(*span)] if span else ""
-        if part["edited"]:
-            file = pathlib.Path(part["edited"])
-            assert part["that"] in file.read_text(), part["that"]
-            file.write_text(file.read_text().replace(part["that"], part["this"]))
-            continue
         if part["code"] is not None:
             named = re.match(r"# (\w+\.py)\n", part["code"])
             file = named[1] if named else "<page>"
@@ -150,16 +143,10 @@ def run_command(line: str) -> str:
     """What a command of a page prints; its script runs in a process of its own."""
     program, *words = shlex.split(line)
     if program == "dtypeguard" and words[0] != "run":
-        out, path, modules = io.StringIO(), sys.path[:], set(sys.modules)
-        x64 = x64_enabled()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        out, err = io.StringIO(), io.StringIO()
+        redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+        with imports_of_folder(), redirected[0], redirected[1]:
             status = main(words)
-        jax.config.update("jax_enable_x64", x64)  # which a target may have set
-        sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            spec = sys.modules[name].__spec__
-            if str(getattr(spec, "origin", "")).startswith(os.getcwd()):
-                del sys.modules[name]
         return out.getvalue() if status < 2 else f"usage: {line}"
     command = ["-m", "dtypeguard", *words] if program == "dtypeguard" else words
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -168,25 +155,39 @@ def run_command(line: str) -> str:
     return _TRACEBACK.sub("...\n", done.stdout)
 
 
+@contextlib.contextmanager
+def imports_of_folder() -> Iterator[None]:
+    """Lets code import the files of its folder, and forgets them and the x64 flag after."""
+    x64, path, modules = x64_enabled(), sys.path[:], set(sys.modules)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            spec = sys.modules[name].__spec__
+            if str(getattr(spec, "origin", "")).startswith(os.getcwd()):
+                del sys.modules[name]
+
+
 def run_code(code: str, file: str = "<page>") -> str:
     """What a program prints, warns of and raises, but for JAX's word on its own frames.
 
     Flags that it sets are set back.
     """
-    printed, x64 = io.StringIO(), x64_enabled()
+    printed = io.StringIO()
     raised, names = "", {"__name__": "__main__"}
     # As for a file: notes on errors read the source.
     linecache.cache[file] = len(code), None, code.splitlines(True), file
     with warnings.catch_warnings(record=True, action="always") as warned:
         try:
-            with contextlib.redirect_stdout(printed):
+            with imports_of_folder(), contextlib.redirect_stdout(printed):
                 exec(compile(code, file, "exec"), names)
         except Exception as error:
             notes = [x for x in getattr(error, "__notes__", ()) if not x.startswith("---")]
             lines = [f"{type(error).__name__}: {error}", *notes]
             raised = "".join(f"{line}\n" for line in lines)
-        finally:
-            jax.config.update("jax_enable_x64", x64)
     said = "".join(f"{w.category.__name__}: {w.message}\n" for w in warned)
     return printed.getvalue() + said + raised
 

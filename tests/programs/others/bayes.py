@@ -1,10 +1,15 @@
 """Hamiltonian Monte Carlo by hand for a model of NumPyro's; after its `hmm` and `blr`."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax, random
+
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 
 
 def data():
@@ -15,6 +20,8 @@ def data():
 
 def log_density(theta, x, y):
     prior = dist.Normal(0.0, 1.0).log_prob(theta).sum()
+    if MISTAKE == "a tangent in float32":
+        theta = clipped(theta.astype(jnp.bfloat16))
     return prior + dist.Bernoulli(logits=x @ theta).log_prob(y).sum()
 
 
@@ -27,6 +34,8 @@ def clipped(x):
 def _(primals, tangents):
     (x,), (t,) = primals, tangents
     slope = jnp.where(jnp.abs(x) < 5, 1.0, 0.0).astype(x.dtype)
+    if MISTAKE == "a tangent in float32":
+        slope = jnp.where(jnp.abs(x) < 5, jnp.float32(1), 0.0)  # the mistake
     return clipped(x), slope * t
 
 
@@ -53,7 +62,10 @@ def kernel(density, step_size):
 
 
 def moments(draws):
-    start = (0, jnp.zeros(2), jnp.zeros(2))
+    mean = jnp.zeros(2)
+    if MISTAKE == "a mean that begins as ints":
+        mean = jnp.zeros(2, int)  # the mistake
+    start = (0, mean, jnp.zeros(2))
 
     def welford(state, x):
         count, mean, m2 = state
@@ -67,9 +79,14 @@ def moments(draws):
 
 x, y = data()
 density = lambda theta: log_density(theta, x, y)
-start = jnp.zeros(2)
+start = jnp.zeros(2, jnp.float32)
+if MISTAKE == "labels that are the params":
+    start = jnp.zeros(2, int)  # the mistake
+step_size = 0.1
+if MISTAKE == "a step size in float64 in x64":
+    step_size = np.linspace(0.1, 0.2, 2)[0]  # the mistake
 draws = []
-sample = jax.jit(kernel(density, 0.1))
+sample = jax.jit(kernel(density, step_size))
 for number in range(3):
     start, accept = sample(start, random.key(number))
     draws.append(start)

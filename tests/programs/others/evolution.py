@@ -1,11 +1,14 @@
 """An evolution strategy in a scan; after the quickstart of `evosax` and `examples/es`."""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
 from jax import lax, random
 
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 POPULATION, SIZE = 8, 3
 
 
@@ -19,7 +22,9 @@ class Strategy:
 
 
 def ask(key, strategy):
-    noise = random.normal(key, (POPULATION, SIZE))
+    noise = random.normal(key, (POPULATION, SIZE), jnp.float32)
+    if MISTAKE == "a best in float64 in x64":
+        noise = random.normal(key, (POPULATION, SIZE))  # the mistake
     return strategy.mean + strategy.sigma * noise
 
 
@@ -56,11 +61,19 @@ def run(strategy, key):
 
 def restarted(strategy):
     fresh = lambda s: dataclasses.replace(s, sigma=jnp.ones((), s.sigma.dtype))
+    if MISTAKE == "a reset in bfloat16 in a branch":
+        narrow = lambda: jnp.ones((), jnp.bfloat16)  # the mistake
+        fresh = lambda s: dataclasses.replace(s, sigma=narrow())
     return lax.cond(strategy.sigma < 0.1, fresh, lambda s: s, strategy)
 
 
-start = Strategy(jnp.zeros(SIZE), jnp.ones(()), jnp.asarray(jnp.inf, jnp.float32))
+sigma = jnp.ones((), jnp.float32)
+if MISTAKE == "a sigma that begins as an int":
+    sigma = jnp.ones((), int)  # the mistake
+start = Strategy(jnp.zeros(SIZE, jnp.float32), sigma, jnp.asarray(jnp.inf, jnp.float32))
 for epoch in range(3):
+    if MISTAKE == "a rate that is another constant each time":
+        start = dataclasses.replace(start, rate=0.1 / (1 + epoch))  # the mistake
     start = generation(start, random.key(epoch))
 strategy, best = jax.jit(run)(start, random.key(0))
 restarted(strategy)

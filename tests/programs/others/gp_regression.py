@@ -1,15 +1,21 @@
 """Gaussian process regression; after `examples/gaussian_process_regression.py` of JAX."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 from jax import grad, jit, random
 from jax.scipy.linalg import cho_solve, cholesky, solve_triangular
 
 KEY = random.key(0)
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 
 
 def data(n):
     dtype = jnp.float32
+    if MISTAKE == "data in bfloat16 for LAPACK":
+        dtype = jnp.bfloat16  # the mistake
     x = random.uniform(KEY, (n, 1), dtype) * 4
     noise = 0.1 * random.normal(KEY, (n,), dtype)
     return x, jnp.sin(x[:, 0]) + noise
@@ -26,7 +32,7 @@ def covariance(params, xs, ys):
 
 
 def evidence(params, x, y):
-    jitter = 1e-3 * jnp.eye(x.shape[0])
+    jitter = 1e-3 * jnp.eye(x.shape[0], dtype=x.dtype)
     kernel = covariance(params, x, x) + jitter
     chol = cholesky(kernel, lower=True)
     alpha = solve_triangular(chol, y, lower=True)
@@ -42,13 +48,17 @@ def step(params, momentum, x, y):
 
 def predict(params, x, y, new):
     kernel = covariance(params, x, x) + 1e-2 * jnp.eye(x.shape[0])
+    if MISTAKE == "a kernel cast for LAPACK":
+        kernel = kernel.astype(jnp.float16)  # the mistake
     weights = cho_solve((jnp.linalg.cholesky(kernel), True), y)
     return covariance(params, new, x) @ weights
 
 
 x, y = data(6)
-params = {"amplitude": jnp.ones(()), "length": jnp.ones(())}
+params = {"amplitude": jnp.ones((), x.dtype), "length": jnp.ones((), x.dtype)}
 momentum = jax.tree.map(jnp.zeros_like, params)
+if MISTAKE == "momentum that begins as numbers":
+    momentum = jax.tree.map(lambda p: 0.0, params)  # the mistake
 for _ in range(3):
     params, momentum = step(params, momentum, x, y)
 print(predict(params, x, y, jnp.linspace(0, 4, 3)[:, None]))

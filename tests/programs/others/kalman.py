@@ -1,11 +1,15 @@
 """A Kalman filter and smoother; after those of probml's `JSL` and of `dynamax`."""
 
+import sys
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 
 
 class Model(NamedTuple):
@@ -22,10 +26,14 @@ class Belief(NamedTuple):
 
 
 def model():
-    move = np.eye(4, dtype=np.float32)
+    if MISTAKE == "a motion in float64 in x64":
+        move = np.eye(4)  # the mistake
+    else:
+        move = np.eye(4, dtype=np.float32)
     move[0, 2] = move[1, 3] = 0.1
-    see = jnp.eye(2, 4)
-    return Model(jnp.asarray(move), see, 0.01 * jnp.eye(4), 0.1 * jnp.eye(2))
+    see = jnp.eye(2, 4, dtype=jnp.float32)
+    noise = 0.01 * jnp.eye(4, dtype=jnp.float32)
+    return Model(jnp.asarray(move), see, noise, 0.1 * jnp.eye(2, dtype=jnp.float32))
 
 
 def update(model, belief, y):
@@ -47,7 +55,10 @@ def observations(steps):
 
 
 def filtered(model, ys):
-    start = Belief(jnp.zeros(4), jnp.eye(4), jnp.zeros(()))
+    score = jnp.zeros((), jnp.float32)
+    if MISTAKE == "a score that begins as an int":
+        score = jnp.zeros((), int)  # the mistake
+    start = Belief(jnp.zeros(4, jnp.float32), jnp.eye(4, dtype=jnp.float32), score)
     return lax.scan(lambda belief, y: update(model, belief, y), start, ys)
 
 
@@ -59,6 +70,8 @@ def smoothed(model, beliefs):
         return mean, mean
 
     last = beliefs.mean[-1]
+    if MISTAKE == "a last state in bfloat16":
+        last = last.astype(jnp.bfloat16)  # the mistake
     return lax.scan(back, last, beliefs, reverse=True)[1]
 
 

@@ -1,9 +1,14 @@
 """A stack of blocks scanned over layers; after Flax's `nnx_toy_examples` 02 and 06."""
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 
 
 class Count(nnx.Variable):
@@ -15,9 +20,14 @@ class Block(nnx.Module):
         self.linear = nnx.Linear(width, width, rngs=rngs)
         self.norm = nnx.LayerNorm(width, rngs=rngs)
         self.activation = nnx.relu
+        if MISTAKE == "a model that is made anew":
+            self.activation = lambda x: nnx.relu(x)
 
     def __call__(self, x):
-        return self.activation(self.norm(self.linear(x)))
+        y = self.activation(self.norm(self.linear(x)))
+        if MISTAKE == "a block in bfloat16 in a scan":
+            y = y.astype(jnp.bfloat16)  # the mistake
+        return y
 
 
 class Model(nnx.Module):
@@ -28,7 +38,10 @@ class Model(nnx.Module):
         self.head = nnx.Linear(width, 1, rngs=rngs)
 
     def __call__(self, x):
-        self.count[...] = self.count[...] + 1
+        if MISTAKE == "a count that becomes a float":
+            self.count.set_value(self.count[...] + 1.0)  # the mistake
+        else:
+            self.count[...] = self.count[...] + 1
 
         @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
         def through(x, block):
@@ -51,6 +64,8 @@ def train_step(model, optimizer, x, y):
 def batch(number):
     rng = np.random.default_rng(number)
     x = rng.uniform(size=(4, 4)).astype(np.float32)
+    if MISTAKE == "a last batch that is shorter":
+        x = x[: 4 - number // 2]  # the mistake
     return x, x.sum(1)
 
 
@@ -59,4 +74,9 @@ transformation = optax.sgd(0.1)
 optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
 for number in range(3):
     x, y = batch(number)
+    if MISTAKE == "an optimizer that is made anew":
+        optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)  # the mistake
+    if MISTAKE == "a model that is made anew":
+        model = Model(4, 2, nnx.Rngs(0))  # the mistake
+        optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
     train_step(model, optimizer, x, y)

@@ -1,6 +1,7 @@
 """Q-learning of a walk with RLax; after RLax's `examples/simple_dqn`."""
 
 import collections
+import sys
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import rlax
+
+# The name of a mistake to make, for `tests/programs/notes.py`.
+MISTAKE = "".join(sys.argv[1:])
 
 Params = collections.namedtuple("Params", "online target")
 
@@ -36,6 +40,8 @@ class Replay:
 
     def sample(self, rng, batch):
         picked = [self.rows[i] for i in rng.integers(len(self.rows), size=batch)]
+        if MISTAKE == "actions as floats":
+            picked = [(o, np.float32(a), *rest) for o, a, *rest in picked]  # the mistake
         obs, action, reward, discount, later = map(np.stack, zip(*picked))
         return obs, action, reward.astype(np.float32), discount.astype(np.float32), later
 
@@ -54,6 +60,11 @@ def learn(params, learner, batch):
     online = optax.apply_updates(params.online, updates)
     copied = lambda: online
     kept = lambda: params.target
+    if MISTAKE == "a copy in bfloat16 in a branch":
+        narrow = lambda x: x.astype(jnp.bfloat16)  # the mistake
+        copied = lambda: jax.tree.map(narrow, online)
+    if MISTAKE == "a reward that counts in a branch":
+        jax.lax.cond(learner.count > 0, lambda: 0, lambda: batch[2].mean())  # the mistake
     target = jax.lax.cond(learner.count % PERIOD == 0, copied, kept)
     return Params(online, target), Learner(learner.count + 1, opt_state)
 
@@ -72,6 +83,8 @@ learner = Learner(jnp.zeros((), jnp.int32), optimizer.init(first))
 replay = Replay(16)
 for number in range(4):
     epsilon = np.float32(0.1 / (1 + number))
+    if MISTAKE == "an epsilon that becomes a number" and number == 0:
+        epsilon = 1  # the mistake
     action = int(act(params, key, obs, epsilon))
     later = obs + np.float32(2 * action - 1)
     replay.push(obs, action, later.sum(), 0.9, later)

@@ -137,8 +137,8 @@ def scripts() -> Iterator[Planted]:
 
 
 def line_of_mistake(path: pathlib.Path, name: str) -> int:
-    """The line that makes a mistake: the first below the last of its name that says so."""
-    before, _, after = path.read_text().rpartition(f'"{name}"')
+    """The line that makes a mistake: the first below its name that says so."""
+    before, _, after = path.read_text().partition(f'"{name}"')
     between, _, _ = after.partition("# the mistake")
     return (before + between).count("\n") + 1
 

@@ -33,7 +33,8 @@ def model():
     move[0, 2] = move[1, 3] = 0.1
     see = jnp.eye(2, 4, dtype=jnp.float32)
     noise = 0.01 * jnp.eye(4, dtype=jnp.float32)
-    return Model(jnp.asarray(move), see, noise, 0.1 * jnp.eye(2, dtype=jnp.float32))
+    spread = 0.1 * jnp.eye(2, dtype=jnp.float32)
+    return Model(jnp.asarray(move), see, noise, spread)
 
 
 def update(model, belief, y):

@@ -19,9 +19,7 @@ class Block(nnx.Module):
     def __init__(self, width, rngs):
         self.linear = nnx.Linear(width, width, rngs=rngs)
         self.norm = nnx.LayerNorm(width, rngs=rngs)
-        self.activation = nnx.relu
-        if MISTAKE == "a model that is made anew":
-            self.activation = lambda x: nnx.relu(x)
+        self.activation = lambda x: nnx.relu(x)
 
     def __call__(self, x):
         y = self.activation(self.norm(self.linear(x)))

@@ -13,14 +13,13 @@ from .._leaves.types import Aval, Leaf
 from .._program.program import WHILE
 from . import plans
 from .arrays import distance, part_along, size_of
-from .compiled import CompiledRuns
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, is_key, measured
 from .probes import Probes
 from .program import NumericProgram
-from .run import run
+from .run import run, run_compiled
 
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
@@ -95,7 +94,6 @@ class Measures:
         self.notes = Noted()
         self.watched = watched(program)
         probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
-        self._compiled = CompiledRuns(program)
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)
         self.written = [self._all_written[n] for n in self.outputs]
@@ -178,7 +176,7 @@ class Measures:
             arrays = self.arrays
         try:
             if is_compiled and self.program.size > _FEW_EQUATIONS:
-                return self._compiled.run(plan, arrays, probes)
+                return run_compiled(self.program, plan, arrays, probes)
             self.before_run()
             return run(self.program, plan, arrays, probes, **options)
         except jax.errors.JaxRuntimeError:

@@ -52,6 +52,8 @@ class WidthPlan(NamedTuple):
             as entries, by its number.
         constants: the lines and Python numbers that are rounded though the line is wide.
         dtypes: what entries from `FIRST_DTYPE` on stand for.
+        is_rounding: whether all entries are `WIDE` or `ROUNDED`, and one constant alone
+            rounds nowhere.
     """
 
     entries: np.ndarray
@@ -60,6 +62,11 @@ class WidthPlan(NamedTuple):
     carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
     constants: frozenset[tuple[int, float]] = frozenset()
     dtypes: tuple[Computes, ...] = ()
+    is_rounding: bool = False
+
+    def with_all(self, entry: int) -> "WidthPlan":
+        """Returns the plan with one entry for all equations."""
+        return self._replace(entries=np.full_like(self.entries, entry))
 
     def computes(self, entry: int) -> Computes | None:
         """Returns the dtypes that an entry names; None if it names none."""
@@ -301,7 +308,7 @@ def rounding(
         if node.line in rounded_lines and node.number not in lossless:
             entries[node.number] = ROUNDED
     rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
-    return WidthPlan(entries, not rounds_inputs, True)
+    return WidthPlan(entries, not rounds_inputs, True, is_rounding=True)
 
 
 def constant(program: NumericProgram, line: int, intended: float) -> WidthPlan:

@@ -6,6 +6,7 @@ its decisions, and another one may follow them.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,12 +19,31 @@ from .arithmetic import Value, wide_form
 from .integers import NOTHING, Watched, otherwise
 from .nodes import Noted
 from .primitives import OF_OWN_DTYPES, SELECTS
-from .turns import joined_notes
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
 
-# What a turn of a loop notes: of results or decisions, and of watched equations.
-Notes = tuple[Noted | None, Noted]
+# How often blocks ran: the bodies of loops, and branches. By the first number inside, the
+# one behind the last, and the axis of the turns of a loop.
+RunCounts = dict[tuple[int, int, int | None], Leaf]
+
+
+class Notes(NamedTuple):
+    """What is noted of a program, or of a part of it.
+
+    Attributes:
+        noted: of results, or of decisions.
+        watched: of watched equations.
+        counts: how often the blocks inside ran.
+    """
+
+    noted: Noted
+    watched: Noted
+    counts: RunCounts
+
+    def updated(self, notes: "Notes") -> "Notes":
+        """Returns them with other notes in place of some."""
+        merged = [{**old, **new} for old, new in zip(self, notes)]
+        return Notes(*merged)
 
 
 @dataclasses.dataclass
@@ -36,6 +56,7 @@ class Probes:
             decisions are noted.
         followed: the decisions that the run follows; None if it makes its own.
         watched: the equations of which more is noted than decisions, in `watched_notes`.
+        counts: how often blocks ran, where something is noted.
         changed: the number of an equation whose results that do not fit are others.
     """
 
@@ -44,17 +65,25 @@ class Probes:
     followed: Noted | None = None
     watched: Watched = NOTHING
     watched_notes: Noted = dataclasses.field(default_factory=dict)
+    counts: RunCounts = dataclasses.field(default_factory=dict)
     changed: int | None = None
 
     def empty(self, followed: Noted | None) -> "Probes":
         """Returns the same probes with nothing noted yet."""
         noted = None if self.noted is None else {}
-        return dataclasses.replace(self, noted=noted, followed=followed, watched_notes={})
+        return dataclasses.replace(
+            self, noted=noted, followed=followed, watched_notes={}, counts={}
+        )
 
     @property
-    def all_notes(self) -> Notes:
-        """What is noted of a turn of a loop."""
-        return self.noted, self.watched_notes
+    def notes(self) -> Notes:
+        """What is noted so far."""
+        return Notes(self.noted or {}, self.watched_notes, self.counts)
+
+    @property
+    def notes_nothing(self) -> bool:
+        """Whether a run is for its results alone."""
+        return self.key == Probes().key
 
     @property
     def key(self) -> object:
@@ -67,18 +96,18 @@ class Probes:
         return None if self.followed is None else self.followed.get(node.number)
 
     def followed_inside(self, node: Node) -> Noted | None:
-        """Returns the decisions to follow inside of a loop."""
+        """Returns the decisions to follow inside of a loop or of branches."""
         if self.followed is None:
             return None
-        # The body of a loop is compiled with these as operands: others would make it anew.
         numbers = range(node.inner[0].first, node.number)
         return {n: decision for n, decision in self.followed.items() if n in numbers}
 
-    def add(self, turns: Sequence[Notes]) -> None:
-        """Adds what was noted in each turn of a loop."""
+    def add(self, notes: Notes) -> None:
+        """Adds what was noted inside of a loop or of branches."""
         if self.noted is not None:
-            self.noted.update(joined_notes([noted or {} for noted, _ in turns]))
-        self.watched_notes.update(joined_notes([notes for _, notes in turns]))
+            self.noted.update(notes.noted)
+        self.watched_notes.update(notes.watched)
+        self.counts.update(notes.counts)
 
     def checked(
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]

@@ -32,7 +32,8 @@ class NumericProgram:
             with its lines.
         backward: the narrow dtypes that a backward pass has.
         literals: the numbers in its equations, as values.
-        functions: what evaluates equations, and the bodies of long loops.
+        functions: what evaluates equations, loops and branches.
+        room: for the notes of how many turns a loop has room, by its number.
 
     Args:
         jaxpr: a closed jaxpr.
@@ -58,6 +59,7 @@ class NumericProgram:
         self.backward: set[np.dtype] = set()
         self.literals: dict[object, Any] = {}
         self.functions: dict[object, Any] = {}
+        self.room: dict[int, int] = {}
         # Only `narrow` rounds inputs: else they are as the caller has them.
         if formats.narrow is not None:
             self._note_inputs()

@@ -1,7 +1,7 @@
 """Runs a program by a plan, to measure it.
 
-Equations run one by one, as JAX runs them outside of `jit`, and loops turn by turn. What is
-compiled is the body of a loop of many turns, if no loop or branch is in it.
+Equations run one by one, as JAX runs them outside of `jit`. Loops and branches are compiled
+as they stand, and so is a whole program for the runs that a user waits for.
 """
 
 import functools
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .._leaves.types import Leaf
 from .._program.jaxprs import LoopOperands, Variable, is_literal, loop_parts, split_operands
@@ -27,6 +28,7 @@ from .._program.program import (
     Node,
 )
 from .arithmetic import Arithmetic, Either, Value, own_form
+from .compiled import FEW_TURNS, call_compiled
 from .evaluate import as_dtype, current_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
@@ -35,20 +37,15 @@ from .nodes import (
     REDUCE_PRECISION,
     SAMPLE,
     STOCHASTIC,
+    WITHOUT_BLOCKS,
     Interpreter,
+    Noted,
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
 from .primitives import SELECTS, is_inexact
 from .probes import Notes, Probes, decision_of, results_following
 from .program import NumericProgram
-from .turns import at_turn, chosen_by_turn, notes_at_turn, stacked
-
-# Of loops with more equations than these, over all turns, the bodies are compiled.
-_MOST_EAGER = 2000
-# A loop with no more than these is unrolled where the loop around it is compiled.
-_MOST_UNROLLED = 400
-# A compiled body runs some dozen times, so it is compiled quickly.
-QUICKLY = {"xla_backend_optimization_level": "0"}
+from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
 
 
 def run(
@@ -74,11 +71,45 @@ def run(
         return _Run(plan, probes or Probes(), arithmetic).outputs(arrays)
 
 
-class _Run(Interpreter):
-    """One run of a program, or of a body while JAX traces that."""
+def run_compiled(
+    program: NumericProgram,
+    plan: WidthPlan,
+    arrays: Sequence[Leaf],
+    probes: Probes | None = None,
+) -> list[Leaf]:
+    """Returns the results of a program that XLA compiles whole."""
+    formats = program.formats
+    if plan.is_wide_given:  # inputs in wider dtypes compile nothing new
+        arrays = [_widened(jnp.asarray(array), formats) for array in arrays]
+    arithmetic = Arithmetic(program, formats, False, None)
+    whole = _Run(plan, probes or Probes(), arithmetic)
+    return whole.compiled(range(program.size), _Run.outputs, arrays)
 
-    def __init__(self, plan: WidthPlan, probes: Probes, arithmetic: Arithmetic):
+
+def _widened(array: Leaf, formats: Formats) -> Leaf:
+    return as_dtype(array, formats.widened(array.dtype)) if is_inexact(array) else array
+
+
+class _Run(Interpreter):
+    """One run of a program, or of a body while JAX traces that.
+
+    Args:
+        plan: what equations compute in.
+        probes: what to note.
+        arithmetic: computes them.
+        flags: of a trace of all plans that differ in what rounds alone, whether an equation
+            rounds, by its number.
+    """
+
+    def __init__(
+        self,
+        plan: WidthPlan,
+        probes: Probes,
+        arithmetic: Arithmetic,
+        flags: Leaf | None = None,
+    ):
         self.plan = plan
+        self._flags = flags
         self.probes = probes
         self.arithmetic = arithmetic
         self.program = arithmetic.program
@@ -165,13 +196,19 @@ class _Run(Interpreter):
         results = self.block(block, arguments)
         return self._all_crossed(results, node.eqn.outvars, self._carried(node))
 
-    def _turn(
-        self, node: Node, arguments: Sequence[Value], probes: Probes
+    def _with(self, probes: Probes) -> "_Run":
+        return _Run(self.plan, probes, self.arithmetic, self._flags)
+
+    def _inside(
+        self,
+        node: Node,
+        block: Block,
+        arguments: Sequence[Value],
+        followed: Noted | None = None,
     ) -> tuple[list[Leaf], Notes]:
-        """Returns the results of a turn of a loop, and what is noted of it."""
-        # Its notes are its own, and get an axis for the turns afterwards.
-        turn = _Run(self.plan, probes, self.arithmetic)
-        return turn._left(node, node.inner[0], arguments), probes.all_notes
+        """Returns the results of a body or a branch, and what is noted of it."""
+        inner = self._with(self.probes.empty(followed))
+        return inner._left(node, block, arguments), inner.probes.notes
 
     # As the walk asks
 
@@ -194,10 +231,15 @@ class _Run(Interpreter):
     def constant_as_meant(self, block, user, var, intended):
         array = var.val if is_literal(var) else block.constants[var]
         constant = self._constant(var, array, intended)
+        if not isinstance(user, Node):
+            return constant
         # What is inside of a call or a loop does not see that the line of it rounds.
-        if isinstance(user, Node) and self._rounds_constants(user):
+        if self._rounds_constants(user):
             return own_form(constant)
-        return constant
+        if self._flags is None or user.rule in WITHOUT_BLOCKS:
+            return constant
+        rounded = as_dtype(constant.written, constant.wide.dtype)
+        return constant._replace(wide=self._chosen(user, rounded, constant.wide))
 
     def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
         """Returns a constant of the program, made once for all runs under a mesh."""
@@ -219,133 +261,159 @@ class _Run(Interpreter):
         """Returns whether the plan rounds one of its Python numbers alone."""
         return any((node.line, x) in self.plan.constants for x in node.constants)
 
+    # What is compiled
+
+    def compiled(
+        self,
+        numbers: range,
+        compute: Callable[["_Run", Sequence[Any]], list[Any]],
+        operands: Sequence[Any],
+    ) -> list[Leaf]:
+        """Returns the results of a part of the program that XLA compiles.
+
+        Args:
+            numbers: those of the equations in it.
+            compute: returns the results of the part in a run that JAX traces.
+            operands: what it is given.
+        """
+        program = self.program
+        probes = self.probes
+        formats = self.formats
+        plan = self.plan
+        flags = None
+        # Runs that measure lines differ in what rounds: one program serves all of them.
+        if plan.is_rounding and probes.notes_nothing:
+            flags = plan.entries == ROUNDED
+            plan = plan.with_all(WIDE)
+
+        def traced(scale, flags, followed, operands):
+            arithmetic = Arithmetic(program, formats, True, scale)
+            run = _Run(plan, probes.empty(followed), arithmetic, flags)
+            return compute(run, operands), run.probes.notes
+
+        part = plan.part(numbers.start, numbers.stop)
+        key = (numbers, part, plan.is_wide_given, formats, probes.key)
+        arguments = [self.arithmetic.scale, flags, probes.followed, operands]
+        return call_compiled(program, key, traced, arguments, probes)
+
+    def node(self, node, operands):
+        # Values decide how often a loop turns, and which branch is taken.
+        if node.rule in _COMPILED and not self.arithmetic.is_traced:
+            numbers = range(node.inner[0].first, node.number)
+            return self.compiled(numbers, lambda run, x: run.node(node, x), operands)
+        if self._flags is not None and _may_round(node, operands):
+            return self._flagged(node, operands)
+        return super().node(node, operands)
+
+    def _flagged(self, node: Node, operands: list[Value]) -> list[Leaf]:
+        """Returns the results of an equation, rounded if its flag says so."""
+        rounding = _Run(self.plan.with_all(ROUNDED), self.probes, self.arithmetic)
+        rounded = rounding.node(node, list(operands))
+        results: list[Leaf] = []
+        for exact, result in zip(super().node(node, operands), rounded):
+            results.append(self._chosen(node, as_dtype(result, exact.dtype), exact))
+        return results
+
+    def _chosen(self, node: Node, rounded: Leaf, exact: Leaf) -> Leaf:
+        """Returns what is rounded where the flag of an equation says so."""
+        flag = lax.index_in_dim(self._flags, node.number, keepdims=False)
+        return lax.select(flag, rounded, exact)
+
     # Loops, branches and shards
 
     def scan(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs a `scan` turn by turn."""
+        """Runs a `scan`."""
         _, shared, carry, scanned = self.entered_loop(node, operands)
         count = len(carry)
-        # A `scan` of no turns has no row to take shapes from.
-        turns = node.eqn.params["length"]
-        if not turns:
-            return [*carry, *self._empty_rows(node)[count:]]
-        is_long = turns * equations_of_loop(node) > _MOST_EAGER
-        run_turn = self._caller(node, _Run.scan_turn, is_long)
-        followed = self.probes.followed_inside(node)
-        order = list(range(turns))
-        if node.eqn.params["reverse"]:
-            order.reverse()
-        rows: dict[int, list[Leaf]] = {}
-        notes: dict[int, Notes] = {}
-        for turn in order:
-            results, notes[turn] = run_turn(
-                shared, carry, scanned, followed, np.int32(turn)
-            )
-            carry = results[:count]
-            # Rows keep their place, also where the loop runs backwards.
-            rows[turn] = results[count:]
-        self.probes.add([notes[turn] for turn in range(turns)])
-        columns = zip(*(rows[turn] for turn in range(turns)))
-        return [*carry, *(stacked(column) for column in columns)]
 
-    def scan_turn(self, node, probes, shared, carry, scanned, followed, turn):
-        """Returns the results of a turn, and what is noted of it."""
-        slices = [at_turn(array, turn) for array in scanned]
-        decisions = notes_at_turn(followed, turn) if followed else followed
-        return self._turn(node, [*shared, *carry, *slices], probes.empty(decisions))
+        def turn(carry, rows):
+            slices, followed = rows
+            arguments = [*shared, *carry, *slices]
+            results, notes = self._inside(node, node.inner[0], arguments, followed)
+            return results[:count], (results[count:], notes)
 
-    def _empty_rows(self, node: Node) -> list[Leaf]:
-        """Returns the results of a `scan` without a turn."""
-        variables = node.eqn.outvars
-        zeros = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in variables]
-        return self._all_crossed(zeros, variables, self._carried(node))
+        params = node.eqn.params
+        rows = (scanned, self.probes.followed_inside(node))
+        carry, (rows, notes) = lax.scan(
+            turn, carry, rows, params["length"], params["reverse"]
+        )
+        self.probes.add(notes)
+        return [*carry, *rows]
 
     def loop(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs a `while` loop, and notes its turns; under `vmap`, of each element."""
+        """Runs a `while` loop, with room for the notes of some turns.
+
+        Under `vmap` each element of the batch has turns of its own.
+        """
         constants, shared, carry, _ = self.entered_loop(node, operands)
         followed = self.probes.followed_inside(node)
         most_turns = self.probes.followed_at(node)
-        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, jnp.int32)
-        is_on = self._goes_on(node, constants, turns, carry, most_turns)
-        state = (turns, carry, is_on)
-        notes: list[Notes] = []
-        run_turn = self._caller(node, _Run.loop_turn, False)
-        while jnp.any(is_on):
-            # How many turns there will be is not known, so it begins without compiling.
-            if len(notes) == _MOST_EAGER // max(equations_of_loop(node), 1):
-                run_turn = self._caller(node, _Run.loop_turn, True)
-            number = np.int32(len(notes))
-            state, turn_notes = run_turn(
-                constants, shared, state, followed, most_turns, number
-            )
-            turns, carry, is_on = state
-            notes.append(turn_notes)
+
+        def goes_on(turns, carry):
+            # As often as the run that it follows, if any.
+            if most_turns is not None:
+                return turns < most_turns
+            # The condition notes nothing: its comparisons are the number of turns.
+            condition = self._with(Probes())
+            return condition.block(node.inner[1], [*constants, *carry])[0]
+
+        def inside(number, carry):
+            arguments = [*shared, *carry]
+            decisions = at_turn(followed, number)
+            return self._inside(node, node.inner[0], arguments, decisions)
+
+        def turn(state):
+            number, turns, carry, is_on, notes = state
+            results, turn_notes = inside(number, carry)
+            carry = chosen_by_turn(is_on, results, carry)
+            turns = turns + is_on.astype(turns.dtype)
+            notes = put_at_turn(notes, turn_notes, number)
+            return number + 1, turns, carry, goes_on(turns, carry), notes
+
+        def is_on(state):
+            _, _, _, is_on, _ = state
+            return jnp.any(is_on)
+
+        _, shapes = jax.eval_shape(inside, np.int32(0), carry)
+        room = self.program.room.get(node.number, FEW_TURNS)
+        notes = zeros_like(shapes, room)
+        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, np.int32)
+        state = (np.int32(0), turns, carry, goes_on(turns, carry), notes)
+        _, turns, carry, _, notes = lax.while_loop(is_on, turn, state)
         # How often it turns is a decision, which other runs follow.
         self.probes.decide(node, lambda: turns)
         self.probes.add(notes)
+        if jax.tree.leaves(notes):
+            axis = sum(outer.primitive.name in LOOPS for outer in node.stack[1:])
+            self.probes.counts[node.inner[0].first, node.number, axis] = turns
         return carry
 
-    def loop_turn(self, node, probes, constants, shared, state, followed, most_turns, turn):
-        """Returns the state after a turn, and what is noted of it."""
-        turns, carry, is_on = state
-        decisions = notes_at_turn(followed, turn) if followed else followed
-        arguments = [*shared, *carry]
-        results, notes = self._turn(node, arguments, probes.empty(decisions))
-        carry = chosen_by_turn(is_on, results, carry)
-        turns = turns + is_on.astype(turns.dtype)
-        is_on = self._goes_on(node, constants, turns, carry, most_turns)
-        return (turns, carry, is_on), notes
-
-    def _goes_on(
-        self,
-        node: Node,
-        constants: list[Leaf],
-        turns: Leaf,
-        carry: list[Leaf],
-        most_turns: Leaf | None,
-    ) -> Leaf:
-        """Returns whether a loop goes on: as often as the run that it follows, if any."""
-        if most_turns is not None:
-            return turns < most_turns
-        # The condition notes nothing: its comparisons are the number of turns.
-        condition = _Run(self.plan, Probes(), self.arithmetic)
-        return condition.block(node.inner[1], [*constants, *carry])[0]
-
-    def _caller(
-        self, node: Node, run_turn: Callable[..., Any], is_long: bool
-    ) -> Callable[..., Any]:
-        """Returns what runs a turn of a loop: equation by equation, or compiled."""
-        probes = self.probes.empty(None)
-        arithmetic = self.arithmetic
-        # A branch or a loop of unknown length is decided by values, which a trace has not.
-        if arithmetic.is_traced or not is_long or not _is_straight(node.inner):
-            return functools.partial(run_turn, self, node, probes)
-        functions = self.program.functions
-        plan = self.plan
-        plan_inside = plan.part(node.inner[0].first, node.number)
-        key = (node.number, plan_inside, self.formats, probes.key)
-        if key not in functions:
-
-            def traced(scale, *operands):
-                traced_arithmetic = Arithmetic(
-                    arithmetic.program, arithmetic.formats, True, scale
-                )
-                turn = _Run(plan, probes, traced_arithmetic)
-                with under_mesh(node.eqn):
-                    return run_turn(turn, node, probes, *operands)
-
-            # The option is of XLA for CPUs.
-            is_on_cpu = jax.default_backend() == "cpu"
-            options = QUICKLY if is_on_cpu else None
-            functions[key] = jax.jit(traced, compiler_options=options)
-        return functools.partial(functions[key], arithmetic.scale)
-
     def cond(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs the branch that is taken."""
+        """Runs the branch that is taken; the others have notes of zeros."""
         index, *arguments = self._entered(node, operands)
-        # JAX clamps the index in the same way.
-        number = min(max(int(index), 0), len(node.inner) - 1)
-        return self._left(node, node.inner[number], arguments)
+        followed = self.probes.followed_inside(node)
+        branches: list[Callable[[], tuple[list[Leaf], Notes]]] = []
+        blank = self.probes.empty(None).notes
+        for block in node.inner:
+            branch = functools.partial(self._inside, node, block, arguments, followed)
+            branches.append(branch)
+            _, shapes = jax.eval_shape(branch)
+            blank = blank.updated(zeros_like(shapes))
+
+        def with_all_notes(branch):
+            results, notes = branch()
+            return results, blank.updated(notes)
+
+        filled = [functools.partial(with_all_notes, branch) for branch in branches]
+        results, notes = lax.switch(index, filled)
+        self.probes.add(notes)
+        if jax.tree.leaves(notes):
+            # JAX clamps the index in the same way.
+            taken = jnp.clip(index, 0, len(node.inner) - 1)
+            for place, block in enumerate(node.inner):
+                is_taken = (taken == place).astype(np.int32)
+                self.probes.counts[block.first, block.number, None] = is_taken
+        return results
 
     def shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs shards as they stand."""
@@ -433,21 +501,12 @@ _Run.rules = {
 }
 
 
-def equations_of_loop(node: Node) -> int:
-    """Returns how many equations a loop has."""
-    return node.number - node.inner[0].first
-
-
-def _is_straight(blocks: Sequence[Block]) -> bool:
-    """Returns whether no block holds branches, or a loop that cannot be unrolled."""
-    for block in blocks:
-        for node in block.all_nodes():
-            if node.rule == COND or (node.rule in LOOPS and not _is_short_scan(node)):
-                return False
-    return True
-
-
-def _is_short_scan(node: Node) -> bool:
-    if node.rule != SCAN:
+def _may_round(node: Node, operands: Sequence[Value]) -> bool:
+    """Returns whether an equation gives another result where its line rounds."""
+    if node.line is None or node.rule not in (COMPUTED, REDUCE_PRECISION, STOCHASTIC):
         return False
-    return node.eqn.params["length"] * equations_of_loop(node) <= _MOST_UNROLLED
+    return node.rounds or any(isinstance(operand, Either) for operand in operands)
+
+
+# Where values decide what runs.
+_COMPILED = LOOPS | {COND}

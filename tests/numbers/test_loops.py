@@ -1,4 +1,4 @@
-"""Loops run turn by turn, or compiled: both compute the same."""
+"""Loops and branches compute what JAX computes of them, turn by turn."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,8 @@ import pytest
 from jax import lax
 
 from dtypeguard import audit_precision
-from dtypeguard._numbers import plans, run as run_module
-from dtypeguard._numbers.compiled import CompiledRuns
-from dtypeguard._numbers.run import Probes, run
+from dtypeguard._numbers import plans
+from dtypeguard._numbers.run import Probes, run, run_compiled
 from tests.support.helpers import needs_numbers
 from tests.support.plans_run import Planned, assert_same
 
@@ -59,14 +58,6 @@ def loops_of_loops(x, w):
     return lax.scan(step, x[0], x)
 
 
-def all_plans(program):
-    yield plans.written(program)
-    yield plans.wide(program)
-    yield plans.rounding(program, range(len(program.lines)))
-    for keeps in (True, False):
-        yield plans.wide_lines(program, [0], keeps)
-
-
 PROGRAMS = [  # with the dtype of their inputs, and one as if all were narrow
     *((f, BF16, None) for f in (recurrent, nested, grows, loops_of_loops)),
     (branches, BF16, None),
@@ -74,32 +65,25 @@ PROGRAMS = [  # with the dtype of their inputs, and one as if all were narrow
 ]
 
 
-@pytest.mark.parametrize(("f", "dtype", "narrow"), PROGRAMS)
-def test_compiled_loops_compute_as_loops_do_turn_by_turn(f, dtype, narrow, monkeypatch):
-    planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
-    program, made, decided = planned.program, {}, {}
-    for most in (0, 10**6):
-        monkeypatch.setattr(run_module, "_MOST_EAGER", most)
-        planned.decisions = None
-        assert_same(planned.written(), planned.rounding(), most)
-        decided[most] = planned.decisions
-        for number, plan in enumerate(all_plans(program)):
-            given = planned.decisions if number else None
-            made[most, number] = run(program, plan, planned.arrays, Probes(followed=given))
-        for key in decided[0].keys() & decided[most].keys():
-            assert_same([decided[0][key]], [decided[most][key]])
-    for number in range(5):
-        assert_close(made[0, number], made[10**6, number])
+@pytest.mark.parametrize("f", [recurrent, nested, grows, loops_of_loops, branches])
+def test_as_written_and_wide_they_compute_what_jax_computes_turn_by_turn(f):
+    arrays = X.astype(BF16), W.astype(BF16)
+    planned = Planned(f, *arrays)
+    with jax.disable_jit():
+        written = jax.tree.leaves(f(*arrays))
+        exact = jax.tree.leaves(f(*(array.astype(F32) for array in arrays)))
+    assert_close(planned.written(), written)
+    assert_close(planned.wide(), exact)
+    assert_same(planned.written(), planned.rounding())
 
 
 @pytest.mark.parametrize(("f", "dtype", "narrow"), PROGRAMS)
 def test_a_whole_that_is_compiled_computes_and_decides_as_its_equations(f, dtype, narrow):
     planned = Planned(f, X.astype(dtype), W.astype(dtype), narrow=narrow)
     program = planned.program
-    compiled = CompiledRuns(program)
     for plan in (plans.written(program), plans.wide(program)):
         noted, expected = {}, {}
-        results = compiled.run(plan, planned.arrays, Probes(noted))
+        results = run_compiled(program, plan, planned.arrays, Probes(noted))
         assert_close(results, run(program, plan, planned.arrays, Probes(expected)))
         assert noted.keys() == expected.keys()
         for key, decision in expected.items():

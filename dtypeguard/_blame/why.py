@@ -152,7 +152,8 @@ def unwrapped(value: Leaf) -> Leaf:
 def record_of(value: Leaf) -> ValueRecord | None:
     """Returns how a value was made; the record does not keep the value."""
     recorder = RECORD.recorder
-    return recorder.record_of(value) or recorder.record_of(unwrapped(value))
+    # A tracer of `vmap` begins in the call of the function, and its array before that.
+    return recorder.record_of(unwrapped(value)) or recorder.record_of(value)
 
 
 def recorded(value: Leaf) -> Why:

@@ -21,6 +21,7 @@ ROOT_PAGES = {
 }
 # Of notebooks, and of arrays that pages load.
 _FILE_SUFFIXES = ".ipynb", ".npz"
+_STEM = 7  # characters of a word that is looked for
 # By page, the names of those that it has taken in: links from outside hold them.
 MERGED_PAGES = {
     "contract": ("stability", "limits", "releases"),
@@ -62,9 +63,9 @@ def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
 
 
 def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.Path]:
-    """Returns the pages with a word, sorted by how often they have it."""
-    # "stall" is to find "stalls" and "stalled" as well.
-    pattern = re.compile(rf"\b{re.escape(word)}(?:s|ed|ing)?\b", re.IGNORECASE)
+    """Returns the pages with words that begin alike, those with most of them first."""
+    # "recompilation" is to find "recompiles" as well: most words differ at their ends.
+    pattern = re.compile(rf"\b{re.escape(word[:_STEM])}", re.IGNORECASE)
     counts = {}
     for name, page in pages.items():
         count = len(pattern.findall(page.read_text(encoding="utf-8")))

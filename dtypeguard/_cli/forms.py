@@ -107,28 +107,32 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    headline = text.partition("\n")[0]
-    title = _escaped(headline.partition(": ")[2] or headline, ":,")
-    title = f"title=dtypeguard%3A {title}"
-    names: dict[tuple[str, int], re.Pattern[str]] = {}
+    places: dict[str, Origin] = {}
     for origin in origins:
         # A package's lines are in no pull request.
-        line = origin.users
-        if not is_installed(line.file):
-            names[line.file, line.line] = re.compile(rf"{re.escape(str(line))}\b")
+        if not is_installed(origin.users.file):
+            places[str(origin.users)] = origin.users
     # Lines that the report leaves out would be noise: GitHub shows ten.
-    rows: dict[tuple[str, int], list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for row in text.splitlines():
-        for place, name in names.items():
-            if name.search(row):
+        for place in places:
+            if re.search(rf"{re.escape(place)}\b", row):
                 rows.setdefault(place, []).append(row)
-    message = text
-    for (file, number), rows_of_line in rows.items():
-        where = f"file={_escaped(_path_in_repository(file), ':,')},line={number}"
-        yield f"::{level} {where},{title}::{_escaped(message)}"
-        message = "\n".join(rows_of_line)
+    headline = text.partition("\n")[0]
+    title = headline.partition(": ")[2] or headline
     if not rows and level == "error":
-        yield f"::{level} {title}::{_escaped(text)}"
+        yield f"::{level} {_titled(title)}::{_escaped(text)}"
+    message = text
+    for place, rows_of_place in rows.items():
+        file = _path_in_repository(places[place].file)
+        where = f"file={_escaped(file, ':,')},line={places[place].line}"
+        yield f"::{level} {where},{_titled(title)}::{_escaped(message)}"
+        title = " ".join(rows_of_place[0].split())
+        message = "\n".join(rows_of_place)
+
+
+def _titled(title: str) -> str:
+    return f"title=dtypeguard%3A {_escaped(title, ':,')}"
 
 
 def origins_in(record: object) -> Iterator[Origin]:

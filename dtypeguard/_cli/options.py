@@ -15,18 +15,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from .. import __version__
 
-# Words of earlier versions, and what to write in their place.
-_REPLACED = {
-    "plan": "write dtypeguard precision, and --out for the file of the plan",
-    "sweep": "it is part of dtypeguard's own tests now. For your own optimizer write "
-    "dtypeguard.testing.check_contract(optimizer) in a test, or run dtypeguard audit "
-    "FILE.py:optimizer",
-    "--updates": "write --grads",
-    "--also": "write --held-out",
-    "--markdown": "text is printed, and --json is for programs",
-    "--budget": "a search ends by itself",
-}
-
 
 class UsageError(Exception):
     """The command line asks for what cannot be done; the message shows the right form."""
@@ -71,34 +59,18 @@ def _dtype(text: str) -> Any:
     return jnp.dtype(",".join(_dtypes(text)))
 
 
-def _number_from_zero(text: str) -> float | None:
-    """Returns a finite number that is not negative; None if the text is none."""
+def _number_from_zero(text: str) -> float:
     with contextlib.suppress(ValueError):
         number = float(text)
         if 0 <= number < math.inf:
             return number
-    return None
-
-
-def _relative_error(text: str) -> float:
-    number = _number_from_zero(text)
-    if number is not None:
-        return number
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a relative error: write a number from 0 up, such as 1e-3"
+        f"{text!r} is not a finite number from 0 up, such as 1e-3"
     )
 
 
 def _seconds(text: str) -> float | None:
-    """Returns a time, or None for 'none'."""
-    if text.lower() == "none":
-        return None
-    number = _number_from_zero(text)
-    if number is not None:
-        return number
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is no time: write a number of seconds from 0 up, or none for no limit"
-    )
+    return None if text.lower() == "none" else _number_from_zero(text)
 
 
 def _parse_places(text: str) -> int | str | tuple[int | str, ...]:
@@ -188,12 +160,12 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tolerance",
-        type=_relative_error,
+        type=_number_from_zero,
         help="the relative error that the lines to compute wider have to reach "
         "(with --check, by default that of the plan)",
     )
     parser.add_argument(
-        "--max-error", type=_relative_error, help="exit 1 if the error is above"
+        "--max-error", type=_number_from_zero, help="exit 1 if the error is above"
     )
     parser.add_argument(
         "--seconds",
@@ -369,15 +341,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Returns the options of a command line; words of earlier versions are errors."""
+    """Returns the options of a command line."""
     command = words[0] if words else ""
-    # All that stands behind `run` belongs to the script.
-    own_words = [] if command == "run" else words
-    for position, word in enumerate(own_words):
-        name = word.partition("=")[0]
-        if name in _REPLACED and (position == 0 or name.startswith("-")):
-            raise UsageError(f"{name} is gone: {_REPLACED[name]}.")
-    if "--step" in own_words:
+    if "--step" in words and command != "run":  # all behind `run` is the script's
         print(
             "dtypeguard: --step is not needed: --inputs says that a target is a step.",
             file=sys.stderr,

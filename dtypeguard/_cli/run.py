@@ -14,7 +14,6 @@ import os
 import runpy
 import sys
 import threading
-import traceback
 import types
 from typing import Any
 
@@ -107,7 +106,7 @@ def run_command(options: argparse.Namespace) -> int:
         _add_notes(error, options.all)
         errors.append(error)
         with colored_notes(error):
-            _show(error)
+            sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = _show_nothing  # it is printed already
             raise  # so that Python ends by the signal
@@ -119,20 +118,6 @@ def run_command(options: argparse.Namespace) -> int:
         else:
             end()
     return 0
-
-
-def _show(error: BaseException) -> None:
-    """Has the hook of the script show an error; tells as Python does if the hook raises."""
-    try:
-        sys.excepthook(type(error), error, error.__traceback__)
-    except Exception as raised:
-        trace = raised.__traceback__
-        if trace is not None:  # without this function
-            trace = trace.tb_next
-        print("Error in sys.excepthook:", file=sys.stderr)
-        traceback.print_exception(raised.with_traceback(trace), chain=False)
-        print("\nOriginal exception was:", file=sys.stderr)
-        traceback.print_exception(error)
 
 
 def _show_nothing(*exception: object) -> None:
@@ -154,18 +139,17 @@ def _print_findings(
         return
     if lines:
         print(*lines, sep="\n", file=sys.stderr)
-    if form == "github" and error is not None:
+    if form == "github":
         from .forms import annotations, notes_on, origins_in
 
-        for note in notes_on(error):
-            commands = annotations(note.text, "error", origins_in(note.leaves))
+        found = []
+        if error is not None:
+            found += [(note.text, "error", note.leaves) for note in notes_on(error)]
+        if lines:
+            found.append(("\n".join(lines), "warning", watch.compilations.origins()))
+        for text, level, record in found:
+            commands = annotations(text, level, origins_in(record))
             print(*commands, sep="\n", file=sys.stderr)
-    if form == "github" and lines:
-        from .forms import annotations, origins_in
-
-        origins = origins_in(watch.compilations.origins())
-        commands = annotations("\n".join(lines), "warning", origins)
-        print(*commands, sep="\n", file=sys.stderr)
 
 
 def _add_notes(error: BaseException, is_whole: bool) -> None:

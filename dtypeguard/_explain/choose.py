@@ -17,8 +17,7 @@ from .._leaves.internals import STATEFUL
 from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
 from .._source.files import is_installed, line_text, package, short_path
-from .._source.origin import Frame, Origin, frame_of, is_update
-from .._source.syntax import NAME_OF_DTYPE
+from .._source.origin import Frame, frame_of, is_update
 from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
@@ -283,21 +282,12 @@ def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
     if leaf.why.cause is not None:
         return False  # it was computed of others
     is_of_one_kind = kind(dtype) == kind(leaf.dtype)
-    is_rounded = is_of_one_kind and width(dtype) > width(leaf.dtype)
-    if is_rounded and (not leaf.why.is_promoted or _names_dtype(leaf.why.origin)):
+    if is_of_one_kind and width(dtype) > width(leaf.dtype):
         return True  # no later cast brings back the digits that this line has rounded
     if leaf.why.is_promoted:
         return False
     is_part = leaf.argument is not None and not leaf.argument.is_whole
     return _is_of_host(leaf.values[-1]) or is_part or not is_of_one_kind
-
-
-def _names_dtype(origin: Origin | None) -> bool:
-    """Returns whether a line names a dtype: JAX adds in float32 where none is named."""
-    if origin is None:
-        return False
-    line = origin.users
-    return NAME_OF_DTYPE.search(line.code) is not None
 
 
 def _is_of_host(value: Leaf) -> bool:
@@ -327,15 +317,10 @@ def _meeting(leaves: Sequence[RefusedLeaf]) -> list[DType]:
     dtypes = sorted({leaf.dtype for leaf in leaves}, key=width, reverse=True)
     if not all(kind(dtype) for dtype in dtypes):
         return []
-    by_name = {}
-    for leaf in leaves:
-        if leaf.argument is not None:
-            by_name[leaf.argument.base] = leaf.dtype
+    by_name = {leaf.argument.base: leaf.dtype for leaf in leaves if leaf.argument}
     if by_name.keys() <= {"lower", "upper"}:
         return [jnp.dtype("int32")]  # the bounds of a loop
-    is_clip = "min" in by_name or "max" in by_name
-    names = [*_WRITTEN_INTO, "x"] if is_clip else _WRITTEN_INTO
-    for name in names:
+    for name in _WRITTEN_INTO:
         if name in by_name:
             return [by_name[name]]
     return [dtype for dtype in dtypes if rank(dtype) == rank(dtypes[0])]

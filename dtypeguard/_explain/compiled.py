@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax import tree_util
@@ -40,7 +40,8 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
     refused: list[Argument] = []
     wanted: list[DType] = []
     # Both are flat, in JAX's order.
-    for argument, info in zip(_positional_arguments(site), _leaves_compiled_for(site)):
+    given = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
+    for argument, info in zip(given, _leaves_compiled_for(site)):
         # As JAX takes it: with x64 off, a float64 of NumPy is a float32.
         leaf_type = traced_type(argument.value)
         if leaf_type is None or leaf_type.shape != info.shape:
@@ -52,21 +53,8 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
         return None
     # JAX names the parameters of the function, which the compiled one has no more.
     labels = paths if len(paths) == len(refused) else [x.name for x in refused]
-    labels = [_with_expression(label, x) for label, x in zip(labels, refused)]
     leaves = refused_leaves(refused, labels, wanted, site)
     return refused_call(RefusedCall(site), leaves)
-
-
-def _positional_arguments(site: Site) -> Iterator[Argument]:
-    for candidates in arguments(site):
-        for argument in candidates:
-            if argument.base == "args":
-                yield argument
-
-
-def _with_expression(label: str, argument: Argument) -> str:
-    is_other = argument.is_whole and argument.text not in ("", label)
-    return f"{label} = {argument.text}" if is_other else label
 
 
 def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 from types import TracebackType
 from typing import TypeVar, overload
 
@@ -24,9 +23,6 @@ from .text import noted, text_of
 from .unfiltered import UNFILTERED, hide_jax, printed
 
 _F = TypeVar("_F", bound=Function)
-# To begin to record takes a millisecond, and `explain` may decorate what runs often.
-_MOST_RECORDED = 1000
-_ENTERED = itertools.count()
 
 
 @overload
@@ -87,13 +83,10 @@ def explain(
 class _Explaining(contextlib.ContextDecorator):
     def __init__(self, is_whole: bool):
         self._is_whole = is_whole
-        self._records: list[contextlib.AbstractContextManager[object]] = []
 
     def __enter__(self) -> None:
         UNFILTERED.enter()
-        is_rare = next(_ENTERED) < _MOST_RECORDED
-        self._records.append(RECORD if is_rare else contextlib.nullcontext())
-        self._records[-1].__enter__()
+        RECORD.__enter__()
 
     def __exit__(
         self,
@@ -108,7 +101,7 @@ class _Explaining(contextlib.ContextDecorator):
                 explain_error(error, self._is_whole)
                 hide_jax(error)
         finally:
-            self._records.pop().__exit__(None, None, None)
+            RECORD.__exit__(None, None, None)
 
     def __call__(self, function: _F) -> _F:
         if not callable(function) or runs_later(function):

@@ -100,18 +100,6 @@ class RefusedLeaf:
         return fits(first, self.dtype)
 
     @property
-    def lacks_line(self) -> bool:
-        """Whether one of its lines is not known."""
-        # An argument is given as it is, and begins nowhere.
-        is_carried = len(self.values) > 1
-        is_forced = self.why.is_promoted or is_carried
-        return (
-            self.why.origin is None
-            or (is_carried and self.why.begun is None)
-            or (is_forced and self.why.cause is None and not self.branch)
-        )
-
-    @property
     def is_reshaped(self) -> bool:
         """Whether the values differ in their shapes."""
         return len({np.shape(value) for value in self.values}) > 1

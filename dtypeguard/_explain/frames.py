@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
 import jax
@@ -28,87 +28,46 @@ from .._source.origin import Origin, origin_of_frame
 from .unfiltered import FOLDER_OF_JAX
 
 
-def _no_inputs(arguments: Kwargs) -> tuple[PyTree, ...]:
-    del arguments
-    return ()
-
-
-def _same(compared: PyTree) -> PyTree:
-    return compared
-
-
 @dataclasses.dataclass(frozen=True)
 class ControlFlowKind:
-    """A function of control flow.
+    """A function of control flow, with the names of its parameters.
 
     Attributes:
         name: of the function.
+        body: the parameter of its body; empty if it has branches.
+        inputs: the parameters that its body is given, the carry last.
+        is_pair: whether the body is given a slice of `xs` as well, and returns a pair whose
+            first item comes back.
+        branches: the parameters of branches, or of a list of them.
         module: that has it.
-        keyword: the parameter of its body; empty if it has branches.
-        body_inputs: makes the arguments of the body from those of the call.
-        carry: the position among them of what comes back.
-        is_pair: whether the body returns a pair, whose first item comes back.
-        branches: takes the branches from the arguments, by the names of their parameters.
-        carry_of_equinox: takes the carry from what Equinox compares before it has a jaxpr.
     """
 
     name: str
-    keyword: str = ""
-    body_inputs: Callable[[Kwargs], tuple[PyTree, ...]] = _no_inputs
-    carry: int = 0
+    body: str = ""
+    inputs: tuple[str, ...] = ()
     is_pair: bool = False
-    branches: Callable[[Kwargs], Kwargs] | None = None
+    branches: tuple[str, ...] = ()
     module: str = "jax.lax"
-    carry_of_equinox: Callable[[PyTree], PyTree] = _same
+
+    @property
+    def carry(self) -> int:
+        """The position of what comes back among the inputs of the body."""
+        return max(len(self.inputs) - 1, 0)
 
     def function(self) -> Function | None:
         """Returns the function; None if its module is not imported."""
         return getattr(sys.modules.get(self.module), self.name, None)
 
 
-def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    array = strong_type(leaf)
-    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
-
-
-def _inputs_of_scan(arguments: Kwargs) -> tuple[PyTree, ...]:
-    return arguments["init"], tree_util.tree_map(_slice, arguments.get("xs"))
-
-
-def _inputs_of_while(arguments: Kwargs) -> tuple[PyTree, ...]:
-    return (arguments["init_val"],)
-
-
-def _inputs_of_fori(arguments: Kwargs) -> tuple[PyTree, ...]:
-    return arguments["lower"], arguments["init_val"]
-
-
-def _branches_of_cond(arguments: Kwargs) -> Kwargs:
-    return {name: arguments.get(name) for name in ("true_fun", "false_fun")}
-
-
-def _branches_of_switch(arguments: Kwargs) -> Kwargs:
-    branches = arguments.get("branches", ())
-    return {f"branches[{number}]": branch for number, branch in enumerate(branches)}
-
-
-def _carry_of_equinox_scan(compared: PyTree) -> PyTree:
-    # Its loop carries an index and the results as well.
-    is_whole = isinstance(compared, tuple) and len(compared) == 3
-    return compared[1] if is_whole else None
-
-
-_SCAN_KIND = ControlFlowKind("scan", "f", _inputs_of_scan, is_pair=True)
-_WHILE_KIND = ControlFlowKind("while_loop", "body_fun", _inputs_of_while)
+_SCAN_KIND = ControlFlowKind("scan", "f", ("init",), is_pair=True)
+_WHILE_KIND = ControlFlowKind("while_loop", "body_fun", ("init_val",))
 _CONTROL_FLOW_KINDS = (
     _SCAN_KIND,
     _WHILE_KIND,
-    ControlFlowKind("fori_loop", "body_fun", _inputs_of_fori, carry=1),
-    ControlFlowKind("cond", branches=_branches_of_cond),
-    ControlFlowKind("switch", branches=_branches_of_switch),
-    dataclasses.replace(
-        _SCAN_KIND, carry_of_equinox=_carry_of_equinox_scan, module="equinox.internal"
-    ),
+    ControlFlowKind("fori_loop", "body_fun", ("lower", "init_val")),
+    ControlFlowKind("cond", branches=("true_fun", "false_fun")),
+    ControlFlowKind("switch", branches=("branches",)),
+    dataclasses.replace(_SCAN_KIND, module="equinox.internal"),
     dataclasses.replace(_WHILE_KIND, module="equinox.internal"),
 )
 
@@ -147,7 +106,7 @@ class ControlFlow:
     @property
     def is_loop(self) -> bool:
         """Whether it has a carry, and no branches."""
-        return self.kind.branches is None
+        return not self.kind.branches
 
     @property
     def is_of_jax(self) -> bool:
@@ -176,7 +135,7 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             if arguments is None:
                 continue
             with contextlib.suppress(LookupError, AttributeError):  # JAX has let them go
-                read = _read_loop if kind.branches is None else _read_branches
+                read = _read_branches if kind.branches else _read_loop
                 call = read(kind, line, arguments, inner_frames)
                 if not _runs_one_of(call.bodies, inner_frames):
                     yield call
@@ -199,25 +158,33 @@ def _read_loop(
     # Flax NNX lets the user choose the carry of a scan.
     chosen_carry = getattr(arguments.get("f"), "input_carry_argnum", 0)
     has_chosen = type(chosen_carry) is int and chosen_carry > 0
-    if kind.keyword not in arguments:  # Equinox has deleted it, and compares in this frame
+    if kind.body not in arguments:  # Equinox has deleted it, and compares in this frame
         arguments = {"body_fun": variables["body_fun"], "init_val": variables["val"]}
+    inputs = tuple(arguments[name] for name in kind.inputs)
+    carry = SplitTree(inputs[kind.carry]).arrays
+    sequences = arguments.get("xs")
+    if kind.is_pair:
+        inputs += (tree_util.tree_map(_slice, sequences),)
     # The condition of a loop may stand next to its body.
     named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
     jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
-    # JAX's own types of these are behind names that change.
-    inputs = kind.body_inputs(arguments)
-    body = Body(arguments[kind.keyword], inputs, kind.carry, kind.is_pair, jaxprs)
     # Equinox names the carry before and after a turn so.
     compared = [variables.get(name) for name in ("buffer_val", "buffer_val2")]
-    beside = tree_util.tree_leaves(arguments.get("xs"))
+    if kind.is_pair:  # its loop carries an index and the results as well
+        compared = [tree[1] if len(tree or ()) == 3 else None for tree in compared]
     return ControlFlow(
         kind,
         line,
         chosen_carry if has_chosen else kind.carry,
-        {"body": body},
-        first=SplitTree(inputs[kind.carry]).arrays + beside,
-        compared=[kind.carry_of_equinox(value) for value in compared],
+        {"body": Body(arguments[kind.body], inputs, kind.carry, kind.is_pair, jaxprs)},
+        first=carry + tree_util.tree_leaves(sequences),
+        compared=compared,
     )
+
+
+def _slice(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    array = strong_type(leaf)
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _read_branches(
@@ -227,7 +194,13 @@ def _read_branches(
     frames: Sequence[FrameType],
 ) -> ControlFlow:
     """Returns a call with its branches; an error if a jaxpr is missing."""
-    functions = kind.branches(arguments) if kind.branches else {}
+    functions: Kwargs = {}
+    for name in kind.branches:
+        value = arguments.get(name)
+        if isinstance(value, Sequence):
+            functions |= {f"{name}[{i}]": branch for i, branch in enumerate(value)}
+        else:
+            functions[name] = value
     # JAX holds them one by one, or in a list: the last list of that length.
     single_jaxprs = [jaxpr for _, jaxpr in _jaxprs(frames)]
     lists = [single_jaxprs[-len(functions) :]]
@@ -249,11 +222,12 @@ def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs |
     code = frame.f_code
     if function is None or code is not getattr(function, "__code__", None):
         return None
-    # A copy: before Python 3.13 a frame has one dict, and writes into it.
-    variables = dict(variables_of(frame))
     inner = getattr(function, "__wrapped__", None)
     if inner is None:
-        return variables
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        return {name: frame.f_locals[name] for name in names if name in frame.f_locals}
+    # A copy: before Python 3.13 a frame has one dict, and writes into it.
+    variables = dict(variables_of(frame))
     # All functions of one wrapper share its code. Their variables hold the wrapped one.
     if all(value is not inner for value in variables.values()):
         return None

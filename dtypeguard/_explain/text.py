@@ -8,6 +8,7 @@ from jax.dtypes import float0
 
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.dtypes import is_python_number
+from .._leaves.key_path import joined
 from .._leaves.leaf_type import type_text
 from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .._leaves.types import DType, Leaf
@@ -70,7 +71,7 @@ def text_of(
         finding: what it says.
         advice: what to write.
         is_whole: whether to list every leaf. Otherwise the note fits on a screen.
-        hint: a sentence that says how to have missing lines recorded.
+        hint: a sentence that says how to have lines recorded.
     """
     lines = [f"dtypeguard: {finding.headline}"]
     groups = _groups(finding.leaves, advice)
@@ -83,7 +84,7 @@ def text_of(
     below += and_more(len(groups) - len(listed), "cause")
     if sys.version_info < (3, 12):
         below.append(_NO_RECORD)
-    elif hint and any(leaf.lacks_line for leaf in finding.leaves):
+    elif hint:
         below.append(hint)
     lines += [f"  {line}" for line in below]
     lines += _advice_lines(advice)
@@ -119,15 +120,18 @@ def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
 def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
     """Returns the leaves of one cause with their types, as lines."""
     leaves = [unit[0] for unit in group]
-    if is_whole or len(leaves) == 1:
-        return columns([(leaf.path, _change_text(leaf)) for leaf in leaves])
+    changes = [_change_text(leaf) for leaf in leaves]
     paths = [leaf.path for leaf in leaves]
-    name = ", ".join(paths) if len(paths) <= FEW else of_holders(paths)
-    changes = {_change_text(leaf) for leaf in leaves}
-    if len(changes) == 1:
-        return columns([(name, *changes)])
-    # Their shapes differ, their dtypes do not.
-    return columns([(name, " -> ".join(map(str, leaves[0].dtypes)))])
+    if is_whole:
+        return columns(list(zip(paths, changes)))
+    change = changes[0]
+    if len(set(changes)) > 1:  # their shapes differ, their dtypes do not
+        change = " -> ".join(map(str, leaves[0].dtypes))
+    return columns([(_name_of_leaves(paths), change)])
+
+
+def _name_of_leaves(paths: Sequence[str]) -> str:
+    return joined(paths) if len(paths) <= FEW else of_holders(paths)
 
 
 def _change_text(leaf: RefusedLeaf) -> str:
@@ -221,8 +225,8 @@ def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
     """Yields a sentence for all remedies of one line that say the same."""
     for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence)):
         paths = [leaf.path for remedy in group for leaf in remedy.leaves]
-        name = " and ".join(paths) if len(paths) <= FEW else of_holders(paths)
+        write = group[0].sentence.replace(NAMES, _name_of_leaves(paths))
         place = f"at {group[0].line} " if group[0].line else ""
-        sentence = f"{word}{place}{group[0].sentence.replace(NAMES, name)}."
+        sentence = f"{word}{place}{write}."
         yield sentence[0].upper() + sentence[1:]
         word = "and "  # whatever comes next is to be written as well

@@ -112,7 +112,7 @@ def test_exit_codes(run, script, capsys, statement, code, err):
     assert capsys.readouterr().err.startswith(err)
 
 
-@pytest.mark.parametrize("hook", ["", "lambda kind, *_: print(kind)", "lambda *_: 1 / 0"])
+@pytest.mark.parametrize("hook", ["", "lambda kind, *_: print(kind)"])
 def test_other_errors_are_shown_as_under_python(run, script, hook):
     set_hook = f"import sys\nsys.excepthook = {hook}\n" if hook else ""
     file = script(f"{set_hook}def f():\n    raise KeyError('a')\nf()")

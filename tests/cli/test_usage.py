@@ -83,7 +83,6 @@ planned = dtypeguard.autocast(loss, {"mine.py:lost": "float32"})
 """
 WRONG = """
  | required: command. Write for example: dtypeguard audit optax:adam
-sweep | sweep is gone: it is part of dtypeguard's own tests now. For your own
 sweeep | invalid choice: 'sweeep'
 train.py | Did you mean dtypeguard run train.py?
 demo prodigi | Write for example: dtypeguard demo prodigy
@@ -153,9 +152,6 @@ lock :step --inputs :inputs --out no/a.lock | 'no/a.lock' cannot be written
 lock :breaks --inputs :inputs | mine.py:breaks raises TypeError: dot_general requires
 lock :breaks --inputs :inputs | mine.py:20 return c @ x[:1] # here It is an error of the
 precision :loss | --inputs. Write for example: dtypeguard precision my_script.py:loss
-plan :loss | plan is gone: write dtypeguard precision, and --out for the file
-audit :opt --params float32 --markdown | --markdown is gone: text is printed
-audit :opt --params float32 --updates float32 | --updates is gone: write --grads
 precision :nothing --inputs :inputs | has no nothing. Write for example: dtypeguard
 precision :three --inputs :inputs | audit_precision got
 precision :loss --inputs :x | does not run with what mine.py:x gives
@@ -163,8 +159,8 @@ precision :loss --inputs :raises | # data
 precision :breaks --inputs :inputs | # here
 precision :breaks --inputs :inputs | It is an error of the program itself, called with what
 precision :loss --inputs :count --narrow i8 | i8 is not floating or complex
-precision :loss --inputs :inputs --tolerance -1 | '-1' is not a relative error
-precision :loss --inputs :inputs --tolerance foo | 'foo' is not a relative error: write a
+precision :loss --inputs :inputs --tolerance -1 | '-1' is not a finite number from 0 up
+precision :loss --inputs :inputs --tolerance foo | 'foo' is not a finite number
 precision :loss --inputs :shapes --max-error 1 | arrays, or leave out --max-error
 precision :loss --inputs :inputs --matmul-precision tpus | matmul_precision="tpu"
 precision :loss --inputs :inputs --reference no.npz | numpy.savez(file, **{

@@ -294,8 +294,8 @@ COUNTS = np.array([1, 2, 3], np.int32)
 @noted("begin")
 def a_carry_that_takes_a_number_of_a_branch(fixed):
     def step(carry, x):
-        def reset(carry):
-            return 0.0  # named
+        def reset(carry):  # named
+            return 0.0
 
         keep = lambda carry: 0.5
         return lax.cond(x[0] > 0, keep, reset, carry), None  # not
@@ -305,9 +305,9 @@ def a_carry_that_takes_a_number_of_a_branch(fixed):
 
 @noted("return")
 def a_number_that_a_jitted_branch_returns(fixed):
-    @jax.jit
+    @jax.jit  # first
     def wide(x):
-        return x if fixed else 2.0  # first
+        return x if fixed else 2.0
 
     return lax.cond(True, wide, lambda x: x, HALF[0])  # not
 
@@ -335,6 +335,12 @@ def an_index_that_was_made_whole(fixed):
         return x[jnp.clip(rows, 0, 2)]
 
     return jax.jit(pick)(WIDE)
+
+
+@noted("begin", checked=False)
+def an_index_that_a_mapped_function_is_given(fixed):
+    teams = jnp.repeat(jnp.arange(2 if fixed else 2.0), 2)  # first
+    return jax.vmap(lambda team: WIDE[team])(teams)
 
 
 @noted("argument")

@@ -173,24 +173,3 @@ def test_no_float_that_is_no_index_is_cast_to_an_int(call, is_cast):
     casts = re.findall(" (?:cast|make|begin) .*", note_on(call))
     assert bool(casts) == is_cast
     assert not any("HALVES" in line or "0.1" in line for line in casts)
-
-
-def added(x):
-    return jnp.sum(x[:, None] * x, axis=-1)
-
-
-def rounded(x):
-    return jnp.dot(x.astype("float32"), x.T).astype(jnp.bfloat16)
-
-
-@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="LAPACK refuses without a dtype")
-@pytest.mark.parametrize(("gram", "advice"), [(added, "cast"), (rounded, "begin")])
-def test_a_line_that_names_no_dtype_has_rounded_nothing_of_its_own(gram, advice):
-    # JAX adds in float32 and casts the sum back.
-    @jax.jit
-    def factor(x):
-        kernel = gram(x)
-        return jnp.linalg.cholesky(kernel)
-
-    note = note_on(lambda: factor(jnp.ones((3, 3), jnp.bfloat16)))
-    assert f" {advice} kernel " in note, note

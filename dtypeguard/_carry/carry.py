@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from .._leaves.arguments import is_subtree, shown
+from .._leaves.arguments import shown
 from .._leaves.types import Args, Key, Kwargs, PyTree, Step
 from .items import Items, ReturnedCarry, has_structure_of, is_alike
 from .modules import objects_by_path
@@ -200,34 +200,6 @@ class Carry:
             indices = range(num_required)
             return ReturnedCarry(items.result, required, items, indices)
         raise self._no_such_items(items, values)
-
-    def self_remedy(self, args: Args, result: PyTree) -> str:
-        """Returns what to write if the `self` of a method comes back; "" if it does not."""
-        function = "..."
-        instance = None
-        if self.bound is not None:
-            class_name = type(self.bound).__name__
-            function = f"{class_name}.{self.step}"
-            instance = self.bound
-        elif args and self.names.at(0) == "self":
-            instance = args[0]
-        # The only argument is carried already, and not every class is a tree.
-        is_carried = not self.is_default or self.places[0].name == "self"
-        if is_carried or not is_subtree(instance):
-            return ""
-        instance_type = type(instance)
-        remedy = f'{self.owner}({function}, carry="self"'
-        if type(result) is instance_type:
-            return f"{remedy})"
-        items = Items(result)
-        for key, item in zip(items.keys, items.values):
-            if type(item) is not instance_type:
-                continue
-            # The first item is the carry by default.
-            if key == 0:
-                return f"{remedy})"
-            return f"{remedy}, returned={key!r})"
-        return ""
 
     def ambiguity(self, returned: ReturnedCarry, carry: PyTree) -> str:
         """Returns a question if a later item is like the carry; "" if none is."""

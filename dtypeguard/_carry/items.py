@@ -185,10 +185,10 @@ class ReturnedCarry:
     indices: Sequence[int] = ()
 
     @property
-    def keys(self) -> Sequence[Key] | None:
-        """The keys of the carries in the result; None if that is the carry."""
+    def keys(self) -> Sequence[Key]:
+        """The keys of the carries in the result; none if that is the carry."""
         if self.items is None:
-            return None
+            return ()
         # A NamedTuple takes no name of a field in brackets.
         if self.items.are_ordered:
             return list(self.indices)

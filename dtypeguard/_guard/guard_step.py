@@ -1,23 +1,15 @@
 """The guard of any step: its carry comes back in the types with which it came in."""
 
-import copy
+import dataclasses
 import functools
-import sys
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-import jax
-
 from .._carry.carry import carry_of
-from .._leaves.compat import x64_enabled
-from .._leaves.types import Args, Function, Kwargs, PyTree, Step, public
-from .._source.warn import WarnOnce
+from .._leaves.types import Step, public
 from .policy import Policy, check_policy
-from .second_attempt import ERRORS_OF_TYPES
-from .stable_carry import StableCarry
-from .step_call import GuardedCall, StepGuard
+from .step_call import StepGuard
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -118,9 +110,20 @@ def guard_step(
     return _guard_function(step, carry, returned, policy)
 
 
-# By function: what `guard_step` returned for it, by its options. None of these holds the
-# function, so that an entry goes with it.
-_RETURNED: weakref.WeakKeyDictionary[Step, list[Step]] = weakref.WeakKeyDictionary()
+_RECORD = "_dtypeguard_step"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """A function and the guarded step that was made of it: an attribute of both."""
+
+    step: Any = None
+    guarded: Any = None
+    options: tuple[object, ...] = ()
+
+    def __reduce__(self) -> tuple[type["_Record"], tuple[()]]:
+        # A function that is pickled by value is another one, and was not guarded.
+        return _Record, ()
 
 
 def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
@@ -129,61 +132,32 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     JAX's cache of traces goes by function: a loop that guards its body anew in each
     iteration would compile in each.
     """
+    # First of all it refuses False, though that equals 0.
+    carry_of_step = carry_of("guard_step", step, carry, returned)
     options = (carry, returned, policy)
-    guarded_steps = []
-    if _is_copied(step):
-        guarded_steps = _RETURNED.setdefault(step, [])
-    result = _GuardedStep(step, *options)  # which refuses False, though it equals 0
-    for earlier in [step, *guarded_steps]:
-        guarded = _guarded_step_of(earlier)
-        if guarded is not None and guarded.options == options:
-            return earlier
-    if isinstance(step, types.FunctionType) and _is_of_a_class(step):
-        result = _as_method(result)
-    guarded_steps.append(result)
-    return result
+    record = getattr(step, _RECORD, _Record())
+    is_guarded = record.guarded is step
+    # functools.wraps copies attributes to functions that stand for something else.
+    is_of_step = is_guarded or record.step is step
+    if is_of_step and record.options == options:
+        return record.guarded
+    step_guard = StepGuard(step, carry_of_step, policy)
 
+    # A function, and no object that can be called: a method of a class has to be one for
+    # the metaclasses of Haiku, Flax and Equinox. They read attributes of functions as well.
+    def guarded(*args, **kwargs):
+        return step_guard.call(args, kwargs)
 
-def _is_copied(step: Step) -> bool:
-    """Returns whether a guarded step holds a copy of a step, and not the step itself."""
-    return isinstance(step, types.FunctionType) or type(step) is functools.partial
-
-
-# Of a guarded method: the guarded step behind it.
-_STEP = "_dtypeguard_step"
-
-
-def _guarded_step_of(step: Step) -> "_GuardedStep | None":
-    """Returns the guarded step that a callable is or stands for, if any."""
-    if isinstance(step, _GuardedStep):
-        return step
-    guarded: _GuardedStep | None = getattr(step, _STEP, None)
-    # functools.wraps copies the attribute to functions that stand for something else.
-    if guarded is not None and getattr(step, "__wrapped__", None) is guarded.step:
-        return guarded
-    return None
-
-
-def _is_of_a_class(function: types.FunctionType) -> bool:
-    """Whether a function was defined in the body of a class."""
-    scope = function.__qualname__.rpartition(".")[0]
-    owner = scope.rpartition(".")[2]
-    return owner not in ("", "<locals>")
-
-
-def _as_method(guarded: "_GuardedStep") -> Step:
-    """Returns a guarded method as a function with the attributes of the original.
-
-    The metaclasses of Haiku and Flax look for functions among the members of a class, and
-    for the attributes that other decorators left on them.
-    """
-
-    @functools.wraps(guarded.step)
-    def method(*args, **kwargs):
-        return guarded(*args, **kwargs)
-
-    setattr(method, _STEP, guarded)
-    return method
+    is_function = isinstance(step, types.FunctionType)
+    attributes = functools.WRAPPER_UPDATES if is_function else ()
+    functools.update_wrapper(guarded, step, updated=attributes)
+    guarded.__name__ = carry_of_step.step
+    new_record = _Record(step, guarded, options)
+    setattr(guarded, _RECORD, new_record)
+    is_partial = isinstance(step, functools.partial)
+    if (is_function or is_partial) and not is_guarded:
+        setattr(step, _RECORD, new_record)
+    return guarded
 
 
 def _check_policy_of_step(policy: Policy | None) -> Policy:
@@ -198,104 +172,3 @@ def _check_policy_of_step(policy: Policy | None) -> Policy:
             "dtypeguard.guard(optimizer, policy=...) inside the step."
         )
     return policy
-
-
-class _GuardedStep:
-    """A step that keeps the types of its carry; equal to another with the same parts."""
-
-    def __init__(self, step: Step, carry: _CarryOption, returned: Any, policy: Policy):
-        self._original = weakref.ref(step) if _is_copied(step) else lambda: step
-        self.step = _copy_of_step(step)
-        self.options = (carry, returned, policy)
-        carry_of_step = carry_of("guard_step", self.step, carry, returned)
-        self._guard = StepGuard(self.step, carry_of_step, policy, WarnOnce())
-        self._stable_carry: StableCarry | None = None  # of the last call that had one
-        functools.update_wrapper(self, self.step, updated=())
-        vars(self).pop("__wrapped__")  # see __getattr__
-        self.__name__ = carry_of_step.step
-        self.__isabstractmethod__ = getattr(step, "__isabstractmethod__", False)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":
-            # The very function as long as there is one: `inspect.unwrap` returns it, and
-            # `pickle` finds no copy by its name.
-            return self._original() or self.step
-        raise AttributeError(
-            f"A guarded step has no attribute {name!r}. Those of jax.jit(f) are of "
-            "jax.jit(guard_step(f)), not of guard_step(jax.jit(f))."
-        )
-
-    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        stable_carry = self._stable_carry
-        types_before = None
-        # Without jit, a step could change the caller's containers.
-        if stable_carry is not None and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
-            types_before = stable_carry.types_in_call(args, kwargs)
-        if stable_carry is None or types_before is None:
-            return self._call_guarded(args, kwargs)
-        try:
-            result = self.step(*args, **kwargs)
-        except ERRORS_OF_TYPES:
-            if not x64_enabled():
-                raise
-            return self._call_guarded(args, kwargs)  # which may run it with x64 off
-        if stable_carry.is_kept(types_before, result):
-            return result
-        call = GuardedCall(self._guard, args, kwargs)
-        return call.settle(result)
-
-    def _call_guarded(self, args: Args, kwargs: Kwargs) -> PyTree:
-        call = GuardedCall(self._guard, args, kwargs)
-        result = call.run()
-        if call.stable_carry is not None:
-            self._stable_carry = call.stable_carry
-        return result
-
-    def __get__(self, instance: object, owner: type | None = None) -> Step:
-        is_bound = isinstance(self.step, types.MethodType)
-        if instance is None or is_bound or not hasattr(type(self.step), "__get__"):
-            return self
-        # A bound method of an Equinox module is a tree: filter_jit traces its arrays.
-        # Equinox 0.13 makes one of any method, 0.11 only of a function.
-        eqx = sys.modules.get("equinox")  # not imported for those who have no module
-        if eqx is not None and isinstance(instance, eqx.Module):
-            return eqx.Partial(self, instance)
-        return types.MethodType(self, instance)
-
-    def __eq__(self, value: object) -> bool:
-        if not isinstance(value, _GuardedStep):
-            return False
-        return self.step == value.step and self.options == value.options
-
-    def __hash__(self) -> int:
-        try:
-            return hash((self.step, self.options))
-        except TypeError:  # a module with arrays
-            return id(self.step)
-
-    def __reduce__(self) -> tuple[Function, tuple[Any, ...]]:
-        arguments = (self.__wrapped__, *self.options)
-        return _guard_function, arguments
-
-    def __repr__(self) -> str:
-        return f"<guard_step of {self.__wrapped__!r}>"
-
-
-def _copy_of_step(step: Step) -> Step:
-    """Returns a copy of a function or a partial function; any other step as it is.
-
-    A guarded step lives as long as its function. If it held the function, both would stay
-    for good, with all that the function closes over.
-    """
-    if type(step) is functools.partial:
-        return copy.copy(step)
-    if not isinstance(step, types.FunctionType):
-        return step
-    # `copy.copy` returns a function itself.
-    code = step.__code__
-    copied = types.FunctionType(code, step.__globals__, closure=step.__closure__)
-    names = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__")
-    functools.update_wrapper(copied, step, names)
-    # `update_wrapper` sets `__wrapped__`, which a copy has from the original alone.
-    copied.__dict__ = dict(vars(step))
-    return copied

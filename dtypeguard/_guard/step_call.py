@@ -1,10 +1,13 @@
 """One call of a guarded step."""
 
-import dataclasses
 import functools
+import itertools
+import operator
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import jax
 from jax import tree_util
 from jax.core import Tracer
 
@@ -16,31 +19,93 @@ from .._leaves.compat import HAS_X64_SCOPE, set_x64, x64_enabled
 from .._leaves.dtypes import canonical, dtype_of, has_64_bits, is_weak
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.internals import LOOPS_OF_EQUINOX
-from .._leaves.leaf_change import LeafChange
-from .._leaves.leaf_type import LeafType
-from .._leaves.types import Args, Kwargs, Leaf, NNXObject, PyTree, Step
+from .._leaves.types import (
+    Args,
+    Aval,
+    Key,
+    Kwargs,
+    Leaf,
+    NNXObject,
+    PyTree,
+    PyTreeDef,
+    Step,
+)
+from .._source.warn import WarnOnce
 from .calling_loop import calling_loop
 from .policy import Policy
 from .second_attempt import ERRORS_OF_TYPES, SecondAttempt, run_or_try_again
-from .settle import Output, Settled, report_drift, settle_carried, settle_object
-from .stable_carry import StableCarry, stable_carry
+from .settle import Output, report_drift, settle_carried, settle_object
 
 _EVAL_SHAPE = "eval_shape"  # a method of what `jit` returns
 
 
-@dataclasses.dataclass(frozen=True)
+_Jitted = type(jax.jit(lambda: None))
+
+# Mapped in C: a comprehension would take twice as long, and a jitted call of ten arrays
+# takes no more than ten microseconds.
+_type_of_array = operator.attrgetter("aval")
+_weakness = operator.attrgetter("weak_type")
+
+
 class StepGuard:
     """A step, and how it is guarded."""
 
-    step: Step
-    carry: Carry
-    policy: Policy
-    warn_once: Callable[[str], None]
+    def __init__(self, step: Step, carry: Carry, policy: Policy):
+        self.step = step
+        self.carry = carry
+        self.policy = policy
+        self.warn_once = WarnOnce()
+        # Of the last call of a jitted step in which there was nothing to cast.
+        self.stable_carry: _StableCarry | None = None
 
     @property
     def is_jitted(self) -> bool:
         """Whether the step is what `jit` returns, of JAX or another library."""
         return callable(getattr(self.step, _EVAL_SHAPE, None))
+
+    def call(self, args: Args, kwargs: Kwargs) -> PyTree:
+        """Returns what the step returns, with its carry settled.
+
+        A jitted step gets copies of all containers and changes nothing in place. If its
+        carry comes back in the types with which it came in, there is nothing else to do.
+        """
+        stable = self.stable_carry
+        types_before = None
+        # Without jit, a step could change the caller's containers.
+        if stable is not None and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]: set by JAX at import
+            carries = [place.take(args, kwargs) for place in self.carry.places]
+            types_before = stable.types_of(carries)
+        if stable is None or types_before is None or any(map(_weakness, types_before)):
+            return GuardedCall(self, args, kwargs).run()
+        try:
+            result = self.step(*args, **kwargs)
+        except ERRORS_OF_TYPES:
+            return GuardedCall(self, args, kwargs).run()  # maybe with x64 off
+        # Most often these are the same objects, and equal at once.
+        if stable.types_of(stable.carries_in(result)) == types_before:
+            return result
+        return GuardedCall(self, args, kwargs).settle(result)
+
+
+class _StableCarry(NamedTuple):
+    """Where a jitted step returned its carry when there was nothing to cast."""
+
+    keys: Sequence[Key]  # of the carries in the result; none if that is the carry
+    treedef: PyTreeDef  # of a list of the carries
+
+    def carries_in(self, result: PyTree) -> list[PyTree]:
+        """Returns the carries in a result; none if it is another tree this time."""
+        try:
+            return [result[key] for key in self.keys] or [result]
+        except (LookupError, TypeError):
+            return []
+
+    def types_of(self, carries: list[PyTree]) -> list[Aval] | None:
+        """Returns the types of carries; None unless all are JAX arrays in this tree."""
+        try:
+            return list(map(_type_of_array, self.treedef.flatten_up_to(carries)))
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return None
 
 
 class GuardedCall:
@@ -51,8 +116,6 @@ class GuardedCall:
         self._carry = guard.carry
         self._args = args
         self._kwargs = kwargs
-        # Of calls like this one, if the guard has nothing to do in it.
-        self.stable_carry: StableCarry | None = None
         values = guard.carry.take(args, kwargs)
         # Before the step runs, which may change its containers and objects in place.
         self._carried = [Snapshot(close_objects(value)) for value in values]
@@ -90,10 +153,8 @@ class GuardedCall:
         return self.settle(result)
 
     def _has_weak_leaf(self) -> bool:
-        for snapshot in self._carried:
-            if any(map(_is_weak_and_known, snapshot.data())):
-                return True
-        return False
+        leaves = itertools.chain(*[snapshot.data() for snapshot in self._carried])
+        return any(map(_is_weak_and_known, leaves))
 
     def _carried_with_strong_leaves(self) -> list[Snapshot]:
         """Returns the carries; a weak leaf that comes back strong in its dtype is strong.
@@ -106,15 +167,13 @@ class GuardedCall:
         if isinstance(step, types.MethodType):
             # It hands on the attributes of its function, which takes `self`.
             args = (step.__self__, *args)
-        eval_shape = getattr(step, _EVAL_SHAPE)
-        result = eval_shape(*args, **self._kwargs)
+        result = getattr(step, _EVAL_SHAPE)(*args, **self._kwargs)
         location = self._locate(result)
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):
             shapes, treedef = tree_util.tree_flatten(close_objects(tree))
-            snapshot = carried[number]
-            if treedef == snapshot.treedef:
-                carried[number] = snapshot.map(_typed_like, shapes)
+            if treedef == carried[number].treedef:
+                carried[number] = carried[number].map(_typed_like, shapes)
         return carried
 
     def _attempt_without_x64(self) -> SecondAttempt[PyTree] | None:
@@ -129,15 +188,13 @@ class GuardedCall:
             return None
 
         def run():
-            # A weak 64-bit leaf is a Python number that the caller's jit has traced.
             with set_x64(False):
                 for snapshot in self._object_snapshots:
-                    narrowed = tree_util.tree_map(_narrow_if_weak, snapshot.before)
-                    put_contents(snapshot.node, narrowed)
-                carried = [snapshot.map(_narrow_if_weak) for snapshot in self._carried]
-                result = self._attempt(carried)
-            self.stable_carry = None  # a call like this one needs both attempts again
-            return result
+                    put_contents(snapshot.node, snapshot.before)
+                # A weak 64-bit leaf is a Python number that the caller's jit has traced.
+                return self._attempt(
+                    [carry.map(_narrow_if_weak) for carry in self._carried]
+                )
 
         description = f"{self._carry.step} failed with x64 on and was run with it off"
         return SecondAttempt(run, description, page="guard-a-step")
@@ -145,8 +202,6 @@ class GuardedCall:
     def settle(self, result: PyTree) -> PyTree:
         """Returns what the step returned, with its carry settled."""
         policy = self._guard.policy
-        warn_once = self._guard.warn_once
-        returned = []
         try:
             location = self._locate(result)
             # All of them before any report, which names every leaf.
@@ -154,26 +209,41 @@ class GuardedCall:
             for snapshot, node in self._objects_after(location):
                 output = self._output(snapshot.label)
                 in_place.append(settle_object(output, snapshot, node, policy))
+            returned = []
             for number, tree in zip(location.numbers, location.values):
                 output = self._output(self._carry.labels[number])
                 record = self._carried[number]
-                settled = settle_carried(output, close_objects(tree), record, policy)
-                returned.append(settled)
-            report_drift([*in_place, *returned], self._output(""), policy, warn_once)
+                returned.append(settle_carried(output, close_objects(tree), record, policy))
+            output = self._output("")
+            report_drift([*in_place, *returned], output, policy, self._guard.warn_once)
         except TypeError as error:
-            remedy = self._remedy_of_other_carry(result, returned)
-            if not remedy:
+            if not self._carry.is_default:
                 raise
-            raise self._error_with(remedy, error) from None
+            # Many steps take an index or a random key first, and a method `self`.
+            message = (
+                f"{error}\nA guard takes the first argument, {self._carry.labels[0]}, for "
+                f"the carry. To name another: {self._carry.owner}(..., carry=NAME), or "
+                'carry="self" for a method that returns its object.'
+            )
+            if isinstance(error, DtypeDriftError):
+                raise DtypeDriftError(message, error.rows) from None
+            raise TypeError(message) from None
         if any(settled.drifted for settled in returned):
             self._warn_of_ambiguity(location)
-        trees = [open_objects(settled.tree) for settled in returned]
-        value = location.put(trees)
+        value = location.put([open_objects(settled.tree) for settled in returned])
         if value is result and not self._object_snapshots:
-            self.stable_carry = stable_carry(
-                self._guard.step, self._carry.places, location, self._args, self._kwargs
-            )
+            self._note_stable(location)
         return value
+
+    def _note_stable(self, location: ReturnedCarry) -> None:
+        """Has the next call with such a carry see that nothing is to be cast."""
+        # `nnx.jit` and others return other types: their steps change objects in place.
+        is_jitted = isinstance(self._guard.step, _Jitted)
+        # Another node may give other items in brackets than JAX finds in it.
+        has_brackets = isinstance(location.result, (tuple, list, dict))
+        if is_jitted and (location.items is None or has_brackets):
+            treedef = tree_util.tree_structure(list(location.values))
+            self._guard.stable_carry = _StableCarry(location.keys, treedef)
 
     def _locate(self, result: PyTree) -> ReturnedCarry:
         values = _copies(self._carried)
@@ -195,30 +265,6 @@ class GuardedCall:
                 if snapshot is not None and snapshot.node is not node:
                     yield snapshot, node
 
-    def _remedy_of_other_carry(self, result: PyTree, returned: Sequence[Settled]) -> str:
-        """Returns how to name another carry, if the first argument may not be meant."""
-        if not self._carry.is_default:
-            return ""
-        # Many steps take an index or a random key first, and the carry has another shape.
-        remedy = self._carry.self_remedy(self._args, result)
-        if remedy:
-            return remedy
-        refused = []
-        for settled in returned:
-            refused.extend(settled.refused)
-        if any(map(_is_reshaped, refused)):
-            return f"{self._carry.owner}(..., carry=NAME)"
-        return ""
-
-    def _error_with(self, remedy: str, error: TypeError) -> TypeError:
-        message = (
-            f"{error}\nA guard takes the first argument, {self._carry.labels[0]}, for the "
-            f"carry. To name another: {remedy}."
-        )
-        if isinstance(error, DtypeDriftError):
-            return DtypeDriftError(message, error.rows)
-        return TypeError(message)
-
     def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
         """Warns if a later item of the result may be the carry, unless a loop called."""
         first_carry = _copies(self._carried)[0]
@@ -236,26 +282,15 @@ class GuardedCall:
     @functools.cached_property
     def _loop(self) -> str:
         """Whose loop has the step as its body; empty if none has."""
-        leaves = []
-        for snapshot in self._carried:
-            leaves.extend(snapshot.leaves)
-        is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        leaves = itertools.chain(*[snapshot.leaves for snapshot in self._carried])
         # The body of a loop is traced.
-        if is_traced:
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
             return calling_loop()
         return ""
 
 
 def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
     return [open_objects(snapshot.copy()) for snapshot in carried]
-
-
-def _is_reshaped(change: LeafChange) -> bool:
-    before = change.before
-    after = change.after
-    if isinstance(before, LeafType) and isinstance(after, LeafType):
-        return before.shape != after.shape
-    return False
 
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:

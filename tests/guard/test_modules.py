@@ -184,17 +184,13 @@ def method(kind, name, way="no jit", **options):
 
 
 @every_kind
-@pytest.mark.parametrize(
-    ("name", "which"),
-    [("update", ""), ("with_loss", ""), ("loss_first", ", returned=1")],
-)
-def test_self_that_comes_back_has_to_be_named(kind, name, which):
-    with pytest.raises(TypeError) as error:
+@pytest.mark.parametrize("name", ["update", "with_loss", "loss_first"])
+def test_self_that_comes_back_has_to_be_named(kind, name):
+    remedy = r'To name another: guard_step\(\.\.\., carry=NAME\), or carry="self"'
+    with pytest.raises(TypeError, match=remedy):
         method(kind, name)(kind(ZERO), X)
-    assert f'guard_step(..., carry="self"{which}).' in str(error.value)
-    with pytest.raises(TypeError, match="To name another") as error:
+    with pytest.raises(TypeError, match=remedy):
         guard_step(getattr(kind(ZERO), name))(X)
-    assert f'guard_step({kind.__name__}.{name}, carry="self"{which}).' in str(error.value)
 
 
 @every_kind

@@ -6,14 +6,14 @@ modules.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jax import tree_util
 
-from .._leaves.arguments import is_subtree
 from .._leaves.dtypes import dtype_of, kind, native
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import KeyPath, TreeName, key_paths, key_value
+from .._leaves.key_path import KeyPath, TreeName, key_value
 from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import type_or_class
 from .._leaves.table import FEW, Table
@@ -21,47 +21,42 @@ from .._leaves.types import Leaf, PyTree
 
 # Keys of tuples, of lists, and of nodes that are registered without keys.
 _POSITIONS = (tree_util.SequenceKey, tree_util.FlattenedIndexKey)
-_ABSENT_CHILD = object()  # None is a node
 
 
-class _Container:
-    """A node of a tree with its children by name; a leaf has none."""
+class _Node:
+    """A node of a tree and its children, by their names as text.
+
+    A loader makes the keys "0" and "1" of the positions of a tuple.
+    """
 
     def __init__(self, tree: PyTree):
         def is_child(node):
             return node is not tree
 
         pairs, self.structure = tree_util.tree_flatten_with_path(tree, is_leaf=is_child)
-        # A leaf is its own child, at an empty path.
-        keys = [path[0] for path, _ in pairs if path]
-        # As text: a loader makes the keys "0" and "1" of the positions of a tuple.
-        names = [str(key_value(key)) for key in keys]
-        self.has_names = not any(isinstance(key, _POSITIONS) for key in keys)
-        if len(set(names)) < len(names):
-            # Names that two children share tell neither: their positions do.
-            names = list(map(str, range(len(names))))
-            self.has_names = False
-        self.keys = dict(zip(names, keys))
-        children = [child for _, child in pairs]
-        self.children = dict(zip(names, children))
+        self.keys: dict[str, Any] = {}
+        self.children: dict[str, PyTree] = {}
+        for i, (path, child) in enumerate(pairs):
+            name = str(key_value(path[0]))
+            if name in self.keys:  # 2 and "2"
+                name = f"{name} ({i})"
+            self.keys[name] = path[0]
+            self.children[name] = child
 
-    def describe_children(self) -> str:
-        """Returns the names of the children, or their number."""
+    def __str__(self) -> str:
+        """The names of the first children; the number of those that have positions."""
+        keys = list(self.keys.values())
+        if any(isinstance(key, _POSITIONS) for key in keys):
+            return str(len(keys))
         names = list(self.keys)
-        if not self.has_names:
-            return str(len(names))
-        listed = ", ".join(names[:FEW])
         if len(names) > FEW:
-            return f"{listed}, ..."
-        return listed
+            names[FEW:] = ["..."]
+        return ", ".join(names)
 
 
 @dataclasses.dataclass(frozen=True)
 class Matched:
     """The leaves of a loaded state in the order of a record.
-
-    A child of a record's node is the child of that name in the loaded node; where a list or
-    a tuple was loaded, the child at that position.
 
     Attributes:
         leaves: one for each leaf of the record.
@@ -74,34 +69,38 @@ class Matched:
     def add(self, record: PyTree, loaded: PyTree, path: KeyPath, is_guess: bool) -> None:
         """Adds the leaves of a subtree.
 
-        A list in place of a NamedTuple or a module has lost the names. Below it the match
-        is a guess, and the shapes and kinds of all leaves have to agree as well.
+        A child of a record's node is the child of that name in the loaded node; where a
+        list or a tuple was loaded, the child at that position. A list in place of a
+        NamedTuple or a module has lost the names. Below it the match is a guess, and the
+        shapes and kinds of all leaves have to agree as well.
         """
+        if not tree_util.tree_leaves(record):
+            # An empty child, such as an EmptyState, may be missing or another one.
+            if tree_util.tree_leaves(loaded):
+                raise _tree_error(path, None, loaded, "leave it out")
+            return
         if tree_util.all_leaves([record]):
-            is_match = loaded is not None and not is_subtree(loaded)
-            if is_match and is_guess:
-                is_match = _are_alike(record, loaded)
-            if not is_match:
+            is_leaf = loaded is not None and tree_util.all_leaves([loaded])
+            if not is_leaf or (is_guess and not _are_alike(record, loaded)):
                 raise _tree_error(path, record, loaded, "load what was recorded")
             self.leaves.append(loaded)
             return
         if isinstance(loaded, np.ndarray) and loaded.dtype == object:
             # np.save makes such an array of a tuple or a dict.
             loaded = loaded.tolist()
-        node = _Container(record)
-        children = _children_for(record, loaded, path)
-        if type(record) is not type(loaded) and tree_util.tree_leaves(record):
+        if loaded is None or tree_util.all_leaves([loaded]):
+            raise _node_error(path, record, loaded)
+        node = _Node(record)
+        children = _children_for(record, node, loaded, path)
+        if type(record) is not type(loaded):
             is_by_position = type(loaded) in (list, tuple)
+            # Between a list and a tuple, positions are all there is.
+            is_guess |= is_by_position and type(record) not in (list, tuple)
             how = "by position" if is_by_position else "by key"
             names = (type(loaded).__name__, type(record).__name__)
             self.changes.append(LeafChange(path, *names, how))
-            # Between a list and a tuple, positions are all there is.
-            has_lost_names = node.has_names or not isinstance(record, (list, tuple))
-            if is_by_position and has_lost_names:
-                is_guess = True
         for name, child in node.children.items():
-            child_path = (*path, node.keys[name])
-            self.add(child, children.get(name), child_path, is_guess)
+            self.add(child, children.get(name), (*path, node.keys[name]), is_guess)
 
 
 def match_containers(record: PyTree, loaded: PyTree) -> Matched:
@@ -123,47 +122,35 @@ def match_containers(record: PyTree, loaded: PyTree) -> Matched:
     return matched
 
 
-def _children_for(record: PyTree, loaded: PyTree, path: KeyPath) -> dict[str, PyTree]:
+def _children_for(
+    record: PyTree, node: _Node, loaded: PyTree, path: KeyPath
+) -> dict[str, PyTree]:
     """Returns the children of a loaded node by their names in the record, or raises."""
-    node = _Container(record)
-    loaded_node = _Container(loaded)
+    loaded_node = _Node(loaded)
     children = loaded_node.children
-    is_empty = not tree_util.tree_leaves(record)
-    if node.structure == loaded_node.structure and not is_empty:
+    is_list = type(loaded) in (list, tuple)
+    is_in_order = is_list and len(children) == len(node.keys) and _has_order(record, node)
+    if is_in_order or node.structure == loaded_node.structure:
         return dict(zip(node.keys, children.values()))
-    if type(loaded) in (list, tuple) and _fits_by_position(record, node, loaded):
-        return dict(zip(node.keys, loaded))
     # Those of a list or of another class may be in another order than the record's.
-    is_keyed = isinstance(loaded, Mapping) or hasattr(loaded, "_fields")
-    has_keys = is_keyed and loaded_node.has_names
-    has_shared_names = has_keys and not children.keys().isdisjoint(node.children)
-    if not (is_empty or has_shared_names):
-        raise _tree_error(path, record, loaded, _remedy_for_node(record, loaded))
-    for name, child in node.children.items():
-        # An empty child, such as an EmptyState, may be missing.
-        if name not in children and tree_util.tree_leaves(child):
-            key = node.keys[name]
-            raise _tree_error((*path, key), child, _ABSENT_CHILD, "load it as well")
-    for below, leaf in zip(key_paths(loaded), tree_util.tree_leaves(loaded)):
-        name = str(key_value(below[0]))
-        if is_empty or name not in node.children:
-            raise _tree_error((*path, *below), _ABSENT_CHILD, leaf, "leave it out")
+    has_names = isinstance(loaded, Mapping) or hasattr(loaded, "_fields")
+    if not has_names or children.keys().isdisjoint(node.keys):
+        raise _node_error(path, record, loaded)
+    for name, child in children.items():
+        if name not in node.keys and tree_util.tree_leaves(child):
+            raise _tree_error((*path, loaded_node.keys[name]), None, child, "leave it out")
     return children
 
 
-def _fits_by_position(record: PyTree, node: _Container, loaded: PyTree) -> bool:
-    """Returns whether a list or tuple holds the children of a node in its order."""
-    if len(loaded) != len(node.children):
-        return False
+def _has_order(record: PyTree, node: _Node) -> bool:
+    """Returns whether the order of a record's children is that of a list of them."""
     if isinstance(record, Mapping):
         return False  # JAX sorts its keys, and a loader may not
     if not dataclasses.is_dataclass(record):
         return True
     # The fields of a dataclass may be registered in another order than they are defined in.
-    defined = []
-    for field in dataclasses.fields(record):
-        if field.name in node.keys:
-            defined.append(field.name)
+    names = [field.name for field in dataclasses.fields(record)]
+    defined = [name for name in names if name in node.keys]
     # None is defined if it was registered without keys: positions are all there is.
     return defined in ([], list(node.keys))
 
@@ -171,12 +158,9 @@ def _fits_by_position(record: PyTree, node: _Container, loaded: PyTree) -> bool:
 def _are_alike(record: Leaf, loaded: Leaf) -> bool:
     """Returns whether two leaves agree in shape and kind."""
     record_kind = kind(dtype_of(record))
-    loaded_kind = kind(dtype_of(native(loaded)))
-    if record_kind != loaded_kind:
+    if record_kind != kind(dtype_of(native(loaded))):
         return False
-    if record_kind is None:
-        return True
-    return np.shape(record) == np.shape(loaded)
+    return record_kind is None or np.shape(record) == np.shape(loaded)
 
 
 def _remedy_for_wrapper(record: PyTree, loaded: PyTree) -> str | None:
@@ -200,36 +184,26 @@ def _can_match(record: PyTree, loaded: PyTree) -> bool:
     return bool(matched.leaves)
 
 
-def _remedy_for_node(record: PyTree, loaded: PyTree) -> str:
-    """Returns what to load in place of a node."""
-    if type(record) is type(loaded) and not isinstance(record, (list, tuple, Mapping)):
-        return "load it with the static fields of the record"
-    node = _Container(record)
-    node_type = "dict" if node.has_names else "list"
-    return f"load a {node_type} of {node.describe_children()}"
+def _node_error(path: KeyPath, record: PyTree, loaded: PyTree) -> DtypeDriftError:
+    """Returns the error for another node than that of a record."""
+    children = str(_Node(record))
+    node_type = "list" if children.isdigit() else "dict"
+    return _tree_error(path, record, loaded, f"load a {node_type} of {children}")
 
 
 def _tree_error(
     path: KeyPath, record: PyTree, loaded: PyTree, remedy: str
 ) -> DtypeDriftError:
     """Returns the error for the first place where a state does not match its record."""
-    before = _describe_node(record)
-    after = _describe_node(loaded)
-    change = LeafChange(path, before, after, remedy)
+    change = LeafChange(path, _described(record), _described(loaded), remedy)
     table = Table("The state has another tree than the record:", [change])
     return DtypeDriftError(f"{table}{more('checkpoints')}", table.rows())
 
 
-def _describe_node(tree: PyTree) -> str | None:
+def _described(tree: PyTree) -> Any:
     """Returns a leaf or a container as a message describes it; None if it is absent."""
-    if tree is _ABSENT_CHILD:
-        return None
     if tree is None:
-        return "None"
+        return None
     if tree_util.all_leaves([tree]):
-        return str(type_or_class(tree))
-    node = _Container(tree)
-    name = type(tree).__name__
-    if node.keys:
-        return f"{name} of {node.describe_children()}"
-    return name
+        return type_or_class(tree)
+    return f"{type(tree).__name__} of {_Node(tree)}"

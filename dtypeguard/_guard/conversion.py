@@ -24,13 +24,10 @@ def convert_values(leaf: Leaf, dtype: DType) -> np.ndarray:
         converted = _astype(values, dtype)
         # Floats may be rounded. float8_e8m0fnu has powers of two alone, and no zero.
         is_same_kind = kind(values.dtype) == kind(dtype)
-        if is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype):
-            is_preserved = _is_rounded
-        else:
-            is_preserved = _is_same
-        is_lost = ~is_preserved(np.real(values), np.real(converted))
+        may_round = is_same_kind and kind(dtype) in ("float", "complex") and has_zero(dtype)
+        is_lost = _is_lost(np.real(values), np.real(converted), may_round)
         if "complex" in (kind(values.dtype), kind(dtype)):
-            is_lost |= ~is_preserved(np.imag(values), np.imag(converted))
+            is_lost |= _is_lost(np.imag(values), np.imag(converted), may_round)
     if is_lost.any():
         first_lost = values[is_lost].flat[0]
         raise _cannot_hold(dtype, first_lost)
@@ -78,32 +75,21 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
     return np.where(is_moved, np.nextafter(nearest, direction), nearest)
 
 
-def _is_rounded(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
-    """Returns which floats were rounded to a neighbour, and are not out of range.
-
-    Some formats have no infinity: a number that is too large becomes NaN or their largest.
-    """
-    info = jnp.finfo(converted.dtype)
-    wide = np.promote_types(values.dtype, np.float32)
-    old = values.astype(wide)
-    new = converted.astype(wide)
-    _, exponents = np.frexp(new)
-    spacing = np.ldexp(float(info.eps) / 2, exponents)
-    # Below the normal numbers, all have the spacing of the smallest.
-    spacing = np.maximum(spacing, float(info.smallest_subnormal))
-    # Not `np.isclose`, which before NumPy 2 takes no array of tolerances.
-    is_near = np.abs(new - old) <= spacing / 2
-    is_nan = np.isnan(new) & np.isnan(old)
-    return is_near | (new == old) | is_nan
-
-
-def _is_same(values: np.ndarray, converted: np.ndarray) -> np.ndarray:
-    """Returns which numbers are the same in another kind of dtype."""
-    back = _astype(converted, values.dtype)
-    is_nan = np.isnan(values) & np.isnan(back)
-    is_same = (values == back) | is_nan
+def _is_lost(values: np.ndarray, converted: np.ndarray, may_round: bool) -> np.ndarray:
+    """Returns which real numbers another dtype does not hold."""
+    is_nan = np.isnan(values) & np.isnan(converted)
+    if may_round:
+        info = jnp.finfo(converted.dtype)
+        _, exponent = np.frexp(float(info.max))
+        half_spacing = np.ldexp(float(info.eps), exponent - 2)
+        wide = values.astype(np.promote_types(values.dtype, np.float32))
+        # Some formats have no infinity: beyond their range is NaN or their largest.
+        is_in_range = np.abs(wide) <= float(info.max) + half_spacing
+        is_infinity = np.isinf(values) & np.isinf(converted)
+        return ~((is_in_range & np.isfinite(converted)) | is_infinity | is_nan)
+    is_same = values == _astype(converted, values.dtype)
     # A negative number that wraps to an unsigned one survives the way back.
     is_same &= (values < 0) == (converted < 0)
     # An infinity of one format may be the NaN of another.
     is_same &= np.isfinite(values) == np.isfinite(converted)
-    return is_same
+    return ~(is_same | is_nan)

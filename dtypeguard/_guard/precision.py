@@ -33,7 +33,6 @@ from .inputs import convert_extra_args
 from .policy import (
     Policy,
     Unavailable,
-    float_dtype,
     refuse_small_range,
 )
 
@@ -136,16 +135,17 @@ def store_state(
             following = following_dtypes(
                 init_in_own_dtypes, params, compute_dtype, may_run=True
             )
-            leaves = _floating_leaves_that_follow(state, following)
+            own_dtypes = {}
             if policy.state_dtype == "params":
-                wanted = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
-            elif isinstance(policy.state_dtype, Mapping):
-                wanted = _dtypes_by_pattern(policy.state_dtype, leaves)
-            else:
-                rule = {"*": policy.state_dtype}
-                wanted = _dtypes_by_pattern(rule, leaves)
-            stored_dtypes = _stored_dtypes(policy.state_dtype, leaves, wanted)
-            state = cast_by_path(state, stored_dtypes)
+                own_dtypes = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
+            leaves = by_path(state).items()
+            floats = {
+                path: leaf
+                for path, leaf in leaves
+                if path in following and kind(dtype_of(leaf)) == "float"
+            }
+            dtypes = _stored_dtypes(policy.state_dtype, floats, own_dtypes)
+            state = cast_by_path(state, dtypes)
         if not is_stochastic:
             return state
         return RoundingState(
@@ -176,16 +176,6 @@ def store_state(
         return updates, new_rounding_state
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _floating_leaves_that_follow(state: State, following: Dtypes) -> dict[KeyPath, Leaf]:
-    """Returns the floating leaves of a state that follow the params, by path."""
-    leaves = by_path(state).items()
-    return {
-        path: leaf
-        for path, leaf in leaves
-        if path in following and kind(dtype_of(leaf)) == "float"
-    }
 
 
 def _round_state(
@@ -235,59 +225,47 @@ def _check_state_type(state: State, is_stochastic: bool) -> None:
 
 
 def _stored_dtypes(
-    state_dtype: DType, leaves: Mapping[KeyPath, Leaf], wanted: Dtypes
+    state_dtype: DType, leaves: Mapping[KeyPath, Leaf], own_dtypes: Dtypes
 ) -> Dtypes:
-    """Returns the dtype to store each leaf in: the wanted one where that is allowed.
+    """Returns the dtype to store each leaf in.
 
     Args:
         state_dtype: that of the policy.
         leaves: the leaves to which it applies, by path.
-        wanted: what it says of each leaf; nothing for those that stay as they are.
+        own_dtypes: those that `"params"` stands for.
     """
+    rule = {"*": state_dtype}
+    if isinstance(state_dtype, Mapping):
+        rule = state_dtype
+    # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
+    idle_patterns = set(rule) - {"*"}
     dtypes = {}
     for path, leaf in leaves.items():
-        dtype = wanted.get(path) or dtype_of(leaf)
+        dtype = dtype_of(leaf)
+        for pattern in reversed(rule):  # the first that matches counts
+            # Brackets are part of most paths. Only `*` and `?` have a meaning.
+            glob = pattern.replace("[", "[[]")
+            if fnmatch.fnmatchcase(path_text(path), glob):
+                idle_patterns.discard(pattern)
+                dtype = rule[pattern]
+        if state_dtype == "params":
+            dtype = own_dtypes.get(path) or dtype_of(leaf)
+            # Of params in float16 it makes what a dtype alone would be refused for.
+            refuse_small_range(dtype, option=state_dtype)
         # A scalar in 16 bits saves nothing, and a step count or a rate needs its digits.
+        dtype = jnp.dtype(dtype)
         if np.ndim(leaf) == 0 and dtype.itemsize < _NARROWEST_SCALAR.itemsize:
             dtype = _NARROWEST_SCALAR
-        # Of params in float16, `"params"` makes what a dtype alone would be refused for.
-        if state_dtype == "params":
-            refuse_small_range(dtype, option=state_dtype)
         if not is_available(dtype):
             raise Unavailable(
                 f"state_dtype={dtype} for {path_text(path)} needs x64: store at most "
                 "float32, or turn on jax_enable_x64."
             )
         dtypes[path] = dtype
+    if idle_patterns:
+        names = ", ".join(map(repr, sorted(idle_patterns)))
+        lines = [f"state_dtype has patterns that match no leaf: {names}. Match these:"]
+        for path, leaf in leaves.items():
+            lines.append(f"  {path_text(path)}  {type_or_class(leaf)}")
+        raise ValueError("\n".join(lines))
     return dtypes
-
-
-def _dtypes_by_pattern(rule: Mapping[str, DType], leaves: Mapping[KeyPath, Leaf]) -> Dtypes:
-    """Returns the dtype of the first pattern that matches the path of each leaf."""
-    dtypes = {}
-    # "*" asks for all there is, which may be nothing: one policy serves many optimizers.
-    used_patterns = {"*"}
-    for path in leaves:
-        text = path_text(path)
-        # Brackets are part of most paths. Only `*` and `?` have a meaning.
-        for pattern in rule:
-            glob = pattern.replace("[", "[[]")
-            if fnmatch.fnmatchcase(text, glob):
-                used_patterns.add(pattern)
-                dtype = float_dtype(rule[pattern])
-                dtypes.setdefault(path, dtype)
-    idle = [pattern for pattern in rule if pattern not in used_patterns]
-    if idle:
-        raise ValueError(_message_of_idle_patterns(idle, leaves))
-    return dtypes
-
-
-def _message_of_idle_patterns(idle: list[str], leaves: Mapping[KeyPath, Leaf]) -> str:
-    names = ", ".join(map(repr, idle))
-    message = f"state_dtype has patterns that match no leaf: {names}. "
-    if not leaves:
-        return message + "Take them out: no floating leaf of this state follows the params."
-    lines = [message + "Take them out, or match these paths:"]
-    for path, leaf in leaves.items():
-        lines.append(f"  {path_text(path)}  {type_or_class(leaf)}")
-    return "\n".join(lines)

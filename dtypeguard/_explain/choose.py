@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from .._blame.provenance import of_leaf
 from .._leaves.dtypes import is_python_number, is_weak, kind, rank
 from .._leaves.internals import STATEFUL
 from .._leaves.table import grouped
 from .._leaves.types import DType, Leaf
 from .._source.files import is_installed, line_text, package, short_path
-from .._source.origin import Frame, frame_of, is_update
+from .._source.origin import Frame, Why, frame_of, is_update
 from .._tracebacks.sites import Site
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
@@ -33,7 +34,7 @@ from .remedies import (
     own_arrays,
     return_from_branches,
 )
-from .trial import agrees
+from .trial import drifts_with
 
 Candidate = list[Remedy]  # all that is to be written, for all leaves
 
@@ -99,13 +100,35 @@ def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
     """Returns the first two candidates with which the types agree, or may agree."""
     possible = []
     is_checked = False
+    body = loop.bodies["body"]
     for candidate in _candidates_for_loop(loop, leaves):
-        is_agreed = agrees(loop.bodies["body"], candidate)
+        drifts = drifts_with(body, candidate)
+        if drifts:
+            # What begins wider makes others wider that meet it: these begin so as well.
+            candidate = candidate + _begin_others(loop, leaves, drifts)
+            drifts = drifts_with(body, candidate)
         # That a leaf agrees which is cast back is no news.
-        is_checked |= is_agreed is True and any(remedy.begins for remedy in candidate)
-        if is_agreed is not False:
+        is_checked |= drifts == {} and any(remedy.begins for remedy in candidate)
+        if not drifts:
             possible.append(candidate)
     return _first_two(possible, is_checked)
+
+
+def _begin_others(
+    loop: ControlFlow, leaves: Sequence[RefusedLeaf], drifts: dict[int, Leaf]
+) -> Candidate:
+    """Returns the remedy to begin leaves wider that are not among those refused."""
+    body = loop.bodies["body"]
+    refused_places = [leaf.place for leaf in leaves]
+    remedies = []
+    for place, after in drifts.items():
+        first = loop.first[place]
+        path = loop.path(body.name + body.carried.paths[place])
+        why = Why(begun=of_leaf(first))
+        leaf = RefusedLeaf(-1, path, (first, after), why, place)
+        if place not in refused_places and leaf.widens:
+            remedies.append(_begin(leaf, loop))
+    return remedies
 
 
 def _candidates_for_loop(

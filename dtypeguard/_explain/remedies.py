@@ -10,7 +10,7 @@ from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
-from .finding import RefusedLeaf
+from .finding import RefusedLeaf, width
 
 # Stands in a sentence for the names of the leaves: one sentence may be for several.
 NAMES = "{names}"
@@ -53,6 +53,9 @@ def cast_back(leaf: RefusedLeaf, line: str) -> Remedy:
     """Returns the remedy to cast a leaf back at the line that changed its dtype."""
     target, source = leaf.dtypes
     sentence = f"cast {NAMES} back to {target}: {_cast_advice(source, target)}"
+    if kind(source) == kind(target) and width(source) < width(target):
+        # In a sum or an average it would be rounded in each turn, and stall.
+        sentence = f"keep {NAMES} in {target}: a cast back restores no digits"
     return Remedy([leaf], line, sentence, frozenset([target]))
 
 

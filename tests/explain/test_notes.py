@@ -36,6 +36,7 @@ KINDS = {
     "guard": r"^(At \S+ g|G)uard .*dtypeguard\.guard_step",
     "begin": r"^(At \S+ b|B)egin \S.* as \w+",
     "cast": r"^(At \S+ c|C)ast \S.* back to \w+: \.astype",
+    "keep": r"^At \S+ keep \S+ in \w+: a cast back restores no digits",
     "return": r"^(At \S+ l|L)et \S+ .*return \S",
     "argument": r"^At \S+ (cast|make|give) \S",
     "own arrays": "^Before the first call give each leaf an array of its own",
@@ -101,6 +102,19 @@ def an_average_with_a_computed_decay(fixed):
 
     first = jnp.zeros(3, F32 if fixed else BF16), jnp.float32(0)  # first
     return lax.scan(body, first, XS)
+
+
+@noted("begin")
+def an_average_that_makes_others_wide(fixed):
+    def step(carry, x):
+        params, average = carry
+        params = params - 0.01 * (params - average)  # not
+        return (params, SCALE * average + params), None  # named
+
+    dtype = F32 if fixed else BF16
+    params = jnp.ones(3, dtype)
+    average = jnp.ones(3, dtype)  # named
+    return lax.scan(step, (params, average), None, 3)
 
 
 @noted("begin")
@@ -201,10 +215,10 @@ def a_complex_number_of_wide_floats(fixed):
 # ... what comes back narrower is cast at the line that narrowed it ------------------------
 
 
-@noted("cast")
+@noted("keep")
 def a_fori_loop_that_narrows(fixed):
     def body(i, c):
-        return c.astype(BF16).astype("float32") if fixed else c.astype(BF16)  # first
+        return c if fixed else c.astype(BF16)  # first
 
     return lax.fori_loop(0, 3, body, jnp.ones(3))
 

@@ -63,6 +63,7 @@ class Row(NamedTuple):
 _REMEDIES = {
     "guard": r"dtypeguard\.guard(_step)?\(|@dtypeguard\.guard|guard the \w+",
     "begin": r"\b(start|begin|Start|Begin) \S+.{0,60}? as|strong\(|give \S+ as",
+    "keep": r"\bkeep \S+ in \w+:",
     "branch": r"\bLet \S+ return",
     "cast": r"\.astype\(|[Cc]ast |asarray\(|dtype=|\bwrite ",
     "once": r"[Oo]nce|[Kk]eep one order|static|Call what has it",

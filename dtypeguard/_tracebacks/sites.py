@@ -9,12 +9,13 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
+from typing import NamedTuple
 
-from jax import core, tree_util
+from jax import core
 
 from .._leaves.dtypes import dtype_of, is_array, kind
-from .._leaves.key_path import KeyPath, key_paths, path_text
-from .._leaves.types import Function, Leaf, PyTree
+from .._leaves.key_path import KeyPath, by_path, path_text
+from .._leaves.types import Args, Function, Kwargs, Leaf, PyTree
 from .._source.files import is_users
 from .._source.syntax import evaluated, expression
 
@@ -59,18 +60,17 @@ class Site:
 
 def sites(trace: TracebackType | None) -> list[Site]:
     """Returns the lines that an error passed through outside JAX, outside in."""
-    traces = []
+    steps = []
     while trace is not None:
-        traces.append(trace)
+        steps.append(trace)
         trace = trace.tb_next
-    frames = [step.tb_frame for step in traces]
     lines = []
-    for number, step in enumerate(traces):
-        code = step.tb_frame.f_code
-        if is_users(code.co_filename):
-            node = expression(code, step.tb_lasti)
-            called = frames[number + 1 :]
-            lines.append(Site(step.tb_frame, step.tb_lineno, node, called))
+    for number, step in enumerate(steps):
+        frame = step.tb_frame
+        if is_users(frame.f_code.co_filename):
+            node = expression(frame.f_code, step.tb_lasti)
+            called_frames = [inner.tb_frame for inner in steps[number + 1 :]]
+            lines.append(Site(frame, step.tb_lineno, node, called_frames))
     return lines
 
 
@@ -106,12 +106,15 @@ class Argument:
         return "" if self.source is None else ast.unparse(self.source)
 
 
+_UNWRITTEN = Argument("", (), None)
+
+
 def arguments(site: Site) -> Iterator[list[Argument]]:
     """Yields the arguments of the called function, by the names that each frame has.
 
     The first that fits an error is the best: it is the function that the user wrote.
     """
-    expressions = {}
+    expressions: dict[int, Argument] = {}
     for argument in looked_up(site):
         expressions.setdefault(id(argument.value), argument)
     unnamed = []
@@ -119,28 +122,19 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
         if is_users(frame.f_code.co_filename):
             break
         by_name = _named_arguments(frame)
-        leaves = list(_leaves_by_name(by_name, expressions))
-        # A method, such as `reshape`, and not an operator.
-        is_method = isinstance(site.node, ast.Call) and frame.f_code.co_argcount == 1
-        if "args" in by_name and not (is_method and is_array(by_name.get("self"))):
+        leaves = []
+        for position, (name, value) in enumerate(by_name.items()):
+            for path, leaf in _leaves_by_path(value):
+                written = expressions.get(id(leaf), _UNWRITTEN)
+                argument = dataclasses.replace(
+                    written, base=name, path=path, value=leaf, position=position
+                )
+                leaves.append(argument)
+        if "args" in by_name:
             unnamed.append(leaves)
         elif leaves:
             yield leaves
     yield from unnamed
-
-
-def _leaves_by_name(
-    by_name: dict[str, PyTree], expressions: dict[int, Argument]
-) -> Iterator[Argument]:
-    for position, (name, value) in enumerate(by_name.items()):
-        for path, leaf in _leaves_by_path(value):
-            argument = Argument(name, path, leaf, position=position)
-            if id(leaf) in expressions:
-                written = expressions[id(leaf)]
-                argument = dataclasses.replace(
-                    argument, source=written.source, is_whole=written.is_whole
-                )
-            yield argument
 
 
 def written_in(site: Site) -> Iterator[Argument]:
@@ -153,7 +147,19 @@ def written_in(site: Site) -> Iterator[Argument]:
 
 def looked_up(site: Site) -> Iterator[Argument]:
     """Yields the leaves of what an expression looks up, whole ones first."""
-    node = site.node
+    parts = []
+    for source in _looked_up_nodes(site.node):
+        for path, leaf in _leaves_by_path(evaluated(source, site.frame)):
+            argument = Argument("", path, leaf, source, is_whole=not path)
+            if path:
+                parts.append(argument)
+            elif leaf is not None:
+                yield argument
+    yield from parts
+
+
+def _looked_up_nodes(node: ast.AST | None) -> Iterator[ast.expr]:
+    """Yields the operands of an expression, such as the arguments of a call."""
     queue: list[ast.AST] = []
     if isinstance(node, ast.Call):
         queue += [*node.args, *node.keywords]
@@ -161,22 +167,15 @@ def looked_up(site: Site) -> Iterator[Argument]:
             queue.append(node.func.value)
     elif node is not None:
         queue += ast.iter_child_nodes(node)
-    parts = []
-    for source in queue:
-        owner = getattr(source, "value", None)
+    for operand in queue:
+        owner = getattr(operand, "value", None)
         is_place = getattr(owner, "attr", "") == "at"  # x.at[index]
-        if isinstance(source, _COMPOUND_NODES) or is_place:
-            queue += ast.iter_child_nodes(source)
-        elif isinstance(source, ast.Attribute) and source.attr in ("at", "dtype"):
-            queue.append(source.value)
-        elif isinstance(source, ast.expr):
-            for path, leaf in _leaves_by_path(evaluated(source, site.frame)):
-                argument = Argument("", path, leaf, source, is_whole=not path)
-                if path:
-                    parts.append(argument)
-                elif leaf is not None:
-                    yield argument
-    yield from parts
+        if isinstance(operand, _COMPOUND_NODES) or is_place:
+            queue += ast.iter_child_nodes(operand)
+        elif isinstance(operand, ast.Attribute) and operand.attr in ("at", "dtype"):
+            queue.append(operand.value)
+        elif isinstance(operand, ast.expr):
+            yield operand
 
 
 def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
@@ -184,42 +183,39 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
     code = frame.f_code
     variables = frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
+    if code.co_flags & inspect.CO_VARARGS:
+        # A function of JAX's that takes any arguments hands them on to another.
+        if count == 0 and "fun" in variables:
+            return _bound(variables["fun"], variables["args"], variables["kwargs"])
+        count += 1
     names = code.co_varnames[:count]
     by_name = {name: variables[name] for name in names if name in variables}
-    if code.co_flags & inspect.CO_VARARGS:
-        rest = code.co_varnames[count]
-        if rest in variables and names:
-            return by_name | {rest: variables[rest]}
-        if rest in variables:
-            keywords = variables.get("kwargs", {})
-            return _bound(variables.get("fun"), variables[rest], keywords)
     place = by_name.get("self")  # x.at[index]
-    array = getattr(place, "array", None)
-    if array is None:
-        return by_name
-    return {"array": array, "index": getattr(place, "index", None)} | by_name
+    if hasattr(place, "array") and hasattr(place, "index"):
+        by_name |= {"array": place.array, "index": place.index}
+    return by_name
 
 
-def _bound(
-    function: Function | None, args: tuple[PyTree, ...], keywords: dict[str, PyTree]
-) -> dict[str, PyTree]:
-    """Returns the arguments of a function that JAX has wrapped."""
+def _bound(function: Function, args: Args, kwargs: Kwargs) -> dict[str, PyTree]:
+    """Returns arguments by the names that a function has for them, if it tells them."""
     try:
-        parameters = inspect.signature(function).bind(*args, **keywords).arguments  # pyright: ignore[reportArgumentType]: a TypeError for None
+        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
         return {}
-    return {} if parameters.keys() <= {"args", "kwargs"} else dict(parameters)
 
 
-def _leaves_by_path(value: PyTree) -> Iterator[tuple[KeyPath, Leaf]]:
-    """Yields the leaves of an argument by their paths, the ends of a slice among them."""
+class _Ends(NamedTuple):
+    """The numbers of a slice."""
+
+    start: Leaf
+    stop: Leaf
+    step: Leaf
+
+
+def _leaves_by_path(value: PyTree) -> list[tuple[KeyPath, Leaf]]:
+    """Returns the leaves of an argument by their paths, the ends of a slice among them."""
     if isinstance(value, slice):
-        for end in ("start", "stop", "step"):
-            number = getattr(value, end)
-            if number is not None:
-                yield (tree_util.GetAttrKey(end),), number
-        return
-    for path, leaf in zip(key_paths(value), tree_util.tree_leaves(value)):
-        # JAX hands types on from frame to frame, by names that no user wrote.
-        if not isinstance(leaf, core.AbstractValue):
-            yield path, leaf
+        value = _Ends(value.start, value.stop, value.step)
+    leaves = by_path(value).items()
+    # JAX hands types on from frame to frame, by names that no user wrote.
+    return [pair for pair in leaves if not isinstance(pair[1], core.AbstractValue)]

@@ -222,7 +222,7 @@ def _differ(children: Mapping[str, _Below]) -> bool:
 
 def _path_parts(path: str) -> tuple[str, ...]:
     """Returns the parts of a path."""
-    names = tuple(parts(path) or [path])
+    names = parts(path) or (path,)
     if len(names) < 2 or names[0] != "result":
         return names
     result, index, *rest = names

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .._leaves.internals import ADDING, UPDATES, ForeignNames
-from .files import is_installed, is_recorded, is_users, line_text, package
+from .files import is_installed, is_users, line_text, package
 from .syntax import line_at
 
 
@@ -156,12 +156,9 @@ def origin_at(file: str, line: int, function: str) -> Origin:
     return Origin(file, line, function, code)
 
 
-def origin_of_code(code: CodeType) -> Origin | None:
-    """Returns the first line of a user's function."""
-    file = code.co_filename
-    if not is_recorded(file):
-        return None
-    return origin_at(file, code.co_firstlineno, code.co_qualname)
+def origin_of_code(code: CodeType) -> Origin:
+    """Returns the first line of a function."""
+    return origin_at(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def is_update(frames: Iterable[Frame]) -> bool:

@@ -65,18 +65,16 @@ def _tracebacks(stack: Sequence[Equation]) -> Iterator[_EquationTraceback]:
 @functools.lru_cache(10_000)
 def _read_traceback(traceback: Any) -> _EquationTraceback:
     frames = []
-    for x in traceback.frames:
+    calls = []
+    for frame, *call in zip(traceback.frames, *traceback.raw_frames()):
+        is_of_user = is_users(frame.file_name)
         # Frames further out belong to the first caller of what is traced: JAX caches
         # traces, so that may be somebody else.
-        if not is_users(x.file_name) and TRACING.are_in(x.function_name):
+        if not is_of_user and TRACING.are_in(frame.function_name):
             break
-        frames.append(Frame(x.file_name, x.line_num, x.function_name))
-    calls = []
-    for code, instruction in zip(*traceback.raw_frames()):
-        if is_users(code.co_filename):
-            calls.append((code, instruction))
-        elif TRACING.are_in(code.co_qualname):
-            break
+        frames.append(Frame(frame.file_name, frame.line_num, frame.function_name))
+        if is_of_user:
+            calls.append(tuple(call))
     is_of_rule = any(RULES.are_in(frame.function) for frame in until_users(frames))
     return _EquationTraceback(tuple(frames), tuple(calls), is_of_rule)
 

@@ -96,7 +96,7 @@ SIZES = {
     "index.stop": lambda size: F32.at[:size].set(0),
     "shape": lambda size: jnp.zeros(size),
     "shape[0]": lambda size: jnp.reshape(F32, (size, 1)),
-    "args[0]": lambda size: F32.reshape(size, 1),
+    "newshape[0]": lambda size: F32.reshape(size, 1),
     "slice_size": lambda size: lax.dynamic_slice_in_dim(F32, 0, size),
 }
 

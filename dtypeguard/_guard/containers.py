@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
-from .._leaves.dtypes import dtype_of, kind, native
+from .._leaves.dtypes import dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import KeyPath, TreeName, key_value
 from .._leaves.leaf_change import LeafChange
@@ -158,7 +158,7 @@ def _has_order(record: PyTree, node: _Node) -> bool:
 def _are_alike(record: Leaf, loaded: Leaf) -> bool:
     """Returns whether two leaves agree in shape and kind."""
     record_kind = kind(dtype_of(record))
-    if record_kind != kind(dtype_of(native(loaded))):
+    if record_kind != kind(dtype_of(loaded)):
         return False
     return record_kind is None or np.shape(record) == np.shape(loaded)
 

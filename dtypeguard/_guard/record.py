@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from .._carry.split import Snapshot, eval_shape
 from .._leaves.compat import Ref
-from .._leaves.dtypes import cast, dtype_of, is_available, kind, native
+from .._leaves.dtypes import cast, dtype_of, is_available, kind
 from .._leaves.errors import DtypeDriftError, more
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange
@@ -129,8 +129,6 @@ def _restore_leaf(leaf: Leaf, recorded: Leaf) -> Leaf:
     if dtype is None or isinstance(leaf, Ref):
         # A function or a key, or a reference, whose type nothing changes.
         return _check_same_type(leaf, recorded)
-    # A file may hold the other byte order, or long doubles, which JAX does not take.
-    leaf = native(leaf)
     if dtype_of(leaf) is None:
         raise CannotRestore(_remedy_for_other_leaf(leaf, recorded))
     if np.shape(leaf) != np.shape(recorded):

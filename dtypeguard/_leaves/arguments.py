@@ -20,16 +20,11 @@ def check_number(
 
     A JAX array may be any number: it may be traced, and a check would wait for a device.
     """
-    is_number = kind(dtype_of(value)) in ("int", "float")
-    if not is_number or np.ndim(value) > 0:
+    if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
-    number = value
-    if isinstance(value, (float, np.generic, np.ndarray)):
-        # To compare in a narrow dtype would round the bound.
-        number = float(value)
-    elif not isinstance(value, int):
-        return
-    if not is_allowed(number):
+    # To compare in a narrow dtype would round the bound.
+    is_known = isinstance(value, (int, float, np.generic, np.ndarray))
+    if is_known and not is_allowed(float(value)):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
 
@@ -46,12 +41,8 @@ def check_leaves(
     """Raises a `TypeError` that lists the leaves for which `is_right` is false."""
     lines = []
     for path, leaf in by_path(tree, name).items():
-        if is_right(leaf):
-            continue
-        text = type_or_class(leaf)
-        if dtype_of(leaf) is None:
-            text = shown(leaf)
-        lines.append(f"  {path_text(path)}: {text}")
+        if not is_right(leaf):
+            lines.append(f"  {path_text(path)}: {type_or_class(leaf)}")
     if lines:
         headline = f"{takes}; these are not:"
         raise TypeError("\n".join([headline, *lines, remedy]))

@@ -1,6 +1,6 @@
 """Casts as they are written in source, and what they lose."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 
@@ -32,48 +32,33 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
     return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
 
 
-# By the kinds of both dtypes. What a float rounds is told once, for all casts of a message.
-_LOSSES: Mapping[object, str] = {
-    ("complex", "int"): "the imaginary part and the fraction are lost",
-    ("complex", "float"): "the imaginary part is lost",
-    ("complex", "bool"): "the imaginary part is lost",
-    ("float", "int"): "the fraction is lost",
-    ("float", "bool"): "all but 0 becomes True",
-    ("int", "bool"): "all but 0 becomes True",
-}
-
-
 def lost(source: DType, target: DType) -> str:
     """Returns the loss of a cast, in brackets; empty if it only rounds a float."""
-    loss = _LOSSES.get((kind(source), kind(target)))
-    if kind(source) == "int" and loss is None:
-        loss = _loss_of_int(source, target)
-    if loss is None:
-        return ""
-    return f" ({loss})"
-
-
-def _loss_of_int(source: DType, target: DType) -> str | None:
-    if kind(target) == "int":
+    source_kind = kind(source)
+    target_kind = kind(target)
+    loss = ""
+    # What a float rounds is told once, for all casts of a message.
+    if source_kind == "complex" and target_kind != "complex":
+        loss = "the imaginary part is lost"
+    elif source_kind != "bool" and target_kind == "bool":
+        loss = "all but 0 becomes True"
+    elif source_kind == "float" and target_kind == "int":
+        loss = "the fraction is lost"
+    elif source_kind == "int" and target_kind == "int":
         if not jnp.can_cast(source, target):
-            return "numbers out of range wrap"
-    elif kind(target) in ("float", "complex"):
-        # The leading bit of a mantissa is not stored.
+            loss = "numbers out of range wrap"
+    elif source_kind == "int":
+        # The leading bit of a mantissa is not stored, and a sign bit counts no further.
         exact_bits = jnp.finfo(target).nmant + 1
-        sign_bits = 1
-        number_bits = jnp.iinfo(source).bits - sign_bits
-        if number_bits > exact_bits:
-            return f"integers beyond 2**{exact_bits} are rounded"
-    return None
+        if jnp.iinfo(source).bits - 1 > exact_bits:
+            loss = f"integers beyond 2**{exact_bits} are rounded"
+    return f" ({loss})" if loss else ""
 
 
 def rounding_sentence(dtypes: Iterable[DType]) -> str:
     """Returns a line about casts to dtypes, of which some may round; empty if none does."""
-    names = []
-    for dtype in dtypes:
-        if 0 < bits(dtype) <= 16 and str(dtype) not in names:
-            names.append(str(dtype))
+    names = {str(dtype) for dtype in dtypes if 0 < bits(dtype) <= 16}
     if not names:
         return ""
     measures = "dtypeguard.audit_precision measures what that loses."
-    return f"A cast to {joined(names)} rounds: {measures}"
+    return f"A cast to {joined(sorted(names))} rounds: {measures}"

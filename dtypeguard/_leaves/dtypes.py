@@ -26,11 +26,6 @@ _FLOATS_OF_32_BITS = {
     np.dtype("complex128"): np.dtype("complex64"),
 }
 _DTYPES_OF_64_BITS = {np.dtype("int64"), np.dtype("uint64"), *_FLOATS_OF_32_BITS}
-# By type: NumPy's letters are not unique. "G" is float8_e4m3fnuz as well.
-_LONG_DOUBLES = {
-    np.longdouble: np.dtype("float64"),
-    np.clongdouble: np.dtype("complex128"),
-}
 
 
 @functools.cache
@@ -73,9 +68,7 @@ def has_zero(dtype: DType) -> bool:
 def dtype_of(leaf: Leaf) -> DType:
     """Returns the dtype under which an array leaf is recorded; None for any other leaf."""
     is_of_numpy = isinstance(leaf, (np.ndarray, np.generic))
-    if is_of_numpy:
-        dtype = _native_dtype(leaf.dtype)
-    elif is_array(leaf):
+    if is_of_numpy or is_array(leaf):
         dtype = leaf.dtype
     elif isinstance(leaf, _PYTHON_NUMBERS):
         return jax.dtypes.canonicalize_dtype(_number_type(leaf))
@@ -90,27 +83,10 @@ def dtype_of(leaf: Leaf) -> DType:
 
 def _number_type(number: Leaf) -> type:
     """Returns the Python type of a number, which may be of a subclass, as an `IntEnum`."""
-    for number_type in _PYTHON_NUMBERS:
-        if isinstance(number, number_type):
-            return number_type
-    raise TypeError(f"{type(number).__name__} is no Python number")
-
-
-def native(leaf: Leaf) -> Leaf:
-    """Returns a NumPy array in a dtype that JAX has; any other leaf unchanged.
-
-    A file may have another byte order, and long doubles have more bits.
-    """
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return leaf.astype(_native_dtype(leaf.dtype), copy=False)
-    return leaf
-
-
-@functools.cache
-def _native_dtype(dtype: DType) -> DType:
-    if kind(dtype) is None:
-        return dtype
-    return _LONG_DOUBLES.get(dtype.type, dtype.newbyteorder("="))
+    types = [
+        python_type for python_type in _PYTHON_NUMBERS if isinstance(number, python_type)
+    ]
+    return types[0]
 
 
 def is_array(leaf: Leaf) -> bool:
@@ -157,18 +133,12 @@ def is_available(dtype: DType) -> bool:
 
 def is_64_bit_scalar(leaf: Leaf) -> bool:
     """Returns whether a leaf is a weak 64-bit scalar, as of a number, that 32 bits hold."""
-    is_weak_array = getattr(leaf, "weak_type", False)
-    if not is_weak_array or not has_64_bits(leaf):
+    is_weak_scalar = getattr(leaf, "weak_type", False) and np.ndim(leaf) == 0
+    if not is_weak_scalar or not has_64_bits(leaf):
         return False
-    if np.ndim(leaf) > 0:
-        return False
-    if kind(leaf.dtype) != "int":
-        return True
-    if isinstance(leaf, Tracer):  # its number is not known
-        return True
-    # A number that JAX makes an int64 may be larger.
-    number = np.asarray(leaf)
-    return not wraps(number, np.dtype("int32"))
+    # A number that JAX makes an int64 may be larger, unless it is traced: then it counts
+    # as one that 32 bits hold.
+    return isinstance(leaf, Tracer) or not wraps(np.asarray(leaf), np.dtype("int32"))
 
 
 def canonical(leaf: Leaf) -> jax.Array:
@@ -211,11 +181,9 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     is_strong_array = getattr(leaf, "weak_type", True) is False
     if has_dtype and is_strong_array:
         return leaf
-    leaf = native(leaf)
     if is_python_number(leaf):
         # JAX makes a weakly typed array of a subclass.
-        python_type = _number_type(leaf)
-        leaf = python_type(leaf)
+        leaf = _number_type(leaf)(leaf)
     is_complex = kind(dtype_of(leaf)) == "complex"
     if is_complex and kind(dtype) != "complex":
         leaf = lax.real(leaf)
@@ -252,21 +220,12 @@ def wraps(leaf: Leaf, dtype: DType) -> bool:
 
 def promoted(*dtypes: DType) -> DType:
     """Returns the dtype to which dtypes promote, even if the caller forbids promotion."""
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    # JAX promotes no float of 8 bits or fewer.
+    promotable = [jnp.dtype("float32") if bits(dtype) == 8 else dtype for dtype in dtypes]
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(_promote_two, dtypes)
-
-
-def _promote_two(first: DType, second: DType) -> DType:
-    if first == second:
-        return first
-    return jnp.promote_types(_promotable(first), _promotable(second))
-
-
-def _promotable(dtype: DType) -> DType:
-    """Returns float32 for a float of 8 bits or fewer, which has no implicit promotion."""
-    if bits(dtype) == 8:
-        return jnp.dtype("float32")
-    return dtype
+        return functools.reduce(jnp.promote_types, promotable)
 
 
 def promoted_weakly(weak: Leaf, strong: Leaf) -> DType:

@@ -38,9 +38,8 @@ class DtypeDriftError(TypeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle names no class but this one."""
-        state = vars(self).copy()
-        rows = [tuple(row) for row in state.pop("rows")]
-        return type(self), (str(self), rows), state
+        rows = [tuple(row) for row in self.rows]
+        return type(self), (str(self), rows)
 
 
 @public

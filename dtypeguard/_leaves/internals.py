@@ -9,15 +9,15 @@ and the newest release. The names of primitives stand where it is said what they
 class ForeignNames(frozenset[str]):
     """Names inside of a library, some with releases: `"scan pjit@jax<0.7"`."""
 
-    releases: dict[str, str]
+    releases: dict[str, str]  # by name; empty for all
 
     def __new__(cls, text: str):
-        names_by_release = [word.partition("@") for word in text.split()]
-        names = super().__new__(cls, [name for name, _, _ in names_by_release])
-        names.releases = {}
-        for name, _, releases in names_by_release:
-            if releases:
-                names.releases[name] = releases
+        releases = {}
+        for word in text.split():
+            name, _, release = word.partition("@")
+            releases[name] = release
+        names = super().__new__(cls, releases)
+        names.releases = releases
         return names
 
     def are_in(self, text: str) -> bool:

@@ -61,14 +61,11 @@ def tree_changes(
     old_leaves = by_path(before, name)
     new_leaves = by_path(after, name)
     changes = []
-    for path in old_leaves:
+    for path, leaf in (old_leaves | new_leaves).items():
         if path not in new_leaves:
-            old_type = type_or_class(old_leaves[path])
-            changes.append(LeafChange(path, old_type, None, remedy))
-    for path in new_leaves:
-        if path not in old_leaves:
-            new_type = type_or_class(new_leaves[path])
-            changes.append(LeafChange(path, None, new_type, remedy))
+            changes.append(LeafChange(path, type_or_class(leaf), None, remedy))
+        elif path not in old_leaves:
+            changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
     if changes:
         return changes
     # The trees differ in a container or in what a node holds beside its leaves.

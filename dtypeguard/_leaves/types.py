@@ -44,14 +44,9 @@ class Optimizer(Protocol):
 class Aval(Protocol):
     """An abstract value: the type of a traced array."""
 
-    @property
-    def dtype(self) -> DType: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def weak_type(self) -> bool: ...
+    dtype: DType
+    shape: tuple[int, ...]
+    weak_type: bool
 
     def update(self, **fields: Any) -> Any:
         """Returns the type with other fields."""
@@ -61,27 +56,14 @@ class Aval(Protocol):
 class Equation(Protocol):
     """An equation of a jaxpr."""
 
-    @property
-    def primitive(self) -> Any: ...
-
-    @property
-    def params(self) -> dict[str, Any]: ...
-
-    @property
-    def invars(self) -> Sequence[Any]: ...
-
-    @property
-    def outvars(self) -> Sequence[Any]: ...
-
-    @property
-    def effects(self) -> Collection[object]: ...
-
+    primitive: Any
+    params: dict[str, Any]
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+    effects: Collection[object]
     # The line of source, and the flags under which it was traced.
-    @property
-    def source_info(self) -> Any: ...
-
-    @property
-    def ctx(self) -> Any: ...
+    source_info: Any
+    ctx: Any
 
     def replace(self, **fields: Any) -> Any:
         """Returns the equation with other fields."""

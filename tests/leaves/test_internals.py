@@ -39,7 +39,7 @@ _SPEC = re.compile(r"(\w+)(.*)")
 def held(names):
     """Those of some names that this release is said to have."""
     for name in names:
-        library, releases = _SPEC.match(names.releases.get(name, "jax")).groups()
+        library, releases = _SPEC.match(names.releases[name] or "jax").groups()
         installed = importlib.metadata.version(library)
         if SpecifierSet(releases).contains(installed, prereleases=True):
             yield name

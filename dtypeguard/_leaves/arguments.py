@@ -82,9 +82,8 @@ def shown(value: object) -> str:
 
 def is_transformation(thing: object) -> TypeGuard[Optimizer]:
     """Returns whether a thing has the two functions of a gradient transformation."""
-    has_init = callable(getattr(thing, "init", None))
-    has_update = callable(getattr(thing, "update", None))
-    return has_init and has_update
+    functions = [getattr(thing, name, None) for name in ("init", "update")]
+    return all(map(callable, functions))
 
 
 def runs_later(function: object) -> bool:

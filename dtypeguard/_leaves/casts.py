@@ -12,7 +12,7 @@ import jax
 from jax import tree_util
 from jax.core import Tracer
 
-from .key_path import KeyPath, joined, path_text
+from .key_path import KeyPath, joined, leaves_of_holders, path_text
 from .table import FEW
 from .types import Leaf
 
@@ -60,9 +60,10 @@ class Casts:
 
 
 def casts_text(casts: Sequence[Cast]) -> str:
-    """Returns the name of casts of one owner in a message; of many, the first."""
-    paths = [path_text(cast.path) for cast in casts]
-    remaining = len(paths) - (FEW - 1)
-    if remaining > 1:
-        paths[FEW - 1 :] = [f"{remaining} more"]
-    return f"{casts[0].owner}'s cast of {joined(paths)}"
+    """Returns the name of casts of one owner in a message."""
+    paths = [cast.path for cast in casts]
+    if len(paths) > FEW:
+        names = leaves_of_holders(paths)
+    else:
+        names = joined(list(map(path_text, paths)))
+    return f"{casts[0].owner}'s cast of {names}"

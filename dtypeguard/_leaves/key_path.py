@@ -26,11 +26,9 @@ def key_paths(
 ) -> list[KeyPath]:
     """Returns the path of every leaf, after the name of the tree if there is one."""
     # A path of no name is that of the tree itself: trees are compared without their names.
+    first_keys = (TreeName(name),) if name else ()
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf)
-    paths = [path for path, _ in pairs]
-    if not name:
-        return paths
-    return [(TreeName(name), *path) for path in paths]
+    return [(*first_keys, *path) for path, _ in pairs]
 
 
 def by_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:

@@ -24,7 +24,7 @@ class Table:
     """A headline and the changes of leaves below it.
 
     Its text has a line for all changes that share dtypes, remedy and pattern of path, and
-    ends with `and 3 more kinds` where there are too many for a message.
+    ends with `and 3 more rows` where there are too many for a message.
     """
 
     headline: str
@@ -35,23 +35,18 @@ class Table:
         return tuple(change.row() for change in self.changes)
 
     def __str__(self) -> str:
-        most_rows = FEW * CAUSES
-        # Many leaves of few kinds are told by kind alone, so that every kind is told.
-        most_alike = FEW
-        if len(self.changes) > most_rows:
-            most_alike = 1
         rows: list[Row] = []
         for group in grouped(self.changes, _kind_of_change):
-            if len(group) <= most_alike:
-                rows.extend(change.row() for change in group)
-            else:
+            if len(group) > FEW:
                 rows.append(_common_row(group))
-        types = arrows([(row.before, row.after) for row in rows[:most_rows]])
+            else:
+                rows += [change.row() for change in group]
+        few_rows = rows[: FEW * CAUSES]
+        types = arrows([(row.before, row.after) for row in few_rows])
         cells = []
-        for row, change in zip(rows, types):
+        for row, change in zip(few_rows, types):
             cells.append((row.path, change, row.remedy))
-        lines = columns(cells)
-        lines += and_more(len(rows) - len(cells), "kind")
+        lines = columns(cells) + and_more(len(rows) - len(few_rows), "row")
         return "\n  ".join([self.headline, *lines])
 
 
@@ -67,15 +62,10 @@ def _kind_of_change(change: LeafChange) -> Hashable:
 def _common_row(changes: Sequence[LeafChange]) -> Row:
     """Returns one row for changes that share dtypes, remedy and pattern of path."""
     first = changes[0]
-    row = first.row()
-    types = {(change.before, change.after) for change in changes}
-    if len(types) > 1:
-        row = row._replace(
-            before=_text_without_shape(first.before),
-            after=_text_without_shape(first.after),
-        )
-    pattern = path_with_stars(first.path)
-    return row._replace(path=f"{len(changes)} leaves {pattern}")
+    path = f"{len(changes)} leaves {path_with_stars(first.path)}"
+    before = _text_without_shape(first.before)
+    after = _text_without_shape(first.after)
+    return Row(path, before, after, first.remedy)
 
 
 def _text_without_shape(described: LeafType | str | None) -> str:

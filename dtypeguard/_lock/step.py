@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
-from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Aval, Step
 from .._program.graph import Graph
 from .._program.trace import Program, trace
@@ -97,7 +97,8 @@ def lock_of(
 ) -> TracedStep:
     """Traces a step and reads what it computes in; files are named as seen from a path."""
     check_release(owner)
-    with set_x64(x64), warnings_ignored():  # the program warns when it runs
+    # The program warns when it runs.
+    with set_x64(x64), warnings.catch_warnings(action="ignore"):
         carry = carry_of(owner, step).without_arguments()
         program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))

@@ -1,5 +1,6 @@
 """Compares a program with a reference: a tree of arrays, a dict by path, or a function."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
-from .._leaves.quiet import warnings_ignored
 from .._leaves.table import columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
@@ -94,7 +94,7 @@ def _retrace_in_float32(subject: Subject, call: RunCall) -> RunCall | None:
     if all(x is y for x, y in zip(arrays, call.arrays)):
         return None
     try:
-        with warnings_ignored():  # the first trace has warned
+        with warnings.catch_warnings(action="ignore"):  # the first trace has warned
             again = subject.traced(arrays=arrays)
     except Exception:  # it asks for its dtypes
         return None

@@ -9,9 +9,9 @@ import functools
 import itertools
 import linecache
 import re
+import warnings
 from types import CodeType, FrameType
 
-from .._leaves.quiet import warnings_ignored
 from .._leaves.types import PyTree
 from .inert import fields_of, is_a, items_of, variables_of
 
@@ -37,7 +37,7 @@ def source_text(file: str) -> str:
 
 def parse_quietly(text: str) -> ast.Module:
     """Parses source without a warning of Python's: the import has given it."""
-    with warnings_ignored():
+    with warnings.catch_warnings(action="ignore"):
         return ast.parse(text)
 
 

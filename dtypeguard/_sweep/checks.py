@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -34,7 +35,6 @@ from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import KeyPath, by_path, path_text
 from .._leaves.leaf_change import tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
-from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Leaf, Optimizer, Params, PyTree, State
 from .inputs import Configuration, UpdateInputs, ones_like
 
@@ -521,7 +521,7 @@ def broken(
     refusals = collections.defaultdict(list)
     was_accepted = False
     for configuration in configurations:
-        with configuration.flags(), warnings_ignored():
+        with configuration.flags(), warnings.catch_warnings(action="ignore"):
             # Under the flags: some optimizers make arrays as soon as they are built.
             opt = make()
             trial = Trial(opt, inputs(configuration))

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from jax import tree_util
 
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.dtypes import dtype_of, kind
-from .._leaves.quiet import warnings_ignored
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 
 # One dtype for all floating leaves, or several that they take in turn.
@@ -144,7 +144,7 @@ class Entry:
     def build(self) -> Optimizer:
         """Makes the transformation, under the x64 flag that it will run under."""
         # Optax announces renamings.
-        with warnings_ignored(DeprecationWarning):
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             return self.make()
 
     def inputs(
@@ -181,7 +181,7 @@ class Entry:
             set_x64(False),
             # Optax relies on standard promotion, whatever the caller chose.
             jax.numpy_dtype_promotion("standard"),
-            warnings_ignored(),
+            warnings.catch_warnings(action="ignore"),
         ):
             opt = self.make()
 

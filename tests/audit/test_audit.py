@@ -2,8 +2,6 @@
 
 import json
 import re
-import threading
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -164,32 +162,3 @@ def test_wide_updates_alone_compile_once():
     report = audit(optax.scale(np.float32(2)), struct(BF16))
     assert [drift.where for drift in report.drifts] == ["updates"]
     assert report.compilations == 1
-
-
-def test_audits_that_overlap_in_two_threads_leave_the_filters_of_warnings():
-    def waiting(wait):
-        def init(params):
-            wait()
-            return ()
-
-        return optax.GradientTransformation(
-            init, lambda updates, state, _: (updates, state)
-        )
-
-    has_begun, is_overlapped = threading.Event(), threading.Event()
-
-    def begin():
-        has_begun.set()
-        is_overlapped.wait(60)
-
-    first = threading.Thread(target=audit, args=(waiting(begin), struct(F32)))
-
-    def overlap():
-        is_overlapped.set()
-        first.join(60)
-
-    before = list(warnings.filters)
-    first.start()
-    has_begun.wait(60)
-    audit(waiting(overlap), struct(F32))
-    assert warnings.filters == before

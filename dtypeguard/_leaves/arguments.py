@@ -41,8 +41,12 @@ def check_leaves(
     """Raises a `TypeError` that lists the leaves for which `is_right` is false."""
     lines = []
     for path, leaf in by_path(tree, name).items():
-        if not is_right(leaf):
-            lines.append(f"  {path_text(path)}: {type_or_class(leaf)}")
+        if is_right(leaf):
+            continue
+        text = type_or_class(leaf)
+        if dtype_of(leaf) is None:
+            text = shown(leaf)
+        lines.append(f"  {path_text(path)}: {text}")
     if lines:
         headline = f"{takes}; these are not:"
         raise TypeError("\n".join([headline, *lines, remedy]))
@@ -52,9 +56,7 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
 
     def is_array_like(leaf):
-        if dtype_of(leaf) is None:
-            return hasattr(leaf, "dtype")
-        return True
+        return dtype_of(leaf) is not None or hasattr(leaf, "dtype")
 
     takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
     remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
@@ -103,17 +105,11 @@ def parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         # A class without a constructor of its own, or a function in C.
         return {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind not in variadic:
-            named[name] = parameter
-    return named
+    by_name = signature.parameters
+    return {name: x for name, x in by_name.items() if x.kind not in variadic}
 
 
 def required(function: Function) -> list[str]:
     """Returns the names of the parameters without a default."""
-    names = []
-    for name, parameter in parameters(function).items():
-        if parameter.default is inspect.Parameter.empty:
-            names.append(name)
-    return names
+    named = parameters(function)
+    return [name for name, x in named.items() if x.default is inspect.Parameter.empty]

@@ -12,8 +12,7 @@ import jax
 from jax import tree_util
 from jax.core import Tracer
 
-from .key_path import KeyPath, joined, leaves_of_holders, path_text
-from .table import FEW
+from .key_path import KeyPath, leaves_of_holders, path_text
 from .types import Leaf
 
 
@@ -61,9 +60,5 @@ class Casts:
 
 def casts_text(casts: Sequence[Cast]) -> str:
     """Returns the name of casts of one owner in a message."""
-    paths = [cast.path for cast in casts]
-    if len(paths) > FEW:
-        names = leaves_of_holders(paths)
-    else:
-        names = joined(list(map(path_text, paths)))
+    names = leaves_of_holders([cast.path for cast in casts])
     return f"{casts[0].owner}'s cast of {names}"

@@ -17,19 +17,13 @@ _JAX_VERSION = tuple(int(part) for part in jax.__version__.split(".")[:2])
 HAS_X64_SCOPE = _JAX_VERSION >= (0, 7)
 
 
-def _promotion_error() -> type[Exception]:
-    """Returns the error that JAX raises for a missing promotion: `TypePromotionError`."""
-    try:
-        with jax.numpy_dtype_promotion("strict"):
-            jnp.promote_types("bfloat16", "float32")
-    except Exception as error:
-        return type(error)
-    return TypeError
-
-
-# In spite of its name, not a TypeError.
-PromotionError = _promotion_error()
-
+# What JAX raises for a missing promotion: in spite of its name, not a TypeError.
+PromotionError: type[Exception] = TypeError
+try:
+    with jax.numpy_dtype_promotion("strict"):
+        jnp.promote_types("bfloat16", "float32")
+except Exception as error:
+    PromotionError = type(error)
 
 # A mutable array: `jax.new_ref` makes one. No type before it was public.
 Ref = getattr(jax, "Ref", ())
@@ -107,16 +101,13 @@ def _explicit_x64() -> str:
 CAN_COPY = _JAX_VERSION >= (0, 5)
 
 
-def barrier(tree: PyTree, *, derivative: bool = True) -> PyTree:
+def barrier(tree: PyTree) -> PyTree:
     """Puts a `lax.optimization_barrier` at each leaf, in releases that have its rules.
 
     JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
     leaf would vary over the shard_map axes of all others.
     """
-    first_release = (0, 5)
-    if derivative:
-        first_release = (0, 6)
-    if first_release > _JAX_VERSION:
+    if _JAX_VERSION < (0, 6):
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 

@@ -162,9 +162,8 @@ def narrow(leaf: Leaf) -> Leaf:
 
 def fits(source: DType, target: DType) -> bool:
     """Returns whether a cast stays within a kind, or goes between bool and int."""
-    if kind(source) == kind(target):
-        return True
-    return {kind(source), kind(target)} == {"bool", "int"}
+    kinds = {kind(source), kind(target)}
+    return len(kinds) == 1 or kinds == {"bool", "int"}
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -213,9 +212,8 @@ def wraps(leaf: Leaf, dtype: DType) -> bool:
     numbers = np.asarray(leaf)
     limits = jnp.iinfo(dtype)
     # As Python's: NumPy wraps a limit that does not fit into the dtype of the numbers.
-    is_below = numbers < int(limits.min)
-    is_above = numbers > int(limits.max)
-    return bool(np.any(is_below | is_above))
+    is_within = (numbers >= int(limits.min)) & (numbers <= int(limits.max))
+    return not np.all(is_within)
 
 
 def promoted(*dtypes: DType) -> DType:

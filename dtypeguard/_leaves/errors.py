@@ -3,19 +3,10 @@
 This file does not import JAX, so that warnings can be filtered without it.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from .types import public
-
-
-class Row(NamedTuple):
-    """The texts of a leaf in a report: its path, both types, and what to write."""
-
-    path: str
-    before: str
-    after: str
-    remedy: str = ""
 
 
 @public
@@ -32,14 +23,22 @@ class DtypeDriftError(TypeError):
             `remedy`.
     """
 
-    def __init__(self, message: str = "", rows: Iterable[Sequence[Any]] = ()):
-        super().__init__(message)
-        self.rows: tuple[Row, ...] = tuple(Row(*row) for row in rows)
+    # Within the error, a pickle finds it in `dtypeguard`.
+    @public
+    class Row(NamedTuple):
+        """The texts of a leaf in a report: its path, both types, and what to write."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle names no class but this one."""
-        rows = [tuple(row) for row in self.rows]
-        return type(self), (str(self), rows)
+        path: str
+        before: str
+        after: str
+        remedy: str = ""
+
+    def __init__(self, message: str = "", rows: Iterable[Row] = ()):
+        super().__init__(message)
+        self.rows: tuple[DtypeDriftError.Row, ...] = tuple(rows)
+
+
+Row = DtypeDriftError.Row
 
 
 @public
@@ -57,7 +56,5 @@ def more(page: str) -> str:
 
 def first_line_of(error: BaseException) -> str:
     """The first line of the message of an error, or the name of its type."""
-    lines = str(error).strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return lines[0]
+    line, _, _ = str(error).strip().partition("\n")
+    return line or type(error).__name__

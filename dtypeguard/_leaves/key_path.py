@@ -34,8 +34,7 @@ def key_paths(
 def by_path(tree: PyTree, name: str = "") -> dict[KeyPath, Leaf]:
     """Returns the leaves by path, after the name of the tree if there is one."""
     paths = key_paths(tree, name)
-    leaves = tree_util.tree_leaves(tree)
-    return dict(zip(paths, leaves))
+    return dict(zip(paths, tree_util.tree_leaves(tree)))
 
 
 def path_text(path: KeyPath) -> str:
@@ -80,29 +79,25 @@ def _key_pattern(key: Any) -> str:
 
 
 def leaves_of_holders(paths: Sequence[KeyPath]) -> str:
-    """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`."""
-    depth = _common_depth(paths)
-    holders = []
-    for path in paths:
-        holder = path_text(path[: depth + 1])
-        if holder not in holders:
-            holders.append(holder)
-    if len(holders) > 3:  # more would not fit in a row
-        holders = [path_text(paths[0][:depth])]
-    names = joined(holders)
-    if not names:  # leaves of several arguments have no node above them in common
-        return f"{len(paths)} leaves"
-    return f"{len(paths)} leaves of {names}"
+    """Returns a number of leaves and the nodes above: `120 leaves of [0].mu and [0].nu`.
 
-
-def _common_depth(paths: Sequence[KeyPath]) -> int:
-    """Returns the number of keys with which all paths begin."""
+    One leaf is named itself.
+    """
+    if len(paths) == 1:
+        return path_text(paths[0])
+    # The number of keys with which all paths begin.
     depth = 0
     for keys in zip(*paths):
         if len(set(keys)) > 1:
             break
         depth += 1
-    return depth
+    holders = {path_text(path[: depth + 1]) for path in paths}
+    if len(holders) > 3:  # more would not fit in a row
+        holders = {path_text(paths[0][:depth])}
+    names = joined(sorted(holders))
+    if not names:  # leaves of several arguments have no node above them in common
+        return f"{len(paths)} leaves"
+    return f"{len(paths)} leaves of {names}"
 
 
 def joined(names: Sequence[str]) -> str:

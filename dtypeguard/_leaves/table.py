@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -71,9 +70,7 @@ def _common_row(changes: Sequence[LeafChange]) -> Row:
 def _text_without_shape(described: LeafType | str | None) -> str:
     if isinstance(described, LeafType):
         return described.without_shape
-    if described is None:
-        return ABSENT
-    return described
+    return described or ABSENT
 
 
 def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
@@ -103,8 +100,7 @@ def and_more(number: int, noun: str = "cause") -> list[str]:
 
 def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
     """Returns `before -> after` for each, with the arrows below each other."""
-    widths = [len(before) for before, _ in changes]
-    width = max(widths, default=0)
+    width = max([len(before) for before, _ in changes], default=0)
     return [f"{before:{width}} -> {after}" for before, after in changes]
 
 
@@ -122,22 +118,14 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def percent(share: float) -> str:
     """Returns a share of 1 with two digits, as reports print it."""
-    if math.isinf(share):
-        return "inf"
     digits = ".2g"
     if share >= 0.1:
         digits = ".0f"
-    text = f"{100 * share:{digits}}%"
-    # Rounding errors may put a share of nothing just below 0.
-    if text == "-0%":
-        return "0%"
-    return text
+    # Without the sign of -0.0.
+    return f"{100 * share:z{digits}}%"
 
 
 def shown_fields(record: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass, except those that its `repr` leaves out."""
-    fields = {}
-    for field in dataclasses.fields(record):
-        if field.repr:
-            fields[field.name] = getattr(record, field.name)
-    return fields
+    names = [field.name for field in dataclasses.fields(record) if field.repr]
+    return {name: getattr(record, name) for name in names}

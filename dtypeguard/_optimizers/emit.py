@@ -200,7 +200,7 @@ def run_if(
         # the sums; without it, the momentum comes first and is copied too.
         def turn(state):
             _, carry = state
-            carry = barrier(carry, derivative=False)
+            carry = barrier(carry)
             new_carry = function(consts, carry)
             return jnp.zeros_like(pred), new_carry
 

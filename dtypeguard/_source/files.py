@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import site
 import sys
+import sysconfig
 from typing import Any
 
 from .._leaves.internals import PACKAGES_BY_NAME
@@ -22,7 +23,7 @@ def _folder(path: str) -> str:
 _PYTHON = "python"
 # What dtypeguard reports about belongs to none of these.
 _BELOW_THE_USER = ("dtypeguard", "jax", "jaxlib", "numpy", _PYTHON)
-_STANDARD_LIBRARY = _folder(os.path.dirname(os.__file__))
+_STANDARD_LIBRARY = _folder(sysconfig.get_path("stdlib"))
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
 _OURS = _folder(os.path.dirname(os.path.dirname(__file__)))
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers", "")

@@ -126,8 +126,8 @@ def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin | None:
 def origin_of_error(error: BaseException) -> Origin | None:
     """Returns the innermost line outside JAX and dtypeguard that an error came through."""
     # A traceback has the line that raised, where the frame may have gone on.
-    steps = traceback.walk_tb(error.__traceback__)
-    frames = [frame_of(frame, line) for frame, line in steps]
+    outermost = error.__traceback__
+    frames = [frame_of(frame, line) for frame, line in traceback.walk_tb(outermost)]
     # A traceback begins at the outermost frame.
     frames.reverse()
     return origin_of_frames(frames)
@@ -207,8 +207,7 @@ def frame_of(frame: FrameType, line: int | None = None) -> Frame:
     """Returns a running function at its current line, or another."""
     code = frame.f_code
     # An instruction may have no line.
-    line = line or frame.f_lineno or 0
-    return Frame(code.co_filename, line, code.co_qualname)
+    return Frame(code.co_filename, line or frame.f_lineno or 0, code.co_qualname)
 
 
 def place_of(origin: Origin | str) -> str:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax import core
 
@@ -190,7 +190,7 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
         count += 1
     names = code.co_varnames[:count]
     by_name = {name: variables[name] for name in names if name in variables}
-    place = by_name.get("self")  # x.at[index]
+    place: Any = by_name.get("self")  # x.at[index]
     if hasattr(place, "array") and hasattr(place, "index"):
         by_name |= {"array": place.array, "index": place.index}
     return by_name

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .._blame.drift import Drift
 from .._leaves.cast_text import rounding_sentence
 from .._leaves.key_path import leaves_of_holders
-from .._leaves.table import CAUSES, FEW, and_more, arrows, columns, grouped, shown_fields
+from .._leaves.table import CAUSES, FEW, and_more, columns, grouped, shown_fields
 from .._leaves.types import public
 from .._source.origin import Origin, Why
 
@@ -222,9 +222,9 @@ class AuditReport:
 
     def rows(self) -> Sequence[Cells]:
         """Path, types, origin and cause of every drift, as text."""
-        changes = arrows([(drift.before, drift.after) for drift in self.drifts])
         rows = []
-        for drift, change in zip(self.drifts, changes):
+        for drift in self.drifts:
+            change = f"{drift.before} -> {drift.after}"
             lines = Why(drift.origin, drift.cause)
             rows.append((drift.name, change, *lines.places()))
         return rows

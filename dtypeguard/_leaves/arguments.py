@@ -49,14 +49,17 @@ def check_leaves(
         lines.append(f"  {path_text(path)}: {text}")
     if lines:
         headline = f"{takes}; these are not:"
-        raise TypeError("\n".join([headline, *lines, remedy]))
+        message = [headline, *lines, remedy]
+        raise TypeError("\n".join(message))
 
 
 def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     """Checks that each leaf of a tree is an array or stands for one."""
 
     def is_array_like(leaf):
-        return dtype_of(leaf) is not None or hasattr(leaf, "dtype")
+        if dtype_of(leaf) is None:
+            return hasattr(leaf, "dtype")
+        return True
 
     takes = f"{owner} takes arrays or jax.ShapeDtypeStructs for {name}"
     remedy = f"Write eqx.filter({name}, eqx.is_array) or None in their place."
@@ -84,8 +87,9 @@ def shown(value: object) -> str:
 
 def is_transformation(thing: object) -> TypeGuard[Optimizer]:
     """Returns whether a thing has the two functions of a gradient transformation."""
-    functions = [getattr(thing, name, None) for name in ("init", "update")]
-    return all(map(callable, functions))
+    has_init = callable(getattr(thing, "init", None))
+    has_update = callable(getattr(thing, "update", None))
+    return has_init and has_update
 
 
 def runs_later(function: object) -> bool:
@@ -105,11 +109,17 @@ def parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         # A class without a constructor of its own, or a function in C.
         return {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    by_name = signature.parameters
-    return {name: x for name, x in by_name.items() if x.kind not in variadic}
+    named = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in variadic:
+            named[name] = parameter
+    return named
 
 
 def required(function: Function) -> list[str]:
     """Returns the names of the parameters without a default."""
-    named = parameters(function)
-    return [name for name, x in named.items() if x.default is inspect.Parameter.empty]
+    names = []
+    for name, parameter in parameters(function).items():
+        if parameter.default is inspect.Parameter.empty:
+            names.append(name)
+    return names

@@ -29,7 +29,8 @@ def return_as(dtype: DType, new_dtype: DType) -> str:
         text = "jnp.round(x)"
     elif kinds[0] == "complex" and kinds[1] != "complex":
         text = "jnp.real(x)"
-    return f"return {cast_text(dtype, text)}{lost(new_dtype, dtype)}"
+    cast = cast_text(dtype, text)
+    return f"return {cast}{lost(new_dtype, dtype)}"
 
 
 def lost(source: DType, target: DType) -> str:
@@ -52,13 +53,19 @@ def lost(source: DType, target: DType) -> str:
         exact_bits = jnp.finfo(target).nmant + 1
         if jnp.iinfo(source).bits - 1 > exact_bits:
             loss = f"integers beyond 2**{exact_bits} are rounded"
-    return f" ({loss})" if loss else ""
+    if not loss:
+        return ""
+    return f" ({loss})"
 
 
 def rounding_sentence(dtypes: Iterable[DType]) -> str:
     """Returns a line about casts to dtypes, of which some may round; empty if none does."""
-    names = {str(dtype) for dtype in dtypes if 0 < bits(dtype) <= 16}
+    names = set()
+    for dtype in dtypes:
+        if 0 < bits(dtype) <= 16:
+            names.add(str(dtype))
     if not names:
         return ""
+    narrow = joined(sorted(names))
     measures = "dtypeguard.audit_precision measures what that loses."
-    return f"A cast to {joined(sorted(names))} rounds: {measures}"
+    return f"A cast to {narrow} rounds: {measures}"

@@ -10,11 +10,9 @@ from jax import lax
 
 from .types import Function, Jaxpr, PyTree
 
-_JAX_VERSION = tuple(int(part) for part in jax.__version__.split(".")[:2])
-
 # Up to JAX 0.6 a computation traced with x64 off cannot be lowered inside one traced
 # with x64 on: inner jaxprs are lowered under the flag of the outermost call.
-HAS_X64_SCOPE = _JAX_VERSION >= (0, 7)
+HAS_X64_SCOPE = jax.__version_info__ >= (0, 7)
 
 
 # What JAX raises for a missing promotion: in spite of its name, not a TypeError.
@@ -53,7 +51,7 @@ def add_x64(is_needed: bool) -> contextlib.AbstractContextManager[None]:
 # What all but guards, optimizers, restore, accumulation and `check_contract` need:
 # equations with lines and a context of their own, a public `jax.shard_map`, barriers that
 # keep roundings from being left out.
-HAS_NUMBERS = _JAX_VERSION >= (0, 8)
+HAS_NUMBERS = jax.__version_info__ >= (0, 8)
 
 
 def check_release(owner: str) -> None:
@@ -98,7 +96,7 @@ def _explicit_x64() -> str:
 
 
 # Whether `jax.device_put` has `may_alias=False`, which copies an array.
-CAN_COPY = _JAX_VERSION >= (0, 5)
+CAN_COPY = jax.__version_info__ >= (0, 5)
 
 
 def barrier(tree: PyTree) -> PyTree:
@@ -107,7 +105,7 @@ def barrier(tree: PyTree) -> PyTree:
     JAX 0.4 has no rule for `vmap`, and 0.5 none for derivatives. In a common barrier, each
     leaf would vary over the shard_map axes of all others.
     """
-    if _JAX_VERSION < (0, 6):
+    if jax.__version_info__ < (0, 6):
         return tree
     return jax.tree_util.tree_map(lax.optimization_barrier, tree)
 

@@ -71,7 +71,7 @@ def dtype_of(leaf: Leaf) -> DType:
     if is_of_numpy or is_array(leaf):
         dtype = leaf.dtype
     elif isinstance(leaf, _PYTHON_NUMBERS):
-        return jax.dtypes.canonicalize_dtype(_number_type(leaf))
+        return jnp.result_type(leaf)
     else:
         return None
     if kind(dtype) is None:
@@ -81,22 +81,12 @@ def dtype_of(leaf: Leaf) -> DType:
     return dtype
 
 
-def _number_type(number: Leaf) -> type:
-    """Returns the Python type of a number, which may be of a subclass, as an `IntEnum`."""
-    types = [
-        python_type for python_type in _PYTHON_NUMBERS if isinstance(number, python_type)
-    ]
-    return types[0]
-
-
 def is_array(leaf: Leaf) -> bool:
     """Returns whether a leaf is an array or stands for one: it has a dtype and a shape.
 
     `jnp.bfloat16` has a dtype but no shape. It is itself a dtype; a module may hold one. A
     JAX reference has both, but holds an array whose type cannot change.
     """
-    if isinstance(leaf, jax.Array):
-        return True
     if isinstance(leaf, (type, Ref)):
         return False
     return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
@@ -133,12 +123,16 @@ def is_available(dtype: DType) -> bool:
 
 def is_64_bit_scalar(leaf: Leaf) -> bool:
     """Returns whether a leaf is a weak 64-bit scalar, as of a number, that 32 bits hold."""
-    is_weak_scalar = getattr(leaf, "weak_type", False) and np.ndim(leaf) == 0
-    if not is_weak_scalar or not has_64_bits(leaf):
+    is_weak_array = getattr(leaf, "weak_type", False)
+    if not is_weak_array or not has_64_bits(leaf):
         return False
-    # A number that JAX makes an int64 may be larger, unless it is traced: then it counts
-    # as one that 32 bits hold.
-    return isinstance(leaf, Tracer) or not wraps(np.asarray(leaf), np.dtype("int32"))
+    if np.ndim(leaf) > 0:
+        return False
+    if isinstance(leaf, Tracer):  # its number is not known
+        return True
+    # A number that JAX makes an int64 may be larger.
+    number = np.asarray(leaf)
+    return not wraps(number, np.dtype("int32"))
 
 
 def canonical(leaf: Leaf) -> jax.Array:
@@ -181,8 +175,8 @@ def cast(leaf: Leaf, dtype: DType) -> jax.Array:
     if has_dtype and is_strong_array:
         return leaf
     if is_python_number(leaf):
-        # JAX makes a weakly typed array of a subclass.
-        leaf = _number_type(leaf)(leaf)
+        # JAX makes a weakly typed array of a subclass, such as an `IntEnum`.
+        leaf = np.asarray(leaf)
     is_complex = kind(dtype_of(leaf)) == "complex"
     if is_complex and kind(dtype) != "complex":
         leaf = lax.real(leaf)
@@ -212,8 +206,9 @@ def wraps(leaf: Leaf, dtype: DType) -> bool:
     numbers = np.asarray(leaf)
     limits = jnp.iinfo(dtype)
     # As Python's: NumPy wraps a limit that does not fit into the dtype of the numbers.
-    is_within = (numbers >= int(limits.min)) & (numbers <= int(limits.max))
-    return not np.all(is_within)
+    is_below = numbers < int(limits.min)
+    is_above = numbers > int(limits.max)
+    return bool(np.any(is_below | is_above))
 
 
 def promoted(*dtypes: DType) -> DType:
@@ -221,7 +216,11 @@ def promoted(*dtypes: DType) -> DType:
     if len(set(dtypes)) == 1:
         return dtypes[0]
     # JAX promotes no float of 8 bits or fewer.
-    promotable = [jnp.dtype("float32") if bits(dtype) == 8 else dtype for dtype in dtypes]
+    promotable = []
+    for dtype in dtypes:
+        if bits(dtype) == 8:
+            dtype = jnp.dtype("float32")
+        promotable.append(dtype)
     with jax.numpy_dtype_promotion("standard"):
         return functools.reduce(jnp.promote_types, promotable)
 

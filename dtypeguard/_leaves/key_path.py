@@ -26,7 +26,9 @@ def key_paths(
 ) -> list[KeyPath]:
     """Returns the path of every leaf, after the name of the tree if there is one."""
     # A path of no name is that of the tree itself: trees are compared without their names.
-    first_keys = (TreeName(name),) if name else ()
+    first_keys: KeyPath = ()
+    if name:
+        first_keys = (TreeName(name),)
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf)
     return [(*first_keys, *path) for path, _ in pairs]
 
@@ -91,9 +93,13 @@ def leaves_of_holders(paths: Sequence[KeyPath]) -> str:
         if len(set(keys)) > 1:
             break
         depth += 1
-    holders = {path_text(path[: depth + 1]) for path in paths}
+    holders = set()
+    for path in paths:
+        holder = path[: depth + 1]
+        holders.add(path_text(holder))
     if len(holders) > 3:  # more would not fit in a row
-        holders = {path_text(paths[0][:depth])}
+        common = paths[0][:depth]
+        holders = {path_text(common)}
     names = joined(sorted(holders))
     if not names:  # leaves of several arguments have no node above them in common
         return f"{len(paths)} leaves"

@@ -61,11 +61,13 @@ def tree_changes(
     old_leaves = by_path(before, name)
     new_leaves = by_path(after, name)
     changes = []
-    for path, leaf in (old_leaves | new_leaves).items():
+    all_leaves = old_leaves | new_leaves
+    for path, leaf in all_leaves.items():
+        leaf_type = type_or_class(leaf)
         if path not in new_leaves:
-            changes.append(LeafChange(path, type_or_class(leaf), None, remedy))
+            changes.append(LeafChange(path, leaf_type, None, remedy))
         elif path not in old_leaves:
-            changes.append(LeafChange(path, None, type_or_class(leaf), remedy))
+            changes.append(LeafChange(path, None, leaf_type, remedy))
     if changes:
         return changes
     # The trees differ in a container or in what a node holds beside its leaves.

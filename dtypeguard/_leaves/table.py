@@ -35,36 +35,28 @@ class Table:
 
     def __str__(self) -> str:
         rows: list[Row] = []
-        for group in grouped(self.changes, _kind_of_change):
+        for group in grouped(self.changes, _pattern):
             if len(group) > FEW:
-                rows.append(_common_row(group))
+                pattern = _pattern(group[0])
+                path = f"{len(group)} leaves {pattern.path}"
+                rows.append(pattern._replace(path=path))
             else:
                 rows += [change.row() for change in group]
-        few_rows = rows[: FEW * CAUSES]
-        types = arrows([(row.before, row.after) for row in few_rows])
+        most = FEW * CAUSES
         cells = []
-        for row, change in zip(few_rows, types):
-            cells.append((row.path, change, row.remedy))
-        lines = columns(cells) + and_more(len(rows) - len(few_rows), "row")
+        for row in rows[:most]:
+            cells.append((row.path, f"{row.before} -> {row.after}", row.remedy))
+        lines = columns(cells)
+        lines += and_more(len(rows[most:]), "row")
         return "\n  ".join([self.headline, *lines])
 
 
-def _kind_of_change(change: LeafChange) -> Hashable:
-    return (
-        _text_without_shape(change.before),
-        _text_without_shape(change.after),
-        change.remedy,
-        path_with_stars(change.path),
-    )
-
-
-def _common_row(changes: Sequence[LeafChange]) -> Row:
-    """Returns one row for changes that share dtypes, remedy and pattern of path."""
-    first = changes[0]
-    path = f"{len(changes)} leaves {path_with_stars(first.path)}"
-    before = _text_without_shape(first.before)
-    after = _text_without_shape(first.after)
-    return Row(path, before, after, first.remedy)
+def _pattern(change: LeafChange) -> Row:
+    """Returns the row of a change, without shapes and with stars in its path."""
+    path = path_with_stars(change.path)
+    before = _text_without_shape(change.before)
+    after = _text_without_shape(change.after)
+    return Row(path, before, after, change.remedy)
 
 
 def _text_without_shape(described: LeafType | str | None) -> str:
@@ -98,12 +90,6 @@ def and_more(number: int, noun: str = "cause") -> list[str]:
     return [f"and {number} more {noun}"]
 
 
-def arrows(changes: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns `before -> after` for each, with the arrows below each other."""
-    width = max([len(before) for before, _ in changes], default=0)
-    return [f"{before:{width}} -> {after}" for before, after in changes]
-
-
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as lines with their columns aligned; empty columns are left out."""
     lines = ["" for _ in rows]
@@ -127,5 +113,8 @@ def percent(share: float) -> str:
 
 def shown_fields(record: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass, except those that its `repr` leaves out."""
-    names = [field.name for field in dataclasses.fields(record) if field.repr]
-    return {name: getattr(record, name) for name in names}
+    fields = {}
+    for field in dataclasses.fields(record):
+        if field.repr:
+            fields[field.name] = getattr(record, field.name)
+    return fields

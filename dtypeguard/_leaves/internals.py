@@ -53,7 +53,5 @@ LOOPS_OF_EQUINOX = "equinox.internal._loop"
 # What an equation has in its name stack.
 TRANSPOSED = "transpose"
 REPEATED = "rematted_computation"
-# The primitives that hold what a backward pass repeats.
-REPEATING = ForeignNames("remat2")
 # Parameters of primitives that hold a dtype.
 DTYPES = ForeignNames("new_dtype preferred_element_type dtype")

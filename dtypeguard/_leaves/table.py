@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -104,6 +105,8 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def percent(share: float) -> str:
     """Returns a share of 1 with two digits, as reports print it."""
+    if math.isinf(share):
+        return "inf"
     digits = ".2g"
     if share >= 0.1:
         digits = ".0f"

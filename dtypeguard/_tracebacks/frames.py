@@ -67,14 +67,13 @@ def _read_traceback(traceback: Any) -> _EquationTraceback:
     frames = []
     calls = []
     for frame, *call in zip(traceback.frames, *traceback.raw_frames()):
-        is_of_user = is_users(frame.file_name)
-        # Frames further out belong to the first caller of what is traced: JAX caches
-        # traces, so that may be somebody else.
-        if not is_of_user and TRACING.are_in(frame.function_name):
+        if is_users(frame.file_name):
+            calls.append(tuple(call))
+        elif TRACING.are_in(frame.function_name):
+            # Frames further out belong to the first caller of what is traced: JAX caches
+            # traces, so that may be somebody else.
             break
         frames.append(Frame(frame.file_name, frame.line_num, frame.function_name))
-        if is_of_user:
-            calls.append(tuple(call))
     is_of_rule = any(RULES.are_in(frame.function) for frame in until_users(frames))
     return _EquationTraceback(tuple(frames), tuple(calls), is_of_rule)
 
@@ -103,7 +102,8 @@ def line_of_traced(jaxpr: Jaxpr) -> Origin | None:
 
 def scopes_of(equation: Equation) -> Sequence[Any]:
     """Returns the name stack of an equation: scopes, and transformations of JAX."""
-    return getattr(getattr(equation.source_info, "name_stack", None), "stack", ())
+    name_stack = getattr(equation.source_info, "name_stack", None)
+    return getattr(name_stack, "stack", ())
 
 
 def until_users(frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -114,5 +114,8 @@ def until_users(frames: Iterable[Frame]) -> Iterator[Frame]:
 def _is_jitted_by_jax(equation: Equation) -> bool:
     """Returns whether an equation calls a function that JAX has jitted itself."""
     jaxpr = equation.params.get("jaxpr")
-    info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
-    return not is_users(getattr(info, "func_filename", None) or "")
+    # A closed jaxpr holds the one that has the information.
+    open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    info = getattr(open_jaxpr, "debug_info", None)
+    file = getattr(info, "func_filename", None)
+    return file is not None and not is_users(file)

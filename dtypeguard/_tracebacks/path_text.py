@@ -16,8 +16,8 @@ def parts(path: str) -> tuple[str, ...]:
 
 def parameter(path: str) -> str:
     """Returns the name of the parameter that a path begins with."""
-    names = parts(path)
-    return names[0].strip(".[]'\"") if names else ""
+    name = "".join(parts(path)[:1])
+    return name.strip(".[]'\"")
 
 
 def of_holders(paths: Iterable[str]) -> str:

@@ -48,14 +48,28 @@ class Site:
     @property
     def name(self) -> str:
         """The call as it is written, without its arguments; empty if it is long."""
-        node = self.node.func if isinstance(self.node, ast.Call) else self.node
-        text = "" if node is None else ast.unparse(node)
-        return text if len(text) <= _LONGEST_EXPRESSION else ""
+        node = self.node
+        if isinstance(node, ast.Call):
+            node = node.func
+        text = _text_of(node)
+        if len(text) > _LONGEST_EXPRESSION:
+            return ""
+        return text
 
     def writes(self, number: object) -> bool:
         """Returns whether a number stands in the call itself."""
-        nodes = ast.walk(self.node or ast.Pass())
-        return repr(number) in [repr(getattr(node, "value", None)) for node in nodes]
+        literals = []
+        for node in ast.walk(self.node or ast.Pass()):
+            value = getattr(node, "value", None)
+            literals.append(repr(value))
+        # By their texts: 1, 1.0 and True are equal numbers.
+        return repr(number) in literals
+
+
+def _text_of(node: ast.AST | None) -> str:
+    if node is None:
+        return ""
+    return ast.unparse(node)
 
 
 def sites(trace: TracebackType | None) -> list[Site]:
@@ -103,7 +117,7 @@ class Argument:
     @property
     def text(self) -> str:
         """The expression; empty if it is not known."""
-        return "" if self.source is None else ast.unparse(self.source)
+        return _text_of(self.source)
 
 
 _UNWRITTEN = Argument("", (), None)
@@ -117,10 +131,11 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
     expressions: dict[int, Argument] = {}
     for argument in looked_up(site):
         expressions.setdefault(id(argument.value), argument)
+    # `reshape(*args)` has no names for them: a function inside of it may have.
     unnamed = []
     for frame in site.called_frames:
         if is_users(frame.f_code.co_filename):
-            break
+            break  # a function of the user's that JAX calls
         by_name = _named_arguments(frame)
         leaves = []
         for position, (name, value) in enumerate(by_name.items()):
@@ -132,28 +147,32 @@ def arguments(site: Site) -> Iterator[list[Argument]]:
                 leaves.append(argument)
         if "args" in by_name:
             unnamed.append(leaves)
-        elif leaves:
+        else:
             yield leaves
     yield from unnamed
 
 
 def written_in(site: Site) -> Iterator[Argument]:
     """Yields the arrays in a call, as far as its source looks them up."""
-    if isinstance(site.node, ast.Call):
-        for argument in looked_up(site):
-            if is_array(argument.value) and kind(dtype_of(argument.value)):
-                yield argument
+    if not isinstance(site.node, ast.Call):
+        return
+    for argument in looked_up(site):
+        dtype = dtype_of(argument.value)
+        if is_array(argument.value) and kind(dtype):
+            yield argument
 
 
 def looked_up(site: Site) -> Iterator[Argument]:
     """Yields the leaves of what an expression looks up, whole ones first."""
+    # A leaf of a container may be given by itself as well, by a better name.
     parts = []
     for source in _looked_up_nodes(site.node):
-        for path, leaf in _leaves_by_path(evaluated(source, site.frame)):
+        value = evaluated(source, site.frame)
+        for path, leaf in _leaves_by_path(value):
             argument = Argument("", path, leaf, source, is_whole=not path)
             if path:
                 parts.append(argument)
-            elif leaf is not None:
+            else:
                 yield argument
     yield from parts
 
@@ -162,7 +181,9 @@ def _looked_up_nodes(node: ast.AST | None) -> Iterator[ast.expr]:
     """Yields the operands of an expression, such as the arguments of a call."""
     queue: list[ast.AST] = []
     if isinstance(node, ast.Call):
-        queue += [*node.args, *node.keywords]
+        queue += node.args
+        queue += node.keywords
+        # The object of a method is an argument too, but not the function itself.
         if isinstance(node.func, ast.Attribute):
             queue.append(node.func.value)
     elif node is not None:
@@ -186,22 +207,30 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
     if code.co_flags & inspect.CO_VARARGS:
         # A function of JAX's that takes any arguments hands them on to another.
         if count == 0 and "fun" in variables:
-            return _bound(variables["fun"], variables["args"], variables["kwargs"])
+            args = variables.get("args", ())
+            kwargs = variables.get("kwargs", {})
+            return _bound(variables["fun"], args, kwargs)
         count += 1
-    names = code.co_varnames[:count]
-    by_name = {name: variables[name] for name in names if name in variables}
+    by_name = {}
+    for name in code.co_varnames[:count]:
+        # JAX deletes some of its variables early, to free memory.
+        if name in variables:
+            by_name[name] = variables[name]
     place: Any = by_name.get("self")  # x.at[index]
-    if hasattr(place, "array") and hasattr(place, "index"):
-        by_name |= {"array": place.array, "index": place.index}
+    if hasattr(place, "array"):
+        by_name["array"] = place.array
+        by_name["index"] = getattr(place, "index", None)
     return by_name
 
 
 def _bound(function: Function, args: Args, kwargs: Kwargs) -> dict[str, PyTree]:
     """Returns arguments by the names that a function has for them, if it tells them."""
     try:
-        return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):  # it has none, or the call does not fit it
         return {}
+    return dict(bound.arguments)
 
 
 class _Ends(NamedTuple):
@@ -216,6 +245,9 @@ def _leaves_by_path(value: PyTree) -> list[tuple[KeyPath, Leaf]]:
     """Returns the leaves of an argument by their paths, the ends of a slice among them."""
     if isinstance(value, slice):
         value = _Ends(value.start, value.stop, value.step)
-    leaves = by_path(value).items()
-    # JAX hands types on from frame to frame, by names that no user wrote.
-    return [pair for pair in leaves if not isinstance(pair[1], core.AbstractValue)]
+    leaves = []
+    for path, leaf in by_path(value).items():
+        # JAX hands types on from frame to frame, by names that no user wrote.
+        if not isinstance(leaf, core.AbstractValue):
+            leaves.append((path, leaf))
+    return leaves

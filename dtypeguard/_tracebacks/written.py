@@ -1,7 +1,7 @@
 """The source of an equation: its line, its calls, what they ask for."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,12 +11,11 @@ from .._leaves.internals import (
     CASTS,
     PROMOTING,
     REPEATED,
-    REPEATING,
     TRANSPOSED,
 )
 from .._leaves.types import Equation
 from .._source.files import is_ours, is_users
-from .._source.origin import Frame, Origin, origin_of_frames
+from .._source.origin import Origin, origin_of_frames
 from .frames import (
     Chain,
     calls_by_jaxpr,
@@ -64,7 +63,7 @@ class Written:
         names = []
         for equation in reversed(self._stack):
             for scope in scopes_of(equation):
-                if type(scope).__name__ == "Scope" and _is_of_users(scope.name):
+                if _is_scope_of_users(scope):
                     names.append(scope.name)
         return tuple(names)
 
@@ -80,12 +79,13 @@ class Written:
     @property
     def is_of_users(self) -> bool:
         """Whether a line outside JAX made it itself, and no jitted function of JAX."""
-        return any(is_users(frame.file) for frame in frames_of(self._stack[:1]))
+        frames = frames_of(self._stack[:1])
+        return any(is_users(frame.file) for frame in frames)
 
     @property
     def is_of_ours(self) -> bool:
         """Whether dtypeguard made it, for a line of the user's."""
-        return any(is_ours(frame.file) for frame in self._inner_frames)
+        return any(map(is_ours, self._inner_files))
 
     @property
     def is_explicit(self) -> bool:
@@ -94,7 +94,9 @@ class Written:
         functions = [frame.function for frame in frames]
         # The function that the user called comes last, possibly behind wrappers of JAX.
         is_cast = not CASTS.isdisjoint(functions[-6:])
-        return is_cast and not any(map(PROMOTING.are_in, functions))
+        # `x + y` casts as well, as no user has asked for.
+        is_promotion = any(map(PROMOTING.are_in, functions))
+        return is_cast and not is_promotion
 
     @property
     def is_backward(self) -> bool:
@@ -102,35 +104,38 @@ class Written:
 
         What `jax.checkpoint` computes again there belongs to the forward pass.
         """
-        is_transposed = False
-        outer_equations = [*self._stack[1:], None]
-        for equation, outer in zip(self._stack, outer_equations):
-            scopes = scopes_of(equation)
-            is_in_checkpoint = outer is not None and outer.primitive.name in REPEATING
-            if is_in_checkpoint and scopes and scopes[0].name == REPEATED:
+        scopes = []
+        for equation in self._stack:
+            scopes_of_equation = scopes_of(equation)
+            # In the body of a checkpoint, the first scope tells both passes apart.
+            if scopes_of_equation and scopes_of_equation[0].name == REPEATED:
                 return False
-            is_transposed = is_transposed or any(map(_is_transposition, scopes))
-        return is_transposed
+            scopes += scopes_of_equation
+        return any(map(_is_transposition, scopes))
 
     @property
     def is_of_jax_nn(self) -> bool:
         """Whether a function of `jax.nn` computes it for the user's line."""
-        return any(frame.file == _JAX_NN for frame in self._inner_frames)
+        return _JAX_NN in self._inner_files
 
     @property
     def is_of_sampler(self) -> bool:
         """Whether a function of `jax.random` computes it for the user's line."""
-        return any(frame.file == _JAX_RANDOM for frame in self._inner_frames)
+        return _JAX_RANDOM in self._inner_files
 
     @property
-    def _inner_frames(self) -> Iterator[Frame]:
-        """The frames inside the innermost line of the user's."""
-        return until_users(frames_of(self._stack))
+    def _inner_files(self) -> set[str]:
+        """The files that run inside the innermost line of the user's."""
+        frames = frames_of(self._stack)
+        return {frame.file for frame in until_users(frames)}
 
 
-def _is_of_users(name: object) -> bool:
-    is_of_ours = isinstance(name, Cast)
-    return not is_of_ours and name != REPEATED and "->" not in str(name)
+def _is_scope_of_users(scope: Any) -> bool:
+    # By its name: JAX has no public class of a scope.
+    is_scope = type(scope).__name__ == "Scope"
+    is_of_ours = isinstance(scope.name, Cast)
+    is_of_einsum = "->" in str(scope.name)
+    return is_scope and not is_of_ours and not is_of_einsum and scope.name != REPEATED
 
 
 def _is_transposition(scope: Any) -> bool:

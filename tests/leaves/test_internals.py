@@ -73,7 +73,7 @@ def test_primitives():
             importlib.import_module(name)
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_VALUES, REDUCE_PRECISION, *JAXPRS_OF_FORM, *held(internals.REPEATING)}
+    said = {*_VALUES, REDUCE_PRECISION, *JAXPRS_OF_FORM}
     for module in jaxprs, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

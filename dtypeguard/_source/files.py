@@ -22,7 +22,7 @@ def _folder(path: str) -> str:
 
 _PYTHON = "python"
 # What dtypeguard reports about belongs to none of these.
-_BELOW_THE_USER = ("dtypeguard", "jax", "jaxlib", "numpy", _PYTHON)
+BELOW_THE_USER = ("dtypeguard", "jax", "jaxlib", "numpy", _PYTHON)
 _STANDARD_LIBRARY = _folder(sysconfig.get_path("stdlib"))
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
 _OURS = _folder(os.path.dirname(os.path.dirname(__file__)))
@@ -98,7 +98,7 @@ def is_users(file: str) -> bool:
     The optimizers of dtypeguard count like those of any other package, the scenes of
     `dtypeguard demo` like the user's own files.
     """
-    return package(file) not in _BELOW_THE_USER or file.startswith(_OUR_OPTIMIZERS)
+    return package(file) not in BELOW_THE_USER or file.startswith(_OUR_OPTIMIZERS)
 
 
 @functools.cache

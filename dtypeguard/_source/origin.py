@@ -103,18 +103,16 @@ class Why(NamedTuple):
             return self.origin
         return self.cause
 
-    def places(self) -> tuple[str, str, str]:
+    def places(self) -> list[str]:
         """Returns the lines as they are printed; empty where there is none."""
-        origin_place = _place_after("", self.origin)
-        cause_place = _place_after("forced by ", self.cause)
-        begin_place = _place_after("begins at ", self.begun)
-        return origin_place, cause_place, begin_place
-
-
-def _place_after(words: str, origin: Origin | None) -> str:
-    if origin is None:
-        return ""
-    return words + origin.place
+        places = []
+        lines = (self.origin, self.cause, self.begun)
+        for words, line in zip(("", "forced by ", "begins at "), lines):
+            if line is None:
+                places.append("")
+            else:
+                places.append(words + line.place)
+        return places
 
 
 def origin_of_frame(frame: FrameType, line: int | None = None) -> Origin | None:

@@ -75,27 +75,36 @@ def line_of_option(file: str, name: str) -> int | None:
     # argparse makes a name of a flag, with an underscore for each hyphen.
     hyphenated = name.replace("_", "-")
     for call in _expressions(source_text(file)).values():
-        if not isinstance(call, ast.Call):
+        function = getattr(call, "func", None)
+        if getattr(function, "attr", "") != "add_argument":
             continue
-        if getattr(call.func, "attr", "") != "add_argument":
-            continue
-        for flag in call.args:
+        for flag in getattr(call, "args", ()):
             if getattr(flag, "value", "") in (f"--{name}", f"--{hyphenated}"):
                 return call.lineno
     return None
 
 
 def renamed_before(code: CodeType, name: str, line: int) -> int | None:
-    """Returns the last line of a function, before another, that renames a value."""
+    """Returns the last line of a function, before another, that may lack a cast.
+
+    That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
+    """
     lines = []
     for node in _expressions(source_text(code.co_filename)).values():
         if not isinstance(node, ast.Assign):
             continue
         is_before = code.co_firstlineno <= node.lineno < line
-        is_renaming = isinstance(node.value, (ast.Name, ast.Subscript))
-        if is_before and is_renaming and name in map(ast.unparse, node.targets):
+        targets = [ast.unparse(target) for target in node.targets]
+        if is_before and name in targets and _may_lack_cast(node.value):
             lines.append(node.lineno)
     return max(lines, default=None)
+
+
+def _may_lack_cast(value: ast.expr) -> bool:
+    # A name leaves no trace in the program, nor does a branch that did not run.
+    function = getattr(value, "func", None)
+    is_cast = getattr(function, "attr", "") == "astype"
+    return is_cast or isinstance(value, (ast.Name, ast.Subscript))
 
 
 def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:

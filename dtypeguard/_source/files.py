@@ -35,7 +35,10 @@ def short_path(file: str) -> str:
 
     That of a file of the user's elsewhere is absolute: editors and terminals open it.
     """
-    return file.removeprefix(_root(file) or _folder(""))
+    root = _root(file)
+    if root is None:
+        root = _folder("")
+    return file.removeprefix(root)
 
 
 def file_text(file: str) -> str:
@@ -48,7 +51,8 @@ def line_text(file: str, line: int) -> str:
     cell = _cell(file)
     if cell:
         return f"{cell}, line {line}"
-    return f"{short_path(file)}:{line}"
+    path = short_path(file)
+    return f"{path}:{line}"
 
 
 def _cell(file: str) -> str:
@@ -111,7 +115,8 @@ def _root(file: str) -> str | None:
     folders = [_folder(path) for path in _SITES]
     # A library may also lie unpacked on the path, or in an archive.
     for name in ("dtypeguard", *PACKAGES_BY_NAME):
-        for path in getattr(sys.modules.get(name), "__path__", ()):
+        module = sys.modules.get(name)
+        for path in getattr(module, "__path__", ()):
             if file.startswith(_folder(path)):
                 folders.append(_folder(os.path.dirname(path)))
     # `pip install --target`, a vendored folder and Bazel put packages on the path.

@@ -14,7 +14,6 @@ from types import (
     FrameType,
     FunctionType,
     GetSetDescriptorType,
-    MappingProxyType,
     MemberDescriptorType,
     MethodType,
 )
@@ -60,8 +59,7 @@ def fields_of(value: object) -> dict[str, Any]:
         descriptor = namespace.get("__dict__")
         if type(descriptor) in _DICT_DESCRIPTORS:
             variables = descriptor.__get__(value)
-            if type(variables) in (dict, MappingProxyType):
-                fields = dict(variables) | fields
+            fields = dict(variables) | fields
         for name, slot in namespace.items():
             if type(slot) is not MemberDescriptorType:
                 continue
@@ -89,8 +87,7 @@ def items_of(value: Any) -> Iterator[tuple[object, Any]]:
     elif is_a(value, tuple):
         items = tuple.__iter__(value)
         names = static(type(value), "_fields")
-        size = tuple.__len__(value)
-        if type(names) is tuple and len(names) == size:
+        if type(names) is tuple:
             yield from zip(names, items)
         else:
             yield from enumerate(items)

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ class Origin:
     @property
     def is_of_apply_updates(self) -> bool:
         """Whether Optax or Equinox adds updates to params there."""
-        return _passes_through(self._through, ("optax", "equinox"), ADDING)
+        return _passes_through(self._through, {"optax", "equinox"}, ADDING)
 
     @property
     def outermost(self) -> Frame | None:
@@ -161,20 +161,19 @@ def origin_of_code(code: CodeType) -> Origin:
 
 def is_update(frames: Iterable[Frame]) -> bool:
     """Returns whether a call passes through the `update` of an Optax optimizer."""
-    return _passes_through(frames, ("optax",), UPDATES)
+    return _passes_through(frames, {"optax"}, UPDATES)
 
 
 def _passes_through(
-    frames: Iterable[Frame], packages: Sequence[str], names: ForeignNames
+    frames: Iterable[Frame], packages: set[str], names: ForeignNames
 ) -> bool:
+    passed = set()
     for frame in frames:
         _, _, name = frame.function.rpartition(".")
-        # A user's function of that name is another one.
-        if name not in names:
-            continue
-        if package(frame.file) in packages:
-            return True
-    return False
+        if name in names:
+            passed.add(package(frame.file))
+    # A user's function of that name is another one.
+    return not packages.isdisjoint(passed)
 
 
 def callers(frame: FrameType) -> Iterator[FrameType]:

@@ -13,7 +13,7 @@ import warnings
 from types import CodeType, FrameType
 
 from .._leaves.types import PyTree
-from .inert import fields_of, is_a, items_of, variables_of
+from .inert import fields_of, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign | ast.Assign
 _CodePosition = tuple[int | None, ...]  # as `co_positions` has it
@@ -57,7 +57,8 @@ def _expressions(text: str) -> dict[_CodePosition, Expression]:
         for place in getattr(node, "targets", [node]):
             lines = (place.lineno, place.end_lineno)
             columns = (place.col_offset, place.end_col_offset)
-            expressions.setdefault(lines + columns, node)
+            position = lines + columns
+            expressions.setdefault(position, node)
     return expressions
 
 
@@ -67,14 +68,17 @@ def expression(code: CodeType, instruction: int) -> Expression | None:
     index = instruction // 2
     positions = itertools.islice(code.co_positions(), index, None)
     position = next(positions, ())
-    return _expressions(source_text(code.co_filename)).get(position)
+    text = source_text(code.co_filename)
+    expressions = _expressions(text)
+    return expressions.get(position)
 
 
 def line_of_option(file: str, name: str) -> int | None:
     """Returns the line of a file that declares an option of argparse, if there is one."""
     # argparse makes a name of a flag, with an underscore for each hyphen.
     hyphenated = name.replace("_", "-")
-    for call in _expressions(source_text(file)).values():
+    expressions = _expressions(source_text(file))
+    for call in expressions.values():
         function = getattr(call, "func", None)
         if getattr(function, "attr", "") != "add_argument":
             continue
@@ -90,7 +94,8 @@ def renamed_before(code: CodeType, name: str, line: int) -> int | None:
     That is `name = x`, or `name = x.astype(...)` in a branch that did not run.
     """
     lines = []
-    for node in _expressions(source_text(code.co_filename)).values():
+    expressions = _expressions(source_text(code.co_filename))
+    for node in expressions.values():
         if not isinstance(node, ast.Assign):
             continue
         is_before = code.co_firstlineno <= node.lineno < line
@@ -120,11 +125,9 @@ def evaluated(node: ast.AST | None, frame: FrameType) -> PyTree:
         return None
     owner = evaluated(node.value, frame)
     if isinstance(node, ast.Attribute):
-        fields = fields_of(owner)
         # The fields of a NamedTuple are its items.
-        if is_a(owner, tuple):
-            items = items_of(owner)
-            fields = dict(items)
+        items = items_of(owner)
+        fields = dict(items) | fields_of(owner)
         return fields.get(node.attr)
     if not isinstance(node.slice, ast.Constant):
         return None

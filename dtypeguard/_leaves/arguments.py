@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
+import jax
 import numpy as np
 from jax import tree_util
 
@@ -22,9 +23,11 @@ def check_number(
     """
     if kind(dtype_of(value)) not in ("int", "float") or np.ndim(value) > 0:
         raise TypeError(f"{owner} got {name}={shown(value)}: {remedy}.")
+    if isinstance(value, jax.Array):
+        return
     # To compare in a narrow dtype would round the bound.
-    is_known = isinstance(value, (int, float, np.generic, np.ndarray))
-    if is_known and not is_allowed(float(value)):
+    number = float(value)
+    if not is_allowed(number):
         raise ValueError(f"{owner} got {name}={value}: {remedy}.")
 
 

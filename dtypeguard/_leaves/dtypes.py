@@ -67,18 +67,15 @@ def has_zero(dtype: DType) -> bool:
 
 def dtype_of(leaf: Leaf) -> DType:
     """Returns the dtype under which an array leaf is recorded; None for any other leaf."""
-    is_of_numpy = isinstance(leaf, (np.ndarray, np.generic))
-    if is_of_numpy or is_array(leaf):
-        dtype = leaf.dtype
-    elif isinstance(leaf, _PYTHON_NUMBERS):
+    if is_array(leaf):
+        if kind(leaf.dtype) is None:
+            return None
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            return jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return leaf.dtype
+    if isinstance(leaf, _PYTHON_NUMBERS):
         return jnp.result_type(leaf)
-    else:
-        return None
-    if kind(dtype) is None:
-        return None
-    if is_of_numpy:
-        return jax.dtypes.canonicalize_dtype(dtype)
-    return dtype
+    return None
 
 
 def is_array(leaf: Leaf) -> bool:

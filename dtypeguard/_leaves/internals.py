@@ -37,7 +37,7 @@ TRACING = ForeignNames("trace_to_jaxpr trace_to_subjaxpr@jax<0.7")
 TRACED = ForeignNames("JaxprStackFrame.to_jaxpr")
 PROMOTING = ForeignNames("promote")
 # What calls a function that has a rule of its own.
-RULES = ForeignNames("custom_jvp.__call__ custom_vjp.__call__ custom_vmap.__call__")
+WITH_RULES = ForeignNames("custom_jvp.__call__ custom_vjp.__call__ custom_vmap.__call__")
 # ... and whole names.
 CASTS = ForeignNames("astype _astype asarray convert_element_type _ScalarMeta.__call__")
 COMPILING = ForeignNames("cache_miss")

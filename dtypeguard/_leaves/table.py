@@ -30,15 +30,15 @@ class Table:
     headline: str
     changes: Sequence[LeafChange]
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> list[Row]:
         """Returns the texts of every change, for `DtypeDriftError.rows`."""
-        return tuple(change.row() for change in self.changes)
+        return [change.row() for change in self.changes]
 
     def __str__(self) -> str:
         rows: list[Row] = []
-        for group in grouped(self.changes, _pattern):
+        for group in grouped(self.changes, _pattern_of_change):
             if len(group) > FEW:
-                pattern = _pattern(group[0])
+                pattern = _pattern_of_change(group[0])
                 path = f"{len(group)} leaves {pattern.path}"
                 rows.append(pattern._replace(path=path))
             else:
@@ -52,7 +52,7 @@ class Table:
         return "\n  ".join([self.headline, *lines])
 
 
-def _pattern(change: LeafChange) -> Row:
+def _pattern_of_change(change: LeafChange) -> Row:
     """Returns the row of a change, without shapes and with stars in its path."""
     path = path_with_stars(change.path)
     before = _text_without_shape(change.before)

@@ -27,7 +27,7 @@ _STANDARD_LIBRARY = _folder(sysconfig.get_path("stdlib"))
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
 _OURS = _folder(os.path.dirname(os.path.dirname(__file__)))
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers", "")
-_SCENES = os.path.join(_OURS, "_cli", "scenes", "")  # written as a user's
+_SCENE_FOLDER = os.path.join(_OURS, "_cli", "scenes", "")  # written as a user's
 
 
 def short_path(file: str) -> str:
@@ -108,7 +108,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def _root(file: str) -> str | None:
     """Returns the folder that holds the package of a file; None for the user's files."""
-    if file.startswith(_SCENES):
+    if file.startswith(_SCENE_FOLDER):
         return None
     if file.startswith("<frozen "):
         return _STANDARD_LIBRARY

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-from .._leaves.internals import RULES, TRACING
+from .._leaves.internals import TRACING, WITH_RULES
 from .._leaves.types import Equation, Jaxpr, Leaf
 from .._source.files import is_recorded, is_users
 from .._source.origin import Frame, Origin, origin_at, origin_of_frames
@@ -74,7 +74,7 @@ def _read_traceback(traceback: Any) -> _EquationTraceback:
             # traces, so that may be somebody else.
             break
         frames.append(Frame(frame.file_name, frame.line_num, frame.function_name))
-    is_of_rule = any(RULES.are_in(frame.function) for frame in until_users(frames))
+    is_of_rule = any(WITH_RULES.are_in(frame.function) for frame in until_users(frames))
     return _EquationTraceback(tuple(frames), tuple(calls), is_of_rule)
 
 

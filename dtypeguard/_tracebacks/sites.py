@@ -51,7 +51,7 @@ class Site:
         node = self.node
         if isinstance(node, ast.Call):
             node = node.func
-        text = _text_of(node)
+        text = _unparsed(node)
         if len(text) > _LONGEST_EXPRESSION:
             return ""
         return text
@@ -66,7 +66,7 @@ class Site:
         return repr(number) in literals
 
 
-def _text_of(node: ast.AST | None) -> str:
+def _unparsed(node: ast.AST | None) -> str:
     if node is None:
         return ""
     return ast.unparse(node)
@@ -117,7 +117,7 @@ class Argument:
     @property
     def text(self) -> str:
         """The expression; empty if it is not known."""
-        return _text_of(self.source)
+        return _unparsed(self.source)
 
 
 _UNWRITTEN = Argument("", (), None)

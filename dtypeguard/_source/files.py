@@ -86,6 +86,7 @@ def is_installed(file: str) -> bool:
     return package(file) != ""
 
 
+@functools.cache
 def is_recorded(file: str) -> bool:
     """Returns whether a file is the user's own, and has lines: not so `<string>`."""
     return not file.startswith("<") and not is_installed(file)
@@ -96,6 +97,7 @@ def is_ours(file: str) -> bool:
     return package(file) == "dtypeguard" and not is_users(file)
 
 
+@functools.cache
 def is_users(file: str) -> bool:
     """Returns whether a file belongs to none of JAX, NumPy, Python and dtypeguard.
 

@@ -137,21 +137,17 @@ def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Opt
             f"{target} is {factory!r}: neither an optimizer nor a function that makes one. "
             + right("audit")
         )
-    names = list(parameters(factory))
     missing = [name for name in required(factory) if name not in settings]
-    accepted = [name for name in settings if name in names]
-    write = f"dtypeguard audit {shlex.quote(target)}"
-    for name in missing or accepted or names[:1]:
-        write += f" --set {name}=VALUE"
     # Nothing is called to find out what it is: it may be a step that trains.
     if missing and not settings:
+        values = " ".join(f"--set {name}=VALUE" for name in missing)
         raise UsageError(
             f"{target} needs {', '.join(missing)}. If it is a step: "
-            f"{_command_for_step(target)}. If it makes an optimizer: {write}, or audit "
-            "FILE.py:NAME where a VALUE is not a literal"
+            f"{_command_for_step(target)}. If it makes an optimizer: dtypeguard audit "
+            f"{shlex.quote(target)} {values}, or audit FILE.py:NAME where a VALUE is not a "
+            "literal"
         )
-    # A function without parameters takes no `--set`.
-    advice = f"It takes {', '.join(names)}. Write: {write}" if names else ""
+    advice = f"It takes {', '.join(parameters(factory))}."
     with as_usage_error(f"{target} cannot be called", advice):
         opt = factory(**settings)
     if not is_transformation(opt):

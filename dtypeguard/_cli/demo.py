@@ -72,7 +72,7 @@ def play(name: str) -> tuple[Any, Played, Played]:
 
 
 def _play_half(half: Callable[[], Any]) -> Played:
-    """Runs a half, which returns nothing, a text, a report, or a text and a report."""
+    """Runs a half, which returns nothing, a report, or a text and a report."""
     try:
         with explain():
             result = half()
@@ -80,13 +80,9 @@ def _play_half(half: Callable[[], Any]) -> Played:
         return _failed(error)
     if result is None:
         return Played(_KEEPS_TYPES, _KEEPS_TYPES)
-    if isinstance(result, tuple):
-        text, report = result
-    elif isinstance(result, str):
-        text = report = result
-    else:
-        text = str(result).partition(": ")[2]
-        report = result
+    if not isinstance(result, tuple):
+        result = (str(result).partition(": ")[2], result)
+    text, report = result
     return Played(_first_sentence(text), str(report))
 
 

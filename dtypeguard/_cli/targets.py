@@ -9,7 +9,6 @@ import importlib.util
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -18,7 +17,6 @@ from .._carry.modules import spread
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.types import Args, Kwargs
-from .._source.files import is_ours
 from .._source.origin import origin_of_error
 from .options import UsageError, right
 
@@ -61,24 +59,17 @@ class NamedCall:
         except usage_errors as error:
             raise UsageError(str(error)) from error
         except Exception as error:
-            is_of_program = origin_of_error(error) is not None
-            is_misfit = callable(self.function) and self.misfit()
-            if _is_of_check(error) and not is_of_program and not is_misfit:
-                raise UsageError(str(error)) from error
-            if is_misfit:
-                problem = f"does not run with what {self.inputs} gives:"
-                advice = FORM
-            elif is_of_program:
-                problem = "raises"
-                advice = (
-                    "It is an error of the program itself, called with what "
-                    f"{self.inputs} gives."
-                )
-            else:
-                problem = "cannot be measured:"
-                advice = "It is no error of the program."
-            text = f"{self.target} {problem} {_reason(error)}"
-            raise UsageError(text, advice) from error
+            reason = _reason(error)
+            if callable(self.function) and self.misfit():
+                text = f"{self.target} does not run with what {self.inputs} gives: {reason}"
+                raise UsageError(text, FORM) from error
+            if origin_of_error(error) is None:
+                raise UsageError(f"{self.target} cannot be measured: {reason}") from error
+            raise UsageError(
+                f"{self.target} raises {reason}",
+                "It is an error of the program itself, called with what "
+                f"{self.inputs} gives.",
+            ) from error
 
 
 class Reader:
@@ -148,15 +139,6 @@ def as_usage_error(problem: str, advice: str = FORM) -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(f"{problem}: {_reason(error)}", advice) from error
-
-
-def _is_of_check(error: Exception) -> bool:
-    """Whether dtypeguard itself raised an error: it refuses an argument."""
-    file = ""
-    # The last frame is the one that raised it; JAX's own errors are about the program.
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-    return isinstance(error, (TypeError, ValueError)) and is_ours(file)
 
 
 def _reason(error: BaseException) -> str:

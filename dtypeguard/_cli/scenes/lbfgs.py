@@ -16,15 +16,15 @@ def loss(params):
 def audit(opt):
     params = jnp.zeros(3, jnp.float32)
     line_search = {"value": loss(params), "grad": params, "value_fn": loss}
-    return dtypeguard.audit(opt, params, extra_args=line_search)
-
-
-def bare():
-    report = audit(optax.lbfgs())
+    report = dtypeguard.audit(opt, params, extra_args=line_search)
     return f"{len(report.wide_operations)} operations in 64 bits", report
 
 
+def bare():
+    return audit(optax.lbfgs())
+
+
 def guarded():
-    report = audit(dtypeguard.guard(optax.lbfgs()))
+    text, report = audit(dtypeguard.guard(optax.lbfgs()))
     assert report.ok, report
-    return report
+    return text, report

@@ -31,7 +31,8 @@ def check(has_cast):
         with mock.patch.dict(os.environ, DTYPEGUARD_UPDATE="1"):  # writes the lock
             check_lock(functools.partial(step, has_cast=True), x, x, path=path)
         check_lock(functools.partial(step, has_cast=has_cast), x, x, path=path)
-    return "as locked: `dtypeguard lock --check` in CI finds the next one"
+    text = "as locked: `dtypeguard lock --check` in CI finds the next one"
+    return text, text
 
 
 def bare():

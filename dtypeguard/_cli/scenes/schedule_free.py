@@ -15,15 +15,15 @@ def optimizer():
 
 
 def audit(opt):
-    return dtypeguard.audit(opt, {"w": jnp.ones(3, jnp.bfloat16)})
-
-
-def bare():
-    report = audit(optimizer())
+    report = dtypeguard.audit(opt, {"w": jnp.ones(3, jnp.bfloat16)})
     return f"{len(report.wide_operations)} operations in 64 bits", report
 
 
+def bare():
+    return audit(optimizer())
+
+
 def guarded():
-    report = audit(dtypeguard.guard(optimizer()))
+    text, report = audit(dtypeguard.guard(optimizer()))
     assert report.ok, report
-    return report
+    return text, report

@@ -5,6 +5,7 @@ An attribute, a comparison, a length or a text of such an object may be a user's
 """
 
 import contextlib
+import dis
 import functools
 import inspect
 import sys
@@ -130,11 +131,12 @@ def variables_of(frame: FrameType) -> Any:
     # A class body may have a namespace of a metaclass.
     if type(variables) is not _LOCALS:
         return {}
-    if sys.version_info >= (3, 13, 2):
+    code = frame.f_code
+    if sys.version_info >= (3, 13, 2) or _COMPREHENSION not in code.co_code[::2]:
         return variables
     # To read a variable of a cell crashes while a comprehension reuses it:
     # https://github.com/python/cpython/issues/128396.
-    cells = frame.f_code.co_cellvars
+    cells = code.co_cellvars
     return {name: variables[name] for name in variables if name not in cells}
 
 
@@ -143,5 +145,7 @@ def _type_of_locals() -> type:
     return type(frame.f_locals)
 
 
+# With this a comprehension inside of a function begins, from Python 3.12 on.
+_COMPREHENSION = dis.opmap.get("LOAD_FAST_AND_CLEAR", 0)
 # In functions a proxy, from Python 3.13 on.
 _LOCALS = _type_of_locals()

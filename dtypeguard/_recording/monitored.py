@@ -42,10 +42,8 @@ class Monitored:
         self._starts = 0
         self._lock = threading.RLock()
         self._busy: set[int] = set()  # threads that record
-        # By identity, as to hash code takes long: the user's functions, with the line on
-        # which a call begins, and those of others.
-        self._users: dict[int, tuple[CodeType, int]] = {}
-        self._foreign: dict[int, CodeType] = {}
+        # The functions that have events, by identity, as to hash code takes long.
+        self._codes: dict[int, tuple[CodeType, int]] = {}
         self._counts: Counter[tuple[int, object]] = Counter()
 
     def __enter__(self) -> "Monitored":
@@ -83,6 +81,7 @@ class Monitored:
             return
         self._tool = free[0]
         self._starts += 1
+        self._monitoring = monitoring
         events = monitoring.events
         callbacks = {
             events.LINE: self._on_line,
@@ -90,49 +89,37 @@ class Monitored:
             events.PY_YIELD: self._on_return,
             events.CALL: self._on_call,
         }
-        self._monitoring = monitoring
-        self._return_event = events.PY_RETURN
         self._users_events = sum(callbacks)
+        callbacks[events.PY_START] = self._on_start
         monitoring.use_tool_id(self._tool, "dtypeguard")
         for event, callback in callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
-        monitoring.register_callback(self._tool, events.PY_START, self._on_start)
         monitoring.set_events(self._tool, events.PY_START)
-        for code, _ in list(self._users.values()):
-            self._set_events(code, self._users_events)
-        for code in list(self._foreign.values()):
-            self._set_events(code, self._return_event)
+        for code, events_of_code in list(self._codes.values()):
+            monitoring.set_local_events(self._tool, code, events_of_code)
         for frame in callers(sys._getframe()):
-            self._watch(frame.f_code)
-            if is_recorded(frame.f_code.co_filename) and self._starts < _MOST_STARTS:
-                self._record(self.recorder.before_recording, frame)
+            if is_recorded(frame.f_code.co_filename):
+                self._watch(frame.f_code, self._users_events)
+                if self._starts < _MOST_STARTS:
+                    self._record(self.recorder.before_recording, frame)
 
     def _stop(self) -> None:
         """Ends."""
         if self._tool is None:
             return
         self._monitoring.set_events(self._tool, 0)
-        for code, _ in list(self._users.values()):
-            self._set_events(code, 0)
-        for code in list(self._foreign.values()):
-            self._set_events(code, 0)
+        for code, _ in list(self._codes.values()):
+            self._monitoring.set_local_events(self._tool, code, 0)
         self._monitoring.free_tool_id(self._tool)
         self._tool = None
         self._counts.clear()
         self.recorder.forget_calls()
 
-    def _set_events(self, code: CodeType, events: int) -> None:
-        self._monitoring.set_local_events(self._tool, code, events)
-
-    def _watch(self, code: CodeType) -> None:
-        """Switches on the events of a function, if it is the user's."""
-        if id(code) in self._users or not is_recorded(code.co_filename):
-            return
-        first_lines = [line for *_, line in code.co_lines() if line]
-        # The line of `def` has an event only where a function has no other line.
-        inner_lines = [line for line in first_lines if line != code.co_firstlineno]
-        self._users[id(code)] = code, inner_lines[0] if inner_lines else code.co_firstlineno
-        self._set_events(code, self._users_events)
+    def _watch(self, code: CodeType, events: int) -> None:
+        """Switches on some events of a function, if it has none yet."""
+        if id(code) not in self._codes:
+            self._codes[id(code)] = code, events
+            self._monitoring.set_local_events(self._tool, code, events)
 
     def _count(self, code: CodeType, event: object) -> int:
         """Returns how often an event was seen, with this time."""
@@ -143,14 +130,10 @@ class Monitored:
         self, record: Callable[..., None], frame: FrameType, *arguments: object
     ) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
-        thread = get_ident()
-        self._busy.add(thread)
-        try:
+        with self.unseen():
             with contextlib.suppress(Exception):
                 record(frame, *arguments)
             release([frame])
-        finally:
-            self._busy.discard(thread)
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
         is_seen = get_ident() not in self._busy
@@ -158,53 +141,40 @@ class Monitored:
             if is_seen:
                 self._record(self.recorder.on_trace_end, sys._getframe(1))
             return None
-        self._watch(code)
-        # A function on one line has no event of a line.
-        if id(code) in self._users and _is_on_one_line(code):
-            count = self._count(code, code.co_firstlineno)
-            if is_seen:
-                self._enter(sys._getframe(1), count)
-            if count <= _MOST_CALLS:
-                return None
-        return self._monitoring.DISABLE
+        if not is_recorded(code.co_filename):
+            return self._monitoring.DISABLE
+        self._watch(code, self._users_events)
+        count = self._count(code, instruction)
+        if count > _MOST_CALLS:
+            self._monitoring.set_local_events(self._tool, code, 0)
+            return self._monitoring.DISABLE
+        if is_seen and count > _MOST_LOOKS:
+            self.recorder.on_call(sys._getframe(1))  # not one that had the same identity
+        elif is_seen:
+            self._record(self.recorder.on_arguments, sys._getframe(1))
+        return None
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if get_ident() in self._busy:
             return None
-        frame = sys._getframe(1)
-        count = self._count(code, line)
-        is_first = line == self._users[id(code)][1]
-        if is_first:
-            self._enter(frame, count)
-        is_last = count >= _MOST_LOOKS
-        if count <= _MOST_LOOKS:
-            self._record(self.recorder.on_line, frame, line, is_last)
-        return self._monitoring.DISABLE if is_last and not is_first else None
-
-    def _enter(self, frame: FrameType, count: int) -> None:
-        """Records the begin of a user's function, and switches off a frequent one."""
-        if count > _MOST_LOOKS:
-            self.recorder.on_call(frame)  # not one that had the same identity
-        else:
-            self._record(self.recorder.on_arguments, frame)
-        if count > _MOST_CALLS:
-            self._set_events(frame.f_code, 0)
+        is_last = self._count(code, line) >= _MOST_LOOKS
+        self._record(self.recorder.on_line, sys._getframe(1), line, is_last)
+        return self._monitoring.DISABLE if is_last else None
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
         if get_ident() in self._busy:
             return None
         frame = sys._getframe(1)
-        if id(code) in self._users:
+        if is_recorded(code.co_filename):
             if self._count(code, ("return", instruction)) <= _MOST_LOOKS:
                 self._record(self.recorder.on_return, frame, value)
             self.recorder.on_end(frame)
             return None
         caller = frame.f_back
-        if caller is not None and id(caller.f_code) in self._users and value is not None:
-            count = self._count(code, caller.f_lineno)
-            if count <= _MOST_LOOKS:
-                self._record(self.recorder.on_result, caller, value)
-        is_often = self._count(code, None) > _MOST_CALLS
+        is_for_user = caller is not None and is_recorded(caller.f_code.co_filename)
+        if is_for_user and self._count(code, ("to", caller.f_lineno)) <= _MOST_LOOKS:
+            self._record(self.recorder.on_result, caller, value)
+        is_often = self._count(code, "returns") > _MOST_CALLS
         return self._monitoring.DISABLE if is_often else None
 
     def _on_call(
@@ -212,14 +182,9 @@ class Monitored:
     ) -> object:
         """Switches on the returns of a foreign function that the user calls."""
         inner = code_of(function)
-        if inner and id(inner) not in self._foreign and not is_recorded(inner.co_filename):
-            self._foreign[id(inner)] = inner
-            self._set_events(inner, self._return_event)
+        if inner is not None and not is_recorded(inner.co_filename):
+            self._watch(inner, self._monitoring.events.PY_RETURN)
         return self._monitoring.DISABLE
-
-
-def _is_on_one_line(code: CodeType) -> bool:
-    return all(line in (None, code.co_firstlineno) for *_, line in code.co_lines())
 
 
 # The one of all contexts, hooks and commands: nested use counts.

@@ -34,11 +34,10 @@ class Has:
     value: object
 
     def __call__(self, aval: Aval) -> bool:
+        # A complex number is as wide as the floats of which it is made: `1j * x`.
+        if self.value == np.complex128 and getattr(aval, "dtype", None) == np.float64:
+            return not is_weak(aval)
         return getattr(aval, self.attribute, None) == self.value
-
-
-_COMPLEX_OF_64_BITS = Has("dtype", np.dtype("complex128"))
-_FLOATS_OF_64_BITS = Has("dtype", np.dtype("float64"))
 
 
 def why(
@@ -72,25 +71,9 @@ def why(
             cause = None
     elif blamed.operand is not None and cause is None:
         cause = beyond(blamed.operand).root
-    elif blamed.operand is None and matches == _COMPLEX_OF_64_BITS:
-        cause = _line_of_floats(graph, blamed.cause or blamed.promotion, beyond) or cause
     operands = blamed.promotion.inputs if blamed.promotion else ()
     is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
     return Why(origin, cause, is_promoted=is_promoted)
-
-
-def _line_of_floats(
-    graph: Graph, equation: Equation | None, beyond: LinesOfValue
-) -> Origin | None:
-    """Returns the line of the 64-bit floats of which an equation makes complex numbers.
-
-    A complex number has the width of its parts: `1j * x` is as wide as x.
-    """
-    for operand in equation.inputs if equation else ():
-        aval = graph.avals[operand]
-        if _FLOATS_OF_64_BITS(aval) and not is_weak(aval):
-            return why(graph, operand, _FLOATS_OF_64_BITS, beyond=beyond).root
-    return None
 
 
 def _line_of_constant(

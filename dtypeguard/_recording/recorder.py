@@ -6,8 +6,9 @@ JAX, which a script may choose first.
 """
 
 import inspect
+import itertools
 import weakref
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
 from types import CodeType, FrameType
@@ -37,7 +38,6 @@ _MOST_FRAMES = 500  # between two of the user's
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
 _MOST_READ = 50  # arrays, by one run of a line
-_UNFLATTEN = "unflatten"  # ends the names of JAX's functions that make a user's node
 
 Read = tuple[LeafPlace, ValueRecord]  # the place in a tree; empty for what the line names
 
@@ -63,7 +63,7 @@ class Recorder:
     def __init__(self):
         # Arrays, objects and variables of jaxprs, by identity.
         self._records: dict[int, tuple[Any, ValueRecord]] = {}
-        self._strong: OrderedDict[int, None] = OrderedDict()
+        self._strong: deque[int] = deque()  # those that have no weak references
         # Python numbers, by their text and their names.
         self._numbers: dict[str, dict[str, ValueRecord]] = {}
         # By the identity of the frame, and of the code: to hash code takes long.
@@ -88,7 +88,7 @@ class Recorder:
         if not is_number(value):
             return None
         by_name = self._numbers.get(repr(value), {})
-        lines = {record.frames[0] for record in by_name.values()}
+        lines = {record.line for record in by_name.values()}
         if name not in by_name and len(lines) == 1 and type(value) is not int:
             return next(iter(by_name.values()))
         return by_name.get(name)
@@ -116,9 +116,11 @@ class Recorder:
         """Links the numbers and tracers that a function is given to their lines."""
         self.on_call(frame)
         code = frame.f_code
-        caller = frame.f_back
         variables = variables_of(frame)
-        arguments = {name: variables.get(name) for name in _parameter_names(code)}
+        names_by_kind = inspect.getargs(code)
+        names = [*names_by_kind.args, names_by_kind.varargs, names_by_kind.varkw]
+        arguments = {name: variables.get(name) for name in names}
+        caller = frame.f_back
         if caller is not None and _is_of_recorded_file(caller):
             frames = _frames(caller, caller.f_lineno)
             words = self._words_of(caller.f_code).get(caller.f_lineno)
@@ -126,25 +128,19 @@ class Recorder:
                 if is_number(value):
                     self._add_number(name, value, words, frames)
         tracers = []
-        for names, leaf in named_leaves(list(arguments.values())):
-            record = self.record_of(leaf)
-            if is_tracer(leaf) and (record is None or not record.frames):
-                tracers.append((names, leaf))
-        if not tracers:
-            return
-        if caller is not None and caller.f_code.co_name.endswith(_UNFLATTEN):
-            # They are linked where the not_in_trees node is given to a function.
-            for _, tracer in tracers:
-                self._add(tracer, ValueRecord((), value_type(tracer)))
-            return
+        for place, leaf in named_leaves(list(arguments.values())):
+            if is_tracer(leaf) and self.record_of(leaf) is None:
+                tracers.append((place[-1], leaf))
+        if tracers:
+            self._link(tracers, frame)
+
+    def _link(self, tracers: Sequence[tuple[str, Leaf]], frame: FrameType) -> None:
+        """Links the tracers of a function, by name, to what they stand for."""
         leaves = leaves_given_to_jax(frame, [tracer for _, tracer in tracers], is_recorded)
-        frames = _frames(frame, code.co_firstlineno)
-        for number, (names, tracer) in enumerate(tracers):
-            sources = []
-            if number < len(leaves):
-                leaf = leaves[number]
-                source = self.record_of(leaf) or self.record_of_number(names[-1], leaf)
-                sources = [source] if source else []
+        frames = _frames(frame, frame.f_code.co_firstlineno)
+        for (name, tracer), leaf in itertools.zip_longest(tracers, leaves):
+            source = self.record_of(leaf) or self.record_of_number(name, leaf)
+            sources = [source] if source else []
             record = ValueRecord(frames, value_type(tracer), sources, is_passed=True)
             self._add(tracer, record)
             self._add_variable(getattr(tracer, "val", None), record)
@@ -254,30 +250,28 @@ class Recorder:
         """Records what is new in the variables that a line names."""
         variables = variables_of(frame)
         frames = _frames(frame, running.line)
-        arrays = []
-        for name in words.stored:
-            value = variables.get(name)
-            self._add_objects(value, frames)
-            for names, leaf in named_leaves(value):
-                if is_number(leaf):
-                    self._add_number(_last_name((name, *names)), leaf, words, frames)
-                else:
-                    arrays.append((names, leaf))
+        names = list(words.stored)
         # A call may change an object, but for a global one, which others share.
-        changed = [name for name in words.read if words.calls and name in variables]
-        for name in changed:
-            for names, leaf in named_leaves(variables[name]):
-                last_name = _last_name(names)
-                if is_number(leaf) and last_name in words.attributes:
+        if words.calls:
+            names += [name for name in words.read if name in variables]
+        new = []
+        for name in names:
+            is_stored = name in words.stored
+            value = variables.get(name)
+            if is_stored:
+                self._add_objects(value, frames)
+            for place, leaf in named_leaves(value):
+                last_name = _last_name((name, *place))
+                is_named = is_stored or last_name in words.attributes
+                if is_number(leaf) and is_named:
                     self._add_number(last_name, leaf, words, frames)
-                elif names and is_concrete(leaf):
-                    arrays.append((names, leaf))
+                elif is_stored or (place and is_concrete(leaf)):
+                    new.append((place, leaf))
         records = [record for names, record in running.read if not names]
         read = self._read_by_line.setdefault((frame.f_code.co_filename, running.line), {})
         for record in records[:_MOST_READ]:
-            maker = record.frames[0] if record.frames else record.type
-            read[maker] = record
-        new = [(names, leaf) for names, leaf in arrays if self.record_of(leaf) is None]
+            read[record.line or record.type] = record
+        new = [(place, leaf) for place, leaf in new if self.record_of(leaf) is None]
         self._add_arrays(frame, running.line, new)
 
     def _add_arrays(
@@ -324,10 +318,9 @@ class Recorder:
             records[key] = reference, record
         except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
             records[key] = value, record
-            self._strong[key] = None
+            self._strong.append(key)
             if len(self._strong) > _MOST_STRONG:
-                oldest, _ = self._strong.popitem(last=False)
-                records.pop(oldest, None)
+                records.pop(self._strong.popleft(), None)
 
     def _add_variable(self, variable: object, record: ValueRecord | None) -> None:
         """Records what a variable of a jaxpr stands for."""
@@ -339,14 +332,9 @@ class Recorder:
     ) -> None:
         """Records a number under the line of a number that is named, else under its own."""
         by_name = self._numbers.setdefault(repr(number), {})
-        names = [name]
-        if words is not None:
-            names += [*words.read, *words.attributes]
-        for candidate in names:
-            if candidate in by_name:
-                by_name[name] = by_name[candidate]
-                return
-        by_name[name] = ValueRecord(frames, value_type(number))
+        names = [name, *words.read, *words.attributes] if words else [name]
+        records = [by_name[source] for source in names if source in by_name]
+        by_name[name] = records[0] if records else ValueRecord(frames, value_type(number))
 
     def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
         """Records an object, and those in a tuple: the functions of an optimizer."""
@@ -355,13 +343,6 @@ class Recorder:
             if _has_weak_references(part) and self.record_of(part) is None:
                 # To ask for a dtype would run a function of the object's.
                 self._add(part, ValueRecord(frames, ValueType(type(part), False)))
-
-
-def _parameter_names(code: CodeType) -> Sequence[str]:
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS)
-    count += bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_varnames[:count]
 
 
 def _has_weak_references(value: object) -> bool:

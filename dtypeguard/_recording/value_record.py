@@ -28,6 +28,11 @@ class ValueRecord:
     is_promoted: bool = False
     is_passed: bool = False
 
+    @property
+    def line(self) -> Frame | None:
+        """The line of the value; None for a value without a line."""
+        return self.frames[0] if self.frames else None
+
     def steps(self) -> "list[ValueRecord]":
         """Returns the records that gave it its type, nearest first.
 
@@ -50,7 +55,7 @@ class ValueRecord:
         for source in self.sources:
             if self.is_passed or self._has_type_of(source):
                 steps = source._steps(steps_by_id)
-                first_lines.add(steps[-1].frames[0] if steps else None)
+                first_lines.add(steps[-1].line if steps else None)
                 longest = max(longest, steps, key=len)
         return longest if len(first_lines) == 1 else []
 

@@ -1,11 +1,12 @@
 """What a function was compiled for, and what differs between two of its calls."""
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from types import CodeType
 
 from .._leaves.key_path import KeyPath
 from .._leaves.leaf_type import LeafType
+from .._program.graph import Graph
 from .._source.files import is_installed, is_users, line_text
 from .._source.inert import written_code
 from .._source.origin import Origin, Why, origin_at
@@ -23,18 +24,21 @@ class Compilation:
         caller: the user's line of the call.
         parts: the leaves and the constants of the call by path.
         returned: the leaves that come back in another type.
+        sizes: of the arrays in the program.
     """
 
     code: CodeType
     caller: Origin | None
     parts: dict[KeyPath, ArgumentPart]
     returned: dict[KeyPath, ReturnedLeaf]
+    sizes: Container[int]
 
     @property
     def name(self) -> str:
         """The name of the function, with the line of its definition."""
-        name = self.code.co_qualname.rpartition("<locals>.")[2]
-        return f"{name} ({line_text(self.code.co_filename, self.code.co_firstlineno)})"
+        _, _, name = self.code.co_qualname.rpartition("<locals>.")
+        line = line_text(self.code.co_filename, self.code.co_firstlineno)
+        return f"{name} ({line})"
 
     @property
     def line(self) -> Origin:
@@ -49,8 +53,11 @@ class Compilation:
     @property
     def leaf_types(self) -> Hashable:
         """The types of all leaves."""
-        leaves = self.parts.items()
-        return tuple((path, part.leaf_type) for path, part in leaves if part.leaf_type)
+        types = []
+        for path, part in self.parts.items():
+            if part.leaf_type is not None:
+                types.append((path, part.leaf_type))
+        return tuple(types)
 
     def is_called_from(self, caller: Origin | None) -> bool:
         """Returns whether a line calls it; several functions may share a file."""
@@ -81,6 +88,7 @@ class CallDifference:
         type_change: of a leaf, if its type is all that matters.
         returned: the leaf as the function itself gave it back, in the type of the second
             call.
+        is_size: whether it is a number that is a size of arrays in both programs.
     """
 
     path: KeyPath
@@ -90,6 +98,7 @@ class CallDifference:
     caller: Origin | None
     type_change: TypeChange | None = None
     returned: ReturnedLeaf | None = None
+    is_size: bool = False
 
 
 def compilation_of(call: CompilingCall) -> Compilation | None:
@@ -103,7 +112,12 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
         return None
     leaves = call.leaves()
     parts = parts_of_call(call, leaves)
-    return Compilation(code, call.caller, parts, returned_leaves(call, leaves))
+    if call.jaxpr is None:
+        return Compilation(code, call.caller, parts, {}, ())
+    graph = Graph(call.jaxpr)
+    sizes = {size for aval in graph.avals for size in getattr(aval, "shape", ())}
+    returned = returned_leaves(call, leaves, graph)
+    return Compilation(code, call.caller, parts, returned, sizes)
 
 
 def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
@@ -117,12 +131,10 @@ def call_differences(before: Compilation, after: Compilation) -> list[CallDiffer
     if all(difference.type_change for difference in differences):
         return differences
     # With another constant it is another program, but for what came back.
-    others = []
-    for difference in differences:
+    for number, difference in enumerate(differences):
         if difference.returned is None:
-            difference = dataclasses.replace(difference, type_change=None)
-        others.append(difference)
-    return others
+            differences[number] = dataclasses.replace(difference, type_change=None)
+    return differences
 
 
 def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallDifference:
@@ -143,9 +155,15 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
         why = returned.why
     else:
         returned = None
-    why = why._replace(begun=begin_line)
     return CallDifference(
-        path, old_part, new_part, why, after.caller, type_change, returned
+        path=path,
+        before=old_part,
+        after=new_part,
+        why=why._replace(begun=begin_line),
+        caller=after.caller,
+        type_change=type_change,
+        returned=returned,
+        is_size=old_part.value in before.sizes and new_part.value in after.sizes,
     )
 
 

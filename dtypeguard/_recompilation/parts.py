@@ -11,7 +11,7 @@ from jax import tree_util
 
 from .._blame.why import record_of
 from .._carry.modules import is_in_place
-from .._leaves.key_path import KeyPath, TreeName, key_value
+from .._leaves.key_path import KeyPath, TreeName, key_value, tree_name
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, PyTree
 from .._recording.monitored import RECORD
@@ -39,6 +39,7 @@ class ArgumentPart:
         record: how it came to be, or the object that holds it, if that was recorded.
         leaf_type: of a leaf.
         constant_type: of a constant that is compared by its value.
+        value: of such a constant.
     """
 
     text: str
@@ -46,6 +47,7 @@ class ArgumentPart:
     record: ValueRecord | None = None
     leaf_type: LeafType | None = None
     constant_type: type | None = None
+    value: object = None
 
     @property
     def is_object(self) -> bool:
@@ -64,11 +66,15 @@ def parts_of_call(
     call: CompilingCall, leaves: dict[KeyPath, Leaf]
 ) -> dict[KeyPath, ArgumentPart]:
     """Returns the leaves and the constants of a call by path."""
-    parts = {path: _leaf_part(path, leaf) for path, leaf in leaves.items()}
+    parts = {}
+    names_without_keys = set()
+    for path, leaf in leaves.items():
+        parts[path] = _leaf_part(path, leaf)
+        # A node without keys has other paths for JAX than below.
+        if tree_util.FlattenedIndexKey in map(type, path):
+            names_without_keys.add(tree_name(path))
     for name, argument in call.arguments.items():
-        # A node without keys has other paths for JAX than here.
-        starts = [path[1] for path in leaves if path[0].name == name and path[1:]]
-        if any(isinstance(key, tree_util.FlattenedIndexKey) for key in starts):
+        if name in names_without_keys:
             continue
         constants = _constants((TreeName(name),), argument, ())
         for path, part in islice(constants, _MOST_CONSTANTS):
@@ -83,13 +89,15 @@ def type_in_program(leaf: Leaf) -> LeafType:
 
 def _leaf_part(path: KeyPath, leaf: Leaf) -> ArgumentPart:
     leaf_type = type_in_program(leaf)
-    text = leaf_type.without_weak + (" (weak)" if leaf_type.weak else "")
+    text = leaf_type.without_weak
+    if leaf_type.weak:
+        text += " (weak)"
     return ArgumentPart(text, leaf_type, _record_of_part(path, leaf), leaf_type)
 
 
 def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
-    number = RECORD.recorder.record_of_number(str(key_value(path[-1])), value)
-    return number or record_of(value)
+    name = str(key_value(path[-1]))
+    return RECORD.recorder.record_of_number(name, value) or record_of(value)
 
 
 def _constants(
@@ -99,10 +107,7 @@ def _constants(
     if is_concrete(value) or len(holders) >= _DEEPEST_CONSTANT:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
-        text = f"{value:.6g}" if type(value) is float else str(value)
-        identity = type(value), str(value)
-        record = _record_of_part(path, value)
-        yield path, ArgumentPart(text[:20], identity, record, constant_type=type(value))
+        yield path, _constant_part(path, value)
         return
     inner_parts = _inside(value)
     if inner_parts is None:
@@ -112,18 +117,22 @@ def _constants(
         yield from _constants((*path, key), part, (value, *holders))
 
 
+def _constant_part(path: KeyPath, value: Any) -> ArgumentPart:
+    kind = type(value)
+    text = f"{value:.6g}" if kind is float else str(value)
+    record = _record_of_part(path, value)
+    return ArgumentPart(text[:20], (kind, str(value)), record, None, kind, value)
+
+
 def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     """Returns an object that equals only itself, with the record of it or its holder."""
-    name = type(value).__name__
     identity: Hashable = id(value)
     if type(value) is MethodType:  # another object at each look
-        holder = value.__self__
-        function = value.__func__
-        identity = id(holder), id(function)
+        identity = (id(value.__self__), id(value.__func__))
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)
-    return ArgumentPart(name, identity, record)
+    return ArgumentPart(type(value).__name__, identity, record)
 
 
 def _inside(value: PyTree) -> list[tuple[Any, Any]] | None:
@@ -132,8 +141,11 @@ def _inside(value: PyTree) -> list[tuple[Any, Any]] | None:
         return [(_key_of(value, name), part) for name, part in items_of(value)]
     if type(value) in _FUNCTIONS or not _is_compared_by_parts(value):
         return None
-    fields = fields_of(value).items()
-    return [(tree_util.GetAttrKey(k), part) for k, part in fields if not k.startswith("_")]
+    parts = []
+    for name, part in fields_of(value).items():
+        if not name.startswith("_"):
+            parts.append((tree_util.GetAttrKey(name), part))
+    return parts
 
 
 def _key_of(holder: Any, name: Any) -> Any:

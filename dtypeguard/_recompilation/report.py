@@ -28,25 +28,16 @@ def lines_of_differences(
         is_whole: whether to list all.
     """
     in_order = sorted(differences, key=lambda difference: not difference.type_change)
-    groups = grouped(in_order, lambda difference: (_text(difference), *_facts(difference)))
-    most = len(groups) if is_whole else CAUSES
+    groups = grouped(in_order, _text_and_facts)
+    listed = groups if is_whole else groups[:CAUSES]
     lines = []
-    for group in groups[:most]:
-        lines.append(f"  {_name(group, is_whole)}  {_text(group[0])}")
-        lines += [f"    {line}" for line in columns(_facts(group[0]))]
-    lines += and_more(len(groups) - len(groups[:most]))
-    advice = set()
-    guarded: dict[str, int | None] = {}  # the items that come back, by parameters
-    for difference in in_order:
-        if _is_guarded(difference):
-            returned = difference.returned
-            guarded[tree_name(difference.path)] = returned.item if returned else None
-        else:
-            advice.add(_sentence_of_advice(difference))
-    lines += sorted(advice - {""})
-    if guarded:
-        lines.append(_guard_advice(guarded))
-    return lines
+    for group in listed:
+        text, *facts = _text_and_facts(group[0])
+        lines.append(f"  {_name(group, is_whole)}  {text}")
+        for line in columns(facts):
+            lines.append(f"    {line}")
+    lines += and_more(len(groups) - len(listed))
+    return lines + _advice(in_order)
 
 
 def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
@@ -56,48 +47,72 @@ def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
     return ", ".join(path_text(path) or "arguments" for path in paths)
 
 
+def _text_and_facts(difference: CallDifference) -> tuple[str | Fact, ...]:
+    return (_text(difference), *_facts(difference))
+
+
 def _text(difference: CallDifference) -> str:
     """Returns a part before and after: `bfloat16 -> float32`."""
-    before = difference.before
-    after = difference.after
     change = difference.type_change
-    if not difference.path:
-        return "of another tree"
     if change is not None:
         return f"{change.before.without_shape} -> {change.after.without_shape}"
+    if not difference.path:
+        return "of another tree"
+    after = difference.after
+    # The text of an object would be a function of the user's.
     if after.is_object:
         return f"another {after.text} each time"
-    return f"{before.text} -> {after.text}"
+    return f"{difference.before.text} -> {after.text}"
 
 
 def _facts(difference: CallDifference) -> list[Fact]:
     """Returns the lines behind a difference, what is to be edited first."""
     why = difference.why
     change = difference.type_change
-    if change is not None:
-        name = change.after.without_shape
-        begins = (f"begins as {change.before.without_shape}", why.begun)
-        becomes = (f"becomes {name}", why.origin)
-        because = (f"because of {name}", why.cause)
-        is_weak = change.before.weak
-        order = [begins, becomes, because] if is_weak else [becomes, because, begins]
+    if change is None:
+        lines = {"made": why.origin or why.begun}
     else:
-        order = [("made", why.origin or why.begun)]
+        before = change.before.without_shape
+        after = change.after.without_shape
+        lines = {f"becomes {after}": why.origin, f"because of {after}": why.cause}
+        begins = {f"begins as {before}": why.begun}
+        # A Python number takes any type: where it begins is to be edited.
+        lines = begins | lines if change.before.weak else lines | begins
     facts: dict[str, Fact] = {}
-    for words, line in order:
+    for words, line in lines.items():
         if line is not None:
             facts.setdefault(line.place, (words, line.place, line.users.code))
-    return list(facts.values()) or [("called", str(difference.caller or ""), "")]
+    if not facts:
+        return [("called", str(difference.caller or ""), "")]
+    return list(facts.values())
 
 
-def _is_guarded(difference: CallDifference) -> bool:
+def _advice(differences: Sequence[CallDifference]) -> list[str]:
+    """Returns what to write, each sentence once."""
+    sentences = set()
+    guarded: dict[str, int | None] = {}  # the items that come back, by parameter
+    for difference in differences:
+        change = difference.type_change
+        name = tree_name(difference.path)
+        returned = difference.returned
+        if change is None:
+            sentences.add(_advice_for_constant(difference))
+        elif _is_guarded(difference, change):
+            guarded[name] = returned.item if returned else guarded.get(name)
+        else:
+            sentences.add(_advice_for_leaf(difference, change))
+    lines = sorted(sentences - {""})
+    if guarded:
+        lines.append(_guard_advice(guarded))
+    return lines
+
+
+def _is_guarded(difference: CallDifference, change: TypeChange) -> bool:
     """Returns whether a guard of the step gives a leaf the type that it had."""
-    change = difference.type_change
-    if change is None or change.before.weak:
-        return False
     before = change.before.dtype
     after = change.after.dtype
-    if before == after or not fits(after, before):
+    # A guard casts within a kind, and a weak leaf takes any type.
+    if change.before.weak or before == after or not fits(after, before):
         return False
     return bool(difference.returned) or difference.why.origin is None
 
@@ -114,25 +129,26 @@ def _guard_advice(items: dict[str, int | None]) -> str:
     )
 
 
-def _sentence_of_advice(difference: CallDifference) -> str:
-    """Returns what to write; empty if there is nothing to say."""
-    before = difference.before
+def _advice_for_constant(difference: CallDifference) -> str:
+    """Returns how a constant stays the same; empty if there is nothing to say."""
     after = difference.after
-    if difference.type_change is not None:
-        return _advice_for_leaf(difference, difference.type_change)
-    if not difference.path:
+    path = difference.path
+    name = path_text(path)
+    if not path or after.leaf_type is not None:
         return ""
     if after.is_object:
-        return f"Make {tree_name(difference.path)} once, before the calls."
+        return f"Make {tree_name(path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
-    keys = difference.path[1:]
-    is_named = all(isinstance(key, tree_util.GetAttrKey) for key in keys)
-    if after.constant_type in (int, float) and is_named:
-        return (
-            f"{path_text(difference.path)} is a constant, of which each compiles anew: "
-            f"trace it, as jnp.asarray({before.text})."
-        )
-    return ""
+    is_named = all(isinstance(key, tree_util.GetAttrKey) for key in path[1:])
+    if after.constant_type not in (int, float) or not is_named:
+        return ""
+    # What is traced is no size: the program would not trace.
+    if difference.is_size:
+        return f"{name} is a size of the program's arrays, of which each compiles anew."
+    return (
+        f"{name} is a constant, of which each compiles anew: "
+        f"trace it, as jnp.asarray({difference.before.text})."
+    )
 
 
 def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
@@ -143,11 +159,13 @@ def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
     if before == after:
         return _WEAK
     why = difference.why
-    begin = f"egin {path_text(difference.path)} as {after}"
-    begin = f"At {why.begun.users} b{begin}" if why.begun else f"B{begin}"
+    name = path_text(difference.path)
+    begin = f"Begin {name} as {after}"
+    if why.begun is not None:
+        begin = f"At {why.begun.users} begin {name} as {after}"
     if change.before.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
-    if fits(after, before):
+    if fits(after, before):  # not `_is_guarded`, so its line is known
         return f"Cast it at {why.origin.users}: {cast_text(before)}." if why.origin else ""
     if difference.returned:  # a guard refuses it
         return f"{begin}{lost(before, after)}, or {return_as(before, after)}."

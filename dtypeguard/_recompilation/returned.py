@@ -49,12 +49,9 @@ class _ResultTree:
 
 
 def returned_leaves(
-    call: CompilingCall, leaves: dict[KeyPath, Leaf]
+    call: CompilingCall, leaves: dict[KeyPath, Leaf], graph: Graph
 ) -> dict[KeyPath, ReturnedLeaf]:
     """Returns the leaves that come back in another type, by the path of the argument."""
-    if call.jaxpr is None:
-        return {}
-    graph = Graph(call.jaxpr)
     changed = {}
     remaining = list(_result_trees(call))
     container, _ = remaining[0].structure.node_data() or (None, None)
@@ -110,15 +107,15 @@ def _result_trees(call: CompilingCall) -> Iterator[_ResultTree]:
     """Yields what the user's function gives back, and the items of that."""
     children = call.out_tree.children()
     start = 0
-    whole = call.out_tree
+    results = call.out_tree
     # The wrappers add trees of their own.
     if call.wrapper == "flax":
-        whole = children[0]
+        results = children[0]
     elif call.wrapper == "equinox":
         start = children[0].num_leaves
-        whole = children[1]
-    yield _ResultTree(whole, start)
-    for item, child in enumerate(whole.children()):
+        results = children[1]
+    yield _ResultTree(results, start)
+    for item, child in enumerate(results.children()):
         yield _ResultTree(child, start, item)
         start += child.num_leaves
 

@@ -209,6 +209,11 @@ LISTED = {
             train(x, fresh, 0)
         for epoch in range(6):
             train(x, config, epoch)
+
+        grid = jax.jit(jnp.zeros, static_argnums=0)
+        made = functools.partial(jax.jit, static_argnums=1)(lambda x, n: x + grid(n))
+        for n in (5, 7):
+            made(1.0, n)
         """,
         [
             "train ({the function}) was compiled 9 times",
@@ -217,6 +222,8 @@ LISTED = {
             "epoch  0 -> 1",
             "Make config once",
             "epoch is a constant",
+            "n  5 -> 7",
+            "n is a size of the program's arrays, of which each compiles anew.",
             "<lambda> ({the lambda}) was compiled 5 times, because it is a function",
         ],
     ),

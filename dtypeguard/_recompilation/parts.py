@@ -128,11 +128,14 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     """Returns an object that equals only itself, with the record of it or its holder."""
     identity: Hashable = id(value)
     if type(value) is MethodType:  # another object at each look
-        identity = (id(value.__self__), id(value.__func__))
+        holder = value.__self__
+        function = value.__func__
+        identity = (id(holder), id(function))
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)
-    return ArgumentPart(type(value).__name__, identity, record)
+    name = type(value).__name__
+    return ArgumentPart(name, identity, record)
 
 
 def _inside(value: PyTree) -> list[tuple[Any, Any]] | None:

@@ -11,6 +11,7 @@ from jax import tree_util
 from .._carry.places import Names
 from .._carry.split import SplitTree
 from .._leaves.dtypes import is_weak
+from .._leaves.key_path import TreeName, key_value
 from .._leaves.types import Aval, Jaxpr, Leaf, PyTree, Step
 from .._program.graph import Graph
 from .._program.trace import Program, strong_type
@@ -95,19 +96,20 @@ class Body:
 
     def _drifts_in(self, program: Program, first: Sequence[Leaf]) -> Iterator[Drift]:
         graph = program.step
-        carry_names = [
-            str(path[-1]) if path else self.name for path in self.carried.key_paths
-        ]
         beyond_graph = lines_beyond(graph)
+        # The record knows Python numbers by name.
+        paths = [(TreeName(self.name), *path) for path in self.carried.key_paths]
+        names = [str(key_value(path[-1])) for path in paths]
+        first_leaves = dict(zip(graph.inputs, first))
+        names_by_value = dict(zip(graph.inputs, names))
 
         def beyond(value: int) -> Why:
             if value not in graph.inputs:
                 return beyond_graph(value)
-            number = graph.inputs.index(value)
-            if number >= len(first):
+            if value not in first_leaves:
                 return Why()
-            name = carry_names[number] if number < len(carry_names) else ""
-            return Why(of_leaf(first[number], name))
+            leaf = first_leaves[value]
+            return Why(of_leaf(leaf, names_by_value.get(value, "")))
 
         for drift in find(program, beyond):
             if drift.kind in ("dtype", "shape"):
@@ -132,15 +134,15 @@ class Results:
         if output in graph.inputs:
             argument = tree_util.tree_leaves(self.body.inputs)[graph.inputs.index(output)]
             return of_value(argument), "as it was given"
-        is_number = output in graph.values and is_weak(graph.avals[output])
-        lines = Why()
-        if not is_number:
-            lines = why(graph, output, Has(kind, getattr(self.aval(number), kind, None)))
         if output not in graph.constants:
+            matches = Has(kind, getattr(graph.avals[output], kind, None))
+            lines = why(graph, output, matches)
             # Without an origin, a function inside returns it, and nothing promotes it.
             return (lines if lines.origin else Why(lines.cause)), ""
+        is_number = output in graph.values and is_weak(graph.avals[output])
+        lines = Why() if is_number else lines_beyond(graph)(output)
         if lines.origin is None and self.body.code:
-            # The function that returns it can be changed as well as the line that made it.
+            # The line that returns it can be changed as well as the one that made it.
             lines = Why(origin_of_code(self.body.code), is_earlier=True)
         return lines, "" if is_number else "closed over"
 

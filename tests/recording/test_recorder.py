@@ -357,35 +357,6 @@ def test_an_array_that_was_made_before_has_no_line(run, monkeypatch):
         assert "made before lines were recorded" in "".join(notes(refused(held["a"])))
 
 
-def test_a_node_of_the_users_own_keeps_the_order_of_its_leaves(recorded):
-    """JAX sorts the keys of a dict; a function of the user's makes a node of tracers."""
-    module, marks = recorded(
-        """
-        import jax, jax.numpy as jnp
-
-        class Table(dict):
-            pass
-
-        jax.tree_util.register_pytree_node(
-            Table,
-            lambda table: (tuple(table.values()), tuple(table)),
-            lambda keys, values: Table(zip(keys, values)),
-        )
-
-        @jax.jit
-        def step(table, x):
-            return jax.lax.fori_loop(0, 2, lambda n, b: b * x, table["b"])
-
-        def train():
-            b = jnp.ones(3, jnp.bfloat16)  # of b
-            a = jnp.zeros(3, jnp.bfloat16)
-            step(Table(b=b, a=a), jnp.ones(3))
-        """
-    )
-    (row,) = raised(module.train).dtypeguard_rows
-    assert row.begun.users.line == marks["of b"]
-
-
 def test_a_profiler_is_left_alone():
     """An audit of numbers looks at calls as one does, and then only where there is none."""
     profiler = lambda *event: None

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -66,9 +66,7 @@ class Recorder:
         self._strong: deque[int] = deque()  # those that have no weak references
         # Python numbers, by their text and their names.
         self._numbers: dict[str, dict[str, ValueRecord]] = {}
-        # By the identity of the frame, and of the code: to hash code takes long.
-        self._running: dict[int, _RunningFunction] = {}
-        self._words: dict[int, tuple[CodeType, dict[int, Words]]] = {}
+        self._running: dict[int, _RunningFunction] = {}  # by the identity of the frame
         # What each line has read, by the lines that made it.
         self._read_by_line: dict[tuple[str, int], dict[object, ValueRecord]] = {}
 
@@ -123,7 +121,7 @@ class Recorder:
         caller = frame.f_back
         if caller is not None and _is_of_recorded_file(caller):
             frames = _frames(caller, caller.f_lineno)
-            words = self._words_of(caller.f_code).get(caller.f_lineno)
+            words = words_of(caller.f_code).get(caller.f_lineno)
             for name, value in arguments.items():
                 if is_number(value):
                     self._add_number(name, value, words, frames)
@@ -220,7 +218,7 @@ class Recorder:
         if running is None or running.code is not frame.f_code:
             self.on_call(frame)
             running = self._running[id(frame)]
-        words_by_line = self._words_of(frame.f_code)
+        words_by_line = words_of(frame.f_code)
         if running.line in words_by_line:
             self._after_line(frame, running, words_by_line[running.line])
         # What lines do that are not seen would be taken for what this one does.
@@ -282,7 +280,7 @@ class Recorder:
         if not arrays or running is None:
             return
         frames = _frames(frame, line)
-        words = self._words_of(frame.f_code).get(line)
+        words = words_of(frame.f_code).get(line)
         results: Sequence[ValueRecord | None] = [None for _ in arrays]
         if len(running.results) == len(arrays):
             results = running.results
@@ -302,11 +300,6 @@ class Recorder:
                     sources = []
                 record = ValueRecord(frames, leaf_type, sources, is_promoted)
             self._add(leaf, record)
-
-    def _words_of(self, code: CodeType) -> dict[int, Words]:
-        if id(code) not in self._words:
-            self._words[id(code)] = code, words_of(code)
-        return self._words[id(code)][1]
 
     # What is known
 
@@ -332,17 +325,26 @@ class Recorder:
     ) -> None:
         """Records a number under the line of a number that is named, else under its own."""
         by_name = self._numbers.setdefault(repr(number), {})
-        names = [name, *words.read, *words.attributes] if words else [name]
-        records = [by_name[source] for source in names if source in by_name]
-        by_name[name] = records[0] if records else ValueRecord(frames, value_type(number))
+        names = [name]
+        if words is not None:
+            names += [*words.read, *words.attributes]
+        # It may be given on under another name.
+        for source in names:
+            if source in by_name:
+                by_name[name] = by_name[source]
+                return
+        by_name[name] = ValueRecord(frames, value_type(number))
 
     def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
         """Records an object, and those in a tuple: the functions of an optimizer."""
-        parts = [part for _, part in islice(items_of(value), _MOST_RETURNED)]
-        for part in (value, *parts):
+        objects = [value]
+        for _, part in islice(items_of(value), _MOST_RETURNED):
+            objects.append(part)
+        for part in objects:
             if _has_weak_references(part) and self.record_of(part) is None:
                 # To ask for a dtype would run a function of the object's.
-                self._add(part, ValueRecord(frames, ValueType(type(part), False)))
+                object_type = ValueType(type(part), is_weak=False)
+                self._add(part, ValueRecord(frames, object_type))
 
 
 def _has_weak_references(value: object) -> bool:
@@ -373,8 +375,12 @@ def _at(names: LeafPlace, reads: Iterable[Read]) -> list[ValueRecord]:
 
 def _common_end(first: LeafPlace, second: LeafPlace) -> int:
     """Returns how many names at the end of two places are alike."""
-    pairs = zip(reversed(first), reversed(second))
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    number = 0
+    for name, other_name in zip(reversed(first), reversed(second)):
+        if name != other_name:
+            break
+        number += 1
+    return number
 
 
 def _last_name(names: LeafPlace) -> str:
@@ -391,5 +397,10 @@ def _is_of_recorded_file(frame: FrameType) -> bool:
 
 def _frames(frame: FrameType, line: int) -> list[Frame]:
     """Returns a line of a running function, and the user's lines that led there."""
-    outer = (caller for caller in callers(frame) if _is_of_recorded_file(caller))
-    return [frame_of(frame, line), *map(frame_of, islice(outer, _MOST_CALLERS))]
+    frames = [frame_of(frame, line)]
+    for caller in callers(frame):
+        if _is_of_recorded_file(caller):
+            frames.append(frame_of(caller))
+        if len(frames) > _MOST_CALLERS:
+            break
+    return frames

@@ -2,6 +2,7 @@
 
 import dataclasses
 import dis
+import functools
 import re
 import types
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ class Words:
         return all(part.isdigit() or part in self.attributes for part in path)
 
 
+@functools.cache
 def words_of(code: types.CodeType) -> dict[int, Words]:
     """Returns the words of each line; those of a statement at its first line."""
     words_by_line: dict[int, Words] = {}

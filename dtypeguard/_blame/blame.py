@@ -107,14 +107,16 @@ class Region:
             if value != promoted and reshaped.isdisjoint(sources):
                 continue
             equation = self.graph.made_by.get(value)
-            operands = self.forcing_operands(equation) if equation else []
+            if equation is None:  # it crosses the boundary of a call
+                reshaped.add(value)
+                continue
             partners = []
-            for operand in operands:
+            for operand in self.forcing_operands(equation):
                 if operand not in reshaped and not self.is_implicit_cast(operand):
                     partners.append(operand)
             if partners:
                 return _strong_operands(self.graph, partners)
-            if equation is None or equation.primitive in SHAPES:
+            if equation.primitive in SHAPES:
                 reshaped.add(value)
         return []
 
@@ -197,34 +199,41 @@ def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:
         leaves: the inputs that are the leaf, as bits.
     """
     region = region_of(graph, matches)
+    inputs = [value for value in graph.inputs if leaves >> value & 1]
+    kinds = {kind_of(graph, value) for value in inputs}
     walked: list[int] = []
     promoted = 0
-    kinds = {kind_of(graph, value) for value in graph.inputs if leaves >> value & 1}
     for value in region.walk([output]):
         walked.append(value)
-        narrow = []
+        kinds_of_operands = set()
         for operand in region.narrow_operands(value):
             if graph.dependencies(operand) & leaves:
-                narrow.append(operand)
+                kinds_of_operands.add(kind_of(graph, operand))
         # A mask or a count of the leaf is to blame only if nothing else is.
-        is_alike = not kinds.isdisjoint(kind_of(graph, operand) for operand in narrow)
-        if is_alike or (narrow and not promoted):
+        is_alike = not kinds.isdisjoint(kinds_of_operands)
+        if is_alike or (kinds_of_operands and not promoted):
             promoted = len(walked)
         if is_alike:
             break
     if promoted:
-        value = walked[promoted - 1]
-        promotion = graph.made_by[value]
-        partners = region.partners(value, walked[:promoted])
-        if not partners or Written(promotion.stack).is_explicit:
-            return Blame(promotion)
-        return dataclasses.replace(region.root(partners), promotion=promotion)
+        return _blame_of_promotion(region, walked[:promoted])
     # The output no longer depends on the leaf: something replaced it.
     equations = [graph.made_by[value] for value in walked if value in graph.made_by]
     replacement = equations[0] if equations else None
     root = region.root([output])
     cause = None if root.cause is replacement else root.cause
     return Blame(replacement, cause, root.operand)
+
+
+def _blame_of_promotion(region: Region, walked: Sequence[int]) -> Blame:
+    """Returns what forced the promotion of the last of some values from the output on."""
+    value = walked[-1]
+    promotion = region.graph.made_by[value]
+    partners = region.partners(value, walked)
+    if not partners or Written(promotion.stack).is_explicit:
+        return Blame(promotion)
+    root = region.root(partners)
+    return dataclasses.replace(root, promotion=promotion)
 
 
 def region_of(graph: Graph, matches: Matches) -> Region:

@@ -58,7 +58,7 @@ def why(
     """
     if beyond is None:
         beyond = lines_beyond(graph)
-    is_leaf = output in graph.inputs and leaves >> graph.inputs.index(output) & 1
+    is_leaf = output in graph.inputs and leaves >> output & 1
     if output in graph.constants or is_leaf:
         return beyond(output)
     blamed = blame(graph, output, matches, leaves)

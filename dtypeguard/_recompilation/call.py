@@ -73,6 +73,7 @@ class CompilingCall:
         args = self.args
         is_function = type(function) in (FunctionType, MethodType, functools.partial)
         if not is_function and package_of(type(function)) not in ("jax", "jaxlib"):
+            # To ask the object for its signature may run a function of the user's.
             function = static(type(function), "__call__")
             args = (None, *args)  # in place of the object itself
         try:

@@ -106,16 +106,19 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     code = written_code(call.function)
     if code is None or not is_users(code.co_filename):  # in C, or JAX's
         return None
-    nearest = call.outer_frames[:1]
-    is_called_by_package = nearest and is_installed(nearest[0].f_code.co_filename)
-    if is_called_by_package and is_installed(code.co_filename):
-        return None
+    if is_installed(code.co_filename) and call.outer_frames:
+        calling_code = call.outer_frames[0].f_code
+        if is_installed(calling_code.co_filename):
+            return None
     leaves = call.leaves()
     parts = parts_of_call(call, leaves)
     if call.jaxpr is None:
         return Compilation(code, call.caller, parts, {}, ())
     graph = Graph(call.jaxpr)
-    sizes = {size for aval in graph.avals for size in getattr(aval, "shape", ())}
+    sizes = set()
+    for aval in graph.avals:
+        shape = getattr(aval, "shape", ())  # a token has none
+        sizes.update(shape)
     returned = returned_leaves(call, leaves, graph)
     return Compilation(code, call.caller, parts, returned, sizes)
 
@@ -169,7 +172,9 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
 
 def _lines_of_part(part: ArgumentPart, *calls: Compilation) -> Why:
     """Returns the lines behind a part of a call."""
-    why = Why() if part.record is None else part.record.why()
+    if part.record is None:
+        return Why()
+    why = part.record.why()
     # What the line of both calls makes is to be changed where it begins.
     if why.root and all(call.is_called_from(why.root.users) for call in calls):
         return Why()

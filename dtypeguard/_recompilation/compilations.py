@@ -50,7 +50,7 @@ class Compilations:
     """Records what functions are compiled for."""
 
     def __init__(self):
-        # By the identity of the function that JAX was given.
+        # By the identity of the function that JAX was given: it may have no hash.
         self._last: dict[int, tuple[weakref.ref[Any], Compilation]] = {}
         self._recompiled: dict[str, RecompiledFunction] = {}
         # How often a function of one code is new, at one line and for the same types.
@@ -67,16 +67,22 @@ class Compilations:
             self._add(call, compilation)
 
     def _add(self, call: CompilingCall, after: Compilation) -> None:
-        reference, before = self._last.get(id(call.cached), (None, None))
-        self._last[id(call.cached)] = weakref.ref(call.cached), after
-        if reference is None or before is None or reference() is not call.cached:
-            key = after.name, str(after.caller), after.leaf_types
-            self._new.setdefault(key, []).append(after)
+        function = call.cached
+        key = id(function)
+        reference, before = self._last.get(key, (None, None))
+        self._last[key] = (weakref.ref(function), after)
+        # A function that is gone may have had the same identity.
+        if reference is None or before is None or reference() is not function:
+            kind = (after.name, str(after.caller), after.leaf_types)
+            self._new.setdefault(kind, []).append(after)
             return
-        is_others = is_installed(after.code.co_filename) or before.layout != after.layout
-        if before.is_called_from(after.caller) or not is_others:
-            function = self._recompiled.setdefault(after.name, RecompiledFunction(before))
-            function.add(before, after)
+        # Two lines may use a package, or give other trees, for two purposes.
+        is_of_package = is_installed(after.code.co_filename)
+        has_two_purposes = is_of_package or before.layout != after.layout
+        if before.is_called_from(after.caller) or not has_two_purposes:
+            recompiled = RecompiledFunction(before)
+            recompiled = self._recompiled.setdefault(after.name, recompiled)
+            recompiled.add(before, after)
 
     def origins(self) -> list[Origin | None]:
         """Returns the lines of the report: functions, their calls, their arguments."""
@@ -95,15 +101,19 @@ class Compilations:
         lines = []
         for function in self._changed():
             name = function.first.name
-            lines.append(f"dtypeguard run: {name} was compiled {function.times} times.")
+            times = function.times
+            lines.append(f"dtypeguard run: {name} was compiled {times} times.")
             differences = list(function.differences.values())
             lines += lines_of_differences(differences, is_whole)
         for functions in self._new.values():
-            if len(functions) > _OFTEN:
+            times = len(functions)
+            # A few may be meant: a function for each of some sizes, say.
+            if times > _OFTEN:
+                name = functions[0].name
                 lines.append(
-                    f"dtypeguard run: {functions[0].name} was compiled {len(functions)} "
-                    "times, because it is a function that is new each time. Write jax.jit "
-                    "once, outside of the loop."
+                    f"dtypeguard run: {name} was compiled {times} times, because it is a "
+                    "function that is new each time. Write jax.jit once, outside of the "
+                    "loop."
                 )
         return lines
 

@@ -33,10 +33,12 @@ def lines_of_differences(
     lines = []
     for group in listed:
         text, *facts = _text_and_facts(group[0])
-        lines.append(f"  {_name(group, is_whole)}  {text}")
+        name = _name(group, is_whole)
+        lines.append(f"  {name}  {text}")
         for line in columns(facts):
             lines.append(f"    {line}")
-    lines += and_more(len(groups) - len(listed))
+    omitted = len(groups) - len(listed)
+    lines += and_more(omitted)
     return lines + _advice(in_order)
 
 
@@ -44,7 +46,9 @@ def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
     paths = [difference.path for difference in group]
     if len(paths) > FEW and not is_whole:
         return leaves_of_holders(paths)
-    return ", ".join(path_text(path) or "arguments" for path in paths)
+    # Trees that differ have no path: they are all of the arguments.
+    names = [path_text(path) or "arguments" for path in paths]
+    return ", ".join(names)
 
 
 def _text_and_facts(difference: CallDifference) -> tuple[str | Fact, ...]:
@@ -55,7 +59,9 @@ def _text(difference: CallDifference) -> str:
     """Returns a part before and after: `bfloat16 -> float32`."""
     change = difference.type_change
     if change is not None:
-        return f"{change.before.without_shape} -> {change.after.without_shape}"
+        before_type = change.before.without_shape
+        after_type = change.after.without_shape
+        return f"{before_type} -> {after_type}"
     if not difference.path:
         return "of another tree"
     after = difference.after
@@ -74,17 +80,23 @@ def _facts(difference: CallDifference) -> list[Fact]:
     else:
         before = change.before.without_shape
         after = change.after.without_shape
-        lines = {f"becomes {after}": why.origin, f"because of {after}": why.cause}
         begins = {f"begins as {before}": why.begun}
+        lines = {f"becomes {after}": why.origin, f"because of {after}": why.cause}
         # A Python number takes any type: where it begins is to be edited.
-        lines = begins | lines if change.before.weak else lines | begins
+        if change.before.weak:
+            lines = begins | lines
+        else:
+            lines |= begins
     facts: dict[str, Fact] = {}
     for words, line in lines.items():
-        if line is not None:
-            facts.setdefault(line.place, (words, line.place, line.users.code))
-    if not facts:
-        return [("called", str(difference.caller or ""), "")]
-    return list(facts.values())
+        # A line that did two things stands once.
+        if line is not None and line.place not in facts:
+            code = line.users.code
+            facts[line.place] = (words, line.place, code)
+    if facts:
+        return list(facts.values())
+    caller = str(difference.caller or "")
+    return [("called", caller, "")]
 
 
 def _advice(differences: Sequence[CallDifference]) -> list[str]:
@@ -122,7 +134,9 @@ def _guard_advice(items: dict[str, int | None]) -> str:
     returned = tuple(items.values())
     # By itself `guard_step` takes the first argument and the first result, or the whole.
     is_default = None in returned or "self" in carry or returned == (0,)
-    options = "" if is_default else f", carry={carry!r}, returned={returned}"
+    options = ""
+    if not is_default:
+        options = f", carry={carry!r}, returned={returned}"
     return (
         "Where a step gives back another dtype than it was given: "
         f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an optimizer."
@@ -162,11 +176,16 @@ def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
     name = path_text(difference.path)
     begin = f"Begin {name} as {after}"
     if why.begun is not None:
-        begin = f"At {why.begun.users} begin {name} as {after}"
+        line = why.begun.users
+        begin = f"At {line} begin {name} as {after}"
     if change.before.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
-    if fits(after, before):  # not `_is_guarded`, so its line is known
-        return f"Cast it at {why.origin.users}: {cast_text(before)}." if why.origin else ""
-    if difference.returned:  # a guard refuses it
-        return f"{begin}{lost(before, after)}, or {return_as(before, after)}."
+    if fits(after, before):
+        if why.origin is None:
+            return ""
+        return f"Cast it at {why.origin.users}: {cast_text(before)}."
+    # A guard refuses to cast what the step itself gave back in another kind.
+    if difference.returned is not None:
+        loss = lost(before, after)
+        return f"{begin}{loss}, or {return_as(before, after)}."
     return ""

@@ -55,6 +55,7 @@ def returned_leaves(
     changed = {}
     remaining = list(_result_trees(call))
     container, _ = remaining[0].structure.node_data() or (None, None)
+    # `guard_step` takes the number of an item, which a dict has not.
     has_items = container in (tuple, list) and call.wrapper != "flax"
     for position, name in enumerate(call.arguments):
         paths = [path for path in leaves if tree_name(path) == name]
@@ -63,21 +64,25 @@ def returned_leaves(
         shapes = [np.shape(leaves[path]) for path in paths]
         structure = _structure_in_results(call, name)
         for tree in remaining:
-            outputs = graph.outputs[tree.start : tree.start + len(paths)]
-            has_shapes = shapes == [graph.avals[output].shape for output in outputs]
-            if has_shapes and _is_argument(call, tree, structure, position):
+            end = tree.start + len(paths)
+            outputs = graph.outputs[tree.start : end]
+            result_shapes = [graph.avals[output].shape for output in outputs]
+            if shapes == result_shapes and _is_argument(call, tree, structure, position):
                 break
         else:
             continue
+        # Gradients have the tree of the params, but are not what comes back.
         remaining.remove(tree)
         item = tree.item if has_items else None
         for path, output in zip(paths, outputs):
+            aval = graph.avals[output]
             before = type_in_program(leaves[path])
-            after = type_in_program(graph.avals[output])
+            after = type_in_program(aval)
             if before != after:
                 attribute = "weak_type" if before.dtype == after.dtype else "dtype"
-                matches = Has(attribute, getattr(graph.avals[output], attribute))
-                changed[path] = ReturnedLeaf(after, why(graph, output, matches), item)
+                matches = Has(attribute, getattr(aval, attribute))
+                lines = why(graph, output, matches)
+                changed[path] = ReturnedLeaf(after, lines, item)
     return changed
 
 

@@ -5,6 +5,7 @@ tracers that stand for them, are known by identity and kept weakly. Nothing here
 JAX, which a script may choose first.
 """
 
+import dataclasses
 import inspect
 import itertools
 import weakref
@@ -72,24 +73,28 @@ class Recorder:
 
     def record_of(self, value: Any) -> ValueRecord | None:
         """Returns how an array, an object or a variable of a jaxpr came to be."""
-        reference, record = self._records.get(id(value), (None, None))
-        referent = reference() if type(reference) is weakref.ref else reference
+        referent, record = self._records.get(id(value), (None, None))
+        if type(referent) is weakref.ref:
+            referent = referent()
+        # What is gone may have had the same identity.
         if record is not None and referent is value:
             return record
         if not is_of_numpy(value) or not is_of_numpy(value.base):
             return None
-        is_view = value.base.dtype == value.dtype
-        return self.record_of(value.base) if is_view else None
+        # A view has the line of the array that it views.
+        holder = value.base
+        return self.record_of(holder) if holder.dtype == value.dtype else None
 
     def record_of_number(self, name: str, value: object) -> ValueRecord | None:
         """Returns how a number came to be, by its name or if one line alone gave it."""
         if not is_number(value):
             return None
         by_name = self._numbers.get(repr(value), {})
-        lines = {record.line for record in by_name.values()}
-        if name not in by_name and len(lines) == 1 and type(value) is not int:
-            return next(iter(by_name.values()))
-        return by_name.get(name)
+        if name in by_name or type(value) is int:  # an int of few digits is common
+            return by_name.get(name)
+        records = list(by_name.values())
+        lines = {record.line for record in records}
+        return records[0] if len(lines) == 1 else None
 
     def read_by(self, file: str, line: int) -> Sequence[ValueRecord]:
         """Returns the arrays that a line has read, one for each of their makers."""
@@ -157,29 +162,32 @@ class Recorder:
         """Records what a function of the user's returns or yields, and who gets it."""
         self.on_line(frame, frame.f_lineno)
         self.on_result(frame, value)
-        outside = islice(callers(frame), _MOST_FRAMES)
-        for outer in outside:
-            running = self._running.get(id(outer))
+        for outer in islice(callers(frame), _MOST_FRAMES):
             if not _is_of_recorded_file(outer):
                 continue
-            if running is not None and outer is frame.f_back:
+            running = self._running.get(id(outer))
+            if running is None:
+                return
+            if outer is frame.f_back:
                 running.read += self._reads_of(value)
-            elif running is not None:
-                # What JAX calls comes out of it as other values.
-                running.results = [self.record_of(leaf) for leaf in arrays_in(value)]
+                return
+            # What JAX calls comes out of it as other values.
+            arrays = arrays_in(value)
+            running.results = [self.record_of(leaf) for leaf in arrays]
             return
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
         """Records what a call on the current line of a user's function returns."""
-        frames = _frames(frame, frame.f_lineno)
+        line = frame.f_lineno
+        frames = _frames(frame, line)
         arrays = []
-        for names, leaf in named_leaves(value):
-            name = _last_name(names)
+        for place, leaf in named_leaves(value):
+            name = _last_name(place)
             if is_concrete(leaf) and self.record_of(leaf) is None:
-                arrays.append((names, leaf))
+                arrays.append((place, leaf))
             elif type(leaf) is float and name.isidentifier():
                 self._add_number(name, leaf, None, frames)
-        self._add_arrays(frame, frame.f_lineno, arrays)
+        self._add_arrays(frame, line, arrays)
         running = self._running.get(id(frame))
         if running is not None:
             running.read += self._reads_of(value)[:_MOST_RETURNED]
@@ -187,14 +195,15 @@ class Recorder:
     def _reads_of(self, value: PyTree) -> list[Read]:
         """Returns the arrays in a value and the known numbers, by their places."""
         reads = []
-        for names, leaf in named_leaves(value):
+        for place, leaf in named_leaves(value):
+            record = None
             if is_concrete(leaf):
+                # Its type counts, even if nobody saw its line.
                 record = self.record_of(leaf) or ValueRecord((), value_type(leaf))
-                reads.append((names, record))
-            elif names:
-                record = self.record_of_number(names[-1], leaf)
-                if record is not None:
-                    reads.append((names, record))
+            elif place:
+                record = self.record_of_number(place[-1], leaf)
+            if record is not None:
+                reads.append((place, record))
         return reads
 
     # Lines
@@ -214,13 +223,16 @@ class Recorder:
             line: that begins.
             is_last: whether nobody will see what runs after it.
         """
+        code = frame.f_code
         running = self._running.get(id(frame))
-        if running is None or running.code is not frame.f_code:
+        # It may have begun before recording, or in place of one whose end was not seen.
+        if running is None or running.code is not code:
             self.on_call(frame)
             running = self._running[id(frame)]
-        words_by_line = words_of(frame.f_code)
+        words_by_line = words_of(code)
         if running.line in words_by_line:
-            self._after_line(frame, running, words_by_line[running.line])
+            last_words = words_by_line[running.line]
+            self._after_line(frame, running, last_words)
         # What lines do that are not seen would be taken for what this one does.
         running.line = 0 if is_last else line
         words = words_by_line.get(line)
@@ -238,8 +250,11 @@ class Recorder:
         reads = []
         for name in words.read:
             value = variables.get(name, frame.f_globals.get(name))
-            for names, record in self._reads_of(value):
-                reads.append((() if words.names(names) else names, record))
+            for place, record in self._reads_of(value):
+                # A leaf that the line names is read by itself.
+                if words.names(place):
+                    place = ()
+                reads.append((place, record))
         return reads
 
     def _after_line(
@@ -281,24 +296,19 @@ class Recorder:
             return
         frames = _frames(frame, line)
         words = words_of(frame.f_code).get(line)
+        has_dtype = words is not None and words.has_dtype
         results: Sequence[ValueRecord | None] = [None for _ in arrays]
+        # JAX gives back as many arrays as the function that it called.
         if len(running.results) == len(arrays):
             results = running.results
             running.results = ()
-        for (names, leaf), result in zip(arrays, results):
+        for (place, leaf), result in zip(arrays, results):
             leaf_type = value_type(leaf)
             if result is not None and result.type.dtype == leaf.dtype:
                 record = ValueRecord(frames, leaf_type, [result], is_passed=True)
             else:
-                read = [
-                    record.as_source_of(leaf_type) for record in _at(names, running.read)
-                ]
-                sources = [record for record in read if record is not None]
-                strong_types = {x.type for x in sources if not x.type.is_weak}
-                is_promoted = bool(strong_types - {leaf_type})
-                if words is not None and words.has_dtype:
-                    sources = []
-                record = ValueRecord(frames, leaf_type, sources, is_promoted)
+                record = _record_of_result(leaf_type, _at(place, running.read), has_dtype)
+                record = dataclasses.replace(record, frames=frames)
             self._add(leaf, record)
 
     # What is known
@@ -354,6 +364,25 @@ def _has_weak_references(value: object) -> bool:
     except TypeError:
         return False
     return not is_concrete(value)
+
+
+def _record_of_result(
+    array_type: ValueType, read: Sequence[ValueRecord], has_dtype: bool
+) -> ValueRecord:
+    """Returns how an array came to be of what a line reads, which may name its dtype."""
+    sources = []
+    strong_types = set()
+    for record in read:
+        source = record.as_source_of(array_type)
+        if source is None:
+            continue
+        sources.append(source)
+        if not source.type.is_weak:
+            strong_types.add(source.type)
+    is_promoted = bool(strong_types - {array_type})
+    if has_dtype:
+        sources = []
+    return ValueRecord((), array_type, sources, is_promoted)
 
 
 def _at(names: LeafPlace, reads: Iterable[Read]) -> list[ValueRecord]:

@@ -161,5 +161,7 @@ def _may_stand_for(tracer: Leaf, leaf: Leaf) -> bool:
     if leaf is tracer or not hasattr(leaf, "dtype"):
         return False
     # With x64 off JAX halves what NumPy has in 64 bits.
-    dtypes = {str(leaf.dtype), str(leaf.dtype).replace("64", "32")}
-    return str(tracer.dtype) in dtypes and tracer.shape in (leaf.shape, leaf.shape[1:])
+    dtype = str(leaf.dtype)
+    if str(tracer.dtype) not in (dtype, dtype.replace("64", "32")):
+        return False
+    return tracer.shape in (leaf.shape, leaf.shape[1:])

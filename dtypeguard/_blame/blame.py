@@ -164,7 +164,7 @@ class Region:
             return Blame(cause=equation)
         # A constant adds nothing to operands that have the property anyway.
         constants = [x for x in operands if x in self.graph.constants]
-        computed = [x for x in operands if x not in self.graph.constants]
+        computed = set(operands).difference(constants)
         if constants and all(map(self.is_implicit_cast, computed)):
             return Blame(cause=equation, operand=constants[0])
         return None
@@ -181,7 +181,10 @@ class Region:
 
 def _strong_operands(graph: Graph, values: Sequence[int]) -> Sequence[int]:
     """Returns the values that decide a type: weak ones give way."""
-    strong = [value for value in values if not is_weak(graph.avals[value])]
+    strong = []
+    for value in values:
+        if not is_weak(graph.avals[value]):
+            strong.append(value)
     return strong or values
 
 

@@ -53,7 +53,9 @@ class Body:
     @property
     def carried(self) -> SplitTree:
         """The types of the carry."""
-        return SplitTree(tree_util.tree_map(strong_type, self.inputs[self.carry or 0]))
+        carry = self.inputs[self.carry or 0]
+        types = tree_util.tree_map(strong_type, carry)
+        return SplitTree(types)
 
     def program(self, jaxpr: Jaxpr) -> Program | None:
         """Returns a jaxpr as a program with the carry first; None if it does not fit.
@@ -66,13 +68,18 @@ class Body:
             return Program(None, graph)
         carried = self.carried
         count = len(carried.arrays)
-        leaves_behind = len(tree_util.tree_leaves(self.inputs[self.carry + 1 :]))
+        arguments_behind = self.inputs[self.carry + 1 :]
+        leaves_behind = len(tree_util.tree_leaves(arguments_behind))
         start = len(graph.inputs) - leaves_behind - count
-        skipped = 0 if self.is_pair else len(graph.outputs) - count
+        # A pair ends with what is no carry, others begin with it.
+        skipped = 0
+        if not self.is_pair:
+            skipped = len(graph.outputs) - count
         if start < 0 or skipped < 0 or len(graph.outputs) < count:
             return None
         carry = graph.inputs[start : start + count]
-        graph.inputs = carry + [value for value in graph.inputs if value not in carry]
+        beside = graph.inputs[:start] + graph.inputs[start + count :]
+        graph.inputs = carry + beside
         graph.outputs = graph.outputs[skipped : skipped + count]
         types = [strong_type(graph.avals[value]) for value in graph.outputs]
         returned = SplitTree(carried.merged(types))
@@ -80,8 +87,11 @@ class Body:
 
     def results(self) -> "Results | None":
         """Returns what it returns, to be asked for lines; None without a jaxpr."""
-        program = self.program(self.jaxprs[0]) if self.jaxprs else None
-        return None if program is None else Results(self, program.step)
+        for jaxpr in self.jaxprs[:1]:
+            program = self.program(jaxpr)
+            if program is not None:
+                return Results(self, program.step)
+        return None
 
     def drifts(self, first: Sequence[Leaf]) -> Iterator[Iterator[Drift]]:
         """Yields what drifts, by each jaxpr that may be the body's.
@@ -132,8 +142,9 @@ class Results:
         graph = self.graph
         output = graph.outputs[number]
         if output in graph.inputs:
-            argument = tree_util.tree_leaves(self.body.inputs)[graph.inputs.index(output)]
-            return of_value(argument), "as it was given"
+            arguments = tree_util.tree_leaves(self.body.inputs)
+            place = graph.inputs.index(output)
+            return of_value(arguments[place]), "as it was given"
         if output not in graph.constants:
             matches = Has(kind, getattr(graph.avals[output], kind, None))
             lines = why(graph, output, matches)
@@ -151,4 +162,6 @@ def difference(before: Leaf, after: Leaf) -> Literal["dtype", "shape"] | None:
     """Returns what differs between two leaves, as loops and branches see it."""
     if getattr(before, "dtype", None) != getattr(after, "dtype", None):
         return "dtype"
-    return "shape" if np.shape(before) != np.shape(after) else None
+    if np.shape(before) != np.shape(after):
+        return "shape"
+    return None

@@ -116,9 +116,11 @@ def _drift(
     lines: Why,
     avals: tuple[Aval, ...],
 ) -> Drift:
-    # Users look up an update by its path in the updates.
-    text = path_text(path[1:] if where == "updates" else path)
-    return Drift(text, kind, *texts, where, lines.origin, lines.cause, avals, path)
+    text = path_text(path)
+    if where == "updates":  # users look up an update by its path in the updates
+        text = path_text(path[1:])
+    before, after = texts
+    return Drift(text, kind, before, after, where, lines.origin, lines.cause, avals, path)
 
 
 def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift]:
@@ -160,10 +162,13 @@ def _changes_of_structure(
     changes = []
     for path in key_paths(before.tree):
         if (path in old_leaves) != (path in new_leaves):
-            types = []
-            for leaves in (old_leaves, new_leaves):
-                types.append(type_or_class(leaves[path]) if path in leaves else _CONSTANT)
-            changes.append(LeafChange((TreeName(name), *path), *types))
+            before_type = after_type = _CONSTANT
+            if path in old_leaves:
+                before_type = type_or_class(old_leaves[path])
+            else:
+                after_type = type_or_class(new_leaves[path])
+            place = (TreeName(name), *path)
+            changes.append(LeafChange(place, before_type, after_type))
     return changes
 
 
@@ -214,20 +219,23 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
             continue
         place = (TreeName("updates"), *path)
         update = graph.avals[output]
-        leaves = (params[path], gradients.get(path, params[path]))
-        param = graph.avals[leaves[0]]
-        gradient = graph.avals[leaves[1]]
-        bits = 1 << leaves[0] | 1 << leaves[1]
+        param_value = params[path]
+        gradient_value = gradients.get(path, param_value)
+        param = graph.avals[param_value]
+        gradient = graph.avals[gradient_value]
+        bits = 1 << param_value | 1 << gradient_value
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            lines = why(graph, output, Has("shape", update.shape), bits, beyond)
+            has_shape = Has("shape", update.shape)
+            lines = why(graph, output, has_shape, bits, beyond)
             yield drift_between(place, "shape", param, update, "updates", lines)
         dtypes = program.updates_dtype, param.dtype, gradient.dtype
         if update.dtype != dtype_of_update(*dtypes) and _promotes(param, update):
             lines = Why()
             # An update as wide as its gradient was not promoted.
             if gradient.dtype != update.dtype:
-                lines = why(graph, output, Has("dtype", update.dtype), bits, beyond)
+                has_dtype = Has("dtype", update.dtype)
+                lines = why(graph, output, has_dtype, bits, beyond)
             yield drift_between(place, "dtype", param, update, "updates", lines)
 
 

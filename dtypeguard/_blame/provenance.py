@@ -32,8 +32,9 @@ def of_argument(argument: Argument, site: Site) -> Why:
         name = getattr(source, "attr", getattr(source, "id", ""))
         return Why(of_number(name, value))
     if is_python_number(value):  # the line writes it, or computes it
-        is_own = is_recorded(site.file)
-        return Why(origin_of_frame(site.frame, site.line) if is_own else None)
+        if not is_recorded(site.file):
+            return Why()
+        return Why(origin_of_frame(site.frame, site.line))
     if argument.is_whole:
         original: Any = evaluated(source, site.frame)
         # JAX may have converted it.
@@ -87,8 +88,8 @@ def _argument_of_trace(
     for function in (frame, *callers(frame)):
         leaves = leaves_given_to_jax(function, avals, is_users)
         # A call from the trace itself may have as many arguments of these types.
-        is_inner = any(getattr(leaf, "_trace", None) is trace for leaf in leaves)
-        if leaves and not is_inner:
+        traces = [getattr(leaf, "_trace", None) for leaf in leaves]
+        if leaves and trace not in traces:
             return leaves[place], function.f_back
     return None, None
 
@@ -120,5 +121,7 @@ def _graph_so_far(frame: Any, variable: Any) -> tuple[Graph, dict[int, int]]:
         eqns=equations,
         outvars=variables,
     )
-    graph = Graph(SimpleNamespace(jaxpr=jaxpr, consts=list(constants.values())))
-    return graph, dict(zip(map(id, variables), graph.outputs))
+    closed = SimpleNamespace(jaxpr=jaxpr, consts=list(constants.values()))
+    graph = Graph(closed)
+    identities = map(id, variables)
+    return graph, dict(zip(identities, graph.outputs))

@@ -71,8 +71,10 @@ def why(
             cause = None
     elif blamed.operand is not None and cause is None:
         cause = beyond(blamed.operand).root
+    # What reads other types as well may be cast there.
     operands = blamed.promotion.inputs if blamed.promotion else ()
-    is_promoted = not all(matches(graph.avals[operand]) for operand in operands)
+    avals = [graph.avals[operand] for operand in operands]
+    is_promoted = not all(map(matches, avals))
     return Why(origin, cause, is_promoted=is_promoted)
 
 
@@ -110,11 +112,15 @@ def of_weak_leaf(program: Program, number: int) -> Why:
     """Returns the line that made a leaf of the first carry of a program weak."""
     first = program.first
     if first is not None:
-        root = region_of(first, is_weak).root([first.outputs[number]])
+        region = region_of(first, is_weak)
+        root = region.root([first.outputs[number]])
         line = line_of(root.cause)
         if line is not None:
             return Why(line)
-    leaf = [leaf for tree in program.carried for leaf in tree.arrays][number]
+    leaves = []
+    for tree in program.carried:
+        leaves += tree.arrays
+    leaf = leaves[number]
     if is_python_number(leaf):
         return Why(of_number("", leaf))
     return Why(recorded(leaf).root or line_of_tracer(leaf))
@@ -162,7 +168,10 @@ def _line_of_read_array(line: Origin, matches: Matches) -> Origin | None:
             return None  # it may be this one
         if lines.root is not None and lines.root.users.line != line.line:
             makers[lines.root.users] = lines.root
-    return makers.popitem()[1] if len(makers) == 1 else None
+    if len(makers) != 1:
+        return None
+    _, line_of_maker = makers.popitem()
+    return line_of_maker
 
 
 def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:

@@ -31,7 +31,7 @@ class Compilation:
     caller: Origin | None
     parts: dict[KeyPath, ArgumentPart]
     returned: dict[KeyPath, ReturnedLeaf]
-    sizes: Container[int]
+    sizes: Container[object]
 
     @property
     def name(self) -> str:

@@ -126,6 +126,7 @@ def _constant_part(path: KeyPath, value: Any) -> ArgumentPart:
 
 def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     """Returns an object that equals only itself, with the record of it or its holder."""
+    name = type(value).__name__
     identity: Hashable = id(value)
     if type(value) is MethodType:  # another object at each look
         holder = value.__self__
@@ -134,7 +135,6 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)
-    name = type(value).__name__
     return ArgumentPart(name, identity, record)
 
 

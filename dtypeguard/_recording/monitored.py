@@ -171,9 +171,10 @@ class Monitored:
             self.recorder.on_end(frame)
             return None
         caller = frame.f_back
-        is_for_user = caller is not None and is_recorded(caller.f_code.co_filename)
-        if is_for_user and self._count(code, ("to", caller.f_lineno)) <= _MOST_LOOKS:
-            self._record(self.recorder.on_result, caller, value)
+        if caller is not None and is_recorded(caller.f_code.co_filename):
+            count = self._count(code, ("to", caller.f_lineno))
+            if count <= _MOST_LOOKS:
+                self._record(self.recorder.on_result, caller, value)
         is_often = self._count(code, "returns") > _MOST_CALLS
         return self._monitoring.DISABLE if is_often else None
 

@@ -68,9 +68,10 @@ class Region:
             is_strong: whether to leave out weak operands beside strong ones, to which they
                 give way.
         """
+        # In breadth: the nearest line is the one that the user knows.
         queue = list(starts)
         seen = set(starts)
-        for value in queue:
+        for value in queue:  # which grows
             yield value
             sources = self.sources(value)
             if is_strong:
@@ -135,6 +136,7 @@ class Region:
         walked = []
         for value in self.walk(starts, is_strong=True):
             walked.append(value)
+            # What comes in has its line outside of the program.
             if value < len(self.graph.inputs):
                 return Blame(operand=value)
             begin = self._begin(value, walked)
@@ -233,6 +235,7 @@ def _blame_of_promotion(region: Region, walked: Sequence[int]) -> Blame:
     value = walked[-1]
     promotion = region.graph.made_by[value]
     partners = region.partners(value, walked)
+    # A cast that the user wrote is its own cause.
     if not partners or Written(promotion.stack).is_explicit:
         return Blame(promotion)
     root = region.root(partners)

@@ -121,6 +121,7 @@ class Body:
             leaf = first_leaves[value]
             return Why(of_leaf(leaf, names_by_value.get(value, "")))
 
+        # A loop takes weak leaves for strong ones.
         for drift in find(program, beyond):
             if drift.kind in ("dtype", "shape"):
                 yield drift

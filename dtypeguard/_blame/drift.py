@@ -134,6 +134,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
         beyond = lines_beyond(program.step)
     where: Where = "state" if program.is_optimizer else "carry"
     carries = list(zip(program.names, program.carried, program.returned))
+    # First for all carries: a tree that changes is an error before any type is one.
     for name, before, after in carries:
         for change in _changes_of_structure(name, before, after):
             yield _drift_of_structure(change, where)
@@ -215,7 +216,7 @@ def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift
     start = sum(len(parts.arrays) for parts in program.returned)
     for result_path, output in zip(program.others.key_paths, graph.outputs[start:]):
         path = result_path[1:]  # the updates are the first of the other results
-        if path not in params:
+        if path not in params:  # what `_changes_of_updates` tells, if it is one
             continue
         place = (TreeName("updates"), *path)
         update = graph.avals[output]

@@ -28,6 +28,7 @@ def of_argument(argument: Argument, site: Site) -> Why:
     """Returns the lines behind an argument of a call."""
     value = argument.value
     source = argument.source
+    # The record knows numbers by their text and names: they have no identity.
     if is_python_number(value) and source is not None:
         name = getattr(source, "attr", getattr(source, "id", ""))
         return Why(of_number(name, value))

@@ -78,6 +78,7 @@ class CompilingCall:
             args = (None, *args)  # in place of the object itself
         try:
             bound = inspect.signature(function).bind(*args, **self.kwargs).arguments
+        # JAX takes functions of C too, which have no signature.
         except (TypeError, ValueError):
             return {"args": self.args, "kwargs": self.kwargs}
         names = list(bound)[len(args) - len(self.args) :]
@@ -117,6 +118,7 @@ def _call_around(
     cached_call: dict[str, Any], traced: Any, outside: Iterator[FrameType]
 ) -> CompilingCall:
     """Returns the call as the user wrote it, from the variables of JAX's own one."""
+    # A name may be missing in a release of JAX: then nothing counts as static.
     settings = cached_call.get("jit_info")
     cached: Any = cached_call.get("fun") or getattr(settings, "fun", None)
     function = cached
@@ -130,6 +132,7 @@ def _call_around(
         if outer_frames:
             if is_users(file):
                 outer_frames.append(frame)
+        # It jits a function of its own, and holds the user's in a closure.
         elif frame.f_code.co_qualname in PMAP_WRAPPER:
             variables = frame.f_locals
             mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals

@@ -106,6 +106,7 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     code = written_code(call.function)
     if code is None or not is_users(code.co_filename):  # in C, or JAX's
         return None
+    # A package that calls itself does so for reasons of its own.
     if is_installed(code.co_filename) and call.outer_frames:
         calling_code = call.outer_frames[0].f_code
         if is_installed(calling_code.co_filename):
@@ -147,6 +148,7 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
     old = old_part.leaf_type
     new = new_part.leaf_type
     type_change = None
+    # Another shape compiles anew in any type.
     if old is not None and new is not None and old.shape == new.shape:
         type_change = TypeChange(old, new)
     begin_line = _lines_of_part(old_part, before, after).root
@@ -171,7 +173,7 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
 
 
 def _lines_of_part(part: ArgumentPart, *calls: Compilation) -> Why:
-    """Returns the lines behind a part of a call."""
+    """Returns the lines behind a part of a call, but those that call the function."""
     if part.record is None:
         return Why()
     why = part.record.why()

@@ -70,7 +70,7 @@ def parts_of_call(
     names_without_keys = set()
     for path, leaf in leaves.items():
         parts[path] = _leaf_part(path, leaf)
-        # A node without keys has other paths for JAX than below.
+        # A node without keys has other paths for JAX than for `_inside`.
         if tree_util.FlattenedIndexKey in map(type, path):
             names_without_keys.add(tree_name(path))
     for name, argument in call.arguments.items():
@@ -132,6 +132,7 @@ def _object_part(value: Any, holders: tuple[Any, ...]) -> ArgumentPart:
         holder = value.__self__
         function = value.__func__
         identity = (id(holder), id(function))
+    # A function of an optimizer has no line of its own, but the optimizer has.
     record = None
     for holder in (value, *holders):
         record = record or RECORD.recorder.record_of(holder)

@@ -141,6 +141,7 @@ def leaves_given_to_jax(
         is_caller: whether a file may have the function that called JAX.
     """
     outermost: list[Leaf] = []
+    # The outermost that fits: further in JAX has its own order and constants.
     for caller in callers(frame):
         if is_caller(caller.f_code.co_filename):
             break

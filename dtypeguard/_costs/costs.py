@@ -1,8 +1,8 @@
 """Operations of a program by dtype, and the lines that make them wider than expected."""
 
+import collections
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -23,8 +23,6 @@ _LEAST_SHARE_OF_WORK = 0.01
 # A program is expected to compute in 16 bits if at least this part of its inputs has them:
 # of bfloat16 params with the float32 moments of Adam beside them, a third.
 _NOTABLE_PART = 0.25
-# The keys of a path in a tree `(args, kwargs)`: which of both, the argument, and the rest.
-_PATH = re.compile(r"\[([01])\]\[([^\]]*)\](.*)", re.DOTALL)
 
 
 class LineCost(NamedTuple):
@@ -71,52 +69,53 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
         inputs: the argument of each input, by its path.
         narrow: the dtype that it is expected to compute in; None for the commonest one.
     """
-    flops: dict[str, float] = {}
+    flops: dict[np.dtype, float] = collections.defaultdict(float)
     for equation in equations(graph):
         work = work_of_stack(equation.stack)
         if work:
             dtypes = [graph.avals[value].dtype for value in equation.inputs]
             # JAX promotes operands of two dtypes to the wider one before it multiplies.
-            widest = str(max(dtypes, key=bits))
-            flops[widest] = flops.get(widest, 0.0) + work
-    narrow = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
+            flops[jnp.dtype(max(dtypes, key=bits))] += work
+    flops_by_name = {str(dtype): count for dtype, count in flops.items()}
+    expected = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
+    if expected is None:
+        return Work(flops_by_name)
     wide = 0.0
     for dtype, count in flops.items():
-        if bits(jnp.dtype(dtype)) > bits(narrow):
+        if bits(dtype) > bits(expected):
             wide += count
-    name = None if narrow is None else str(narrow)
     if not wide:
-        return Work(flops, name)
-    costs: tuple[LineCost, ...] = ()
-    if narrow is not None:
-        costs = LineCosts(graph, narrow, inputs).costs()
-    return Work(flops, name, wide / sum(flops.values()), costs)
+        return Work(flops_by_name, str(expected))
+    share = wide / sum(flops.values())
+    costs = WideProducts(graph, expected, inputs).costs()
+    return Work(flops_by_name, str(expected), share, costs)
 
 
-def _expected_dtype(graph: Graph, flops: dict[str, float]) -> np.dtype | None:
-    """Returns the dtype that a program is to compute in: the commonest of its inputs.
-
-    Mixed precision keeps float32 params and computes in 16 bits: its products tell.
-    """
-    sizes: dict[np.dtype, float] = {}
+def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
+    """Returns the dtype that a program is to compute in: the commonest of its inputs."""
+    sizes: dict[np.dtype, float] = collections.defaultdict(float)
     for value in graph.inputs:
         aval = graph.avals[value]
-        if bits(getattr(aval, "dtype", None)) >= 16:
-            sizes[aval.dtype] = sizes.get(aval.dtype, 0.0) + math.prod(aval.shape)
+        if _bits_of(aval) >= 16:
+            sizes[aval.dtype] += math.prod(aval.shape)
     half = _of_16_bits(sizes)
-    least = _NOTABLE_PART * sum(sizes.values())
-    if half and sum(half.values()) >= least:
-        return _commonest(half)
-    flops_of_dtype = {jnp.dtype(name): count for name, count in flops.items()}
-    return _commonest(_of_16_bits(flops_of_dtype) or sizes)
+    if sum(half.values()) <= _NOTABLE_PART * sum(sizes.values()):
+        # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
+        half = _of_16_bits(flops)
+    counts = half or sizes
+    return max(counts, key=lambda dtype: counts[dtype], default=None)
 
 
 def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:
-    return {dtype: count for dtype, count in counts.items() if bits(dtype) == 16}
+    half: dict[np.dtype, float] = {}
+    for dtype, count in counts.items():
+        if bits(dtype) == 16:
+            half[dtype] = count
+    return half
 
 
-def _commonest(counts: dict[np.dtype, float]) -> np.dtype | None:
-    return max(counts, key=lambda dtype: counts[dtype], default=None)
+def _bits_of(aval: Aval) -> int:
+    return bits(getattr(aval, "dtype", None))
 
 
 def equations(graph: Graph) -> list[Equation]:
@@ -126,8 +125,8 @@ def equations(graph: Graph) -> list[Equation]:
     return list(unique.values())
 
 
-class LineCosts:
-    """What makes the operands of products wide.
+class WideProducts:
+    """The products of a program with a wide operand, and what makes that wide.
 
     Args:
         graph: of the program.
@@ -142,103 +141,98 @@ class LineCosts:
         # The inputs that are narrow, as the bits of a number.
         self._narrow_inputs = 0
         for place, value in enumerate(graph.inputs):
-            if 0 < self._bits_of(value) <= self._bits:
+            if 0 < _bits_of(graph.avals[value]) <= self._bits:
                 self._narrow_inputs |= 1 << place
-        # Products share operands, and to blame a line walks over the graph.
-        self._known: dict[int, frozenset[LineCost]] = {}
 
     def costs(self) -> tuple[LineCost, ...]:
-        """Returns what makes more than a hundredth of the products wide, in order.
-
-        A product has the causes of its operands. One of a backward pass has those of the
-        forward products of its call: a gradient has the dtype of its value.
-        """
+        """Returns what makes more than a hundredth of the products wide, in order."""
         products = [x for x in equations(self._graph) if x.primitive in PRODUCTS]
-        forward: dict[object, frozenset[LineCost]] = {}
-        for product in products:
-            written = Written(product.stack)
-            if not written.is_backward:
-                before = forward.get(written.calls, frozenset())
-                forward[written.calls] = before | self._causes_of(product)
-        causes: list[frozenset[LineCost]] = []
-        for product in products:
-            written = Written(product.stack)
-            if not any(self._is_wide(value) for value in product.inputs[:2]):
-                causes.append(frozenset())
-            elif written.is_backward and written.calls in forward:
-                causes.append(forward[written.calls])
-            else:
-                causes.append(self._causes_of(product))
-        return self._summed(products, causes)
-
-    def _summed(
-        self, products: Sequence[Equation], causes: Sequence[frozenset[LineCost]]
-    ) -> tuple[LineCost, ...]:
-        """Returns the share of the products that each cause makes wide."""
-        works = [work_of_stack(product.stack) for product in products]
-        total = sum(works) or 1.0
-        whole_arguments = self._whole_arguments(frozenset().union(*causes))
-        rows: dict[str, LineCost] = {}
-        for work, causes_of_product in zip(works, causes):
-            by_place: dict[str, LineCost] = {}
-            # A set has another order in every process.
-            for cost in sorted(causes_of_product, key=repr):
+        causes = self._causes(products)
+        whole_arguments = self._whole_arguments(causes)
+        works: dict[str, float] = collections.defaultdict(float)
+        costs: dict[str, LineCost] = {}
+        total = 0.0
+        for product, causes_of_product in zip(products, causes):
+            work = work_of_stack(product.stack)
+            total += work
+            places: set[str] = set()
+            for cost in causes_of_product:
                 cause = whole_arguments.get(cost.cause, cost.cause)
-                by_place[place_of(cause)] = cost._replace(cause=cause)
-            for place, cost in by_place.items():
-                row = rows.get(place, cost)
-                rows[place] = row._replace(share=row.share + work)
-        costs: list[LineCost] = []
-        for row in rows.values():
-            share = row.share / total
+                place = place_of(cause)
+                costs.setdefault(place, cost._replace(cause=cause))
+                places.add(place)
+            for place in places:
+                works[place] += work
+        rows: list[LineCost] = []
+        for place, work in works.items():
+            share = work / (total or 1.0)
             if share >= _LEAST_SHARE_OF_WORK:
-                costs.append(row._replace(share=share))
-        costs.sort(key=_greatest_share_first)
-        return tuple(costs)
+                rows.append(costs[place]._replace(share=share))
+        rows.sort(key=_greatest_share_first)
+        return tuple(rows)
 
-    def _bits_of(self, value: int) -> int:
-        return bits(getattr(self._graph.avals[value], "dtype", None))
+    def _causes(self, products: Sequence[Equation]) -> list[list[LineCost]]:
+        """Returns what makes the operands of each product wide."""
+        causes: list[list[LineCost]] = []
+        forward: dict[object, list[LineCost]] = collections.defaultdict(list)
+        for product in products:
+            written = Written(product.stack)
+            # A gradient has the dtype of its value: the products of its call tell.
+            if written.is_backward and written.calls in forward:
+                causes_of_product = forward[written.calls]
+            else:
+                causes_of_product = self._causes_of(product)
+            if not written.is_backward:
+                forward[written.calls].extend(causes_of_product)
+            if any(self._is_wide_value(value) for value in product.inputs[:2]):
+                causes.append(causes_of_product)
+            else:
+                causes.append([])
+        return causes
 
-    def _is_wide(self, value: int) -> bool:
-        return self._is_wide_aval(self._graph.avals[value])
+    def _is_wide(self, aval: Aval) -> bool:
+        return _bits_of(aval) > self._bits
 
-    def _is_wide_aval(self, aval: Aval) -> bool:
-        return bits(getattr(aval, "dtype", None)) > self._bits
+    def _is_wide_value(self, value: int) -> bool:
+        return self._is_wide(self._graph.avals[value])
 
-    def _causes_of(self, product: Equation) -> frozenset[LineCost]:
+    def _causes_of(self, product: Equation) -> list[LineCost]:
         """Returns the causes of the wide operands of a product."""
-        operands = [value for value in product.inputs[:2] if self._is_wide(value)]
+        operands = [value for value in product.inputs[:2] if self._is_wide_value(value)]
         line = line_of(product)
         if not operands and line is not None:
             # Its result alone is wide, as it asks for. JAX's own narrows that again.
             if Written(product.stack).is_of_jax_nn:
-                return frozenset()
-            return frozenset([LineCost(line, line, 0.0)])
-        causes: frozenset[LineCost] = frozenset()
+                return []
+            return [LineCost(line, line, 0.0)]
+        causes: list[LineCost] = []
         for value in operands:
-            if value not in self._known:
-                self._known[value] = frozenset(self._causes_of_operand(value, product))
-            causes |= self._known[value]
+            cause = self._cause_of_operand(value, product)
+            if cause is not None:
+                causes.append(cause)
         return causes
 
-    def _causes_of_operand(self, value: int, product: Equation) -> Iterator[LineCost]:
+    def _cause_of_operand(self, value: int, product: Equation) -> LineCost | None:
         graph = self._graph
-        blamed = blame(graph, value, self._is_wide_aval, self._narrow_inputs)
+        blamed = blame(graph, value, self._is_wide, self._narrow_inputs)
         origin = line_of(blamed.promotion)
-        cause = line_of(blamed.cause) or origin
         if blamed.operand in graph.inputs:
             # Paths are in the order of the inputs.
             path = list(self._inputs)[graph.inputs.index(blamed.operand)]
-            yield LineCost(origin or line_of(product), path, 0.0)
-        elif cause is not None:
-            yield LineCost(origin, cause, 0.0)
+            return LineCost(origin or line_of(product), path, 0.0)
+        cause = line_of(blamed.cause) or origin
+        return None if cause is None else LineCost(origin, cause, 0.0)
 
-    def _whole_arguments(self, costs: frozenset[LineCost]) -> dict[Origin | str, str]:
+    def _whole_arguments(
+        self, causes: Sequence[Sequence[LineCost]]
+    ) -> dict[Origin | str, str]:
         """Returns the arguments of inputs of which all are causes, by their paths."""
-        causes = {cost.cause for cost in costs}
+        blamed: set[Origin | str] = set()
+        for costs in causes:
+            blamed.update(cost.cause for cost in costs)
         in_part: set[str] = set()
         for value, (path, argument) in zip(self._graph.inputs, self._inputs.items()):
-            if self._bits_of(value) and path not in causes:
+            if _bits_of(self._graph.avals[value]) and path not in blamed:
                 in_part.add(argument)
         arguments: dict[Origin | str, str] = {}
         for path, argument in self._inputs.items():
@@ -262,10 +256,10 @@ def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
     names = Names(f)
     arguments: dict[str, str] = {}
     for path in paths:
-        match = _PATH.fullmatch(path)
-        assert match is not None  # paths of a tuple have two keys
-        place, key, rest = match.groups()
-        # In `(args, kwargs)`, 0 is by position, which the signature names, and 1 by name.
-        argument = names.at(int(key)) if place == "0" else key.strip("'")
+        # The first key is of the tree: 0 is by position, which the signature names.
+        key, _, rest = path[4:].partition("]")
+        argument = key.strip("'")
+        if path.startswith("[0]"):
+            argument = names.at(int(key))
         arguments[argument + rest] = argument
     return arguments

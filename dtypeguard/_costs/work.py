@@ -7,8 +7,7 @@ from .._leaves.types import Equation
 from .._program.jaxprs import PRODUCTS, Stack, manual_axes
 
 # Of a multiplication with an addition.
-_OPERATIONS = 2.0
-_COMPLEX_OPERATIONS = 8.0
+_OPERATIONS: dict[str | None, float] = {"float": 2.0, "complex": 8.0}
 
 
 def work_of_stack(stack: Stack) -> float:
@@ -39,12 +38,8 @@ def _operations(eqn: Equation) -> float:
     if eqn.primitive.name not in PRODUCTS:
         return 0.0
     dtype_kind = kind(eqn.outvars[0].aval.dtype)
-    if dtype_kind == "float":
-        return _OPERATIONS * _multiplications(eqn)
-    if dtype_kind == "complex":
-        return _COMPLEX_OPERATIONS * _multiplications(eqn)
     # Integers are not rounded, whatever their dtype is.
-    return 0.0
+    return _OPERATIONS.get(dtype_kind, 0.0) * _multiplications(eqn)
 
 
 def _multiplications(eqn: Equation) -> float:

@@ -84,11 +84,9 @@ def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
 
 def rounded_digits(number: float, rounded: float) -> str:
     """Returns a number and what became of it, with as many digits as tell them apart."""
-    text = ""
     for digits in (6, 9, 17):
         before = f"{number:.{digits}g}"
         after = f"{rounded:.{digits}g}"
-        text = f"{before} -> {after}"
         if before != after:
-            return text
-    return f"{number:.6g} -> {rounded:.6g}"
+            return f"{before} -> {after}"
+    return f"{number} -> {rounded}"

@@ -2,25 +2,13 @@
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._leaves.types import public
 from .figures import Figures
 from .headline import headline_text
-from .rows import PlainRun, plain
+from .rows import plain
 from .text import report_lines
-
-# Names that a report had before its release, and what has their values.
-_MOVED_FIELDS = {
-    "mended": "fixed.error",
-    "price": "fixed.price",
-    "flipped": "decisions.share",
-    "unmoved": "outputs[path].unmoved",
-    "vanishing": "outputs[path].vanishes",
-    "costs": "work.costs",
-}
-for _name in PlainRun._fields:
-    _MOVED_FIELDS[_name] = f"run.{_name}"
 
 
 @public
@@ -65,13 +53,6 @@ class PrecisionReport(Figures):
     def headline(self) -> str:
         """The result in a sentence; with a reference, a sentence on that comes first."""
         return headline_text(self)
-
-    if not TYPE_CHECKING:  # so that type checkers see no name beside these
-
-        def __getattr__(self, name: str) -> Any:
-            what = f"A PrecisionReport has no attribute {name!r}."
-            instead = f" Use report.{_MOVED_FIELDS[name]}." if name in _MOVED_FIELDS else ""
-            raise AttributeError(what + instead, name=name, obj=self)
 
     def __str__(self) -> str:
         return "\n".join(report_lines(self))

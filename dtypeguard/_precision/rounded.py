@@ -14,8 +14,7 @@ from .._numbers.program import NumericProgram
 from .._tracebacks.written import Written
 from .rows import RoundedArgument, UnknownConstant
 
-# So many arguments are tried, and so many decimal places of a number next to 0 or 1.
-_MOST_CONSTANTS_TRIED = 8
+# So many decimal places of a number next to 0 or 1 are tried.
 _MOST_PLACES = 12
 
 
@@ -31,24 +30,21 @@ def rounded_arguments(
         measures: of the program.
         paths: of its arguments, in a tree (args, kwargs).
     """
-    candidates: list[tuple[int, float, float]] = []
+    rows: list[RoundedArgument] = []
+    births: int | None = None
     for place, array in enumerate(measures.arrays):
         is_narrow = kind(array.dtype) == "float" and bits(array.dtype) == 16
         if not is_narrow or array.size != 1:
             continue
         value = float(np.asarray(array).reshape(()))
         decimal = _next_to(value, array.dtype)
-        if decimal is not None:
-            candidates.append((place, value, decimal))
-    if not candidates:
-        return ()
-    # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
-    births = count_births(measures, measures.arrays)
-    if not births:
-        return ()
-    rows: list[RoundedArgument] = []
-    for place, value, decimal in candidates[:_MOST_CONSTANTS_TRIED]:
-        array = measures.arrays[place]
+        if decimal is None:
+            continue
+        if births is None:
+            births = count_births(measures, measures.arrays)
+        # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
+        if not births:
+            break
         arrays: list[Leaf] = list(measures.arrays)
         arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
         if count_births(measures, arrays) < births:

@@ -60,12 +60,8 @@ def _changed_operands(graph: Graph, equation: Equation) -> Sequence[int]:
     inputs = equation.inputs
     if equation.primitive == "sub":
         return inputs[:1]
-    if equation.primitive == "mul":  # a decay by a number
-        first, second = inputs
-        decayed: list[int] = []
-        if not _shape_of(graph, second):
-            decayed.append(first)
-        if not _shape_of(graph, first):
-            decayed.append(second)
-        return decayed
-    return inputs if equation.primitive in _VALUE_KEEPING | _ADDS else ()
+    if equation.primitive in _VALUE_KEEPING | _ADDS:
+        return inputs
+    has_number = not all(_shape_of(graph, value) for value in inputs)
+    # A decay; the number itself has another shape than params.
+    return inputs if equation.primitive == "mul" and has_number else ()

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import re
 
 import jax
 import jax.numpy as jnp
@@ -86,17 +85,6 @@ def test_json_has_all_of_it_and_pickling_keeps_it():
         assert pickle.loads(pickle.dumps(each)) == each
     assert report != costs
     assert report != "a report"
-
-
-def test_a_former_name_says_where_its_value_stands():
-    report = PrecisionReport()
-    for name, told in {
-        "wide": "'wide'. Use report.run.wide.",
-        "mended": "'mended'. Use report.fixed.error.",
-        "widest": "A PrecisionReport has no attribute 'widest'.",
-    }.items():
-        with pytest.raises(AttributeError, match=re.escape(told) + "$"):
-            getattr(report, name)
 
 
 def test_as_a_test():

@@ -15,9 +15,10 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
 from .advice import advice_of
-from .curve import searched
+from .curve import Curve
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
+from .plan_search import PlanSearch
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import NO_STATUS, Prepared, Show, check_progress, prepare, running, status
 from .products import check_options, product_losses
@@ -25,6 +26,9 @@ from .report import PrecisionReport
 from .rounded import unknown_in_program
 from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
 from .time_limit import TimeLimit
+
+# The part of the time in which a plan is searched: the rest is for lines.
+_TIME_OF_PLAN = 0.5
 
 
 @public
@@ -91,8 +95,8 @@ def audit_precision(
             errors stand beside the others.
         budget: how many runs this search may make; 0 for no plan.
         seconds: after so many seconds no more lines are measured, of which the most
-            important ones come first; None for all of them, 0 for none. The error is
-            measured before, and does not depend on it.
+            important ones come first; None for all of them, 0 for none. A plan is searched
+            in half of that time. The error is measured before, and does not depend on it.
 
     Returns:
         A `PrecisionReport`; print it.
@@ -229,11 +233,11 @@ def audit_call(
         )
         # The truth comes first: nothing of it depends on the time for lines.
         show_status.headline(f"precision: {report.headline}")
+        # Each run asks, so that a phase ends between two runs wherever it is.
+        measures.before_run = limit.check
         search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
-            # A plan has a budget of runs in place of a time.
-            with limit.interruptible():
-                search = searched(prepared, tolerance, inputs, show_status)
+            search = _search(prepared, tolerance, inputs, show_status, limit)
         losses = LineLosses(measures, runs, tolerance, show_status, limit)
         if products is not None:
             measured = product_losses(losses, runs, products, tolerance)
@@ -253,6 +257,23 @@ def audit_call(
         unexamined=_unexamined(prepared),
         unreached=measured.unreached,
     )
+
+
+def _search(
+    prepared: Prepared,
+    tolerance: float,
+    inputs: PlannedInputs,
+    show_status: Show,
+    limit: TimeLimit,
+) -> PlanSearch | None:
+    """Returns the plan with the rows that were run in time; None if none was."""
+    curve = None
+    with limit.phase(_TIME_OF_PLAN):
+        curve = Curve(prepared, tolerance, inputs, show_status)
+        curve.search()
+    if curve is None or not curve.rows:
+        return None
+    return curve.found()
 
 
 def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputError]:

@@ -3,26 +3,25 @@
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from .._autocast.plan import ALL, PRODUCTS, Plan
+from .._autocast.plan import ALL, PRODUCTS, Plan, PlanEntry
 from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .fix import smallest
-from .plan_search import PlanSearch, error_of, is_within
+from .headline import few_of
+from .plan_search import PlanSearch, error_of, is_within, share_of
 from .planned import PlannedInputs, Trials, plannable
 from .prepared import Prepared, Show, running
 from .ranking import Ranking
 
 # Without a tolerance, the plan keeps this part of what can be narrow.
 _MOST_SHARE = 0.95
-# Rows of the curve have at most these parts of the error of `autocast(f, dtype)`.
-_PARTS = (1 / 2, 1 / 4)
 # How often a plan is searched that is within the tolerance as it runs.
 _ATTEMPTS = 3
-# A tolerance may be exceeded by no more than this where runs one by one have no error.
+# A tolerance may be exceeded by no more than this where switched runs have no error.
 _LARGEST_RATIO = 1e18
 # Of the narrow lines that lose most, in a check.
 _WORST = 5
@@ -40,27 +39,19 @@ def plan_call(
     """Searches the plan of a call."""
     prepared = plannable(f, args, kwargs, narrow, show_status)
     with running(prepared.traced, prepared.formats):
-        return searched(prepared, tolerance, inputs, show_status)
+        curve = Curve(prepared, tolerance, inputs, show_status)
+        curve.search()
+        return curve.found()
 
 
-def searched(
-    prepared: Prepared,
-    tolerance: float | None,
-    inputs: PlannedInputs,
-    show_status: Show,
-) -> PlanSearch:
-    """Searches the plan of a program that was run."""
-    return _CurveSearch(prepared, tolerance, inputs, show_status).found()
+class Curve:
+    """Plans of a program, from all narrow to all wide.
 
-
-class _CurveSearch:
-    """Runs rows of the curve of a program.
-
-    Parts are ranked by runs equation by equation; each row is then run as `autocast` has
-    it, compiled, on all inputs.
+    Parts are ranked by runs of one program with switches; each row is then run as
+    `autocast` has it, compiled, on all inputs.
 
     Attributes:
-        rows: what was run, by the parts that are wide; None for all in the narrow dtype.
+        rows: the plans that were run.
     """
 
     def __init__(
@@ -85,122 +76,105 @@ class _CurveSearch:
         self._ranking = Ranking(
             self._trials, self._default_plan, inputs.budget, show_status
         )
-        self.rows: dict[frozenset[int] | None, Plan] = {}
+        self.rows: list[Plan] = []
+
+    def search(self) -> None:
+        """Runs the rows; what was run counts wherever it ends."""
+        self._run(self._default_plan)
+        # By default products alone are narrow. That all could be is the other end of the
+        # curve.
+        self._run(dataclasses.replace(self._default_plan, default=ALL))
+        order = self._ranking.order()
+        for parts in (order[:1], order):
+            self._run(self._plan_of(parts))
+        if self._tolerance is None:
+            self._run(self._plan_of(self._cheap_parts(order)))
+        else:
+            self._reach(order, self._tolerance)
+        self._explain(self._best_row())
 
     def found(self) -> PlanSearch:
         """Returns the plan, with the curve."""
-        # The first run, so that it is within any budget: rows are chosen by parts of it.
-        error = self._ranking.error(())
-        order = self._ranking.order()
-        wanted = [
-            frozenset(),
-            self._ranking.whole(order[:1]),
-            self._cheap_parts(order),
-        ]
-        if self._tolerance is None:
-            for part in _PARTS:
-                wanted.append(self._choose(order, part * error))
-        for parts in [*wanted, frozenset(order)]:
-            self._row(parts)
-        if self._tolerance is not None:
-            self._reach(order, self._tolerance)
-        # By default products alone are narrow. That all could be is the other end of the
-        # curve.
-        if self._default_plan.default != ALL:
-            self._show(f"running it with all in {self._default_plan.narrow}")
-            plan = dataclasses.replace(self._default_plan, default=ALL)
-            self.rows[None] = self._trials.measured(plan)
-        key = self._best_row()
-        # With nothing wide there is no entry to explain.
-        if key:
-            self._explain(key)
+        plan = self._best_row()
         return PlanSearch(
-            plan=self.rows[key],
-            curve=tuple(sorted(self.rows.values(), key=_by_share)),
-            notes=tuple(self._notes(self.rows[key])),
-            lines=self._ranking.lines(key or ()),
+            plan=plan,
+            curve=tuple(sorted(self.rows, key=_narrowest_first)),
+            notes=tuple(self._notes(plan)),
+            lines=self._ranking.lines(plan),
         )
 
-    def _row(self, wide: frozenset[int]) -> Plan:
-        """Returns the plan with some parts wide, with its measured figures."""
-        if wide not in self.rows:
-            self._show(f"running it with {len(wide)} lines wide")
-            entries = self._ranking.entries(wide)
-            plan = dataclasses.replace(self._default_plan, entries=entries)
-            self.rows[wide] = self._trials.measured(plan)
-        return self.rows[wide]
+    def _plan_of(self, wide: Collection[int]) -> Plan:
+        entries = self._ranking.entries(frozenset(wide))
+        return dataclasses.replace(self._default_plan, entries=entries)
 
-    def _choose(self, order: Sequence[int], bound: float) -> frozenset[int]:
-        """Returns the cheaper of the best parts for their price and the cheapest ones."""
-        ranking = self._ranking
-        cheapest_first = sorted(order, key=lambda number: ranking.work_of([number]))
-        # The best part for its price may be dear, where some cheap ones are enough
-        # together.
-        sets = [smallest(x, ranking.error, bound) for x in (order, cheapest_first)]
-        return ranking.whole(min(sets, key=ranking.work_of))
+    def _run(self, plan: Plan) -> Plan:
+        """Returns a plan with its figures, which is a row from now on."""
+        # Figures count for nothing where plans are compared.
+        if plan not in self.rows:
+            self._show(f"running it with {len(plan.entries)} entries wide")
+            self.rows.append(self._trials.measured(plan))
+        return self.rows[self.rows.index(plan)]
 
     def _reach(self, order: Sequence[int], tolerance: float) -> None:
         """Runs rows until one is within the tolerance."""
-        wide = frozenset[int]()
+        plan = self._default_plan
         for _ in range(_ATTEMPTS):
-            error = error_of(self._row(wide))
+            error = error_of(self._run(plan))
             if error <= tolerance:
                 return
             # Compiled, a program may leave out roundings, and have others.
             ratio = 1.0
             if 0 < error < math.inf:
-                ratio = self._ranking.error(wide) / error
-            wide = self._choose(order, tolerance * min(ratio, _LARGEST_RATIO))
+                ratio = self._ranking.error(self._ranking.named(plan)) / error
+            bound = tolerance * min(ratio, _LARGEST_RATIO)
+            plan = self._plan_of(self._enough(order, bound))
+        self._run(plan)
 
-    def _cheap_parts(self, order: Sequence[int]) -> frozenset[int]:
+    def _enough(self, order: Sequence[int], bound: float) -> Collection[int]:
+        """Returns the cheaper of the best parts for their price and the cheapest ones."""
+        ranking = self._ranking
+        cheapest_first = sorted(order, key=lambda number: ranking.work_of([number]))
+        # The best part for its price may be dear, where some cheap ones are enough
+        # together.
+        sets = [smallest(parts, ranking.error, bound) for parts in (order, cheapest_first)]
+        return min(sets, key=ranking.work_of)
+
+    def _cheap_parts(self, order: Sequence[int]) -> list[int]:
         """Returns the best parts that leave most of the work narrow."""
         room = (1 - _MOST_SHARE) * self._ranking.work_of(order)
-        parts: set[int] = set()
+        parts: list[int] = []
         for number in order:
             work = self._ranking.work_of([number])
             if work <= room:
                 room -= work
-                parts.add(number)
-        return frozenset(parts)
+                parts.append(number)
+        return parts
 
-    def _best_row(self) -> frozenset[int] | None:
-        """Returns the row with most narrow within the tolerance, or the best cheap one."""
-        rows = self.rows
-
-        def error(key: frozenset[int] | None) -> float:
-            return error_of(rows[key])
-
-        def share(key: frozenset[int] | None) -> float:
-            return rows[key].share or 0.0
-
+    def _best_row(self) -> Plan:
+        """Returns the plan with most narrow within the tolerance, or the best cheap one."""
         if self._tolerance is None:
-            most = max(share(key) for key in rows)
-            cheap = [key for key in rows if share(key) >= _MOST_SHARE * most]
-            return min(cheap, key=error)
-        within = [key for key in rows if error(key) <= self._tolerance]
+            most = max(share_of(plan) for plan in self.rows)
+            cheap = [plan for plan in self.rows if share_of(plan) >= _MOST_SHARE * most]
+            return min(cheap, key=error_of)
+        within = [plan for plan in self.rows if error_of(plan) <= self._tolerance]
         if not within:
             # No row is within: the closest one, and the report says by how much it is not.
-            return min(rows, key=error)
+            return min(self.rows, key=error_of)
+        return max(within, key=_merit)
 
-        def merit(key: frozenset[int] | None) -> tuple[float, int, float]:
-            # Of plans with as much narrow, the one with fewer entries is easier to keep.
-            return share(key), -len(rows[key].entries), -error(key)
-
-        return max(within, key=merit)
-
-    def _explain(self, wide: frozenset[int]) -> None:
+    def _explain(self, plan: Plan) -> None:
         """Adds to the entries of a row what would be without each of them."""
-
-        def error_without(parts: frozenset[int]) -> float | None:
-            plan = self.rows.get(parts)
-            # A row was run compiled, as the user runs it; the runs of the ranking are one
-            # by one.
-            if plan is not None and plan.error:
-                return plan.error
-            return self._ranking.tried(parts)
-
-        entries = self._ranking.entries(wide, error_without)
-        self.rows[wide] = dataclasses.replace(self.rows[wide], entries=entries)
+        entries: list[PlanEntry] = []
+        for entry in plan.entries:
+            others = tuple(x for x in plan.entries if x is not entry)
+            without = dataclasses.replace(plan, entries=others)
+            if without in self.rows:  # which was run as the user runs it
+                error = error_of(self._run(without))
+            else:
+                error = self._ranking.error(self._ranking.named(without))
+            entries.append(dataclasses.replace(entry, error=error))
+        explained = dataclasses.replace(plan, entries=tuple(entries))
+        self.rows[self.rows.index(plan)] = explained
 
     def _notes(self, plan: Plan) -> list[str]:
         """Returns what a search says beside its curve."""
@@ -208,11 +182,9 @@ class _CurveSearch:
         if self._trials.apart is not None:
             apart = percent(self._trials.apart)
             notes.append(f"In float32, the outputs for two inputs are {apart} apart.")
-        updated = self._trials.updated
-        if updated:
-            few = ", ".join(path or "the output" for path in updated[:2])
-            more = f" and {len(updated) - 2} more" if len(updated) > 2 else ""
-            notes.append(f"For {few}{more}, the error is that of the update.")
+        if self._trials.updated:
+            paths = few_of([path or "the output" for path in self._trials.updated])
+            notes.append(f"For {paths}, the error is that of the update.")
         if plan.loss_scale is not None:
             notes.append(f"Measured with the loss multiplied by {plan.loss_scale:g}.")
         if self._ranking.is_spent:
@@ -220,8 +192,13 @@ class _CurveSearch:
         return notes
 
 
-def _by_share(plan: Plan) -> tuple[bool, float, float]:
-    return plan.default != ALL, -(plan.share or 0.0), -error_of(plan)
+def _merit(plan: Plan) -> tuple[float, int, float]:
+    # Of plans with as much narrow, the one with fewer entries is easier to keep.
+    return share_of(plan), -len(plan.entries), -error_of(plan)
+
+
+def _narrowest_first(plan: Plan) -> tuple[bool, float, float]:
+    return plan.default != ALL, -share_of(plan), -error_of(plan)
 
 
 def check_call(
@@ -260,8 +237,6 @@ def _worst_rows(ranking: Ranking) -> list[str]:
     """Returns a table of the narrow lines that lose most alone."""
     errors: list[tuple[float, str]] = []
     for number, part in enumerate(ranking.parts):
-        error = ranking.alone(number)
-        if error is not None:
-            errors.append((error, str(part.entries[-1])))
+        errors.append((ranking.alone(number), str(part.entries[-1])))
     errors.sort(reverse=True)
     return columns([(percent(error), name) for error, name in errors[:_WORST]])

@@ -8,7 +8,7 @@ from .._leaves.casts import casts_text
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
 from .advice import rounded_digits
-from .fix import FixSearch, allowed_error
+from .fix import allowed_error, fix_of
 from .prepared import Show
 from .rows import LineLoss, Scaled, Unreached
 from .runs import Runs, WideRun
@@ -19,9 +19,9 @@ RemedyOfLine = Callable[[Line, bool], str]
 _LEAST_SHARE_OF_ERROR = 0.01
 # From this share of the squared error on, it is decisions that matter.
 _MOSTLY = 0.5
-# Until when lines alone, and shares, are measured: the rest of the time is for the fix.
-_TIME_ALONE = 0.5
-_TIME_OF_SHARES = 0.75
+# The part of the time left in which lines alone, and then shares, are measured: the rest is
+# for the fix.
+_TIME_OF_LINES = 0.5
 # How many lines are wide in runs of their own.
 _MOST_ALONE = 8
 # Shares of lines whose roundings cancel add up, without their signs, to more than this.
@@ -81,13 +81,12 @@ class LineLosses:
             planned: the lines of a plan, which are the fix.
         """
         measures = self._measures
-        # Each run asks, so that a phase ends between two runs wherever it is.
-        measures.before_run = self._limit.check
         self._measure()
         shares = self._shares()
         order = self._ranked(shares)
         flipped = self._flipped()
-        fix = self._runs.nothing
+        # What no run was made for is unknown.
+        fix = self._runs.nothing._replace(error=math.nan, left=math.nan, price=math.nan)
         if planned is not None:
             planned_lines = [number for number in order if number in planned]
             fix = fix._replace(lines=tuple(planned_lines))
@@ -95,7 +94,8 @@ class LineLosses:
         with self._limit.phase(1.0):
             self._show("looking for a small set of lines")
             self._scaling = self._runs.scaled()
-            if planned is None:
+            has_lines = bool(order) or self._limit.is_complete
+            if planned is None and has_lines:
                 candidates = important
                 if flipped > _MOSTLY:  # a line may flip decisions, and do nothing else
                     rest = [n for n in order if n not in important]
@@ -109,8 +109,6 @@ class LineLosses:
                     text = remedy(measures.program.lines[number], fix.keeps)
                 # Shares are parts of the rounding; decisions have the rest of the error.
                 rows.append(self._row(number, shares[number] * (1 - flipped), text))
-        # Outside of a phase nobody would catch the end.
-        measures.before_run = _never
         unreached = self._unreached(shares, flipped)
         return Losses(tuple(rows), fix, self._scaling, flipped, unreached)
 
@@ -119,9 +117,9 @@ class LineLosses:
         # Without an error, each run of a line would only confirm that it has no part in it.
         if not self._runs.total:
             return
-        with self._limit.phase(_TIME_ALONE):
+        with self._limit.phase(_TIME_OF_LINES):
             measures.measure_alone(self._show_line)
-        with self._limit.phase(_TIME_OF_SHARES):
+        with self._limit.phase(_TIME_OF_LINES):
             measures.measure_shares(self._show_line)
 
     def _show_line(self, number: int) -> None:
@@ -168,8 +166,7 @@ class LineLosses:
         for number in candidates:
             # The report shows these, whatever the search makes of them.
             self._alone[number] = runs.with_wide([number], keeps=True)
-        search = FixSearch(runs, bound, self._tolerance is not None)
-        return search.fix(order, candidates)
+        return fix_of(runs, bound, self._tolerance is not None, order, candidates)
 
     def _row(self, number: int, share: float, remedy: str) -> LineLoss:
         measures = self._measures
@@ -205,7 +202,3 @@ class LineLosses:
             seconds=self._limit.seconds,
             is_interrupted=self._limit.is_interrupted,
         )
-
-
-def _never() -> None:
-    """Ends no run."""

@@ -51,7 +51,7 @@ class PlanSearch:
         if plan.share == 0 and self.is_within:
             bound = percent(plan.tolerance or 0.0)
             return f"plan: nothing to gain: within {bound}, no product is narrow."
-        share = f"{percent(plan.share or 0.0)} of the multiply-adds in {plan.narrow}"
+        share = f"{percent(share_of(plan))} of the multiply-adds in {plan.narrow}"
         count = len(plan.entries)
         wide = "1 line" if count == 1 else f"{count or 'no'} lines"
         return f"plan: {share}, {wide} wide, {_error_text(plan)}."
@@ -65,7 +65,7 @@ class PlanSearch:
                     "*" if plan is self.plan else " ",
                     percent(plan.error or 0.0),
                     "" if plan.held_out is None else percent(plan.held_out),
-                    percent(plan.share or 0.0),
+                    percent(share_of(plan)),
                     _wide_text(plan),
                 )
             )
@@ -102,3 +102,8 @@ def error_of(plan: Plan) -> float:
     """Returns the error of a plan that was run."""
     # A plan that was never run is worse than any plan that was.
     return math.inf if plan.error is None else plan.error
+
+
+def share_of(plan: Plan) -> float:
+    """Returns how much of the work is narrow by a plan that was run."""
+    return plan.share or 0.0

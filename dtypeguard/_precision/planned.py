@@ -1,9 +1,8 @@
 """Programs that are run by plans: their inputs, and what each plan gives."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +62,8 @@ def inputs_of(
         TypeError: if they are no list of tuples.
     """
     for option, calls in (("also", also), ("held_out", held_out)):
-        if not _are_tuples(calls):
+        is_list = isinstance(calls, (list, tuple))
+        if not is_list or not all(type(args_of_call) is tuple for args_of_call in calls):
             raise TypeError(
                 f"{owner} got {option}={shown(calls)}. Write a list of tuples of "
                 f"arguments, such as {option}=[(params, other_batch)]."
@@ -74,12 +74,6 @@ def inputs_of(
         held_out=[(args, by_name) for args in held_out],
         budget=budget,
     )
-
-
-def _are_tuples(calls: object) -> bool:
-    if not isinstance(calls, (list, tuple)):
-        return False
-    return all(type(args) is tuple for args in calls)
 
 
 def has_plan(formats: Formats) -> bool:
@@ -133,16 +127,20 @@ class Trials:
         # An error means little beside outputs that differ less than that between inputs.
         first, *more = [*self._searched, *self._held_out]
         self.apart = min((first.off(inputs.exact) for inputs in more), default=None)
-        nodes = list(self.program.block.all_nodes())
         work: dict[int, float] = {}
-        for node in nodes:
+        rounding: dict[int, float] = {}
+        for node in self.program.block.all_nodes():
             work[node.number] = work_of_stack(node.stack)
+            rounding[node.number] = float(node.rounds)
         self.has_products = any(work.values())
         if not self.has_products:
-            work = {node.number: float(node.rounds) for node in nodes}
+            work = rounding
         total = sum(work.values())
         # Equations without work are not counted as narrow or wide.
-        self.work = {number: part / total for number, part in work.items() if part}
+        self.work: dict[int, float] = {}
+        for number, part in work.items():
+            if part:
+                self.work[number] = part / total
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""
@@ -178,43 +176,32 @@ class Trials:
         """
         if inputs is None:
             inputs = self._searched
+        errors: list[float] = []
+        for example in inputs:
+            self._prepared.measures.before_run()
+            errors.append(self._runs.error_of(function, example))
         # The greatest, not the mean: a plan has to be right for all of them.
-        return max(self._error_on(function, example) for example in inputs)
-
-    def _error_on(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
-        def results() -> Sequence[Leaf]:
-            # A check in the program may raise as late as its results are read.
-            return jax.block_until_ready(function(*inputs.arrays))
-
-        return self._runs.error_of(results, inputs)
-
-    def eager(self, plan: Plan) -> Callable[..., Sequence[Leaf]]:
-        """Returns what runs the program by a plan, equation by equation."""
-        widths = by_plan(self.program, plan)
-        # Without a narrow dtype, since the plan says which equations are narrow.
-        formats = Formats(self.program.formats.wide)
-        scale = None
-        if plan.loss_scale is not None:
-            # A loss in float32 is multiplied by no more digits than that.
-            scale = float(np.float32(plan.loss_scale))
-
-        def function(*arrays: Leaf) -> Sequence[Leaf]:
-            return run(self.program, widths, arrays, formats=formats, scale=scale)
-
-        return function
+        return max(errors)
 
     def measured(self, plan: Plan) -> Plan:
         """Returns a plan with the figures of what `autocast` makes, as XLA compiles it.
 
         With a loss scale, which is no part of the program, it runs equation by equation.
         """
+        widths = by_plan(self.program, plan)
         if plan.loss_scale is None:
             traces = self._prepared.traced.traces
             emitted = narrowed(self.program.jaxpr, plan, traces)
             function = jax.jit(as_function(emitted))
         else:
-            function = self.eager(plan)
-        widths = by_plan(self.program, plan)
+            # A loss in float32 is multiplied by no more digits than that.
+            scale = float(np.float32(plan.loss_scale))
+            # Without a narrow dtype, since the plan says which equations are narrow.
+            formats = Formats(self.program.formats.wide)
+
+            def function(*arrays: Leaf) -> Sequence[Leaf]:
+                return run(self.program, widths, arrays, formats=formats, scale=scale)
+
         share = 0.0
         for node in self.program.block.all_nodes():
             if node.number in self.work and self._is_narrow(node, widths):
@@ -233,23 +220,15 @@ class Trials:
         if widths.entries[node.number]:
             return self.narrows(node, widths)
         # An equation that the plan leaves as written computes in its widest operand.
-        sizes: list[int] = []
-        for var in node.eqn.invars:
-            if hasattr(var.aval, "dtype"):
-                sizes.append(bits(var.aval.dtype))
-        return max(sizes, default=0) <= _NARROW_BITS
+        operands = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
+        return max(map(bits, operands), default=0) <= _NARROW_BITS
 
     @property
     def name(self) -> str:
         """What is measured, for a reader of the plan."""
-        f: Any = self._prepared.subject.f
-        while not hasattr(f, "__code__") and hasattr(f, "__wrapped__"):  # of `jax.jit`
-            f = f.__wrapped__
-        inner = inspect.unwrap(f)
-        _, _, name = getattr(inner, "__qualname__", type(f).__qualname__).rpartition(".")
-        if inner is not f:
-            # Functions such as `jax.grad(loss)` bear the name of the one that they call.
-            name = f"a function around {name}"
+        f = self._prepared.subject.f
+        class_name = type(f).__name__
+        name = getattr(f, "__name__", class_name)
         if any(node.is_backward for node in self.program.block.all_nodes()):
             return f"autocast({name}), with the gradient inside"
         return f"autocast({name})"

@@ -3,17 +3,19 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
+
+import numpy as np
 
 from .._autocast.decide import by_plan
 from .._autocast.matching import MatchedLine, key_of_line, matches
 from .._autocast.plan import Plan, PlanEntry
+from .._numbers.plans import WidthPlan
 from .planned import Trials
 from .prepared import Show
+from .switched import switched_program
 
-# To name a whole function, so much more of the work may become wide.
-_LITTLE_WORK = 0.01
 # An error that is not finite counts as this.
 _LARGEST_ERROR = 1e18
 
@@ -47,39 +49,39 @@ class Ranking:
 
     Attributes:
         parts: what may stay wide; sets of them are of their places in this list.
-        count: how many runs were made.
-        is_spent: whether one was asked for, and none was left.
+        is_spent: whether a run was asked for, and none was left.
     """
 
     def __init__(self, trials: Trials, plan: Plan, budget: int, show_status: Show):
         self._trials = trials
-        self._plan = plan
         self._budget = budget
         self._show = show_status
-        self.count = 0
         self.is_spent = False
         self._errors: dict[frozenset[int], float] = {}
-        self.parts: list[Part] = []
-        for line, numbers in self._narrow_lines().items():
-            # What has no place in the source cannot be named by an entry.
-            if line.place:
-                work = sum(trials.work.get(number, 0.0) for number in numbers)
-                self.parts.append(Part(line, frozenset(numbers), work))
+        widths = by_plan(trials.program, plan)
+        self.parts = self._narrow_parts(widths)
+        nodes = [part.nodes for part in self.parts]
+        scale = plan.loss_scale
+        self._run_switched = switched_program(trials.program, widths, nodes, scale)
         self._named = functools.cache(self._parts_named)  # which ends with the search
 
-    def _narrow_lines(self) -> dict[MatchedLine, list[int]]:
-        """Returns the narrow equations that round, by their lines."""
-        program = self._trials.program
-        widths = by_plan(program, self._plan)
+    def _narrow_parts(self, widths: WidthPlan) -> list[Part]:
+        """Returns the narrow equations that round, by what an entry can name."""
         first_lines: dict[MatchedLine, MatchedLine] = {}
         numbers: dict[MatchedLine, list[int]] = {}
-        for node in program.block.all_nodes():
+        for node in self._trials.program.block.all_nodes():
             if node.rounds and self._trials.narrows(node, widths):
                 line = key_of_line(node.stack)
                 # Lines that an entry cannot tell apart are one.
                 line = first_lines.setdefault(line.loose, line)
                 numbers.setdefault(line, []).append(node.number)
-        return numbers
+        parts: list[Part] = []
+        for line, nodes in numbers.items():
+            # What has no place in the source cannot be named by an entry.
+            if line.place:
+                work = sum(self._trials.work.get(number, 0.0) for number in nodes)
+                parts.append(Part(line, frozenset(nodes), work))
+        return parts
 
     def _parts_named(self, entry: PlanEntry) -> frozenset[int]:
         """Returns the parts that an entry of a plan names."""
@@ -93,55 +95,38 @@ class Ranking:
         """Returns the error with some parts wide; infinity if no run is left."""
         key = frozenset(wide)
         if key not in self._errors:
-            if self.count >= self._budget:
+            if len(self._errors) >= self._budget:
                 self.is_spent = True
                 # Not an error of the program: a search takes it for not enough, and ends.
                 return math.inf
-            self.count += 1
-            self._show(f"trying what stays wide: run {self.count}")
-            entries = (*self._plan.entries, *self.entries(key))
-            plan = dataclasses.replace(self._plan, entries=entries)
-            self._errors[key] = self._trials.error(self._trials.eager(plan))
+            self._show(f"trying what stays wide: run {len(self._errors) + 1}")
+            function = functools.partial(self._run_switched, key)
+            self._errors[key] = self._trials.error(function)
         return self._errors[key]
 
-    def tried(self, wide: Collection[int]) -> float | None:
-        """Returns the error with some parts wide; None if no run is left."""
-        error = self.error(wide)
-        return error if frozenset(wide) in self._errors else None
-
-    def alone(self, number: int) -> float | None:
-        """Returns the error where one part alone rounds; None if no run is left."""
+    def alone(self, number: int) -> float:
+        """Returns the error where one part alone rounds; 0 if no run is left."""
         wide = set(range(len(self.parts)))
         wide.remove(number)
-        return self.tried(wide)
+        error = self.error(wide)
+        return 0.0 if self.is_spent else error
 
     def order(self) -> list[int]:
         """Returns the parts by how much error a wide part takes away for its price."""
-
-        def worth(number: int) -> float:
-            error = min(self.alone(number) or 0.0, _LARGEST_ERROR)
-            return error**2 / (self.parts[number].work or 1.0)
-
-        return sorted(range(len(self.parts)), key=worth, reverse=True)
-
-    def whole(self, wide: Collection[int]) -> frozenset[int]:
-        """Returns parts with the rest of their functions, where that is little work."""
-        parts = set(wide)
-        # An entry for a whole function survives edits that one for an expression does not.
-        for function in {self.parts[number].entries[0] for number in wide}:
-            rest = self._named(function) - parts
-            if self.work_of(rest) <= _LITTLE_WORK:
-                parts |= rest
-        return frozenset(parts)
+        worth: list[float] = []
+        for number, part in enumerate(self.parts):
+            error = min(self.alone(number), _LARGEST_ERROR)
+            worth.append(error**2 / (part.work or 1.0))
+        return [int(number) for number in np.argsort(-np.array(worth), stable=True)]
 
     def work_of(self, parts: Collection[int]) -> float:
         """Returns the share of the multiply-adds in some parts."""
         return sum(self.parts[number].work for number in parts)
 
-    def lines(self, wide: Collection[int]) -> frozenset[int]:
-        """Returns the program's lines of some parts, by their numbers."""
+    def lines(self, plan: Plan) -> frozenset[int]:
+        """Returns the program's lines that a plan has wide, by their numbers."""
         nodes: set[int] = set()
-        for number in wide:
+        for number in self.named(plan):
             nodes |= self.parts[number].nodes
         lines: set[int] = set()
         for node in self._trials.program.block.all_nodes():
@@ -149,34 +134,24 @@ class Ranking:
                 lines.add(node.line)
         return frozenset(lines)
 
-    def entries(
-        self,
-        wide: Collection[int],
-        error_without: Callable[[frozenset[int]], float | None] | None = None,
-    ) -> tuple[PlanEntry, ...]:
-        """Returns entries for some parts.
+    def named(self, plan: Plan) -> frozenset[int]:
+        """Returns the parts that the entries of a plan name."""
+        return frozenset[int]().union(*(self._named(entry) for entry in plan.entries))
 
-        Args:
-            wide: the parts.
-            error_without: gives the error of the parts that are wide without an entry.
-        """
-        chosen = frozenset(wide)
-        widest: dict[PlanEntry, frozenset[int]] = {}
-        for number in sorted(chosen):
-            entry = self._widest_entry(number, chosen)
-            widest[entry] = self._named(entry)
-        entries: list[PlanEntry] = []
-        for entry, parts in widest.items():
-            error = None if error_without is None else error_without(chosen - parts)
-            share = self.work_of(parts)
-            entries.append(dataclasses.replace(entry, error=error, share=share))
+    def entries(self, wide: frozenset[int]) -> tuple[PlanEntry, ...]:
+        """Returns the entries that name some parts, and no others."""
+        entries: dict[PlanEntry, None] = {}
+        for number in sorted(wide):
+            entry = self._widest_entry(number, wide)
+            share = self.work_of(self._named(entry))
+            entries[dataclasses.replace(entry, share=share)] = None
         return tuple(entries)
 
-    def _widest_entry(self, number: int, chosen: frozenset[int]) -> PlanEntry:
-        """Returns the first entry of a part that names no part which is not chosen."""
+    def _widest_entry(self, number: int, wide: frozenset[int]) -> PlanEntry:
+        """Returns the first entry of a part that names no part which is not wide."""
         # The entry that names most comes first: it is the shortest to read.
         *wider, narrowest = self.parts[number].entries
         for entry in wider:
-            if self._named(entry) <= chosen:
+            if self._named(entry) <= wide:
                 return entry
         return narrowest

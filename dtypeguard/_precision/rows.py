@@ -75,7 +75,7 @@ class Fixed(NamedTuple):
     """The program with the lines of the fix, or by the plan.
 
     Attributes:
-        error: of a run.
+        error: of a run; not a number if there was no time to look for a fix.
         price: the share of the operations of matrix products that is wide then.
     """
 
@@ -270,9 +270,11 @@ class Scaled(NamedTuple):
 
 
 def left(error: float, total: float) -> float:
-    """The share of the squared error that an error is."""
+    """The share of the squared error that an error is; not a number of none."""
     if not total:
         return 0.0
+    if math.isnan(error):
+        return math.nan
     if not math.isfinite(error):
         return 1.0
     # Any finite error is nothing of an infinite one.

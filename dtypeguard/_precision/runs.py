@@ -15,7 +15,7 @@ import numpy as np
 
 from .._costs.work import work_of_stack
 from .._leaves.compat import as_function, x64_enabled
-from .._leaves.types import Equation, Jaxpr, Leaf
+from .._leaves.types import Equation, Leaf
 from .._numbers import plans
 from .._numbers.measure import Inputs, Measures, distance, size_of
 from .._numbers.nodes import Noted
@@ -24,7 +24,6 @@ from .._numbers.primitives import SELECTS, is_inexact
 from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph
-from .._program.jaxprs import Variable, jaxprs_in, open_jaxpr
 from .._program.program import Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
@@ -76,8 +75,7 @@ class Runs:
         by_output: the error of each.
         total: the root mean square of these.
         decisions: the lines whose decisions differ, those that differ most first.
-        updated: the outputs that are an input with an update, with the number of that.
-        count: how many runs by plans were made.
+        updated: the outputs that are an input with an update, with the numbers of these.
         products: those of a device, which are beside float32 ones; None in other audits.
         level: the precision of the products of wide lines there.
     """
@@ -86,7 +84,6 @@ class Runs:
         self._measures = measures
         self.program = measures.program
         self.written = measures.written
-        self.count = 0
         self.products = self.program.formats.products
         self.level = None if self.products is None else self.products.levels[0]
         self._wide = plans.wide(self.program)
@@ -101,12 +98,10 @@ class Runs:
         )
         # Integers are no params, so none of them is an update.
         floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
-        self._places = updated_inputs(graph, floats)
-        self.updated = {number: places[0] for number, places in self._places.items()}
-        program = open_jaxpr(self.program.jaxpr)
+        self.updated = updated_inputs(graph, floats)
         self._are_gradients: list[bool] = []
         for number in measures.outputs:
-            self._are_gradients.append(_is_gradient(program, program.outvars[number]))
+            self._are_gradients.append(_is_gradient(graph, graph.outputs[number]))
         self._wide_runs: dict[object, WideRun] = {}
         nodes = self.program.block.all_nodes()
         self._work = sum(work_of_stack(node.stack) for node in nodes)
@@ -138,7 +133,7 @@ class Runs:
         for number, array in enumerate(exact):
             size = size_of(array) or 1.0
             if number in self.updated:
-                before = arrays[self.updated[number]].astype(array.dtype)
+                before = arrays[self.updated[number][0]].astype(array.dtype)
                 size = min(distance(before, array) or math.inf, size)
             if math.isinf(self.own.sizes[number]):  # it does not count
                 size = math.inf
@@ -153,11 +148,12 @@ class Runs:
                 return False
         return True
 
-    def error_of(self, function: Callable[[], Sequence[Leaf]], inputs: Inputs) -> float:
+    def error_of(self, function: Callable[..., Sequence[Leaf]], inputs: Inputs) -> float:
         """Returns how far off the outputs of a function are; infinity if it raises."""
         try:
-            outputs = function()
-        except jax.errors.JaxRuntimeError:  # a check
+            # A check in the program may raise as late as its results are read.
+            outputs = jax.block_until_ready(function(*inputs.arrays))
+        except jax.errors.JaxRuntimeError:
             return math.inf
         return inputs.off([outputs[n] for n in self._measures.outputs])
 
@@ -169,9 +165,7 @@ class Runs:
         Args:
             rounding: the error without other decisions.
         """
-        if not self.decisions or not self.total:
-            return 0.0
-        if not math.isfinite(self.total) or not math.isfinite(rounding):
+        if not self.decisions or not self.total or math.isinf(max(self.total, rounding)):
             return 0.0
         return 1 - (rounding / self.total) ** 2
 
@@ -182,7 +176,7 @@ class Runs:
         # The jaxpr itself, as `jax.jit` of the user's function would compile it: no plan,
         # so that XLA is free in all that it may leave out.
         function = jax.jit(as_function(self.program.jaxpr))
-        return self.error_of(lambda: function(*self.own.arrays), self.own)
+        return self.error_of(function, self.own)
 
     def vanishing(self) -> list[int]:
         """Returns the outputs that rounding alone decides, on the wide side as well.
@@ -191,11 +185,8 @@ class Runs:
         inputs that differ by a few roundings. An output that is lost may be as far off as
         written, but wide types agree on it.
         """
-        far: list[int] = []
-        for number, error in enumerate(self.by_output):
-            # What is infinite as written is no matter of cancelling.
-            if _FAR < error < math.inf:
-                far.append(number)
+        # What is infinite as written is no matter of cancelling.
+        far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
         if not far:
             return []
         outputs = self._exact_otherwise()
@@ -226,7 +217,7 @@ class Runs:
         types.
         """
         shares: dict[int, float] = {}
-        for number, places in self._places.items():
+        for number, places in self.updated.items():
             after = self.written[number]
             exact = self.own.exact[number]
             for place in places:
@@ -255,7 +246,6 @@ class Runs:
         # Searches come back to the same lines, and a run is what costs time.
         if key not in self._wide_runs:
             self._wide_runs[key] = self._run_wide(chosen, keeps)
-            self.count += 1
         return self._wide_runs[key]._replace(lines=numbers)
 
     def _with_calls(self, lines: Sequence[int]) -> frozenset[int]:
@@ -277,16 +267,22 @@ class Runs:
         if self.products and self.level:
             products = self.products._replace(mended=self.level)
             formats = self.program.formats._replace(products=products)
-        outputs = self._measures.run(plan, formats=formats)
         # A gradient comes back in the dtype of its argument. What else is returned may
         # stay wide: a user who computes a line wider gets the wider result.
-        returned: list[Leaf] = []
-        for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
-            returned.append(output.astype(written.dtype) if is_gradient else output)
-        error = self._one_by_one.off(returned)
+        outputs = self._measures.run(plan, formats=formats)
+        error = self._error_returned(outputs, narrows_gradients=True)
         # Without products nothing has a price.
         price = self._widened_work(plan) / (self._work or 1.0)
         return WideRun((), error, left(error, self.total), price, keeps)
+
+    def _error_returned(self, outputs: Sequence[Leaf], narrows_gradients: bool) -> float:
+        """Returns the error of outputs, gradients or the others as narrow as written."""
+        returned: list[Leaf] = []
+        for output, written, is_gradient in zip(outputs, self.written, self._are_gradients):
+            if is_gradient == narrows_gradients:
+                output = output.astype(written.dtype)
+            returned.append(output)
+        return self._one_by_one.off(returned)
 
     def _widened_work(self, plan: WidthPlan) -> float:
         """Returns the operations of the products that a plan makes wide."""
@@ -319,12 +315,7 @@ class Runs:
         for power in _POWERS:
             outputs = self._measures.run(plan, scale=np.float32(2.0**power))
             # Gradients stay wide: divided in their own dtype, they would underflow again.
-            returned: list[Leaf] = []
-            for output, written, is_gradient in zip(
-                outputs, self.written, self._are_gradients
-            ):
-                returned.append(output if is_gradient else output.astype(written.dtype))
-            errors[power] = self._one_by_one.off(returned)
+            errors[power] = self._error_returned(outputs, narrows_gradients=False)
         most = _NEARLY_LEAST * min(errors.values())
         good = [power for power, error in errors.items() if error <= most]
         if not good:  # none is finite
@@ -376,18 +367,12 @@ def _rounded_otherwise(array: Leaf, part: float) -> Leaf:
     return wide * (1 + signs * part)
 
 
-def _is_gradient(jaxpr: Jaxpr, var: Variable) -> bool:
-    """Returns whether the backward pass of a gradient makes a result."""
-    for eqn in jaxpr.eqns:
-        if var not in eqn.outvars:
-            continue
-        # Within `jit` or a scan, an equation of the inner jaxpr makes the result. Branches
-        # have several jaxprs, and any of them may.
-        inner = [open_jaxpr(param) for param in jaxprs_in(eqn.params)]
-        if len(inner) == 1 and len(inner[0].outvars) == len(eqn.outvars):
-            place = eqn.outvars.index(var)
-            return _is_gradient(inner[0], inner[0].outvars[place])
-        return Written((eqn,)).is_backward
+def _is_gradient(graph: Graph, value: int) -> bool:
+    """Returns whether the backward pass of a gradient makes a value."""
+    for source in graph.origins(value):
+        equation = graph.made_by.get(source)
+        if equation is not None and Written(equation.stack).is_backward:
+            return True
     return False
 
 

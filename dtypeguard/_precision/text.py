@@ -20,61 +20,53 @@ from .headline import (
     update_sentences,
     wide_work_text,
 )
-from .rows import IntegerMisfit, LineLoss, OutputError
+from .rows import IntegerMisfit, OutputError, UnknownConstant
 
-# An error is spread where so many lines are to be wide, and the first, and the first three,
-# have less than these shares of it.
+# An error is spread where so many lines are to be wide, and each has less than this share.
 _MANY_LINES = 3
 _LEAST_OF_FIRST = 0.5
-_LEAST_OF_THREE = 0.75
 # How many rows tables have.
 _MOST_DECISIONS = 5
-_MOST_LOSSES = 8
-_MOST_COSTS = 10
 # From so many outputs on it is said which are furthest off.
 _MANY_OUTPUTS = 3
 
 
 def report_lines(figures: Figures) -> list[str]:
     """Returns the report; if the reference computes otherwise, the comparison alone."""
-    first = f"precision: {headline_text(figures)}"
     compared = details_of(figures.differences, figures.divergence)
+    sentences = [f"precision: {headline_text(figures)}"]
     if is_beside_rounding(figures):
-        return [first, *compared]
-    first = " ".join([first, *_answer(figures), *_unknown(figures)])
+        return [*sentences, *compared]
+    answer = _answer(figures)
+    if answer:
+        sentences.append(answer)
+    if figures.unknown:
+        names = [_text_of_constant(row) for row in figures.unknown]
+        text = few_of(names)
+        sentences.append(f"Constants of 16 bits that may have been other numbers: {text}.")
     return [
-        first,
+        " ".join(sentences),
         *compared,
-        *_table(figures),
+        *_indented([*loss_rows(figures), *decision_rows(figures)]),
         *advice(figures),
         *_costs(figures),
         *notes(figures),
     ]
 
 
-def _unknown(figures: Figures) -> list[str]:
-    """Returns the constants that may have been rounded before the program was traced."""
-    names: list[str] = []
-    for row in figures.unknown:
-        where = place_or_inside_jax(row.origin)
-        names.append(f"{row.value:.6g} (within {row.within:.1g}, {where})")
-    if not names:
-        return []
-    return [f"Constants of 16 bits that may have been other numbers: {few_of(names)}."]
+def _text_of_constant(row: UnknownConstant) -> str:
+    where = place_or_inside_jax(row.origin)
+    return f"{row.value:.6g} (within {row.within:.1g}, {where})"
 
 
 # The answer: what computing the lines of the fix wide does
 
 
-def _answer(figures: Figures) -> list[str]:
-    text = _answer_text(figures)
-    return [] if text is None else [text]
-
-
-def _answer_text(figures: Figures) -> str | None:
+def _answer(figures: Figures) -> str:
+    """Returns what the fix does; nothing where there is nothing to fix."""
     tolerance = figures.run.tolerance
     if math.isnan(figures.error) or not figures.error:
-        return None
+        return ""
     if figures.scaling is not None and not figures.fix:
         return f"With the loss scaled it is {percent(figures.scaling.error)}."
     # Nothing to fix: what follows would be advice that nobody needs.
@@ -90,7 +82,7 @@ def _answer_text(figures: Figures) -> str | None:
         return f"By the plan below it is {error}, {within} {percent(tolerance or 0.0)}."
     # "No line helps" would be a claim about lines that were not measured.
     if figures.unreached is not None:
-        return None
+        return ""
     if figures.decisions.share > MOST:
         share = percent(figures.decisions.share)
         return f"{share} of the squared error is decisions; no line helps."
@@ -98,11 +90,10 @@ def _answer_text(figures: Figures) -> str | None:
 
 
 def _is_spread(figures: Figures) -> bool:
-    """Returns whether many lines have the error, and not even a few stand out."""
+    """Returns whether many lines have the error, and not even the first stands out."""
     if len(figures.fix) <= _MANY_LINES:
         return False
-    shares = sorted((loss.share for loss in figures.losses), reverse=True)
-    return shares[0] < _LEAST_OF_FIRST and sum(shares[:3]) < _LEAST_OF_THREE
+    return max(loss.share for loss in figures.losses) < _LEAST_OF_FIRST
 
 
 def _fix_text(figures: Figures) -> str:
@@ -142,15 +133,6 @@ def makes_all_wide(figures: Figures) -> bool:
 # The lines
 
 
-def _table(figures: Figures) -> list[str]:
-    rows = loss_rows(figures)
-    more = len(figures.losses) - len(_shown_losses(figures))
-    if more:
-        rows.append(f"{more} more lines are in to_json().")
-    rows.extend(decision_rows(figures))
-    return _indented(rows)
-
-
 def _indented(rows: Sequence[str]) -> list[str]:
     return [f"  {row}" for row in rows]
 
@@ -164,7 +146,7 @@ def loss_rows(figures: Figures) -> list[str]:
     # Beside decisions, parts are those of what rounding alone causes.
     decided = figures.decisions.share
     by_rounding = 1 - decided if MOST < decided < 1 else 1.0
-    for loss in _shown_losses(figures):
+    for loss in figures.losses:
         part = loss.share / by_rounding
         # Just below 0 is noise of a share, and would print as "-0%".
         part_text = f"{100 * max(part, 0):.0f}%"
@@ -180,17 +162,6 @@ def loss_rows(figures: Figures) -> list[str]:
     return columns(table)
 
 
-def _shown_losses(figures: Figures) -> Sequence[LineLoss]:
-    """Returns the losses of the table: where decisions matter, few have a share."""
-    if figures.decisions.share <= MOST:
-        return figures.losses
-    losses: list[LineLoss] = list(figures.losses[:_MOST_LOSSES])
-    for loss in figures.losses[_MOST_LOSSES:]:
-        if loss in figures.fix:
-            losses.append(loss)
-    return losses
-
-
 def decision_rows(figures: Figures) -> list[str]:
     """Returns what decisions that flipped cause, and where."""
     decisions = figures.decisions
@@ -202,7 +173,7 @@ def decision_rows(figures: Figures) -> list[str]:
         text += f": {share}"
     table: list[Sequence[str]] = []
     for row in decisions.lines[:_MOST_DECISIONS]:
-        where = "inside JAX" if row.origin is None else place_of(row.origin)
+        where = place_or_inside_jax(row.origin)
         share = percent(row.flipped / row.count)
         table.append((share, f"of {row.count:,}", where, _code_text(row.origin)))
     return [text, *columns(table)]
@@ -260,16 +231,13 @@ def _costs(figures: Figures) -> list[str]:
     if not math.isnan(figures.error):
         lines.append(f"costs: {wide_work_text(figures)}")
     table: list[Sequence[str]] = [("share", "line", "made wide by", "")]
-    for cost in work.costs[:_MOST_COSTS]:
+    for cost in work.costs:
         where = "" if cost.origin is None else place_of(cost.origin)
         cause = "itself" if cost.cause == cost.origin else place_of(cost.cause)
         # An input has no code of its own to show.
         code_at = cost.cause if isinstance(cost.cause, Origin) else cost.origin
         table.append((f"{100 * cost.share:.0f}%", where, cause, _code_text(code_at)))
     lines.extend(_indented(columns(table)))
-    more = len(work.costs) - _MOST_COSTS
-    if more > 0:
-        lines.append(f"{more} more are in to_json().")
     return lines
 
 
@@ -285,8 +253,15 @@ def notes(figures: Figures) -> list[str]:
     sentences = _unreached(figures)
     if not is_stuck(figures):
         sentences.extend(update_sentences(figures))
-    vanishing = _outputs_by_error(figures, vanish=True)
-    counted = _outputs_by_error(figures, vanish=False)
+    vanishing: list[str] = []
+    counted: list[str] = []
+    worst_first = sorted(figures.outputs.items(), key=_error_of_output, reverse=True)
+    for path, output in worst_first:
+        name = f"{path or 'the output'} ({percent(output.error)})"
+        if output.vanishes:
+            vanishing.append(name)
+        else:
+            counted.append(name)
     names = counted or vanishing
     if len(names) >= _MANY_OUTPUTS and 0 < figures.error < math.inf:
         worst = ", ".join(names[:_MANY_OUTPUTS])
@@ -314,29 +289,22 @@ def _unreached(figures: Figures) -> list[str]:
     unreached = figures.unreached
     if unreached is None:
         return []
-    if unreached.is_interrupted:
-        end = "Interrupted"
-        remedy = ""
-    else:
+    end = "Interrupted"
+    remedy = ""
+    if not unreached.is_interrupted:
         end = f"Ended after {unreached.seconds:g} s"
         remedy = " Write seconds=None (--seconds none) for all of it."
     count = "1 line was" if unreached.lines == 1 else f"{unreached.lines} lines were"
-    explained = percent(unreached.explained)
-    return [
-        f"{end}: {count} not measured, and those that were explain {explained} of the "
-        f"squared error. The fix may be another one.{remedy}"
-    ]
+    measured = ""
+    if unreached.explained:
+        share = percent(unreached.explained)
+        measured = f", and those that were explain {share} of the squared error"
+    fix = "The fix may be another one."
+    if math.isnan(figures.left):
+        fix = "No fix was tried."
+    return [f"{end}: {count} not measured{measured}. {fix}{remedy}"]
 
 
-def _outputs_by_error(figures: Figures, vanish: bool) -> list[str]:
-    """Returns outputs with their errors, sorted: the vanishing or the counted outputs."""
-
-    def error_of(item: tuple[str, OutputError]) -> float:
-        _, output = item
-        return output.error
-
-    names: list[str] = []
-    for path, output in sorted(figures.outputs.items(), key=error_of, reverse=True):
-        if output.vanishes == vanish:
-            names.append(f"{path or 'the output'} ({percent(output.error)})")
-    return names
+def _error_of_output(item: tuple[str, OutputError]) -> float:
+    _, output = item
+    return output.error

@@ -23,26 +23,17 @@ class TimeLimit:
         self.is_interrupted = False
         self.is_complete = True
         self._start = time.monotonic()
-        self._first_phase: float | None = None
         self._end: float | None = None
 
     @contextlib.contextmanager
     def phase(self, part: float) -> Iterator[None]:
-        """A phase that ends when this part of the time is over, or with Ctrl-C.
+        """A phase that ends when this part of the time left is over, or with Ctrl-C.
 
-        The time is what the first phase finds left.
+        The report has what was measured until then.
         """
-        if self._first_phase is None:
-            self._first_phase = time.monotonic()
         if self.seconds is not None:
-            seconds = self._start + self.seconds - self._first_phase
-            self._end = self._first_phase + part * seconds
-        with self.interruptible():
-            yield
-
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """What ends with Ctrl-C; the report has what was measured until then."""
+            now = time.monotonic()
+            self._end = now + part * (self._start + self.seconds - now)
         try:
             yield
         except _TimeIsUp:

@@ -21,7 +21,8 @@ BF16, F16 = jnp.bfloat16, jnp.float16
 
 
 def searched(f, args, tolerance, narrow=BF16, **more):
-    return audit_precision(f, *args, narrow=narrow, tolerance=tolerance, **more).search
+    options = {"narrow": narrow, "tolerance": tolerance, "seconds": None}
+    return audit_precision(f, *args, **options, **more).search
 
 
 def error_of(module, plan, args):
@@ -41,7 +42,7 @@ def module(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(module):
-    more = {"tolerance": 0.003, "held_out": [module.unseen()]}
+    more = {"tolerance": 0.003, "held_out": [module.unseen()], "seconds": None}
     return audit_precision(module.step, *module.inputs(), narrow=BF16, **more)
 
 
@@ -91,7 +92,7 @@ def test_the_report_has_the_plan_and_survives_pickling(report, tmp_path):
 def test_an_update_that_rounding_takes_away_is_no_plan(report):
     """New params are nearly right in bfloat16, but their updates are not."""
     text = str(report.search)
-    assert "For [0][0], [0][1] and 1 more, the error is that of the update" in text
+    assert "For [0][0], [0][1], [0][2], the error is that of the update" in text
     assert report.plan.default == "products"  # the updates are as written
 
 

@@ -32,9 +32,20 @@ def test_the_error_needs_no_time():
     assert not none.losses
     assert none.unreached.lines == 3
     assert none.unreached.explained == 0
+    assert math.isnan(none.left)
+    assert math.isnan(none.fixed.price)
     assert none.headline == whole.headline
     assert "Ended after 0 s: 3 lines were not measured" in str(none)
     assert "No line helps" not in str(none)
+
+
+def test_a_plan_is_searched_within_the_time():
+    matrix = jax.random.normal(jax.random.key(0), (16, 16))
+    options = {"narrow": jnp.bfloat16, "tolerance": 1e-3}
+    report = dtypeguard.audit_precision(jnp.matmul, matrix, matrix, **options, seconds=0)
+    assert report.search is None
+    assert math.isnan(report.fixed.error)
+    assert "No fix was tried." in str(report)
 
 
 class Interrupting(io.StringIO):
@@ -84,7 +95,7 @@ HALVES = jnp.linspace(0.5, 4, 32, dtype=jnp.float16)
 
 def test_no_line_explains_an_overflow_before_all_are_measured(monkeypatch, capsys):
     text = interrupted(overflowing, HALVES, "measuring line", 2, monkeypatch, capsys)
-    assert "5 lines were not measured, and those that were explain 0%" in text
+    assert "5 lines were not measured. No fix was tried." in text
     assert "100%" not in text
 
 

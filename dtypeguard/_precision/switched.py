@@ -1,0 +1,97 @@
+"""A program that XLA compiles once, with a switch for each line that a plan may keep wide.
+
+It ranks lines, and no figure of it is printed: narrow numbers are float32 ones of as many
+digits. Rows of a curve run in the dtypes themselves.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._leaves.dtypes import bits, kind
+from .._leaves.types import DType, Leaf
+from .._numbers.arithmetic import Arithmetic, Value, own_form
+from .._numbers.compiled import call_compiled
+from .._numbers.evaluate import round_to
+from .._numbers.formats import Formats
+from .._numbers.plans import WRITTEN, Computes, WidthPlan
+from .._numbers.probes import Notes, Probes
+from .._numbers.program import NumericProgram
+from .._numbers.run import _Run
+from .._program.program import Node
+
+
+@dataclasses.dataclass
+class _SwitchedArithmetic(Arithmetic):
+    """Rounds what a plan makes narrow, but for the parts that are switched wide.
+
+    Attributes:
+        part_of: the part of each equation, by its number.
+        is_wide: the switch of each part.
+    """
+
+    part_of: Mapping[int, int]
+    is_wide: Leaf
+
+    def named(self, node: Node, values: Sequence[Value], computes: Computes):
+        operands = [self._settled(node, own_form(x), computes.dtype) for x in values]
+        operands, results = self.computed(node, operands, WRITTEN)
+        return operands, [self._settled(node, x, computes.result) for x in results]
+
+    def _settled(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
+        """Returns an operand or a result with the digits of a dtype, if it is narrower."""
+        is_narrower = kind(array.dtype) == "float" and bits(dtype) < bits(array.dtype)
+        # What moves numbers has the digits that they have.
+        if not is_narrower or not node.rounds:
+            return array
+        if node.is_backward and self.scale is not None:
+            # Gradients of a scaled loss keep their digits, however small they are.
+            range_bits = jnp.finfo(array.dtype).nexp
+            rounded = lax.reduce_precision(array, range_bits, jnp.finfo(dtype).nmant)
+        else:
+            rounded = round_to(array, dtype)
+        if node.number not in self.part_of:  # no entry can name it
+            return rounded
+        return jnp.where(self.is_wide[self.part_of[node.number]], array, rounded)
+
+
+def switched_program(
+    program: NumericProgram,
+    widths: WidthPlan,
+    parts: Sequence[Collection[int]],
+    scale: float | None,
+) -> Callable[..., list[Leaf]]:
+    """Returns a function that runs a program by a plan, with some parts switched wide.
+
+    It takes the places of these parts, and the inputs of the program.
+
+    Args:
+        program: the program.
+        widths: what its equations compute in, with no part wide.
+        parts: the numbers of the equations of each part.
+        scale: of the loss, if it has one.
+    """
+    part_of: dict[int, int] = {}
+    for place, numbers in enumerate(parts):
+        for number in numbers:
+            part_of[number] = place
+    # Values stay in their own dtypes between equations: no switch changes a type.
+    plan = widths._replace(carried={})
+    formats = Formats(program.formats.wide)
+
+    key = object()  # no other part of the program computes the same
+
+    def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Notes]:
+        arithmetic = _SwitchedArithmetic(program, formats, True, scale, part_of, is_wide)
+        run = _Run(plan, Probes(), arithmetic)
+        return run.outputs(arrays), run.probes.notes
+
+    def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
+        is_wide = np.zeros(len(parts), bool)
+        is_wide[list(wide)] = True
+        return call_compiled(program, key, compute, [is_wide, arrays], Probes())
+
+    return run_switched

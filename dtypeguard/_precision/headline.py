@@ -55,11 +55,11 @@ def is_beside_rounding(figures: Figures) -> bool:
 def _error_sentences(figures: Figures) -> list[str]:
     if math.isnan(figures.error):
         return [f"{wide_work_text(figures)} Nothing was run."]
-    if not figures.error:
-        return [*narrowing_sentences(figures.narrowed), _no_error_text(figures)]
     if math.isinf(figures.error):
         return [_not_finite_text(figures)]
-    return [_off_text(figures)]
+    if figures.error:
+        return [_off_text(figures)]
+    return [*narrowing_sentences(figures.narrowed), _no_error_text(figures)]
 
 
 def _misfit_text(row: IntegerMisfit, wide: str) -> str:

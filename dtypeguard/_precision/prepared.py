@@ -177,12 +177,11 @@ def _first_bad_line(
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )
-    if _are_finite(runs.written) and _are_finite(runs.own.exact):
+    if _are_finite([*runs.written, *runs.own.exact]):
         return None
     # Decisions as written may make finite what is not with others.
-    exact = measures.own.exact
     wrong: list[str] = []
-    for path, array in zip(traced.paths, exact):
+    for path, array in zip(traced.paths, measures.own.exact):
         if not _are_finite([array]):
             wrong.append(path)
     if measures.raises or (math.isfinite(measures.total) and not wrong):
@@ -199,23 +198,19 @@ def _first_bad_line(
             f"finite in {wide} either. {KEEP_WIDE}"
         )
     cause = _cause_of_non_finite(in_wide, subject.given.paths)
+    overflow = ""
+    for row in misfits(measures)[:1]:
+        place = "inside JAX" if row.origin is None else row.origin.place
+        overflow = f": those of {place} do not fit {row.dtype}"
     raise ValueError(
         f"audit_precision: {lost} of {f} is not finite in {wide} either. First {cause} is "
         "not. Give it arguments for which all are finite, and floats in place of ints that "
-        f"overflow{_overflow(measures)}."
+        f"overflow{overflow}."
     )
 
 
 def _are_finite(arrays: Sequence[Leaf]) -> bool:
     return all(bool(jnp.isfinite(array).all()) for array in arrays)
-
-
-def _overflow(measures: Measures) -> str:
-    """The first line whose integers do not fit, which may be why."""
-    rows = misfits(measures)
-    if not rows or rows[0].origin is None:
-        return ""
-    return f": those of {rows[0].origin.place} do not fit {rows[0].dtype}"
 
 
 def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:

@@ -45,9 +45,7 @@ def static(kind: type, name: str) -> Any:
 
 def package_of(kind: type) -> str:
     """Returns the package of a class, by its module."""
-    module = _module(kind)
-    if type(module) is not str:
-        return ""
+    module = str(_module(kind))  # a class may have a property of that name
     package, _, _ = module.partition(".")
     return package
 

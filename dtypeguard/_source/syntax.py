@@ -99,8 +99,8 @@ def renamed_before(code: CodeType, name: str, line: int) -> int | None:
         if not isinstance(node, ast.Assign):
             continue
         is_before = code.co_firstlineno <= node.lineno < line
-        targets = [ast.unparse(target) for target in node.targets]
-        if is_before and name in targets and _may_lack_cast(node.value):
+        target = ast.unparse(node.targets[0])
+        if is_before and name == target and _may_lack_cast(node.value):
             lines.append(node.lineno)
     return max(lines, default=None)
 

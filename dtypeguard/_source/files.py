@@ -145,8 +145,7 @@ def _recorded_names(folder: str) -> frozenset[str]:
         # An editable installation has none in the folder of the project.
         record = distribution.read_text("RECORD") or ""
         for line in record.splitlines():
-            # A line has the path of a file, its hash and its size.
-            path, _, _ = line.partition(",")
-            name, _, _ = path.partition("/")
+            # A line has the path of a file, then its hash and its size after commas.
+            name, _, _ = line.replace(",", "/").partition("/")
             names.add(name)
     return frozenset(names)

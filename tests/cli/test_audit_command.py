@@ -118,7 +118,7 @@ def test_a_step(command, name):
     assert re.fullmatch(at, weak.rstrip())
     # The line of the input is known where lines are recorded.
     place = rf"mine.py:{LINES['widened']}(  forced by mine.py:{LINES['x']})?"
-    assert re.fullmatch(rf"  state.leaf  bfloat16 +-> float32  {place}", widened)
+    assert re.fullmatch(rf"  state.leaf  bfloat16 -> float32 +{place}", widened)
     assert advice == (
         "Wrap the step: dtypeguard.guard_step(step). "
         "Begin with a strongly typed carry: dtypeguard.strong(state)."

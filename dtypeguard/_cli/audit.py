@@ -46,6 +46,7 @@ _TELLING_TYPES = (
 )
 _OF_OPTIMIZER = ("set", "params", "grads")
 _OF_STEP = ("carry", "returned")
+# The defaults of these options: 0 is that of `--carry`.
 _NOT_GIVEN = (None, [], 0)
 _CARRY_ADVICE = "Here these are --carry and --returned, such as --carry params,opt_state."
 
@@ -132,6 +133,7 @@ def _audit_optimizer_in(
 
 def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
     """Returns the optimizer that a function makes with `--set`."""
+    # A number or a module is most often a name that is written wrongly.
     if not callable(factory):
         raise UsageError(
             f"{target} is {factory!r}: neither an optimizer nor a function that makes one. "

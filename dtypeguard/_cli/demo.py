@@ -65,6 +65,7 @@ class Played(NamedTuple):
 
 def play(name: str) -> tuple[Any, Played, Played]:
     """Runs a scene: its module, as it is, and with the call."""
+    # By its name: a scene in full imports none of the others.
     scene = importlib.import_module(f".scenes.{name}", __package__)
     # As users have it, whatever the options of this process are.
     with set_x64(getattr(scene, "X64", False)), jax.numpy_dtype_promotion("standard"):
@@ -97,6 +98,7 @@ def _failed(error: Exception) -> Played:
 
 
 def _first_sentence(text: str) -> str:
+    # A full stop within a number or a name has no space behind it.
     sentence = text.partition("\n")[0].partition(". ")[0].rstrip(".")
     return _FOLDERS_OF_SCENES.sub("", sentence)
 
@@ -145,6 +147,7 @@ def _show_in_full(write: Print, name: str) -> int:
     file = os.path.join(FOLDER, f"{name}.py")
     write(file, "bold")
     write("".join(linecache.getlines(file)))
+    # The reports are whole here: `_show_in_short` has their first lines.
     for title, half in (("as it is", bare), (f"with {scene.CALL}", guarded)):
         write(f"{title}:", "bold")
         write(f"{half.report}\n")

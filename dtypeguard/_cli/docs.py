@@ -107,6 +107,7 @@ def _documented(name: re.Match[str]) -> str:
     """Returns a public name with its signature and docstring, as the site shows it."""
     import dtypeguard.testing
 
+    # By its parts: a page may have a function of `dtypeguard.testing`.
     public = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
     signature = ""
     with contextlib.suppress(ValueError):  # an error or a warning has none

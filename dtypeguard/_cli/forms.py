@@ -139,6 +139,7 @@ def origins_in(record: object) -> Iterator[Origin]:
     """Yields the lines of source in the fields of a record, in their order."""
     if isinstance(record, Origin):
         yield record
+    # Named tuples among them: `error.dtypeguard_rows` has lines in their fields.
     elif isinstance(record, (list, tuple)):
         for item in record:
             yield from origins_in(item)

@@ -37,7 +37,7 @@ def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
             is_compared = options.check or (path and os.path.exists(path))
             locked = compared(step, path) if is_compared else None
     if options.check:
-        assert locked is not None
+        assert locked is not None  # `--check` has compared it above
         result = _check_result(locked, _command_to_update(options, path))
         return deliver(result, options, stdout)
     text = lock_text(step.lock)
@@ -66,6 +66,7 @@ def _traced_step(call: NamedCall, path: str | None) -> TracedStep:
 
 
 def _command_to_update(options: argparse.Namespace, path: str) -> str:
+    # A lock that is written without the flag would differ in each float64.
     x64 = " --x64" if options.x64 else ""
     target = f"{shlex.quote(options.target)} --inputs {shlex.quote(options.inputs)}"
     return f"dtypeguard lock {target}{x64} --update {shlex.quote(path)}"

@@ -34,6 +34,7 @@ def _parse_setting(text: str) -> tuple[str, object]:
     return name, value
 
 
+# As a jaxpr shortens them, which is where most dtypes are read.
 _FULL_NAMES = {"bf": "bfloat", "f": "float", "c": "complex"}
 
 
@@ -74,6 +75,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _parse_places(text: str) -> int | str | tuple[int | str, ...]:
+    # As Python counts them, a position may be negative.
     places = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
     return places[0] if len(places) == 1 else tuple(places)
 
@@ -318,6 +320,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are those of the command line."""
 
     def error(self, message: str) -> NoReturn:
+        # argparse would end the process, of which a caller of `main` may be a part.
         raise UsageError(message)
 
 
@@ -360,10 +363,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def right(command: str) -> str:
     """Returns the sentence with which an error of a command ends."""
+    # Whoever writes no command, or none that there is, most likely wants an audit.
     return f"Write for example: {COMMANDS.get(command, COMMANDS['audit']).example}"
 
 
 def default_form() -> str:
     """Returns the form where none is asked for: that of GitHub in its workflows."""
+    # A runner sets it to "true"; who runs a workflow elsewhere may set it to false.
     value = os.environ.get("GITHUB_ACTIONS", "").lower()
     return "text" if value in ("", "0", "false") else "github"

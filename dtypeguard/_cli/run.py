@@ -51,6 +51,7 @@ class ScriptWatch:
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         """Starts with the first file of JAX's after its options."""
+        # It returns None, so that the finders behind it go on.
         if name.startswith("jax."):
             self._start()
 
@@ -199,4 +200,5 @@ def _run_module(name: str) -> None:
     """Runs what `python -m NAME` runs."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
+    # With `alter_sys` the module is `__main__`, where pickle looks for its classes.
     runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -88,6 +88,7 @@ class Reader:
         inputs = inputs or self._options.inputs
         function = self.target()
         where = self._options.target.rpartition(":")[0]
+        # Most often the file alone is missing: the inputs stand beside the function.
         name = inputs if inputs.isidentifier() else "inputs"
         example = shlex.quote(f"{where}:{name}")
         value = self.load(inputs, f"Write for example: --inputs {example}")
@@ -100,12 +101,13 @@ class Reader:
             raise UsageError(f"{inputs} gives {content}: nothing would be checked. {FORM}")
         args: Args = ()
         kwargs: Kwargs = {}
+        # By type alone: a named tuple, or a dict of an own kind, is one argument.
         if type(value) is dict:
             kwargs = value
         elif type(value) is tuple:
             args = value
         else:
-            args = (value,)  # a state is often a named tuple
+            args = (value,)
         return NamedCall(self._options.target, inputs, function, args, kwargs)
 
     def load(self, name: str, advice: str) -> Any:

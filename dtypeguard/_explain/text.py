@@ -21,7 +21,6 @@ from .remedies import NAMES, Remedy
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
 _NoteLine = tuple[str, str, str]  # what a line of source does, its place, its code
-_EARLIER = "made before lines were recorded"
 _CHECKED = "Checked: with this change the types agree."
 _HINT = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
 _NO_RECORD = "(Python 3.12 and later record lines, and name more of them.)"
@@ -160,8 +159,6 @@ def _lines_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_NoteLine]:
     begins = _note_line(f"begins as {before}", why.begun)
     is_change = why.is_promoted or why.cause or len(leaf.values) > 1
     becomes = _note_line(f"becomes {after}" if is_change else f"is {after}", why.origin)
-    if not becomes and why.is_earlier:
-        becomes = [(f"is {after}", _EARLIER, "")]
     if leaf.begins_as_rarer:
         return begins + forced + becomes
     if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
@@ -179,7 +176,7 @@ def _line_of_branch(leaf: RefusedLeaf, is_one_of_many: bool) -> _NoteLine:
     lines = _note_line(text, leaf.why.origin)
     if lines:
         return lines[0]
-    return text, _EARLIER if leaf.why.is_earlier else "", ""
+    return text, "", ""
 
 
 def _note_line(text: str, origin: Origin | None) -> list[_NoteLine]:

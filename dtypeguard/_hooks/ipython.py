@@ -18,8 +18,10 @@ def load_ipython_extension(shell: Any) -> None:
         shell: IPython's.
     """
     if not hasattr(shell, _BEFORE):
+        # On the shell: a module that is loaded anew would forget them.
         setattr(shell, _BEFORE, (shell.custom_exceptions, shell.CustomTB))
         shell.set_custom_exc((Exception,), _show_error)
+        # JAX may be imported in any later cell, and until then there is nothing to record.
         shell.events.register("pre_run_cell", _begin_recording)
         _begin_recording()
 

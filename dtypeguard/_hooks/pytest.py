@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the variable that `check_lock` reads, in workers as well."""
     if config.getoption("--dtypeguard-lock-update"):
+        # A run inside of a run, as of a plugin's tests, is not to inherit it.
         patch = pytest.MonkeyPatch()
         patch.setenv(_VARIABLE, "1")
         config.add_cleanup(patch.undo)
@@ -89,5 +90,6 @@ pytest_runtest_setup = pytest_runtest_call  # what a fixture raises
 @pytest.hookimpl
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Adds the note to the error that ends a test or a fixture."""
+    # Before pytest makes its report: that holds the text of the error.
     if call.excinfo is not None:
         add_notes_if_jax(call.excinfo.value, "" if _records_lines(item.config) else _ADVICE)

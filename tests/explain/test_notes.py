@@ -598,6 +598,16 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     program(fixed=True)
 
 
+def test_an_average_of_an_optimizer_may_begin_wider():
+    """A guard comes first, and keeps it in 16 bits, in which it may not move."""
+    average = optax.ema(0.999)
+    step = lambda state, x: (average.update(x, state)[1], None)
+    note = note_on(lambda: lax.scan(step, average.init(HALF), XS))
+    first, second, *_ = [x for x in note.splitlines()[1:] if not x.startswith("  ")]
+    assert re.search(KINDS["wrap"], first), note
+    assert re.match(r"Or at \S+ begin \S+ as float32\.$", second), note
+
+
 def test_a_trial_of_a_remedy_replaces_no_stream():
     """With two trials in two threads, the stream of one stayed for good."""
     streams = []

@@ -17,7 +17,7 @@ import pytest
 
 from dtypeguard import audit_precision, explain
 from dtypeguard._recording.monitored import RECORD
-from tests.support.advice import note_on, notes, raised
+from tests.support.advice import note_on, raised
 from tests.support.helpers import needs_record
 
 pytestmark = [pytest.mark.third_party, needs_record]
@@ -354,7 +354,6 @@ def test_an_array_that_was_made_before_has_no_line(run, monkeypatch):
         held = module.later()
         assert maker(held["b"]) == marks["made here"]
         assert maker(held["a"]) is None
-        assert "made before lines were recorded" in "".join(notes(refused(held["a"])))
 
 
 def test_a_profiler_is_left_alone():

@@ -17,7 +17,7 @@ import threading
 import types
 from typing import Any
 
-from .._explain.colors import colored_notes
+from .._explain.colors import color_notes, is_colored
 from .options import UsageError, default_form
 from .output import print_text
 
@@ -104,10 +104,9 @@ def run_command(options: argparse.Namespace) -> int:
     except (UsageError, SystemExit):  # the script's own status
         raise
     except BaseException as error:
-        _add_notes(error, options.all)
+        _add_notes(error, options)
         errors.append(error)
-        with colored_notes(error):
-            sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = _show_nothing  # it is printed already
             raise  # so that Python ends by the signal
@@ -153,7 +152,7 @@ def _print_findings(
             print(*commands, sep="\n", file=sys.stderr)
 
 
-def _add_notes(error: BaseException, is_whole: bool) -> None:
+def _add_notes(error: BaseException, options: argparse.Namespace) -> None:
     """Adds the notes to an error, and takes out the frames that Python would not print."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
@@ -162,10 +161,14 @@ def _add_notes(error: BaseException, is_whole: bool) -> None:
     if "jax" in sys.modules:
         with contextlib.suppress(Exception):  # better no note than another error
             from .._explain.explain import explain_error
-            from .._explain.unfiltered import hide_jax
+            from .._explain.unfiltered import hide_jax, printed
 
-            explain_error(error, is_whole)
+            explain_error(error, options.all)
             hide_jax(error)
+            # The other forms are made of the notes as they are.
+            is_text = (options.format or default_form()) == "text"
+            if is_text and is_colored(sys.stderr):
+                color_notes(printed(error))
 
 
 def _run_script(file: str) -> None:

@@ -4,11 +4,10 @@ rich does it where it is installed. It keeps `NO_COLOR`, and what its release kn
 terminals. Nothing here imports JAX.
 """
 
-import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 _SOURCE_LINES = re.compile(r"[^\s(:]+\.py:\d+|Cell In\[\d+\], line \d+")
 _TYPES = re.compile(r"\b(?:bfloat|float|u?int|complex)\d\w*(?:\[[\d,]*\])?")
 _NAME = re.compile(r"^dtypeguard(?=:)", re.MULTILINE)
-# A chain of causes may be a circle that somebody has made by hand.
-_MOST_ERRORS = 20
 
 
 def is_colored(stream: TextIO) -> bool:
@@ -49,22 +46,13 @@ def ansi(text: str, stream: TextIO) -> str:
     return captured.get()
 
 
-@contextlib.contextmanager
-def colored_notes(error: BaseException | None) -> Iterator[None]:
-    """A context in which the notes of dtypeguard have colors on a terminal."""
-    uncolored: list[tuple[list[object], list[object]]] = []
-    while error is not None and len(uncolored) < _MOST_ERRORS and is_colored(sys.stderr):
+def color_notes(errors: Iterable[BaseException]) -> None:
+    """Gives the notes of dtypeguard the colors of the terminal that errors are shown on."""
+    for error in errors:
         notes = getattr(error, "__notes__", None)
         if type(notes) is list:
-            uncolored.append((notes, list(notes)))
             # In place: whoever prints the error reads this list.
             notes[:] = [_with_colors(note) for note in notes]
-        error = error.__cause__ or error.__context__
-    try:
-        yield
-    finally:
-        for notes, texts in reversed(uncolored):
-            notes[:] = texts
 
 
 def _with_colors(note: object) -> object:

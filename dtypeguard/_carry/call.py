@@ -25,9 +25,8 @@ class SplitResult(NamedTuple):
     @property
     def arrays(self) -> list[list[Leaf]]:
         """The arrays of each tree, those of the other results last."""
-        arrays = [tree.arrays for tree in self.carried]
-        arrays.append(self.others.arrays)
-        return arrays
+        trees = (*self.carried, self.others)
+        return [tree.arrays for tree in trees]
 
 
 class Call:
@@ -98,9 +97,8 @@ class Call:
     ) -> tuple[Callable[[], PyTree], list[PyTree]]:
         """Returns the call with other arrays, and its carries with them."""
         trees = []
-        for split, arrays in zip(self.carried, carried):
-            tree = split.merged(arrays)
-            trees.append(tree)
+        for tree, arrays in zip(self.carried, carried):
+            trees.append(tree.merged(arrays))
         args, kwargs = self.rest.merged(rest)
         step = self._step
         if self._in_place:
@@ -113,8 +111,7 @@ class Call:
             args, kwargs = open_objects((args, kwargs), copy_by_id)
             # A bound method of the caller's object would change that, and leak tracers
             # into it.
-            bound_id = id(self._carry.bound)
-            owner = copy_by_id.get(bound_id)
+            owner = copy_by_id.get(id(self._carry.bound))
             if owner is not None:
                 function = getattr(step, "__func__")  # noqa: B009
                 step = types.MethodType(function, owner)
@@ -131,21 +128,19 @@ class Call:
         """
         has_objects = False
         if self._in_place:
-            objects = objects_by_path(self._trees)
-            has_objects = bool(objects)
+            has_objects = bool(objects_by_path(self._trees))
         location = self._carry.find(result, self._values, has_objects)
         after = list(trees)
         for number, value in zip(location.numbers, location.values):
             after[number] = value
         carried = [self._split(tree) for tree in after]
-        rest = self._split(location.others)
-        return SplitResult(carried, rest)
+        others = self._split(location.others)
+        return SplitResult(carried, others)
 
     def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
-        result = call()
-        return self.split_result(result, trees)
+        return self.split_result(call(), trees)
 
     def trace(
         self,
@@ -169,5 +164,4 @@ class Call:
             returned = self.split_result(result, trees)
             return returned.arrays, returned
 
-        jaxpr, returned = make_jaxpr_with_aux(run, carried, self.rest.arrays)
-        return jaxpr, returned
+        return make_jaxpr_with_aux(run, carried, self.rest.arrays)

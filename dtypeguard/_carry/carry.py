@@ -50,20 +50,18 @@ class Carry:
         # Not None, which is a carry like any other.
         absent = inspect.Parameter.empty
         values = []
-        absent_labels = []
+        labels = []
         for place in self.places:
             value = place.take(args, kwargs)
             values.append(value)
             if value is absent:
-                absent_labels.append(place.label)
-        if absent_labels:
-            num_positional = len(args)
+                labels.append(place.label)
+        if labels:
             names = ", ".join(kwargs) or "none"
-            labels = ", ".join(absent_labels)
+            missing = ", ".join(labels)
             raise TypeError(
-                f"{self.step} was called with {num_positional} arguments by position and "
-                f"{names} by name: give it {labels} as well, which {self.owner} "
-                "carries."
+                f"{self.step} was called with {len(args)} arguments by position and "
+                f"{names} by name: give it {missing} as well, which {self.owner} carries."
             )
         for value in values:
             if is_unregistered(value):
@@ -102,10 +100,8 @@ class Carry:
         arguments.extend(kwargs.items())
         snapshots: dict[int, ObjectSnapshot] = {}
         for name, value in arguments:
-            objects = objects_by_path(value)
-            for path, node in objects.items():
-                label = name + path
-                snapshot = ObjectSnapshot(label, node)
+            for path, node in objects_by_path(value).items():
+                snapshot = ObjectSnapshot(name + path, node)
                 snapshots.setdefault(id(node), snapshot)
         return list(snapshots.values())
 
@@ -130,8 +126,17 @@ class Carry:
             TypeError: if the result has too few items, or other ones than the first have
                 the trees of the carries.
         """
+        every_number = range(len(values))
         if self.returned is not None:
-            return self._find_named(self.returned, result, values)
+            items = Items(result)
+            # Two carries cannot come back as one item.
+            indices_of_keys: list[int] = []
+            for key in self.returned:
+                index = items.index(key)
+                if index is None or index in indices_of_keys:
+                    raise self._no_such_items(items, values)
+                indices_of_keys.append(index)
+            return ReturnedCarry(result, every_number, items, indices_of_keys)
         is_match = has_structure_of
         if self.is_default and in_place and not objects_by_path(values[0]):
             # The first argument may be a batch, and a loss of its structure is no carry.
@@ -139,9 +144,14 @@ class Carry:
         if self.is_one and is_match(values[0], result):
             return ReturnedCarry(result)
         items = Items(result)
-        required = self._required(values, in_place)
+        # What the step changes in place may stay out of its result.
+        required = []
+        for number, value in enumerate(values):
+            if not objects_by_path(value):
+                required.append(number)
+        if self.is_default and in_place:
+            required = []
         # A step may return its objects along with the other carries, or leave them all out.
-        every_number = range(len(values))
         for numbers in (every_number, required):
             trees = [values[number] for number in numbers]
             if items.begin_with(trees, is_match):
@@ -150,34 +160,6 @@ class Carry:
         if items.indices_of_structures(values):
             raise self._no_such_items(items, values)
         return self._find_of_another_tree(items, values, required)
-
-    def _find_named(
-        self,
-        keys: tuple[Key, ...],
-        result: PyTree,
-        values: Sequence[PyTree],
-    ) -> ReturnedCarry:
-        items = Items(result)
-        # Two carries cannot come back as one item.
-        indices: list[int] = []
-        for key in keys:
-            index = items.index(key)
-            if index is None or index in indices:
-                raise self._no_such_items(items, values)
-            indices.append(index)
-        numbers = range(len(values))
-        return ReturnedCarry(result, numbers, items, indices)
-
-    def _required(self, values: Sequence[PyTree], in_place: bool) -> Sequence[int]:
-        """Returns the numbers of the carries that a step has to return."""
-        if self.is_default and in_place:
-            return ()
-        required = []
-        for number, value in enumerate(values):
-            # What the step changes in place may stay out of its result.
-            if not objects_by_path(value):
-                required.append(number)
-        return required
 
     def _find_of_another_tree(
         self,
@@ -189,9 +171,9 @@ class Carry:
         carry_type = None
         if self.is_one:
             carry_type = type(values[0])
-        first_type = type(items.first)
         # Of a carry that is a tuple, a changed result is a tuple as well: it is the carry,
         # unless its first item is of the carry's type.
+        first_type = type(items.first)
         has_carry_first = items.are_ordered and first_type is carry_type
         if type(items.result) is carry_type and not has_carry_first:
             return ReturnedCarry(items.result)
@@ -207,56 +189,49 @@ class Carry:
         # The user has said which item it is, or there is but one.
         if items is None or not returned.indices or not self.is_one or self.returned:
             return ""
-        later_keys = items.keys[1:]
-        later_items = items.values[1:]
-        like_carry = []
-        for key, item in zip(later_keys, later_items):
+        label = self.labels[0]
+        first_key = items.keys[0]
+        for key, item in zip(items.keys, items.values):
             # A step for `scan` may return its carry twice.
             if item is items.first:
                 continue
             if is_alike(carry, item):
-                like_carry.append(repr(key))
-        if not like_carry:
-            return ""
-        first_key = repr(items.keys[0])
-        later = " and ".join(like_carry)
-        (label,) = self.labels
-        summary = items.summary()
-        return (
-            f"{self.step} returned {summary}. {self.owner} takes item {first_key} "
-            f"for the new {label} and casts it, but item {later} could be {label} as well. "
-            f"Write {self.owner}(..., returned={like_carry[0]}) if it is, and "
-            f"returned={first_key} if not."
-        )
+                summary = items.summary()
+                return (
+                    f"{self.step} returned {summary}. {self.owner} takes item "
+                    f"{first_key!r} for the new {label} and casts it, but item {key!r} "
+                    f"could be {label} as well. Write {self.owner}(..., returned={key!r}) "
+                    f"if it is, and returned={first_key!r} if not."
+                )
+        return ""
 
     def _no_such_items(self, items: Items, values: Sequence[PyTree]) -> TypeError:
-        carries = " and ".join(self.labels)
         summary = items.summary()
         message = f"{self.step} returned {summary}"
         if self.returned is not None:
-            returned = self._as_written(self.returned)
-            message += f"; returned={returned} names another item"
+            written = self._as_written(self.returned)
+            message += f"; returned={written} names another item"
+        carries = " and ".join(self.labels)
         if len(items.keys) < len(values):
             labels = ", ".join(self.labels)
             return TypeError(
                 f"{message}, and not the new {carries}. Write return {labels}."
             )
-        indices = items.indices_of_structures(values)
         # Any items do for an example of what to write.
+        indices = items.indices_of_structures(values)
         if not indices:
             indices = range(len(values))
-        keys = tuple(items.keys[i] for i in indices)
+        keys = [items.keys[i] for i in indices]
         example = self._as_written(keys)
         return TypeError(
             f"{message}. Say which of them the new {carries} is: "
             f"{self.owner}(..., returned={example})."
         )
 
-    def _as_written(self, keys: tuple[Key, ...]) -> str:
-        if self.is_one and len(keys) == 1:
-            (key,) = keys
-            return repr(key)
-        return repr(keys)
+    def _as_written(self, keys: Sequence[Key]) -> str:
+        if self.is_one:
+            return repr(keys[0])
+        return repr(tuple(keys))
 
 
 def carry_of(
@@ -287,12 +262,10 @@ def carry_of(
     is_default = is_one and carry == 0 and returned is None
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
-    num_carries = len(places)
-    if returned is not None and len(returned) != num_carries:
-        num_returned = len(returned)
+    if returned is not None and len(returned) != len(places):
         raise ValueError(
             f"{owner} got carry={carry!r} and returned={returned!r}: one is "
-            f"{num_carries} long and the other {num_returned}. Write as many of both."
+            f"{len(places)} long and the other {len(returned)}. Write as many of both."
         )
     # Not by `inspect.ismethod`: a bound method of an Equinox module is a module itself.
     bound = getattr(step, "__self__", None)

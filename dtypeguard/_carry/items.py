@@ -45,9 +45,7 @@ def _is_castable(old: Leaf, new: Leaf) -> bool:
     source = dtype_of(new)
     if source is None or target is None:
         return source is target
-    old_shape = np.shape(old)
-    new_shape = np.shape(new)
-    if old_shape != new_shape:
+    if np.shape(old) != np.shape(new):
         return False
     return fits(source, target)
 
@@ -111,8 +109,8 @@ class Items:
 
     def index(self, key: Key) -> int | None:
         """Returns the index of the item at an int, a key or the name of a field."""
-        size = len(self.values)
         # A dict may have ints for keys: there they are no positions.
+        size = len(self.values)
         if type(key) is int and self.are_ordered and -size <= key < size:
             return key % size
         if key in self.keys:
@@ -146,8 +144,7 @@ class Items:
             # JAX would sort the keys.
             new_by_key = {}
             for i, value in new_items.items():
-                key = self.keys[i]
-                new_by_key[key] = value
+                new_by_key[self.keys[i]] = value
             return self.result | new_by_key
         values = list(self.values)
         for i, value in new_items.items():
@@ -159,10 +156,8 @@ class Items:
         if self.result is None:
             return "None"
         if not self.keys:
-            description = type_or_class(self.result)
-            return str(description)
-        key_texts = map(repr, self.keys)
-        keys = ", ".join(key_texts)
+            return str(type_or_class(self.result))
+        keys = ", ".join(map(repr, self.keys))
         class_name = type(self.result).__name__
         return f"a {class_name} with the items {keys}"
 

@@ -5,6 +5,7 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import dataclasses
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,11 +27,11 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     equinox = sys.modules.get("equinox")
     if equinox is None:
         return frozenset()
+    # Most trees have none, and the second walk is slow.
     numbers = set()
     for position, leaf in enumerate(leaves):
         if is_python_number(leaf):
             numbers.add(position)
-    # Most trees have none, and the second walk is slow.
     if not numbers:
         return frozenset()
 
@@ -40,46 +41,37 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     positions = set()
     start = 0
     for node in tree_util.tree_leaves(tree, is_leaf=is_module):
-        node_structure = tree_util.tree_structure(node)
-        end = start + node_structure.num_leaves
-        # Not those inside: a module may hold a dict, and that is part of the module.
+        end = start + tree_util.tree_structure(node).num_leaves
+        # All inside of a module: it may hold a dict, and that is part of it.
         if is_module(node):
             positions.update(range(start, end))
         start = end
-    number_positions = positions.intersection(numbers)
-    return frozenset(number_positions)
+    return frozenset(positions & numbers)
 
 
 def nnx_types() -> tuple[type, ...]:
     """Returns the types of NNX objects; none if Flax NNX was not imported."""
-    nnx = sys.modules.get("flax.nnx")
-    types = []
-    # Flax renamed the base class of its modules from `Object` to `Pytree`.
-    for name in ("Pytree", "Object", "Module", "Variable"):
-        nnx_type = getattr(nnx, name, None)
-        if isinstance(nnx_type, type):
-            types.append(nnx_type)
-    return tuple(types)
+    nnx: Any = sys.modules.get("flax.nnx")
+    if not hasattr(nnx, "Pytree"):
+        return ()  # also of Flax before 0.12
+    return (nnx.Pytree, nnx.Variable)
 
 
 def is_in_place(thing: object) -> bool:
     """Returns whether a thing is a Flax NNX object, which a step changes in place."""
-    types = nnx_types()
-    return isinstance(thing, types)
+    return isinstance(thing, nnx_types())
 
 
 def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
     """Returns the NNX objects of a tree, by path."""
     # Most trees have none, and paths are slow.
-    types = nnx_types()
-    if not _nodes_of(tree, types):
+    if not _nodes_of(tree, nnx_types()):
         return {}
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)
     objects = {}
     for path, node in pairs:
         if is_in_place(node):
-            name = tree_util.keystr(path)
-            objects[name] = node
+            objects[tree_util.keystr(path)] = node
     return objects
 
 
@@ -136,12 +128,10 @@ class Closed:
     def __eq__(self, node: object) -> bool:
         if not isinstance(node, Closed):
             return False
-        node_type = type(node.node)
-        return type(self.node) is node_type
+        return type(self.node) is type(node.node)
 
     def __hash__(self) -> int:
-        node_type = type(self.node)
-        return hash(node_type)
+        return hash(type(self.node))
 
 
 def close_objects(tree: PyTree) -> PyTree:
@@ -149,8 +139,7 @@ def close_objects(tree: PyTree) -> PyTree:
 
     Whether JAX takes them for leaves or for nodes depends on the release of Flax.
     """
-    types = nnx_types()
-    return _map_nodes(Closed, tree, types)
+    return _map_nodes(Closed, tree, nnx_types())
 
 
 def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) -> PyTree:
@@ -187,8 +176,7 @@ class Contents:
     def tree_flatten_with_keys(self):
         items = []
         for name, value in self.values.items():
-            key = _Name(name)
-            items.append((key, value))
+            items.append((_Name(name), value))
         names = tuple(self.values)
         return items, (Closed(self.node), names)
 
@@ -201,7 +189,9 @@ class Contents:
 
 def contents(node: NNXObject) -> Contents:
     """Returns the present contents of a Flax NNX object."""
-    values = {slot.name: slot.value for slot in _slots(node)}
+    values = {}
+    for slot in _slots(node):
+        values[slot.name] = slot.value
     return Contents(node, values)
 
 
@@ -219,8 +209,7 @@ def spread(tree: PyTree) -> PyTree:
 
     A trace needs their arrays as leaves; `gathered` is the inverse.
     """
-    types = nnx_types()
-    return _map_nodes(contents, tree, types)
+    return _map_nodes(contents, tree, nnx_types())
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -230,19 +219,16 @@ def gathered(tree: PyTree) -> PyTree:
     """
     originals = {}
     for leaf in _nodes_of(tree, Contents):
-        node_id = id(leaf.node)
-        originals[node_id] = leaf.node
+        originals[id(leaf.node)] = leaf.node
     if not originals:
         return tree
     # One clone of all: each by itself would have Variables of its own.
     nnx = sys.modules["flax.nnx"]
-    nodes = tuple(originals.values())
-    copies = nnx.clone(nodes)
+    copies = nnx.clone(tuple(originals.values()))
     copy_by_id = dict(zip(originals, copies))
 
     def gather(node):
-        node_id = id(node.node)
-        copy = copy_by_id[node_id]
+        copy = copy_by_id[id(node.node)]
         put_contents(copy, node.values)
         return copy
 
@@ -260,64 +246,32 @@ class _Slot(NamedTuple):
 def _slots(node: NNXObject) -> Iterator[_Slot]:
     """Yields the slots of an NNX object and of all objects inside."""
     nnx = sys.modules["flax.nnx"]
-    graph = nnx.iter_graph(node)
-    nodes = dict(graph)
+    nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
-        name = _name_in_object(path, nodes)
-        owner_path = path[:-1]
-        owner = nodes.get(owner_path)
+        name = "".join(map(_key_text, path))
+        owner: Any = nodes.get(path[:-1])
         if isinstance(thing, nnx.Variable):
             if not _is_reference(thing):
-                value = _raw_value(thing)
-                put_value = functools.partial(_put_raw_value, thing)
-                yield _Slot(name, value, put_value)
+                value = thing.get_raw_value()
+                yield _Slot(name, value, thing.set_raw_value)
         elif not isinstance(thing, (jax.Array, np.ndarray)):
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
-            put_value = functools.partial(_put_item, owner, path[-1])
+            put_value = functools.partial(operator.setitem, owner, path[-1])
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
-            attribute = str(path[-1])
-            put_value = functools.partial(setattr, owner, attribute)
+            put_value = functools.partial(setattr, owner, path[-1])
             yield _Slot(name, thing, put_value)
+
+
+def _key_text(key: Key) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}"
 
 
 def _is_reference(variable: NNXObject) -> bool:
     # The type of a JAX reference cannot change.
     if getattr(variable, "hijax", False):
         return True
-    reference = getattr(variable, "ref", False)
-    return bool(reference)
-
-
-def _put_item(owner: Any, key: Key, value: PyTree) -> None:
-    owner[key] = value
-
-
-def _raw_value(variable: NNXObject) -> PyTree:
-    if hasattr(variable, "get_raw_value"):
-        return variable.get_raw_value()
-    return variable.raw_value  # Flax before 0.12
-
-
-def _put_raw_value(variable: NNXObject, value: PyTree) -> None:
-    if hasattr(variable, "set_raw_value"):
-        variable.set_raw_value(value)
-    else:  # Flax before 0.12
-        variable.raw_value = value
-
-
-def _name_in_object(
-    path: tuple[Key, ...],
-    nodes: Mapping[tuple[Key, ...], NNXObject],
-) -> str:
-    """Returns a path as the user writes it after the name of the object."""
-    name = ""
-    for i, key in enumerate(path):
-        owner_path = path[:i]
-        owner = nodes.get(owner_path)
-        if isinstance(key, int) or isinstance(owner, Mapping):
-            name += f"[{key!r}]"
-        else:
-            name += f".{key}"
-    return name
+    return bool(getattr(variable, "ref", False))

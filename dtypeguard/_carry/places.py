@@ -1,9 +1,8 @@
 """The parameters of a step, and the arguments among them that come back."""
 
 import dataclasses
-import functools
 import inspect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax import tree_util
 
@@ -24,8 +23,7 @@ class Place(NamedTuple):
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
-        size = len(args)
-        if self.position is not None and self.position < size:
+        if self.position is not None and self.position < len(args):
             return args[self.position]
         # It was not given by position, and cannot be given by name.
         if self.name is None:
@@ -34,8 +32,7 @@ class Place(NamedTuple):
 
     def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
-        size = len(args)
-        if self.position is not None and self.position < size:
+        if self.position is not None and self.position < len(args):
             args[self.position] = value
         elif self.name is not None:
             kwargs[self.name] = value
@@ -51,29 +48,22 @@ class Names:
         except (TypeError, ValueError, RecursionError):  # a C function; wraps itself
             self.signature = inspect.signature(lambda *args, **kwargs: None)
         self._places: dict[str, Place] = {}
-        self._variadic_name = ""
-        self._takes_any_name = False
-        parameters = self.signature.parameters.values()
-        for i, parameter in enumerate(parameters):
+        self._variadic_names = {}
+        for i, parameter in enumerate(self.signature.parameters.values()):
             name = parameter.name
-            if parameter.kind is _Parameter.VAR_POSITIONAL:
-                self._variadic_name = name
-            elif parameter.kind is _Parameter.VAR_KEYWORD:
-                self._takes_any_name = True
-            else:
-                # Those by position come first, so that their number is their position.
-                by_name_alone = parameter.kind is _Parameter.KEYWORD_ONLY
-                by_position_alone = parameter.kind is _Parameter.POSITIONAL_ONLY
-                position = None if by_name_alone else i
-                keyword = None if by_position_alone else name
-                place = Place(name, position, keyword, parameter.default)
-                self._places[name] = place
-        self.by_position: list[str] = []
+            if parameter.kind in _VARIADIC:
+                self._variadic_names[parameter.kind] = name
+                continue
+            # Those by position come first, so that their number is their position.
+            position = None if parameter.kind is _Parameter.KEYWORD_ONLY else i
+            keyword = None if parameter.kind is _Parameter.POSITIONAL_ONLY else name
+            self._places[name] = Place(name, position, keyword, parameter.default)
+        self.by_position = []
         for place in self._places.values():
             if place.position is not None:
                 self.by_position.append(place.label)
-        first_names = self.by_position[:1]
         # A decorator sees a method before it is bound.
+        first_names = self.by_position[:1]
         is_method = first_names in (["self"], ["cls"])
         self._first = 1 if is_method else 0
 
@@ -82,7 +72,7 @@ class Names:
         num_named = len(self.by_position)
         if position < num_named:
             return self.by_position[position]
-        variadic_name = self._variadic_name or "args"
+        variadic_name = self._variadic_names.get(_Parameter.VAR_POSITIONAL, "args")
         index = position - num_named
         return f"{variadic_name}[{index}]"
 
@@ -108,9 +98,8 @@ class Names:
         return tuple(places.values())
 
     def _no_such_argument(self, owner: str, key: object) -> ValueError:
-        key_text = shown(key)
         return ValueError(
-            f"{owner} got carry={key_text}, but {self.step} takes "
+            f"{owner} got carry={shown(key)}, but {self.step} takes "
             f"{self.signature}. Write the position or the name of the argument "
             'that comes back, or a tuple of them: carry=0, carry="state", '
             'carry=("params", "opt_state").'
@@ -120,7 +109,7 @@ class Names:
         """Returns the argument with a name or at a position; None if there is none."""
         if isinstance(key, str):
             place = self._places.get(key)
-            if place is None and self._takes_any_name:
+            if place is None and _Parameter.VAR_KEYWORD in self._variadic_names:
                 return Place(key, None, key)
             return place
         # True is an int, and never a position.
@@ -133,15 +122,15 @@ class Names:
         name = self.at(position)
         if position < num_named:
             return self._places[name]
-        if self._variadic_name:
+        if _Parameter.VAR_POSITIONAL in self._variadic_names:
             return Place(name, position, None)  # one of `*args`
         return None
 
 
 def _step_name(step: Step) -> str:
     """Returns the name of a step in messages: its own, or that of its type."""
-    inner = getattr(step, "func", step)  # of a partial function
-    while isinstance(inner, functools.partial):
+    inner: Any = step
+    while hasattr(inner, "func"):  # of a partial function
         inner = inner.func
     class_name = type(inner).__name__
     name = getattr(inner, "__name__", class_name)
@@ -163,19 +152,16 @@ def _signature(step: Step) -> inspect.Signature:
     call = step if inspect.isfunction(step) else step.__call__  # also of what `jit` returns
     # The wrapper's own one, which `functools.wraps` hides.
     signature = inspect.signature(call, follow_wrapped=False)
-    inner_signature = _signature(inner)
-    parameters = signature.parameters.values()
     is_variadic = False
     names = []
-    for parameter in parameters:
+    for parameter in signature.parameters.values():
         if parameter.kind in _VARIADIC:
             is_variadic = True
         elif parameter.kind is not _Parameter.KEYWORD_ONLY:
             names.append(parameter.name)
+    inner_signature = _signature(inner)
     inner_names = list(inner_signature.parameters)
-    num_names = len(names)
-    first_names = inner_names[:num_names]
-    if is_variadic and first_names == names:
+    if is_variadic and inner_names[: len(names)] == names:
         return inner_signature
     return signature
 

@@ -13,7 +13,7 @@ from jax import tree_util
 from .._leaves.compat import Ref
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.key_path import KeyPath, key_paths, path_text, path_texts
-from .._leaves.leaf_type import traced_type
+from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Convert, Leaf, NNXObject, PyTree
 from .modules import Contents, constant_positions, contents, put_contents
 from .tracing import eval_shape_with_aux
@@ -53,7 +53,8 @@ class SplitTree:
         self._is_array = []
         self.arrays = []
         for i, leaf in enumerate(self._leaves):
-            is_data = is_array(leaf) and type(leaf) not in static and i not in fixed
+            is_constant = type(leaf) in static or i in fixed
+            is_data = is_array(leaf) and not is_constant
             self._is_array.append(is_data)
             if is_data:
                 self.arrays.append(leaf)
@@ -62,8 +63,7 @@ class SplitTree:
     def key_paths(self) -> list[KeyPath]:
         """The paths of the array leaves."""
         paths = key_paths(self.tree)
-        array_paths = itertools.compress(paths, self._is_array)
-        return list(array_paths)
+        return list(itertools.compress(paths, self._is_array))
 
     @property
     def paths(self) -> list[str]:
@@ -72,8 +72,6 @@ class SplitTree:
 
     def constants_by_path(self) -> dict[str, Leaf]:
         """Returns the leaves that are no arrays, by path."""
-        if all(self._is_array):
-            return {}
         constants = {}
         paths = path_texts(self.tree)
         for path, leaf, is_data in zip(paths, self._leaves, self._is_array):
@@ -127,8 +125,7 @@ def _is_equal_constant(old: Leaf, new: Leaf) -> bool:
     if old is new:
         return True
     try:
-        is_equal = old == new
-        return bool(is_equal)
+        return bool(old == new)
     except Exception:  # of objects whose comparison is no bool
         return True
 
@@ -140,8 +137,7 @@ def eval_shape(function: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     """
 
     def of_arrays(arrays):
-        merged = split.merged(arrays)
-        result = function(merged)
+        result = function(split.merged(arrays))
         result = tree_util.tree_map(_without_reference, result)
         returned = SplitTree(result, is_array=_is_traced)
         return returned.arrays, returned.emptied()
@@ -184,8 +180,7 @@ class Snapshot:
 
         def note_order(node):
             if type(node) in DICTS:
-                order = list(node)
-                orders.append(order)
+                orders.append(list(node))
             return False
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
@@ -237,10 +232,9 @@ class Snapshot:
             *columns: sequences of as many items as the tree has leaves.
         """
         leaves = []
-        for i, operands in enumerate(zip(self.leaves, *columns)):
-            leaf, *_ = operands
+        for i, (leaf, *operands) in enumerate(zip(self.leaves, *columns)):
             if i not in self.constant_positions:
-                leaf = function(*operands)
+                leaf = function(leaf, *operands)
             leaves.append(leaf)
         return self._replaced(leaves)
 
@@ -250,9 +244,7 @@ def map_data(function: Convert, tree: PyTree) -> PyTree:
 
     The Python numbers of an Equinox module are constants, and stay as they are.
     """
-    snapshot = Snapshot(tree)
-    mapped = snapshot.map(function)
-    return mapped.copy()
+    return Snapshot(tree).map(function).copy()
 
 
 class ObjectSnapshot:
@@ -261,21 +253,20 @@ class ObjectSnapshot:
     def __init__(self, label: str, node: NNXObject):
         self.label = label
         self.node = node
-        before = contents(node)
-        self.before = before.values
+        self.before = contents(node).values
 
     def pairs(self, node: NNXObject) -> tuple[Snapshot, Contents]:
         """Returns the contents of before and those of an object now, at common paths."""
-        present = contents(node)
+        present = contents(node).values
         before = {}
         after = {}
         # The types of both are compared, so that both have to have the same paths.
         for name, old in self.before.items():
             # A step may add Variables, and take some away.
-            if name not in present.values:
-                continue
-            new = present.values[name]
-            if _has_treedef_of(old, new):
+            new = present.get(name)
+            old_treedef = tree_util.tree_structure(old)
+            new_treedef = tree_util.tree_structure(new)
+            if old_treedef == new_treedef:
                 before[name] = old
                 after[name] = new
         snapshot = Snapshot(Contents(node, before))
@@ -283,22 +274,15 @@ class ObjectSnapshot:
 
     def restore_types(self) -> None:
         """Puts back the old contents of Variables that a failed step has retyped."""
-        before, after = self.pairs(self.node)
-        old_contents = before.copy()
-        typed = tree_util.tree_map(_new_if_types_agree, old_contents, after)
-        put_contents(self.node, typed.values)
+        present = contents(self.node).values
+        retyped = {}
+        for name, old in self.before.items():
+            new = present.get(name)
+            if _types_of(old) != _types_of(new):
+                retyped[name] = old
+        put_contents(self.node, retyped)
 
 
-def _has_treedef_of(old: PyTree, new: PyTree) -> bool:
-    old_treedef = tree_util.tree_structure(old)
-    new_treedef = tree_util.tree_structure(new)
-    return old_treedef == new_treedef
-
-
-def _new_if_types_agree(old: Leaf, new: Leaf) -> Leaf:
-    """Returns the new leaf; the old one if a step changed its type."""
-    old_type = traced_type(old)
-    new_type = traced_type(new)
-    if old_type == new_type:
-        return new
-    return old
+def _types_of(tree: PyTree) -> list[LeafType | None]:
+    leaves = tree_util.tree_leaves(tree)
+    return [traced_type(leaf) for leaf in leaves]

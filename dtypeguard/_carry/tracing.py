@@ -40,8 +40,7 @@ def _wrap_auxiliary(function: _WithAuxiliary[_T]) -> Callable[..., PyTree]:
     # JAX returns what is in the structure of the outputs; no list outside is written to.
     def traced(*args):
         arrays, value = function(*args)
-        auxiliary = _Auxiliary(value)
-        return arrays, auxiliary
+        return arrays, _Auxiliary(value)
 
     return traced
 
@@ -56,13 +55,11 @@ def make_jaxpr_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[Ja
     wrapped = _wrap_auxiliary(function)
     trace = jax.make_jaxpr(wrapped, return_shape=True)
     jaxpr, (_, auxiliary) = trace(*args)
-    value = auxiliary.take()
-    return jaxpr, value
+    return jaxpr, auxiliary.take()
 
 
 def eval_shape_with_aux(function: _WithAuxiliary[_T], *args: PyTree) -> tuple[PyTree, _T]:
     """Returns the shapes of what `function` returns, and its auxiliary output."""
     wrapped = _wrap_auxiliary(function)
     shapes, auxiliary = jax.eval_shape(wrapped, *args)
-    value = auxiliary.take()
-    return shapes, value
+    return shapes, auxiliary.take()

@@ -5,7 +5,6 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import dataclasses
 import functools
-import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -249,7 +248,7 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
         name = "".join(map(_key_text, path))
-        owner: Any = nodes.get(path[:-1])
+        owner = nodes.get(path[:-1])
         if isinstance(thing, nnx.Variable):
             if not _is_reference(thing):
                 value = thing.get_raw_value()
@@ -257,11 +256,15 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
         elif not isinstance(thing, (jax.Array, np.ndarray)):
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
-            put_value = functools.partial(operator.setitem, owner, path[-1])
+            put_value = functools.partial(_put_item, owner, path[-1])
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
             put_value = functools.partial(setattr, owner, path[-1])
             yield _Slot(name, thing, put_value)
+
+
+def _put_item(owner: Any, key: Key, value: PyTree) -> None:
+    owner[key] = value
 
 
 def _key_text(key: Key) -> str:

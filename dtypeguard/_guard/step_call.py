@@ -202,6 +202,7 @@ class GuardedCall:
     def settle(self, result: PyTree) -> PyTree:
         """Returns what the step returned, with its carry settled."""
         policy = self._guard.policy
+        returned = []
         try:
             location = self._locate(result)
             # All of them before any report, which names every leaf.
@@ -209,7 +210,6 @@ class GuardedCall:
             for snapshot, node in self._objects_after(location):
                 output = self._output(snapshot.label)
                 in_place.append(settle_object(output, snapshot, node, policy))
-            returned = []
             for number, tree in zip(location.numbers, location.values):
                 output = self._output(self._carry.labels[number])
                 record = self._carried[number]
@@ -217,7 +217,9 @@ class GuardedCall:
             output = self._output("")
             report_drift([*in_place, *returned], output, policy, self._guard.warn_once)
         except TypeError as error:
-            if not self._carry.is_default:
+            refused = [change for settled in returned for change in settled.refused]
+            is_of_other_kind = refused and all(change.castable for change in refused)
+            if is_of_other_kind or not self._carry.is_default:
                 raise
             # Many steps take an index or a random key first, and a method `self`.
             message = (

@@ -13,7 +13,7 @@ from jax import tree_util
 
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.errors import DtypeDriftError, more
-from .._leaves.key_path import KeyPath, TreeName, key_value
+from .._leaves.key_path import KeyPath, TreeName, by_path, key_value
 from .._leaves.leaf_change import LeafChange
 from .._leaves.leaf_type import type_or_class
 from .._leaves.table import FEW, Table
@@ -76,8 +76,8 @@ class Matched:
         """
         if not tree_util.tree_leaves(record):
             # An empty child, such as an EmptyState, may be missing or another one.
-            if tree_util.tree_leaves(loaded):
-                raise _tree_error(path, None, loaded, "leave it out")
+            for below, leaf in by_path(loaded).items():
+                raise _tree_error((*path, *below), None, leaf, "leave it out")
             return
         if tree_util.all_leaves([record]):
             is_leaf = loaded is not None and tree_util.all_leaves([loaded])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -219,7 +218,7 @@ def settle_leaves(
             has_weakened = part.is_carried and is_weak(leaf) and not is_weak(recorded)
             has_drifted = new_dtype != dtype and not is_asked_for
             if has_weakened or has_drifted:
-                remedy = _remedy_for_cast(dtype, new_dtype)
+                remedy = return_as(dtype, new_dtype)
                 drifted.append(make_change(i, remedy))
             with casts.of(i, leaf):
                 new_leaves[i] = cast(leaf, dtype)
@@ -299,32 +298,16 @@ def _structure_of_data(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(replaced)
 
 
-_REMEDIES_FOR_TYPES = {
-    types.CoroutineType: "it is not awaited: write def in place of async def",
-    types.GeneratorType: "it has not run: write return in place of yield",
-}
-
-
 def _remedy_for_no_array(leaf: object, dtype: DType) -> str:
     """Returns what to write for a leaf that came back as no array."""
     if dataclasses.is_dataclass(type(leaf)):
         name = type(leaf).__name__
         return f"no tree to JAX: jax.tree_util.register_dataclass({name}) makes it one"
-    return _REMEDIES_FOR_TYPES.get(type(leaf), f"return an array of jnp.{dtype}")
-
-
-def _remedy_for_cast(dtype: DType, new_dtype: DType) -> str:
-    """Returns what to return instead of x, for a leaf that a cast brings back."""
-    kinds = (kind(dtype), kind(new_dtype))
-    if kinds == ("bool", "int"):
-        return "return x != 0; a bool holds no count: start from an int if it counts"
-    return return_as(dtype, new_dtype)
+    return f"return an array of jnp.{dtype}"
 
 
 def _remedy_for_other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:
     """Returns what to return instead of x, for a leaf that changed its kind."""
-    if not part.is_carried and kind(dtype) in ("bool", "int"):
-        return "optimize eqx.filter(params, eqx.is_inexact_array) alone"
     remedy = return_as(dtype, new_dtype)
     if part.starts_weak:
         # The user wrote the first carry. It is wrong more often than what comes back.

@@ -77,7 +77,9 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
             # JAX promotes operands of two dtypes to the wider one before it multiplies.
             flops[jnp.dtype(max(dtypes, key=bits))] += work
     flops_by_name = {str(dtype): count for dtype, count in flops.items()}
-    expected = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
+    expected = None if narrow is None else jnp.dtype(narrow)
+    if expected is None:
+        expected = _expected_dtype(graph, flops)
     if expected is None:
         return Work(flops_by_name)
     wide = 0.0
@@ -120,8 +122,10 @@ def _bits_of(aval: Aval) -> int:
 
 def equations(graph: Graph) -> list[Equation]:
     """Returns each equation that computes something itself, once."""
-    # An equation with several results makes several values.
-    unique = {id(equation): equation for equation in graph.made_by.values()}
+    unique: dict[int, Equation] = {}
+    for equation in graph.made_by.values():
+        # An equation with several results makes several values.
+        unique[id(equation)] = equation
     return list(unique.values())
 
 
@@ -146,7 +150,10 @@ class WideProducts:
 
     def costs(self) -> tuple[LineCost, ...]:
         """Returns what makes more than a hundredth of the products wide, in order."""
-        products = [x for x in equations(self._graph) if x.primitive in PRODUCTS]
+        products: list[Equation] = []
+        for equation in equations(self._graph):
+            if equation.primitive in PRODUCTS:
+                products.append(equation)
         causes = self._causes(products)
         whole_arguments = self._whole_arguments(causes)
         works: dict[str, float] = collections.defaultdict(float)
@@ -198,7 +205,10 @@ class WideProducts:
 
     def _causes_of(self, product: Equation) -> list[LineCost]:
         """Returns the causes of the wide operands of a product."""
-        operands = [value for value in product.inputs[:2] if self._is_wide_value(value)]
+        operands: list[int] = []
+        for value in product.inputs[:2]:
+            if self._is_wide_value(value):
+                operands.append(value)
         line = line_of(product)
         if not operands and line is not None:
             # Its result alone is wide, as it asks for. JAX's own narrows that again.
@@ -218,7 +228,8 @@ class WideProducts:
         origin = line_of(blamed.promotion)
         if blamed.operand in graph.inputs:
             # Paths are in the order of the inputs.
-            path = list(self._inputs)[graph.inputs.index(blamed.operand)]
+            place = graph.inputs.index(blamed.operand)
+            path = list(self._inputs)[place]
             return LineCost(origin or line_of(product), path, 0.0)
         cause = line_of(blamed.cause) or origin
         return None if cause is None else LineCost(origin, cause, 0.0)

@@ -29,7 +29,8 @@ def _repetitions(stack: Stack) -> float:
             times /= len(outer.params["branches"])
         elif name == "shard_map":  # its body has the shapes of one shard
             shape = outer.params["mesh"].shape
-            times *= math.prod(shape[axis] for axis in manual_axes(outer))
+            for axis in manual_axes(outer):
+                times *= shape[axis]
     return times
 
 
@@ -48,9 +49,11 @@ def _multiplications(eqn: Equation) -> float:
     results = math.prod(eqn.outvars[0].aval.shape)
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return results * math.prod(left_shape[axis] for axis in contracted)
+        terms = [left_shape[axis] for axis in contracted]
+        return results * math.prod(terms)
     if eqn.primitive.name == "conv_general_dilated":
-        features = right_shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        feature_axis, *_ = eqn.params["dimension_numbers"].rhs_spec
+        features = right_shape[feature_axis]
         # The kernel without its output features: the terms of which a result is the sum.
         terms = math.prod(right_shape) / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.

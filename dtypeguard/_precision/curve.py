@@ -166,8 +166,8 @@ class Curve:
         """Adds to the entries of a row what would be without each of them."""
         entries: list[PlanEntry] = []
         for entry in plan.entries:
-            others = tuple(x for x in plan.entries if x is not entry)
-            without = dataclasses.replace(plan, entries=others)
+            remaining = [x for x in plan.entries if x is not entry]
+            without = dataclasses.replace(plan, entries=tuple(remaining))
             if without in self.rows:  # which was run as the user runs it
                 error = error_of(self._run(without))
             else:

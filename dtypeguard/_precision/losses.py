@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from .._leaves.casts import casts_text
 from .._numbers.lines import Line
 from .._numbers.measure import Measures
@@ -135,7 +137,7 @@ class LineLosses:
         if self._runs.total and measures.total:
             return measures.shares()
         # There is no error, or all of it is decisions.
-        return dict.fromkeys(range(measures.lines), 0.0)
+        return dict(enumerate(np.zeros(measures.lines).tolist()))
 
     def _flipped(self) -> float:
         """Returns the share of the squared error that decisions have; NaN if unknown."""

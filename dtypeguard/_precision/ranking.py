@@ -139,7 +139,7 @@ class Ranking:
         return frozenset[int]().union(*(self._named(entry) for entry in plan.entries))
 
     def entries(self, wide: frozenset[int]) -> tuple[PlanEntry, ...]:
-        """Returns the entries that name some parts, and no others."""
+        """Returns the entries that name some parts and no more."""
         entries: dict[PlanEntry, None] = {}
         for number in sorted(wide):
             entry = self._widest_entry(number, wide)

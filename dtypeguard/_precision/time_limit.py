@@ -32,8 +32,9 @@ class TimeLimit:
         The report has what was measured until then.
         """
         if self.seconds is not None:
-            now = time.monotonic()
-            self._end = now + part * (self._start + self.seconds - now)
+            begin = time.monotonic()
+            seconds_left = self._start + self.seconds - begin
+            self._end = begin + part * seconds_left
         try:
             yield
         except _TimeIsUp:

@@ -1,7 +1,8 @@
 """A program that XLA compiles once, with a switch for each line that a plan may keep wide.
 
-It ranks lines, and no figure of it is printed: narrow numbers are float32 ones of as many
-digits. Rows of a curve run in the dtypes themselves.
+It ranks lines: narrow numbers are float32 ones of as many digits, and to compute in both
+dtypes takes three times as long to compile. The rows of a curve run in the dtypes
+themselves.
 """
 
 import dataclasses

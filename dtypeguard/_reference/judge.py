@@ -74,19 +74,13 @@ class Bound(NamedTuple):
         outputs: the outputs in this precision.
         most: for each output, the greatest size that a run gave, as a whole and of the
             largest element.
-        least: for each, the least size as a whole.
-        source: for each, the size that rounded numbers of the source give.
+        least: for each, the least sizes.
     """
 
     dtype: np.dtype
     outputs: list[np.ndarray]
     most: np.ndarray
     least: np.ndarray
-    source: np.ndarray
-
-
-# Runs a program on some inputs, or on those of the call.
-_RunFunction = Callable[..., list[np.ndarray]]
 
 
 class Judge:
@@ -112,13 +106,21 @@ class Judge:
         self._retrace = retrace
         self._is_exact = [not is_inexact(aval) for aval in call.program.out_avals]
         self._narrow = _narrowest_dtype(call, formats)
-        self._bounds: dict[Formats, Bound] = {}
+        self._bound = functools.cache(self._measure_bound)
         self._run_wide = _runner(call)
 
     @functools.cached_property
     def truth(self) -> list[np.ndarray]:
         """The outputs in float64."""
         return self._run_wide()
+
+    @functools.cached_property
+    def _norms(self) -> np.ndarray:
+        """The sizes of the outputs in float64; 0 of exact ones."""
+        norms: list[np.ndarray] = []
+        for output, is_exact in zip(self.truth, self._is_exact):
+            norms.append(np.zeros(2) if is_exact else _sizes_of_difference(_finite(output)))
+        return np.array(norms)
 
     @functools.cached_property
     def _in_float32(self) -> "Judge | None":
@@ -133,75 +135,55 @@ class Judge:
         """How far rounding takes the program as it is."""
         return self._bound(self._formats)
 
-    def _bound(self, formats: Formats) -> Bound:
-        if formats not in self._bounds:
-            self._bounds[formats] = self._measure_bound(formats)
-        return self._bounds[formats]
-
     def _measure_bound(self, formats: Formats) -> Bound:
         """Runs the program in some dtypes and in float64, on inputs rounded otherwise."""
         is_device = formats.products is not None
         dtype = _TPU_DTYPE if is_device else formats.narrow or self._narrow
         arrays = self.call.arrays
+        run_narrow = _runner(self.call, formats, plans.written)
         if bits(dtype) > bits(self._narrow):  # to be at most so wide changes nothing
             run_narrow = _runner(self.call, Formats(dtype))
             arrays = [widen(x, dtype) for x in arrays]
-        else:
-            run_narrow = _runner(self.call, formats, plans.written)
-        eps = float(jnp.finfo(dtype).eps)
         outputs = run_narrow()
         # Each run on inputs of its own is one more sample of what rounding gives.
         sizes = [self._sizes(outputs, self.truth)]
         for seed in range(_PERTURBED_RUNS):
-            perturbed = _perturb(arrays, eps, seed)
+            perturbed = _perturb(arrays, _eps(dtype), seed)
             wide_outputs = self._run_wide(perturbed)
             sizes.append(self._sizes(run_narrow(perturbed), wide_outputs))
             if not is_device:  # a device rounds products, and not its inputs
                 sizes.append(self._sizes(wide_outputs, self.truth))
-        unit = _SOURCE_UNITS * min(eps, float(jnp.finfo(_SINGLE).eps))
-        moved: list[np.ndarray] = []
-        for output, is_exact in zip(self.truth, self._is_exact):
-            moved.append(output if is_exact else output * (1 + unit))
-        source = self._sizes(moved, self.truth)
-        most = np.max([*sizes, source], axis=0)
-        least = np.min(sizes, axis=0)[:, 0]
-        return Bound(dtype, outputs, most, least, source[:, 0])
+        most = np.max([*sizes, self._sizes_of_source(dtype)], axis=0)
+        return Bound(dtype, outputs, most, np.min(sizes, axis=0))
 
     def _sizes(
         self, outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
     ) -> np.ndarray:
         """Returns how far outputs are apart, a row for each."""
         rows: list[np.ndarray] = []
-        for n, is_exact in enumerate(self._is_exact):
-            off = _subtract(outputs[n], expected[n])
-            rows.append(_sizes_of_difference(off, is_exact))
-        return np.array(rows).reshape(-1, 2)
+        for output, array, is_exact in zip(outputs, expected, self._is_exact):
+            rows.append(_sizes_of_difference(_subtract(output, array), is_exact))
+        return np.array(rows)
+
+    def _sizes_of_source(self, dtype: np.dtype) -> np.ndarray:
+        """Returns how far numbers of the source, in a dtype, take each output."""
+        return _SOURCE_UNITS * min(_eps(dtype), _eps(_SINGLE)) * self._norms
 
     # Verdicts
 
     def judge_array(self, n: int, reference: np.ndarray) -> Difference:
         """Returns the verdict on the reference of an output."""
         array = _as_float64(reference)
-        # An infinity or a NaN on one side alone is further off than any bound.
-        if (np.isfinite(array) != np.isfinite(self.truth[n])).any():
-            return self._difference(n, array, math.inf)
-        off = _subtract(array, self.truth[n])
-        grid = _narrowest_holding(array)
-        ratio = math.inf
-        for formats in self._precisions(grid):
-            bound = self._bound(formats)
-            # Whoever computes in 16 bits is off by more than that: this precision explains
-            # nothing.
-            if bits(grid) >= 32 and self._is_below(bound, n, off):
-                ratio = min(ratio, _DIFFERS_FROM)
-                continue
-            ratio = min(ratio, self._ratio(bound, n, off))
+        lowest_ratio = math.inf
+        for formats in self._precisions(array):
+            ratio = self._ratio(self._bound(formats), n, array)
             if ratio <= _EXPLAINS:
                 may_hide = formats == self._formats and not self._is_exact[n]
                 return self._difference(n, array, ratio, may_hide=may_hide)
+            lowest_ratio = min(lowest_ratio, ratio)
         if self._is_rounding_in_float32(n, reference):
-            return self._difference(n, array, 0.0)
-        return self._difference(n, array, ratio)
+            lowest_ratio = 0.0
+        return self._difference(n, array, lowest_ratio)
 
     def _is_rounding_in_float32(self, n: int, reference: np.ndarray) -> bool:
         """Returns whether rounding explains a reference of the function in float32."""
@@ -209,29 +191,26 @@ class Judge:
         if single is None:
             return False
         # The function may take another way there: then it says nothing of this program.
-        off = _subtract(single.truth[n], self.truth[n])
-        if self._ratio(self.written, n, off) > _EXPLAINS:
+        if self._distance(n, single.truth[n]) > _EXPLAINS * self.written.most[n, 0]:
             return False
         return single.judge_array(n, reference).verdict == "rounding"
 
     def judge_function(self, n: int, reference: "Judge") -> Difference:
         """Returns the verdict on another function, which runs in float64 as well."""
-        off = _subtract(reference.truth[n], self.truth[n])
-        size = self._whole_size(n, off)
-        own_bound = float(self.written.most[n, 0])
+        size = self._distance(n, reference.truth[n])
+        own_bound = self.written.most[n, 0]
         bound = own_bound
         if not self._is_exact[n]:
             # In proportion, what rounding to float32 would give.
-            eps_ratio = jnp.finfo(_SINGLE).eps / jnp.finfo(self._narrow).eps
-            source = self.written.source
-            smallest = max(source[n], _SMALL_OUTPUT * max(source))
-            bound = max(own_bound * min(1.0, float(eps_ratio)), smallest)
+            in_float32 = min(1.0, _eps(_SINGLE) / _eps(self._narrow)) * own_bound
+            source = self._sizes_of_source(self._narrow)[:, 0]
+            bound = max(in_float32, source[n], _SMALL_OUTPUT * max(source))
         ratio = _ratio_of(size, bound)
         reason = ""
-        is_hidden = ratio > _EXPLAINS and size <= _EXPLAINS * own_bound
+        is_hidden = bool(ratio > _EXPLAINS and size <= _EXPLAINS * own_bound)
         if is_hidden:
-            apart = percent(self._relative(n, size))
-            explained = percent(self._relative(n, _EXPLAINS * bound))
+            apart = percent(self._relative(n, size, self.truth[n]))
+            explained = percent(self._relative(n, _EXPLAINS * bound, self.truth[n]))
             reason = (
                 f"in float64 they are {apart} apart, where rounding in float32 explains "
                 f"{explained}"
@@ -243,63 +222,54 @@ class Judge:
         """Returns a sentence on the device whose products explain a reference, or ""."""
         if self._formats.products is not None:
             return ""
-        off = _subtract(_as_float64(reference), self.truth[n])
         for device in _JUDGED_DEVICES:
             formats = Formats(_SINGLE, is_own=True, products=products_named(device))
-            bound = self._bound(formats)
-            is_below = self._is_below(bound, n, off)
-            if not is_below and self._ratio(bound, n, off) <= _EXPLAINS:
+            ratio = self._ratio(self._bound(formats), n, _as_float64(reference))
+            if ratio <= _EXPLAINS:
                 return (
                     f"the products of {DEVICES.get(device, device)} would explain it: if "
                     f'that computed the reference, give matmul_precision="{device}"'
                 )
         return ""
 
-    def _precisions(self, grid: np.dtype) -> list[Formats]:
+    def _precisions(self, reference: np.ndarray) -> list[Formats]:
         """Returns those in which a reference may be computed, the program's own first."""
         # A reference of a bfloat16 model is often computed in float32, on another machine.
         precisions = [self._formats]
-        dtypes: list[np.dtype] = []
-        if bits(self._narrow) < 32:
-            dtypes.append(_SINGLE)
-        if bits(grid) <= 32:
-            dtypes.append(grid)
-        for dtype in dtypes:
+        for dtype in (_SINGLE, _narrowest_holding(reference)):
+            is_possible = dtype != _DOUBLE and dtype != self._narrow
             formats = Formats(self._formats.wide, dtype)
-            if dtype != self._narrow and formats not in precisions:
+            if is_possible and formats not in precisions:
                 precisions.append(formats)
         return precisions
 
-    def _ratio(self, bound: Bound, n: int, off: np.ndarray) -> float:
+    def _ratio(self, bound: Bound, n: int, reference: np.ndarray) -> float:
         """Returns how many times the bound a difference is, or its largest element."""
         most = bound.most[n]
         if self._is_exact[n]:  # a share of few elements varies by chance
-            most = most + (most / max(off.size, 1)) ** 0.5
+            most = most + (most / max(reference.size, 1)) ** 0.5
+        off = _subtract(reference, self.truth[n])
         overall, largest = _sizes_of_difference(off, self._is_exact[n])
-        overall_ratio = _ratio_of(overall, most[0])
-        return max(overall_ratio, _ratio_of(largest, most[1]))
-
-    def _is_below(self, bound: Bound, n: int, off: np.ndarray) -> bool:
-        """Returns whether a difference is less than rounding to 16 bits gives at least."""
-        if bits(bound.dtype) >= 32 or self._is_exact[n]:
-            return False
-        return self._whole_size(n, off) < _LEAST_SHARE * bound.least[n]
+        # Whoever computes in 16 bits is off by more than that: they explain nothing.
+        is_below = overall < _LEAST_SHARE * bound.least[n, 0] and not self._is_exact[n]
+        if is_below and bits(bound.dtype) < 32 <= bits(_narrowest_holding(reference)):
+            return _DIFFERS_FROM
+        return max(_ratio_of(overall, most[0]), _ratio_of(largest, most[1]))
 
     # Figures
 
-    def _whole_size(self, n: int, off: np.ndarray) -> float:
-        return float(_sizes_of_difference(off, self._is_exact[n])[0])
+    def _distance(self, n: int, array: np.ndarray) -> float:
+        """Returns how far an array is from an output in float64, as a whole."""
+        off = _subtract(array, self.truth[n])
+        return _sizes_of_difference(off, self._is_exact[n])[0]
 
-    def _relative(self, n: int, size: float, *references: np.ndarray) -> float:
+    def _relative(self, n: int, size: float, reference: np.ndarray) -> float:
         """Returns a size beside that of a reference, or of the output; a share as it is."""
         if self._is_exact[n]:
-            return size
+            return float(size)
+        norm = _sizes_of_difference(_finite(reference))[0] or self._norms[n, 0]
         # Nothing is relative to an output of zeros.
-        for array in (*references, self.truth[n]):
-            norm = self._whole_size(n, np.where(np.isfinite(array), array, 0.0))
-            if norm:
-                return size / norm
-        return size
+        return float(size / (norm or 1.0))
 
     def _difference(
         self,
@@ -319,17 +289,13 @@ class Judge:
         if verdict == "undecidable" or may_hide:
             shows_in = "float32" if bits(self._narrow) < 32 else "float64"
         # Whatever dtype told, a reader has the program as written.
-        explained = _EXPLAINS * self.written.most[n, 0]
         output = self.written.outputs[n]
         off = np.abs(_subtract(output, reference))
-        error = self._whole_size(n, off)
-        relative_error = math.inf
-        if math.isfinite(error):
-            relative_error = self._relative(n, error, reference)
+        error = _sizes_of_difference(off, self._is_exact[n])[0]
         difference = Difference(
             output=self._paths[n],
-            error=relative_error,
-            rounding=self._relative(n, explained, reference),
+            error=self._relative(n, error, reference),
+            rounding=self._relative(n, _EXPLAINS * self.written.most[n, 0], reference),
             verdict=verdict,
             reason=reason,
             shows_in=shows_in,
@@ -347,8 +313,8 @@ def _runner(
     call: RunCall,
     formats: Formats = IN_FLOAT64,
     plan_of: Callable[[NumericProgram], WidthPlan] = plans.wide,
-) -> _RunFunction:
-    """Returns a function that runs a program in some dtypes."""
+) -> Callable[..., list[np.ndarray]]:
+    """Returns what runs a program in some dtypes, by default on the inputs of the call."""
     # JAX has no float64 without the flag, and a program traced with it runs with it.
     is_x64 = x64_enabled() or formats.wide == _DOUBLE
     program = NumericProgram(call.program, formats, call.traces, is_judged=True)
@@ -380,15 +346,12 @@ def _perturb_array(array: Leaf, eps: float, random: np.random.Generator) -> Leaf
     is_complex = kind(array.dtype) == "complex"
     wide = np.asarray(array).astype(np.complex128 if is_complex else np.float64)
     numbers = wide.ravel().view(np.float64)
-    limit = float(jnp.finfo(array.dtype).max)
     # What a source has with few digits, and an integer, was not rounded.
     digits = np.ldexp(np.frexp(numbers)[0], FEW_DIGITS)
-    stays = (digits == np.round(digits)) | (numbers == np.round(numbers))
-    with np.errstate(over="ignore"):
-        steps = numbers * eps * random.choice(_STEPS, numbers.shape)
-        moved = np.clip(numbers + np.clip(steps, -limit, limit), -limit, limit)
-    perturbed = np.where(stays, numbers, moved)
-    return perturbed.view(wide.dtype).reshape(array.shape).astype(array.dtype)
+    is_short = (digits == np.round(digits)) | (numbers == np.round(numbers))
+    steps = np.where(is_short, 0.0, eps * random.choice(_STEPS, numbers.shape))
+    moved = numbers * (1 + steps)
+    return moved.view(wide.dtype).reshape(array.shape).astype(array.dtype)
 
 
 def _as_float64(array: Leaf) -> np.ndarray:
@@ -402,7 +365,7 @@ def _as_float64(array: Leaf) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _sizes_of_difference(off: np.ndarray, is_exact: bool) -> np.ndarray:
+def _sizes_of_difference(off: np.ndarray, is_exact: bool = False) -> np.ndarray:
     """Returns the size of a difference as a whole, and of its largest element.
 
     A root mean square; of exact numbers, the share that is not 0.
@@ -421,6 +384,15 @@ def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         is_same = (x == y) | (np.isnan(x) & np.isnan(y))
         return np.where(is_same, 0.0, x - y)
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    """Returns an array with 0 for what is not finite."""
+    return np.where(np.isfinite(array), array, 0.0)
+
+
+def _eps(dtype: np.dtype) -> float:
+    return float(jnp.finfo(dtype).eps)
 
 
 def _ratio_of(size: float, bound: float) -> float:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .._program.jaxprs import Stack
 from .._source.files import file_text, is_installed, short_path
+from .._source.origin import function_name
 from .._source.syntax import expression, parse_quietly
 from .._tracebacks.frames import calls_by_jaxpr
 from .._tracebacks.written import Written
@@ -63,10 +64,7 @@ def key_of_line(stack: Stack) -> MatchedLine:
 
 @functools.lru_cache(10_000)
 def _place_and_text(code: CodeType, instruction: int) -> tuple[str, str | None]:
-    # A lambda or a comprehension is a part of the function around it.
-    names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
-    function = ".".join(names) or "<module>"
-    place = f"{file_name(code.co_filename)}:{function}"
+    place = f"{file_name(code.co_filename)}:{function_name(code)}"
     node = expression(code, instruction)
     # Unparsed, spaces, brackets and line breaks of the source do not matter.
     return place, None if node is None else ast.unparse(node)

@@ -23,7 +23,7 @@ from .._numbers.primitives import is_key, moves
 from .._program.graph import Equation, Graph
 from .._program.jaxprs import PRODUCTS, Stack
 from .._source.files import is_installed, package
-from .._source.origin import Origin, origin_at
+from .._source.origin import Origin, function_name, origin_at
 from .._tracebacks.frames import Chain, calls_by_jaxpr
 from .._tracebacks.written import Written
 
@@ -44,7 +44,6 @@ _LOCKED_SUMS = ForeignNames(
 _ADDED_BY_JAX = ForeignNames("add_any")
 # Products and sums inside of these belong to them.
 _OPTIMIZERS = {"optax", "dtypeguard"}
-_UNNAMED = {"<locals>", "<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
 
 LockedFunction = tuple[str, str]  # its file and its name
 FunctionOfCode = Callable[[CodeType], LockedFunction]
@@ -120,10 +119,9 @@ class Computation:
     def line(self) -> Origin:
         """Its line of source."""
         code, instruction = self.chain[0]
-        lines = [place[0] for place in code.co_positions()]
+        positions = list(code.co_positions())
         # An instruction has two bytes, and one entry in the positions.
-        place = instruction // 2
-        line = lines[place] if place < len(lines) else None
+        line, *_ = positions[instruction // 2]
         # Instructions that the compiler adds have no line.
         return line_in(code, line or code.co_firstlineno)
 
@@ -247,13 +245,7 @@ def _connect_value(
 
 def line_in(code: CodeType, line: int) -> Origin:
     """Returns a line of a function."""
-    return origin_at(code.co_filename, line, name_of_function(code))
-
-
-def name_of_function(code: CodeType) -> str:
-    """Returns the name of a function; a lambda is a part of its function."""
-    parts = [part for part in code.co_qualname.split(".") if part not in _UNNAMED]
-    return ".".join(parts) or "<module>"
+    return origin_at(code.co_filename, line, function_name(code))
 
 
 def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
@@ -312,12 +304,11 @@ def _type_names(avals: Collection[Aval]) -> set[str]:
 
 def _precision(setting: object) -> str:
     """Returns what a product asks for: "highest", "high/default" or an algorithm."""
-    names = list[str]()
-    precisions = setting if isinstance(setting, tuple) else (setting,)
-    for precision in precisions:
+    names: list[str] = []
+    for precision in setting if isinstance(setting, tuple) else (setting,):
         name = str(getattr(precision, "name", precision)).lower()
-        if precision is not None and name not in names:
+        if name not in names:
             names.append(name)
-    if not names or names == ["default"]:
+    if names in (["none"], ["default"]):
         return ""
     return f", precision {'/'.join(names)}"

@@ -43,12 +43,12 @@ def lock_text(lock: Lock) -> str:
 
 def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
-    lines = []
+    lines: list[str] = []
     for kind in ENTRY_KINDS:
         # Sorted, a moved line of the program is no change of the file.
-        counts = Counter(sorted(entry.text for entry in entries if entry.kind == kind))
+        texts = sorted(entry.text for entry in entries if entry.kind == kind)
         items: list[str] = []
-        for text, count in counts.items():
+        for text, count in Counter(texts).items():
             items.append(text if count == 1 else f"{text} ({count})")
         if items:
             lines.append(toml_list(kind, items))
@@ -96,16 +96,11 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
 
 def _entries(lines: dict[str, list[str]]) -> list[LockEntry]:
     """Returns the entries of a function. Other keys are for what later versions say."""
-    entries = []
+    entries: list[LockEntry] = []
     for kind in ENTRY_KINDS:
         for item in lines.get(kind, ()):
-            entries += [LockEntry(kind, text) for text in _texts_of_item(item)]
+            # Once for each call that the line stands for.
+            match = _REPEATED_ENTRY.fullmatch(item)
+            text, count = match.groups() if match else (item, 1)
+            entries += [LockEntry(kind, text) for _ in range(int(count))]
     return entries
-
-
-def _texts_of_item(item: str) -> list[str]:
-    """Returns the text of a line once for each call that it stands for."""
-    repeated = _REPEATED_ENTRY.fullmatch(item)
-    if repeated is None:
-        return [item]
-    return [repeated[1] for _ in range(int(repeated[2]))]

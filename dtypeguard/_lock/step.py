@@ -17,6 +17,7 @@ from .._leaves.types import Aval, Step
 from .._program.graph import Graph
 from .._program.trace import Program, trace
 from .._source.files import is_installed, short_path
+from .._source.origin import function_name
 from .._tracebacks.path_text import parts
 from .computations import (
     Computation,
@@ -25,7 +26,6 @@ from .computations import (
     LockEntry,
     code_of_step,
     computations,
-    name_of_function,
 )
 
 TypeOfPath = dict[str, str]
@@ -106,7 +106,7 @@ def lock_of(
     # Thousands of equations come from a few functions.
     @functools.cache
     def function_of(code: CodeType) -> LockedFunction:
-        return name_of_file(code.co_filename, folder), name_of_function(code)
+        return name_of_file(code.co_filename, folder), function_name(code)
 
     code = code_of_step(step)
     name = carry.step
@@ -138,11 +138,14 @@ def name_of_file(file: str, folder: str) -> str:
 
 def _locked_leaves(program: Program, step: Step) -> dict[str, list[TypedLeaf]]:
     """Returns inputs and outputs; objects that are changed in place are both."""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    for name, before, after in zip(program.names, program.carried, program.returned):
+        inputs += [name + path for path in before.paths]
+        outputs += [name + path for path in after.paths]
+    inputs += input_names(step, program.rest.paths)
+    outputs += [f"result{path}" for path in program.others.paths]
     graph = program.step
-    arguments = input_names(step, program.rest.paths)
-    results = [f"result{path}" for path in program.others.paths]
-    inputs = [*_paths_of_objects(program, program.carried), *arguments]
-    outputs = [*_paths_of_objects(program, program.returned), *results]
     return {
         INPUTS: _typed_leaves(graph, inputs, graph.inputs),
         OUTPUTS: _typed_leaves(graph, outputs, graph.outputs),
@@ -156,13 +159,6 @@ def _typed_leaves(
     for path, value in zip(paths, values):
         leaves.append(TypedLeaf(path, _name_of_type(graph.avals[value]), value))
     return leaves
-
-
-def _paths_of_objects(program: Program, trees: Iterable[Any]) -> list[str]:
-    paths: list[str] = []
-    for name, tree in zip(program.names, trees):
-        paths += [name + path for path in tree.paths]
-    return paths
 
 
 def _name_of_type(aval: Aval) -> str:
@@ -189,23 +185,24 @@ def types_by_node(leaves: Iterable[TypedLeaf]) -> TypeOfPath:
 def _add_below(prefix: str, below: _Below, types: TypeOfPath) -> None:
     """Adds the lines of what is below a node."""
     names = {name for _, name in below}
-    ending = {name for rest, name in below if not rest}
-    are_alike = prefix != "" and len(names) == 1
-    if ending or are_alike:
-        types[prefix] = ", ".join(sorted(ending or names))
-    if are_alike:
+    if prefix and len(names) == 1:
+        types[prefix] = names.pop()
         return
     children: dict[str, _Below] = {}
+    ending: set[str] = set()
     for rest, name in below:
         if rest:
             children.setdefault(rest[0], []).append((rest[1:], name))
+        else:
+            ending.add(name)
+    if ending:
+        types[prefix] = ", ".join(sorted(ending))
     # In `(params, opt_state)` an index tells; in a list of layers it does not.
     keeps_indices = _differ(children)
     merged: dict[str, _Below] = {}
     for part, leaves in children.items():
-        is_index = _INDEX.fullmatch(part) is not None
         # The first part is the name of an argument, which is not one of many.
-        stays = not prefix or (keeps_indices and is_index)
+        stays = not prefix or (keeps_indices and _INDEX.fullmatch(part))
         merged.setdefault(part if stays else fold(part), []).extend(leaves)
     for part, leaves in merged.items():
         _add_below(prefix + part, leaves, types)
@@ -215,7 +212,7 @@ def _differ(children: Mapping[str, _Below]) -> bool:
     """Returns whether no two of several children hold the same."""
     contents = set()
     for leaves in children.values():
-        folded = [(tuple(map(fold, rest)), name) for rest, name in leaves]
+        folded = [(fold(repr(rest)), name) for rest, name in leaves]
         contents.add(frozenset(folded))
     # An only child says nothing of what two would hold.
     return len(children) > 1 and len(contents) == len(children)
@@ -245,7 +242,7 @@ def covering(types: Iterable[str], path: str) -> tuple[str, str]:
         matching = [pattern for pattern in types if _pattern(pattern).fullmatch(head)]
         if matching:
             # Of `a[0]` and `a[*]` the former was locked for this leaf alone.
-            exact = min(matching, key=lambda pattern: pattern.count("*"))
+            exact = head if head in matching else matching[0]
             return exact, "".join(names[size:])
     return "", path
 

@@ -96,10 +96,12 @@ class Alignment:
     used.
 
     Attributes:
+        second: the second trace.
         is_aligned: whether there is a second trace; without one it tells nothing.
     """
 
     def __init__(self, first: Jaxpr | None = None, second: Jaxpr | None = None):
+        self.second = second
         self.is_aligned = first is not None
         self._pairs: dict[int, tuple[Equation, Equation]] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}

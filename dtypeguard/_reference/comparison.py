@@ -1,6 +1,5 @@
 """Compares a program with a reference: a tree of arrays, a dict by path, or a function."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
 from .difference import Difference
 from .divergence import divergence
-from .judge import Judge, RunCall, widen
+from .judge import Judge, RunCall
 from .order import OutputOrder
 
 # The path of the only output, where a file or a dict needs one.
@@ -39,7 +38,7 @@ def comparison(
 
     def make_judge(traced_function: Traced, arrays: Sequence[Leaf]) -> Judge:
         call = RunCall(traced_function.program, traced_function.traces, arrays)
-        return Judge(call, paths, formats, lambda: _retrace_in_float32(subject, call))
+        return Judge(call, paths, formats)
 
     if not _is_function(reference, paths):
         array_of_output = _arrays_of(reference, paths, avals)
@@ -83,25 +82,6 @@ def comparison(
         return {"differences": tuple(differences), "divergence": where}
 
     return compare_functions
-
-
-def _retrace_in_float32(subject: Subject, call: RunCall) -> RunCall | None:
-    """Traces a call with float32 for narrower inputs, with the constants it has there.
-
-    None if no input is narrower, or the function does not trace so.
-    """
-    arrays = [widen(x, np.dtype("float32")) for x in call.arrays]
-    if all(x is y for x, y in zip(arrays, call.arrays)):
-        return None
-    try:
-        with warnings.catch_warnings(action="ignore"):  # the first trace has warned
-            again = subject.traced(arrays=arrays)
-    except Exception:  # it asks for its dtypes
-        return None
-    shapes = [aval.shape for aval in call.program.out_avals]
-    if [aval.shape for aval in again.program.out_avals] != shapes:
-        return None
-    return RunCall(again.program, again.traces, arrays)
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:

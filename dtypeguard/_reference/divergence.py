@@ -34,14 +34,13 @@ class _Groups:
     """Groups of values that are equal but for rounding."""
 
     def __init__(self):
-        self._group_of_input: dict[int, int] = {}
         self._values_by_size: dict[int, list[_SketchedValue]] = {}
         self._count = 0
 
     def find(self, number: int, node: SketchNode) -> int | None:
         """Returns the group of a value; None without a sketch."""
         if not node.stack:  # an input, which is equal to the same argument
-            return self._group_of_input.setdefault(number, self._next())
+            return -1 - number
         if node.sketch is None:
             return None
         norm = float(np.linalg.norm(node.sketch))
@@ -54,15 +53,12 @@ class _Groups:
                 continue
             if np.linalg.norm(value.sketch - node.sketch) <= bound:
                 return value.group
-        values.append(_SketchedValue(norm, node.sketch, self._next()))
-        return self._count
-
-    def _next(self) -> int:
         self._count += 1
+        values.append(_SketchedValue(norm, node.sketch, self._count))
         return self._count
 
 
-# The size of a value, and the groups of which it is made.
+# The groups of which a value is made, and its size.
 _Look = tuple[frozenset[int], int]
 
 
@@ -71,58 +67,52 @@ class _ComparedProgram:
 
     Attributes:
         nodes: its values.
-        outputs: their numbers.
         groups: the group of each value; None if not known.
-        own: the values that it alone has on the way to some outputs, in order, each with
-            the groups of which it is made.
     """
 
     def __init__(self, call: RunCall, groups: _Groups):
         # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
             numeric = NumericProgram(call.program, IN_FLOAT64, call.traces, is_judged=True)
-            self.nodes, self.outputs = sketches(numeric, call.arrays)
+            self.nodes, self._outputs = sketches(numeric, call.arrays)
         self.groups = [groups.find(n, node) for n, node in enumerate(self.nodes)]
-        self.own: dict[int, frozenset[int]] = {}
 
-    def find_own(self, shared: Collection[int], outputs: Collection[int]) -> None:
-        """Finds the values on the way to some outputs that only this program has."""
-        ends = [self.outputs[output] for output in outputs]
-        # In the order of the program, operands come before what is made of them.
-        for number in sorted(self._way_to(ends, shared)):
-            support: set[int] = set()
-            for operand in self.nodes[number].operands:
-                if operand is None:
-                    continue
-                group = self.groups[operand]
-                if operand in self.own:
-                    support |= self.own[operand]
-                elif group is not None:
-                    support.add(group)
-            self.own[number] = frozenset(support)
-
-    def _way_to(self, ends: Iterable[int | None], shared: Collection[int]) -> set[int]:
-        """Returns the values on the way to some ends, from the shared ones on."""
+    def way_to(
+        self, ends: Iterable[int | None], shared: Collection[int | None]
+    ) -> list[int]:
+        """Returns the values on the way to some ends, from the shared ones on, in order."""
         way: set[int] = set()
         waiting = list(ends)
         while waiting:
             number = waiting.pop()
+            # A constant has no number.
             if number is None or number in way or self.groups[number] in shared:
                 continue
             way.add(number)
             waiting += self.nodes[number].operands
-        return way
+        return sorted(way)
 
-    def look(self, number: int) -> _Look | None:
-        """Returns what values that correspond have in common; None without a sketch."""
-        node = self.nodes[number]
-        if node.sketch is None:
-            return None
-        return self.own[number], math.prod(node.shape)
-
-    def last(self, look: _Look) -> int:
-        """Returns the last value that looks so."""
-        return max(number for number in self.own if self.look(number) == look)
+    def own_values(
+        self, outputs: Iterable[int], shared: Collection[int | None]
+    ) -> dict[_Look, list[int]]:
+        """Returns values that only this program has, on the way to outputs, by look."""
+        ends = [self._outputs[output] for output in outputs]
+        made_of: dict[int, set[int]] = {}
+        values: dict[_Look, list[int]] = {}
+        # In the order of the program, operands come before what is made of them.
+        for number in self.way_to(ends, shared):
+            node = self.nodes[number]
+            made_of[number] = set()
+            for operand in node.operands:
+                if operand is None:
+                    continue
+                group = self.groups[operand]
+                known = {group} if group is not None else set()
+                made_of[number] |= made_of.get(operand, known)
+            if node.sketch is not None:
+                look = (frozenset(made_of[number]), math.prod(node.shape))
+                values.setdefault(look, []).append(number)
+        return values
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
@@ -133,51 +123,39 @@ class _ComparedProgram:
                 return origin
         return None
 
-    def beginning(self, number: int, shared: Collection[int]) -> Origin | None:
-        """Returns the first line on the way to a value that both programs do not have."""
-        return self.line(sorted(self._way_to([number], shared)) or [number])
-
 
 def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> Divergence:
     """Returns the first lines whose results differ by more than rounding."""
     groups = _Groups()
     program = _ComparedProgram(call, groups)
     compared = _ComparedProgram(reference, groups)
-    groups_of_both = set(program.groups) & set(compared.groups)
-    shared = {group for group in groups_of_both if group is not None}
-    program.find_own(shared, outputs)
-    compared.find_own(shared, outputs)
-    ends = _corresponding(program, compared, outputs)
-    if ends is None:
+    shared = set(program.groups) & set(compared.groups) - {None}
+    own_values = program.own_values(outputs, shared)
+    reference_values = compared.own_values(outputs, shared)
+    pair = _corresponding(own_values, reference_values)
+    if pair is None:
         equal = [n for n, group in enumerate(program.groups) if group in shared]
         return Divergence(program.line(reversed(equal)))
-    first, second = ends
-    apart = math.nan
-    sketch = program.nodes[first].sketch
-    reference_sketch = compared.nodes[second].sketch
-    if sketch is not None and reference_sketch is not None:
-        # Nothing is relative to zeros.
-        norm = np.linalg.norm(sketch) or 1.0
-        apart = float(np.linalg.norm(sketch - reference_sketch) / norm)
+    first, second = pair
+    sketch = np.asarray(program.nodes[first].sketch)
+    off = sketch - np.asarray(compared.nodes[second].sketch)
+    # Nothing is relative to zeros.
+    apart = np.linalg.norm(off) / (np.linalg.norm(sketch) or 1.0)
     return Divergence(
-        program.beginning(first, shared), compared.beginning(second, shared), apart
+        program.line(program.way_to([first], shared)),
+        compared.line(compared.way_to([second], shared)),
+        float(apart),
     )
 
 
 def _corresponding(
-    program: _ComparedProgram, compared: _ComparedProgram, outputs: Collection[int]
+    values: dict[_Look, list[int]], reference_values: dict[_Look, list[int]]
 ) -> tuple[int, int] | None:
-    """Returns the first values of two programs that correspond and are not equal."""
-    looks = {compared.look(number) for number in compared.own}
-    for number in program.own:
-        look = program.look(number)
-        if look is not None and look in looks:
-            return program.last(look), compared.last(look)
-    if bool(program.own) == bool(compared.own):
-        return None
-    for output in outputs:  # one goes on where the reference returns
-        first = program.outputs[output]
-        second = compared.outputs[output]
-        if first is not None and second is not None:
-            return first, second
+    """Returns values of two programs that are made of the same ones and are not equal.
+
+    The first ones, and of several in a row the last.
+    """
+    for look, numbers in values.items():
+        if look in reference_values:
+            return numbers[-1], reference_values[look][-1]
     return None

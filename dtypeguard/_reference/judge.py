@@ -25,7 +25,7 @@ from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._numbers.run import run
 from .._numbers.subject import avals_in
-from .._program.aligned import SecondTraces
+from .._program.aligned import NO_TRACES, SecondTraces
 from .difference import Difference
 
 # Up to so many times the bound, rounding explains a difference; beyond `_DIFFERS_FROM`
@@ -65,6 +65,21 @@ class RunCall(NamedTuple):
     traces: SecondTraces
     arrays: Sequence[Leaf]
 
+    @property
+    def in_float32(self) -> "RunCall | None":
+        """The function traced with float32 for its narrower inputs.
+
+        None if it has none, or does not trace so.
+        """
+        wide_program = self.traces.wide.second
+        if wide_program is None or wide_program is self.program:
+            return None
+        shapes = [aval.shape for aval in self.program.out_avals]
+        if [aval.shape for aval in wide_program.out_avals] != shapes:
+            return None
+        arrays = [widen(array, _SINGLE) for array in self.arrays]
+        return RunCall(wide_program, NO_TRACES, arrays)
+
 
 class Bound(NamedTuple):
     """How far rounding in some precision takes the outputs of a program.
@@ -90,20 +105,12 @@ class Judge:
         call: the program.
         paths: of its outputs.
         formats: the dtypes in which it computes.
-        retrace: traces the program with float32 inputs; None if it does not trace so.
     """
 
-    def __init__(
-        self,
-        call: RunCall,
-        paths: Sequence[str],
-        formats: Formats,
-        retrace: Callable[[], RunCall | None] | None = None,
-    ):
+    def __init__(self, call: RunCall, paths: Sequence[str], formats: Formats):
         self.call = call
         self._paths = paths
         self._formats = formats
-        self._retrace = retrace
         self._is_exact = [not is_inexact(aval) for aval in call.program.out_avals]
         self._narrow = _narrowest_dtype(call, formats)
         self._bound = functools.cache(self._measure_bound)
@@ -125,10 +132,10 @@ class Judge:
     @functools.cached_property
     def _in_float32(self) -> "Judge | None":
         """The judge of the function traced in float32, if the program is narrower."""
-        if self._retrace is None or bits(self._narrow) >= 32:
+        call = self.call.in_float32
+        if call is None or bits(self._narrow) >= 32:
             return None
-        call = self._retrace()
-        return None if call is None else Judge(call, self._paths, IN_FLOAT64)
+        return Judge(call, self._paths, IN_FLOAT64)
 
     @property
     def written(self) -> Bound:

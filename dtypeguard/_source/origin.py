@@ -154,6 +154,12 @@ def origin_at(file: str, line: int, function: str) -> Origin:
     return Origin(file, line, function, code)
 
 
+def function_name(code: CodeType) -> str:
+    """Returns the name of a function; a lambda or a comprehension is a part of it."""
+    names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
+    return ".".join(names) or "<module>"
+
+
 def origin_of_code(code: CodeType) -> Origin:
     """Returns the first line of a function."""
     return origin_at(code.co_filename, code.co_firstlineno, code.co_qualname)

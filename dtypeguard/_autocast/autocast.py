@@ -6,14 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, overload
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
-from .._leaves.types import Args, Aval, DType, Function, Kwargs, Leaf, PyTree, public
-from .._numbers.evaluate import of_mesh
+from .._leaves.types import Args, DType, Function, Kwargs, PyTree, public
 from .._program.aligned import NO_TRACES, SecondTraces
 from .calls import WholeCall
 from .decide import may_ask
@@ -148,12 +145,9 @@ class _Autocast:
             # programs.
             if may_ask(jaxpr):
                 traces = SecondTraces(sibling=call.trace_sibling(jaxpr))
-            results, _ = self._emitter.emit(jaxpr, call.arrays, traces=traces)
+            results = self._emitter.emit_as_returned(jaxpr, call.arrays, traces)
             self._check()
-        arrays: list[Leaf] = []
-        for result, aval in zip(results, jaxpr.out_avals):
-            arrays.append(_as_returned(result, aval))
-        return call.finish(traced_result, arrays)
+        return call.finish(traced_result, results)
 
     def _check(self) -> None:
         self._emitter.matcher.check()
@@ -164,19 +158,3 @@ class _Autocast:
                 f"autocast found no product in {name}, so nothing of it is narrow. Give it "
                 'the function that multiplies, or a plan with default = "all".'
             )
-
-
-def _as_returned(array: Leaf, aval: Aval) -> Leaf:
-    """Returns a result in the type in which the function itself returns it."""
-    if not hasattr(aval, "weak_type"):  # a reference
-        return array
-    if not isinstance(array, jax.Array):
-        array = jnp.asarray(array, aval.dtype)
-    if (array.dtype, jax.typeof(array).weak_type) == (aval.dtype, aval.weak_type):
-        return array
-    # No public function makes a weak type, and the cast of one would count as the user's
-    # own in an autocast around this one.
-    with of_mesh(array):
-        return lax.convert_element_type_p.bind(
-            array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
-        )

@@ -19,7 +19,7 @@ from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import as_dtype, bits_of, evaluate_in
+from .._numbers.evaluate import as_dtype, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
 from .._numbers.nodes import COMPUTED, OWN, STOCHASTIC, Interpreter
 from .._numbers.primitives import is_inexact
@@ -102,6 +102,16 @@ class Emitter:
         result_types = rules.block(program.block, types)
         self.products += len(rules.products)
         return Emission(rules, self).block(program.block, arrays), result_types
+
+    def emit_as_returned(
+        self, jaxpr: Jaxpr, arrays: Sequence[Leaf], traces: SecondTraces
+    ) -> list[Leaf]:
+        """Returns the results of a closed jaxpr in the types in which it returns them."""
+        emitted, _ = self.emit(jaxpr, arrays, traces=traces)
+        results: list[Leaf] = []
+        for result, aval in zip(emitted, jaxpr.out_avals):
+            results.append(_as_returned(result, aval))
+        return results
 
 
 class Emission(Interpreter):
@@ -363,16 +373,27 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
     emitter = Emitter(plan)
 
     def run(*arrays):
-        emitted, _ = emitter.emit(jaxpr, arrays, traces=traces)
-        # A function keeps the dtypes of its results, whatever it computes in.
-        results: list[Leaf] = []
-        for result, aval in zip(emitted, jaxpr.out_avals):
-            results.append(to_dtype(result, aval.dtype) if is_floating(aval) else result)
-        return results
+        return emitter.emit_as_returned(jaxpr, arrays, traces)
 
     narrow_jaxpr = jax.make_jaxpr(run)(*jaxpr.in_avals)
     emitter.matcher.check()
     return narrow_jaxpr
+
+
+def _as_returned(array: Leaf, aval: Aval) -> Leaf:
+    """Returns a result in the type in which the function itself returns it."""
+    if not hasattr(aval, "weak_type"):  # a reference
+        return array
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array, aval.dtype)
+    if (array.dtype, jax.typeof(array).weak_type) == (aval.dtype, aval.weak_type):
+        return array
+    # No public function makes a weak type, and the cast of one would count as the user's
+    # own in an autocast around this one.
+    with of_mesh(array):
+        return lax.convert_element_type_p.bind(
+            array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
+        )
 
 
 def to_dtype(array: Leaf, dtype: DType) -> Leaf:

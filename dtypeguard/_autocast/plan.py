@@ -234,27 +234,19 @@ def _figure(name: str, key: str, value: Any) -> float:
 
 def _all_entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
     """Yields the entries of all tables."""
-    yield from _entries_of_table(name, "entries", data.get("entries", {}))
-    scopes = data.get("scope", {})
-    if not isinstance(scopes, Mapping):
-        raise _no_table(name, "scope", scopes)
+    scopes = _checked_table(name, "scope", data.get("scope", {}))
+    yield from entries_of(name, _checked_table(name, "entries", data.get("entries", {})))
     for scope, entries in scopes.items():
         # An empty scope would be outside of all, where [entries] are.
-        if not scope.strip():
-            raise _no_table(name, "scope", entries)
-        yield from _entries_of_table(name, f"scope.{scope}", entries, scope)
+        title = f"scope.{scope}" if scope.strip() else "scope"
+        table = entries if scope.strip() else scope
+        yield from entries_of(name, _checked_table(name, title, table), scope)
 
 
-def _entries_of_table(
-    name: str, title: str, entries: Any, scope: str | None = None
-) -> Iterator[PlanEntry]:
-    if not isinstance(entries, Mapping):
-        raise _no_table(name, title, entries)
-    return entries_of(name, entries, scope)
-
-
-def _no_table(name: str, title: str, value: Any) -> PlanError:
-    return PlanError(
+def _checked_table(name: str, title: str, value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    raise PlanError(
         f"{name} has {title} = {value!r}, which is no table of entries. Write [entries], "
         "or [scope.NAME] with the name of a jax.named_scope, and entries below it."
     )

@@ -149,14 +149,13 @@ class ByPlan(Propagation[PlannedType]):
             return PlannedType(dtype)
         if not getattr(array, "is_fully_addressable", True):
             return PlannedType(dtype)
-        value = np.asarray(array, dtype)
-        if value.size != 1:  # of an array, its greatest finite number counts
-            value = np.max(abs(value), initial=0, where=np.isfinite(value))
+        # Of an array, its greatest finite number counts.
+        numbers = np.abs(np.asarray(array, dtype))
+        greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
         with np.errstate(all="ignore"):
-            narrow = value.astype(self._plan.narrow)
-        becomes_zero = narrow == 0 and value != 0
-        becomes_infinite = np.isfinite(value) and not np.isfinite(narrow)
-        return PlannedType(dtype, is_lost=bool(becomes_zero or becomes_infinite))
+            narrow = np.asarray(greatest).astype(self._plan.narrow)
+        is_lost = not np.isfinite(narrow) or (narrow == 0 and greatest != 0)
+        return PlannedType(dtype, is_lost=bool(is_lost))
 
     def crossing(self, value: PlannedType, aval: Aval) -> PlannedType:
         if self._plan.default == ALL:

@@ -14,7 +14,7 @@ from jax import tree_util
 
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
-from .._leaves.types import Aval, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype
 from .._numbers.primitives import is_inexact
 from .decide import PlannedTypes, dtype_or_none
@@ -47,6 +47,8 @@ class OwnRule:
         # The places of the operands and of the results that have derivatives.
         self._active = _inexact_places(self._operands)
         self._active_results = _inexact_places(self._results)
+        self._operand_dtypes: list[DType] = []
+        self._residual_types: PlannedTypes = []
 
     def call(self, inner: Jaxpr, values: Sequence[Leaf]) -> list[Leaf]:
         """Returns the results of a jaxpr in place of the primal, with the rule."""
@@ -58,14 +60,9 @@ class OwnRule:
             function = jax.custom_jvp(primal)
             function.defjvp(self._jvp)
             return function(*values)
-        # JAX traces the forward pass first, which fills this in for the backward pass.
-        residual_types: PlannedTypes = []
-        dtypes = [dtype_or_none(values[place]) for place in self._active]
+        self._operand_dtypes = [dtype_or_none(values[place]) for place in self._active]
         function = jax.custom_vjp(primal)
-        function.defvjp(
-            functools.partial(self._forward, residual_types),
-            functools.partial(self._backward, residual_types, dtypes),
-        )
+        function.defvjp(self._forward, self._backward)
         return function(*values)
 
     def _as_written(self, *arrays: Leaf) -> tuple[list[Leaf], list[Leaf]]:
@@ -114,21 +111,22 @@ class OwnRule:
         cotangents = [self._results[place] for place in self._active_results]
         return first, jax.make_jaxpr(backward)(residuals, cotangents)
 
-    def _forward(self, residual_types: PlannedTypes, *arrays):
+    def _forward(self, *arrays):
         outputs, types = self._emit(self._passes[0], arrays, self._operand_types)
         count = len(self._results)
-        residual_types[:] = types[count:]
+        # JAX traces the forward pass first.
+        self._residual_types = types[count:]
         return self._settle(outputs[:count]), outputs[count:]
 
-    def _backward(
-        self, residual_types: PlannedTypes, dtypes: Sequence[Any], residuals, cotangents
-    ):
+    def _backward(self, residuals, cotangents):
         active_cotangents = [cotangents[place] for place in self._active_results]
         arrays = [*residuals, *active_cotangents]
-        derivatives, _ = self._emit(self._passes[1], arrays, residual_types)
+        derivatives, _ = self._emit(self._passes[1], arrays, self._residual_types)
         # None is no cotangent: of an integer, or where the rule gives none.
         every: list[Leaf] = [None for _ in self._operands]
-        for place, derivative, dtype in zip(self._active, derivatives, dtypes):
+        for place, derivative, dtype in zip(
+            self._active, derivatives, self._operand_dtypes
+        ):
             # JAX asks for the derivative in the dtype of the operand.
             every[place] = as_dtype(derivative, dtype)
         return tuple(every)

@@ -7,7 +7,6 @@ loop or branches in which all is as written.
 
 import contextlib
 import functools
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ from .decide import (
     is_narrower,
 )
 from .derivatives import OwnRule, bind
-from .matching import Matcher, key_of_line
+from .matching import Matcher
 from .plan import Plan, PlanEntry
 from .products import BILINEAR, multiply, product_of
 
@@ -66,7 +65,7 @@ class Emitter:
         plan: the plan.
         matcher: finds the entries of equations.
         notes: the lines that compute as written though the plan makes them narrow.
-        emitted: the inner jaxprs that were emitted, each with that of the program.
+        emitted: the inner jaxprs that were emitted, by what decides them.
         products: the number of products, narrow or not.
     """
 
@@ -74,7 +73,7 @@ class Emitter:
         self.plan = plan
         self.matcher = Matcher(plan)
         self.notes: dict[str, None] = {}
-        self.emitted: OrderedDict[object, tuple[Jaxpr, Jaxpr]] = OrderedDict()
+        self.emitted: dict[object, Jaxpr] = {}
         self.products = 0
 
     def emit(
@@ -299,19 +298,16 @@ class Emission(Interpreter):
             avals.append(_retyped_aval(var.aval, dtype_or_none(value)))
         # An equal jaxpr of another identity would compile once more.
         key = self._key_of_block(node, block, avals)
-        if key in self._emitter.emitted:
-            jaxpr, _ = self._emitter.emitted[key]
-            return jaxpr
+        emitted = self._emitter.emitted
+        if key not in emitted:
 
-        def run(arrays):
-            return self._block_results(node, block, arrays)
+            def run(arrays):
+                return self._block_results(node, block, arrays)
 
-        jaxpr = jax.make_jaxpr(run)(avals)
-        # The key has the identity of the program's jaxpr, which is kept beside.
-        self._emitter.emitted[key] = (jaxpr, block.jaxpr)
-        if len(self._emitter.emitted) > _MOST_EMITTED:
-            self._emitter.emitted.popitem(last=False)
-        return jaxpr
+            if len(emitted) > _MOST_EMITTED:
+                emitted.clear()
+            emitted[key] = jax.make_jaxpr(run)(avals)
+        return emitted[key]
 
     def _key_of_block(
         self, node: Node | None, block: Block, avals: Sequence[Aval]
@@ -320,14 +316,9 @@ class Emission(Interpreter):
         carried: Sequence[int] = ()
         if node is not None:
             carried = self._plan.carried.get(node.number, ())
-        # Lines without a user's line inside of a jitted function are matched by the caller.
-        caller_line = None
-        if self._emitter.plan.entries and block.nodes:
-            outer = block.nodes[0].stack[1:]
-            caller_line = key_of_line(outer) if outer else None
         dtypes = tuple(dtype_or_none(aval) for aval in avals)
         part = self._plan.part(block.first, block.number)
-        return (id(open_jaxpr(block.jaxpr)), dtypes, part, carried, caller_line)
+        return (open_jaxpr(block.jaxpr), dtypes, part, carried)
 
     def _block_results(
         self, node: Node | None, block: Block, arrays: Sequence[Leaf]

@@ -80,12 +80,17 @@ def _is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
     limit = float(jnp.finfo(value.dtype).max)
     numbers = np.abs(np.asarray(value, np.float64))
-    mantissas, _ = np.frexp(numbers)
-    digits = np.ldexp(mantissas, FEW_DIGITS)
-    is_plain = digits == np.round(digits)
+    is_plain = have_few_digits(numbers)
     is_plain |= numbers == limit
     is_plain |= ~np.isfinite(numbers)
     return bool(np.all(is_plain))
+
+
+def have_few_digits(numbers: np.ndarray) -> np.ndarray:
+    """Returns which numbers have few binary digits: 2.0 and 0.5 are exact in any dtype."""
+    mantissas, _ = np.frexp(numbers)
+    digits = np.ldexp(mantissas, FEW_DIGITS)
+    return digits == np.round(digits)
 
 
 def shortest_decimal(number: Any) -> float:

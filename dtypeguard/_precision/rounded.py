@@ -7,7 +7,7 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._numbers.constants import FEW_DIGITS, number_in_dtype
+from .._numbers.constants import have_few_digits, number_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
 from .._numbers.program import NumericProgram
@@ -80,17 +80,16 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
     for node in program.block.all_nodes():
         for array in node.doubtful:
             numbers = np.asarray(array, np.float64).reshape(-1)
-            parts, exponents = np.frexp(numbers)
             # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
             # rounding.
-            digits = np.ldexp(parts, FEW_DIGITS)
-            number = int(np.argmax(digits != np.round(digits)))
+            number = int(np.argmin(have_few_digits(numbers)))
+            _, exponent = np.frexp(numbers[number])
             eps = float(jnp.finfo(array.dtype).eps)
             row = UnknownConstant(
                 origin=Written(node.stack).origin,
                 value=float(numbers[number]),
                 dtype=str(array.dtype),
-                within=float(np.ldexp(eps, int(exponents[number]) - 2)),
+                within=float(np.ldexp(eps, int(exponent) - 2)),
             )
             # A constant is used by several equations of its line.
             rows.setdefault((row.origin, row.value), row)

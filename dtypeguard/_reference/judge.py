@@ -18,7 +18,7 @@ from .._leaves.dtypes import bits, kind
 from .._leaves.table import percent
 from .._leaves.types import DType, Jaxpr, Leaf
 from .._numbers import plans
-from .._numbers.constants import FEW_DIGITS
+from .._numbers.constants import have_few_digits
 from .._numbers.formats import DEVICES, Formats, products_named
 from .._numbers.plans import WidthPlan
 from .._numbers.primitives import is_inexact
@@ -354,10 +354,9 @@ def _perturb_array(array: Leaf, eps: float, random: np.random.Generator) -> Leaf
     wide = np.asarray(array).astype(np.complex128 if is_complex else np.float64)
     numbers = wide.ravel().view(np.float64)
     # What a source has with few digits, and an integer, was not rounded.
-    digits = np.ldexp(np.frexp(numbers)[0], FEW_DIGITS)
-    is_short = (digits == np.round(digits)) | (numbers == np.round(numbers))
-    steps = np.where(is_short, 0.0, eps * random.choice(_STEPS, numbers.shape))
-    moved = numbers * (1 + steps)
+    stays = have_few_digits(numbers) | (numbers == np.round(numbers))
+    steps = np.where(stays, 0.0, random.choice(_STEPS, numbers.shape))
+    moved = numbers * (1 + eps * steps)
     return moved.view(wide.dtype).reshape(array.shape).astype(array.dtype)
 
 

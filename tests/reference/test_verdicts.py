@@ -148,10 +148,6 @@ WRONG = {
     "turned": ({"a": X.T, "b": X}, ["['a']  (16, 8)", "function has (8, 16)"]),
     "text": ({"a": "x", "b": X}, ["'x' in the reference at ['a']", "array of numbers"]),
     "complex": ({"a": X + 0j, "b": X}, ["complex", "real part"]),
-    "shapes": (
-        {"a": jax.ShapeDtypeStruct((8, 16), F32), "b": X},
-        ["in the reference at ['a'], which has no values"],
-    ),
     "function": (lambda x: {"a": x}, ["with other outputs", "['b']  missing"]),
 }
 

@@ -152,7 +152,7 @@ class _Autocast:
     def _check(self) -> None:
         self._emitter.matcher.check()
         asks_for_products = self._plan.default == PRODUCTS and not self._plan.entries
-        if asks_for_products and not self._emitter.products:
+        if asks_for_products and not self._emitter.has_product:
             name = getattr(self._function, "__name__", "the function")
             raise PlanError(
                 f"autocast found no product in {name}, so nothing of it is narrow. Give it "

@@ -8,7 +8,6 @@ asks for stays, and so does what a narrow dtype would lose.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -111,7 +110,7 @@ class ByPlan(Propagation[PlannedType]):
         default_entry: the entry of lines without one.
 
     Attributes:
-        products: the numbers of the products.
+        has_product: whether it has a product, narrow or not.
         call_operands: the types of the operands of calls, by their numbers.
     """
 
@@ -131,7 +130,7 @@ class ByPlan(Propagation[PlannedType]):
         # A width plan is an array of numbers: these are the dtypes that its numbers stand
         # for.
         self._dtypes: dict[Computes, int] = {}
-        self.products: set[int] = set()
+        self.has_product = False
         self.call_operands: dict[int, PlannedTypes] = {}
 
     @property
@@ -182,7 +181,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def called(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
         if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
-            self.products.add(node.number)
+            self.has_product = True
         if body_parameter(node.name) is None and node.name not in OWN_RULES:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
@@ -283,7 +282,7 @@ class ByPlan(Propagation[PlannedType]):
         # Other bits would be other draws.
         if Written(node.stack).is_of_sampler:
             return None
-        if is_product and _asks_for_precision(node.eqn):
+        if is_product and precision_of_product(node.eqn):
             self._note(node, "by the precision that it asks for")
             return None
         if _is_asked(values):
@@ -352,7 +351,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _multiplied(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """A product or a convolution."""
-        self.products.add(node.number)
+        self.has_product = True
         dtype = self._dtype_for(node, values)
         if dtype is None:
             results = self._as_written(node, values)
@@ -405,11 +404,18 @@ def _are_real(operands: Sequence[Aval], results: Sequence[Aval]) -> bool:
     return "float" in result_kinds and kinds.isdisjoint(["complex", None])
 
 
-def _asks_for_precision(eqn: Equation) -> bool:
-    """Returns whether a product asks for more than the precision by default."""
-    precision = eqn.params.get("precision")
-    levels = precision if isinstance(precision, tuple) else (precision,)
-    return any(level not in (None, jax.lax.Precision.DEFAULT) for level in levels)
+def precision_of_product(eqn: Equation) -> str:
+    """Returns what a product asks for: "highest", "high/default" or an algorithm.
+
+    "" if it asks for nothing.
+    """
+    setting = eqn.params.get("precision")
+    names: list[str] = []
+    for precision in setting if isinstance(setting, tuple) else (setting,):
+        name = str(getattr(precision, "name", precision)).lower()
+        if precision is not None and name not in names:
+            names.append(name)
+    return "" if names == ["default"] else "/".join(names)
 
 
 def widest(value: PlannedType, aval: Aval) -> PlannedType:

@@ -66,7 +66,7 @@ class Emitter:
         matcher: finds the entries of equations.
         notes: the lines that compute as written though the plan makes them narrow.
         emitted: the inner jaxprs that were emitted, by what decides them.
-        products: the number of products, narrow or not.
+        has_product: whether a program has a product, narrow or not.
     """
 
     def __init__(self, plan: Plan):
@@ -74,7 +74,7 @@ class Emitter:
         self.matcher = Matcher(plan)
         self.notes: dict[str, None] = {}
         self.emitted: dict[object, Jaxpr] = {}
-        self.products = 0
+        self.has_product = False
 
     def emit(
         self,
@@ -99,7 +99,7 @@ class Emitter:
         for array in arrays[len(types) :]:
             types.append(PlannedType(dtype_or_none(array)))
         result_types = rules.block(program.block, types)
-        self.products += len(rules.products)
+        self.has_product = self.has_product or rules.has_product
         return Emission(rules, self).block(program.block, arrays), result_types
 
     def emit_as_returned(

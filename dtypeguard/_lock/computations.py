@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from .._autocast.decide import SUMS, precision_of_product
 from .._costs.costs import equations
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
@@ -36,10 +37,6 @@ BACKWARD = "backward_"
 MIRRORED = "backward"
 ENTRY_KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED)
 
-_LOCKED_SUMS = ForeignNames(
-    "reduce_sum reduce_prod cumsum cumprod cumlogsumexp reduce_window_sum reduce_window "
-    "scatter-add psum psum_invariant@jax>=0.7 reduce_scatter"
-)
 # The derivative of a value that is used twice: no line of the user's adds it up.
 _ADDED_BY_JAX = ForeignNames("add_any")
 # Products and sums inside of these belong to them.
@@ -98,7 +95,7 @@ class Computation:
         counted = [aval for aval in results if _type_matters(aval)]
         if name in PRODUCTS and not is_of_optimizer:
             self._add_product(eqn)
-        elif name in _LOCKED_SUMS and not is_of_optimizer and counted:
+        elif name in SUMS and not is_of_optimizer and counted:
             self._sums.update(map(_type_name, counted))
         elif name == "convert_element_type":
             self._casts = True
@@ -110,8 +107,11 @@ class Computation:
         first = _type_name(eqn.invars[0].aval)
         second = _type_name(eqn.invars[1].aval)
         result = _type_name(eqn.outvars[0].aval)
-        precision = _precision(eqn.params.get("precision"))
-        self._products.add(f"{first} @ {second} -> {result}{precision}")
+        text = f"{first} @ {second} -> {result}"
+        precision = precision_of_product(eqn)
+        if precision:
+            text += f", precision {precision}"
+        self._products.add(text)
         self._product_operands |= {first, second}
         self._product_results.add(result)
 
@@ -300,15 +300,3 @@ def _type_names(avals: Collection[Aval]) -> set[str]:
     counted = [aval for aval in avals if _type_matters(aval)]
     # What has no dtype, such as a token, has no name.
     return {_type_name(aval) for aval in counted or avals} - {""}
-
-
-def _precision(setting: object) -> str:
-    """Returns what a product asks for: "highest", "high/default" or an algorithm."""
-    names: list[str] = []
-    for precision in setting if isinstance(setting, tuple) else (setting,):
-        name = str(getattr(precision, "name", precision)).lower()
-        if name not in names:
-            names.append(name)
-    if names in (["none"], ["default"]):
-        return ""
-    return f", precision {'/'.join(names)}"

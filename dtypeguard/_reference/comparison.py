@@ -9,7 +9,7 @@ from .._carry.modules import spread
 from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
-from .._leaves.table import columns
+from .._leaves.table import and_more, columns
 from .._leaves.types import Aval, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
@@ -131,19 +131,16 @@ def _check_outputs(
     """Checks the outputs of a reference against those of the function, by path."""
     rows: list[tuple[str, str, str]] = []
     for path in {**shapes, **own_shapes}:
-        own_shape = own_shapes.get(path, "missing")
-        shape = shapes.get(path, "none")
-        if own_shapes.get(path) != shapes.get(path):
-            name = _output_name(path)
-            rows.append((name, str(own_shape), f"the function has {shape}"))
+        own_shape = str(own_shapes.get(path, "missing"))
+        shape = str(shapes.get(path, "none"))
+        if own_shape != shape:
+            rows.append((_output_name(path), own_shape, f"the function has {shape}"))
     if not rows:
         return
-    lines = [f"audit_precision got {subject} with other outputs than the function:"]
-    for row in columns(rows[:_MOST_ROWS]):
-        lines.append(f"  {row}")
-    if len(rows) > _MOST_ROWS:
-        lines.append(f"  and {len(rows) - _MOST_ROWS} more")
-    raise ValueError("\n".join([*lines, advice]))
+    head = f"audit_precision got {subject} with other outputs than the function:"
+    listed = columns(rows[:_MOST_ROWS])
+    listed += and_more(len(rows) - len(listed), "output")
+    raise ValueError("\n  ".join([head, *listed]) + f"\n{advice}")
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from .._leaves.table import percent
 from .._source.origin import Origin
 
 # Of reasons in a report.
-_MOST_LINES = 5
+_MOST_LINES = 4
 
 
 class Difference(NamedTuple):
@@ -133,11 +134,7 @@ def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
     with_verdict = [x for x in differences if x.verdict == verdict]
     if verdict == "differs":
         return with_verdict[0], len(with_verdict)
-    return max(with_verdict, key=_by_error), len(with_verdict)
-
-
-def _by_error(difference: Difference) -> float:
-    return difference.error
+    return max(with_verdict, key=attrgetter("error")), len(with_verdict)
 
 
 def details_of(
@@ -156,23 +153,20 @@ def details_of(
     lines: list[str] = []
     if worst.verdict != "rounding" and worst.at is not None:
         lines.append(_sentence(worst, worst.place, is_only))
-    for difference in sorted(differences, key=_by_severity):
+    for difference in differences:
         if difference.reason:
             text = difference.reason
             if difference.verdict != "differs":
                 text = f"{text}; in {difference.shows_in} it would show"
             lines.append(_sentence(difference, text, is_only))
+    # The verdicts of all outputs are in `differences`; a report is to be read.
+    lines = lines[:_MOST_LINES]
     # A float32 program is seldom run in float64 to know.
     hiding = [x for x in differences if x.verdict == "rounding" and x.shows_in == "float32"]
     if hiding:
-        most = max(hiding, key=_by_rounding)
-        up_to = percent(most.rounding)
-        text = (
-            f"rounding would hide a difference of up to {up_to}; in float32 it would show"
-        )
-        lines = [*lines[: _MOST_LINES - 1], _sentence(most, text, is_only)]
-    # The verdicts of all outputs are in `differences`; a report is to be read.
-    lines = lines[:_MOST_LINES]
+        most = max(hiding, key=attrgetter("rounding"))
+        text = f"rounding would hide a difference of up to {percent(most.rounding)}"
+        lines.append(_sentence(most, f"{text}; in float32 it would show", is_only))
     if divergence is not None:
         return [*lines, str(divergence)]
     if worst.verdict == "differs" and is_only:
@@ -186,14 +180,6 @@ def details_of(
             f"To find the line, {_AS_FUNCTION}"
         )
     return lines
-
-
-def _by_severity(difference: Difference) -> tuple[str, float]:
-    return difference.verdict, -difference.error
-
-
-def _by_rounding(difference: Difference) -> float:
-    return difference.rounding
 
 
 def _sentence(difference: Difference, text: str, is_only: bool) -> str:

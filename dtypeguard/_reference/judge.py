@@ -241,12 +241,14 @@ class Judge:
 
     def _precisions(self, reference: np.ndarray) -> list[Formats]:
         """Returns those in which a reference may be computed, the program's own first."""
+        dtypes = [_narrowest_holding(reference)]
         # A reference of a bfloat16 model is often computed in float32, on another machine.
+        if bits(self._narrow) < 32:
+            dtypes.append(_SINGLE)
         precisions = [self._formats]
-        for dtype in (_SINGLE, _narrowest_holding(reference)):
-            is_possible = dtype != _DOUBLE and dtype != self._narrow
+        for dtype in dtypes:
             formats = Formats(self._formats.wide, dtype)
-            if is_possible and formats not in precisions:
+            if dtype not in (_DOUBLE, self._narrow) and formats not in precisions:
                 precisions.append(formats)
         return precisions
 

@@ -9,7 +9,7 @@ from jax import lax
 from dtypeguard import audit_precision
 from dtypeguard.testing import check_precision
 from tests.support import references
-from tests.support.helpers import needs_numbers
+from tests.support.helpers import needs_numbers, set_x64
 from tests.support.products import as_on
 from tests.support.references import BF16, F32, compared
 
@@ -82,6 +82,14 @@ def test_what_goes_wrong_in_bfloat16_alone_differs():
     right = np.cumsum(np.asarray(x, np.float32))
     assert verdicts(f, (x,), right) == {"": "differs"}
     assert verdicts(f, (x,), f(x)) == {"": "rounding"}
+
+
+def test_a_float64_program_is_not_judged_in_float32():
+    with set_x64(True):
+        x = jnp.linspace(0.1, 1, 9)
+        assert verdicts(jnp.sin, (x,), np.sin(np.asarray(x)) * (1 + 1e-8)) == {
+            "": "differs"
+        }
 
 
 def odd(x):

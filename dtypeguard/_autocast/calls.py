@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jax import tree_util
 
 from .._carry.modules import (
     Contents,
     contents,
     gathered,
     is_in_place,
+    map_nodes,
+    objects_by_path,
     put_contents,
     spread,
 )
@@ -59,7 +60,7 @@ class WholeCall:
             args = (function, *args)
         arguments = (args, dict(kwargs))
         self._arguments = SplitTree(spread(arguments), _STATIC_NUMBERS)
-        self._objects = _nnx_objects(arguments)
+        self._objects = list(objects_by_path(arguments).values())
         self.arrays = self._arguments.arrays
 
     def trace(self) -> tuple[Jaxpr, TracedResult]:
@@ -78,7 +79,7 @@ class WholeCall:
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
         args, kwargs = gathered(self._arguments.merged(arrays))
         # Before the call, after which an object may hold others.
-        objects = _nnx_objects((args, kwargs))
+        objects = list(objects_by_path((args, kwargs)).values())
         result = self._function(*args, **kwargs)
         contents_after = [contents(node) for node in objects]
         tree = SplitTree((spread(result), contents_after), _CONSTANTS)
@@ -89,31 +90,14 @@ class WholeCall:
         result, contents_after = traced.tree.merged(arrays)
         for node, after in zip(self._objects, contents_after):
             put_contents(node, after.values)
-        if not self._objects:
-            return gathered(result)
         original_of = {id(copy): x for copy, x in zip(traced.objects, self._objects)}
 
         # The function may return an object that it was given.
-        def restore(node: PyTree) -> PyTree:
-            if isinstance(node, Contents):
-                return original_of.get(id(node.node), node)
-            return node
+        def restore(node: Contents) -> NNXObject | Contents:
+            return original_of.get(id(node.node), node)
 
-        return gathered(tree_util.tree_map(restore, result, is_leaf=_is_contents))
+        return gathered(map_nodes(restore, result, Contents))
 
 
 def _call_object(function: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
     return function(*args, **kwargs)
-
-
-def _is_contents(node: PyTree) -> bool:
-    return isinstance(node, Contents)
-
-
-def _nnx_objects(tree: PyTree) -> list[NNXObject]:
-    """Returns the NNX objects of a tree, each once."""
-    objects: dict[int, NNXObject] = {}
-    for node in tree_util.tree_leaves(tree, is_leaf=is_in_place):
-        if is_in_place(node):
-            objects[id(node)] = node
-    return list(objects.values())

@@ -92,7 +92,7 @@ def _nodes_of(tree: PyTree, node_types: _Types) -> list[PyTree]:
     return nodes
 
 
-def _map_nodes(function: Convert, tree: PyTree, node_types: _Types) -> PyTree:
+def map_nodes(function: Convert, tree: PyTree, node_types: _Types) -> PyTree:
     """Returns a tree with its nodes of some types mapped; itself if it has none."""
     if not _nodes_of(tree, node_types):
         return tree
@@ -138,7 +138,7 @@ def close_objects(tree: PyTree) -> PyTree:
 
     Whether JAX takes them for leaves or for nodes depends on the release of Flax.
     """
-    return _map_nodes(Closed, tree, nnx_types())
+    return map_nodes(Closed, tree, nnx_types())
 
 
 def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) -> PyTree:
@@ -154,7 +154,7 @@ def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) ->
         node = closed_node.node
         return copy_by_id.get(id(node), node)
 
-    return _map_nodes(open_object, tree, Closed)
+    return map_nodes(open_object, tree, Closed)
 
 
 class _Name(str):
@@ -208,7 +208,7 @@ def spread(tree: PyTree) -> PyTree:
 
     A trace needs their arrays as leaves; `gathered` is the inverse.
     """
-    return _map_nodes(contents, tree, nnx_types())
+    return map_nodes(contents, tree, nnx_types())
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -231,7 +231,7 @@ def gathered(tree: PyTree) -> PyTree:
         put_contents(copy, node.values)
         return copy
 
-    return _map_nodes(gather, tree, Contents)
+    return map_nodes(gather, tree, Contents)
 
 
 class _Slot(NamedTuple):

@@ -102,7 +102,7 @@ def text_of_cause(cause: LockCause) -> list[str]:
     head = f"{places}:" if places else ""
     if cause.change is not None:
         head = f"{head} {cause.change.function[1]}"
-    text = [f"  {head}"]
+    text = [f"  {head}"] if head else []
     # Without its file a line has no source to show.
     text += [f"      {line.code}" for line in cause.lines if line.code]
     return text + _table_of_rows(_rows_of_cause(cause))

@@ -71,8 +71,8 @@ def find_causes(
     causes += [LockCause([line], None, group) for line, group in inputs.items()]
     # All functions compute as locked, so the step returns another of their values.
     if outputs and not causes:
-        values = {leaf.value for change in outputs for leaf in change.leaves}
-        lines = [makers[value].line for value in sorted(values & makers.keys())]
+        values = [leaf.value for change in outputs for leaf in change.leaves[:1]]
+        lines = [makers[value].line for value in values if value in makers]
         return LockCauses([LockCause(lines, None, outputs)], [], [])
     followers = [function for function in changes if function not in blamed]
     return LockCauses(causes, followers, outputs)

@@ -180,13 +180,10 @@ def _map_product(
     def map_to(axis: int) -> Product:
         return product._replace(mapped=(*product.mapped, (tuple(in_axes), axis)))
 
-    def count_equations(axis: int) -> int:
-        return len(open_jaxpr(_product_jaxpr(map_to(axis), avals)).eqns)
-
-    rank = len(_product_jaxpr(map_to(0), avals).out_avals[0].shape)
-    # At the axis where JAX itself has it, no transposition follows the product.
-    best_axis = min(range(rank), key=count_equations)
-    return map_to(best_axis), best_axis
+    *_, last = open_jaxpr(_product_jaxpr(map_to(0), avals)).eqns
+    # JAX moves the axis to the front from where it has it, and there it needs no move.
+    axis = last.params["permutation"][0] if last.primitive.name == "transpose" else 0
+    return map_to(axis), axis
 
 
 def _batch_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):

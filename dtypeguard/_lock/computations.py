@@ -218,29 +218,23 @@ def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool
 def _connect(
     graph: Graph, order: Iterable[Equation], call_of: dict[int, Computation]
 ) -> None:
-    """Notes the values that go from one call to another."""
+    """Notes the values that go from one call to another, or out of the program."""
+    uses: list[tuple[Computation | None, int]] = []
     for equation in order:
         user = call_of.get(id(equation))
-        for value in equation.inputs:
-            _connect_value(graph, value, user, call_of)
-    for value in graph.outputs:
-        _connect_value(graph, value, None, call_of)
-
-
-def _connect_value(
-    graph: Graph, value: int, user: Computation | None, call_of: dict[int, Computation]
-) -> None:
-    """Fills in who gives a value that a call takes, or that is an output."""
-    for source in graph.origins(value):
-        maker = call_of.get(id(graph.made_by.get(source)))
-        if user is not None and maker is not None and user.chain == maker.chain:
-            continue  # its own, or what it keeps for its derivative
-        # A Python number takes the type of what it meets, and tells nothing.
-        is_number = source in graph.constants and not graph.avals[value].shape
-        if user is not None and not is_number:
-            user.takes[source] = graph.avals[value]
-        if maker is not None:
-            maker.gives[source] = graph.avals[source]
+        uses += [(user, value) for value in equation.inputs]
+    uses += [(None, value) for value in graph.outputs]
+    for user, value in uses:
+        for source in graph.origins(value):
+            maker = call_of.get(id(graph.made_by.get(source)))
+            if user is not None and maker is not None and user.chain == maker.chain:
+                continue  # its own, or what it keeps for its derivative
+            # A Python number takes the type of what it meets, and tells nothing.
+            is_number = source in graph.constants and not graph.avals[value].shape
+            if user is not None and not is_number:
+                user.takes[source] = graph.avals[value]
+            if maker is not None:
+                maker.gives[source] = graph.avals[source]
 
 
 def line_in(code: CodeType, line: int) -> Origin:

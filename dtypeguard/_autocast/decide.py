@@ -411,7 +411,8 @@ def precision_of_product(eqn: Equation) -> str:
     """
     setting = eqn.params.get("precision")
     names: list[str] = []
-    for precision in setting if isinstance(setting, tuple) else (setting,):
+    precisions = setting if isinstance(setting, tuple) else (setting,)
+    for precision in precisions:
         name = str(getattr(precision, "name", precision)).lower()
         if precision is not None and name not in names:
             names.append(name)

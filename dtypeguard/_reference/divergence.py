@@ -107,8 +107,10 @@ class _ComparedProgram:
                 if operand is None:
                     continue
                 group = self.groups[operand]
-                known = {group} if group is not None else set()
-                made_of[number] |= made_of.get(operand, known)
+                if operand in made_of:
+                    made_of[number] |= made_of[operand]
+                elif group is not None:
+                    made_of[number].add(group)
             if node.sketch is not None:
                 look = (frozenset(made_of[number]), math.prod(node.shape))
                 values.setdefault(look, []).append(number)

@@ -56,7 +56,7 @@ def find_causes(
     for change in leaves:
         values = {leaf.value for leaf in change.leaves}
         takers = [call for call in step.computations if values & call.takes.keys()]
-        if change.what.startswith(INPUTS) and change.before and takers:
+        if change.table == INPUTS and change.before and takers:
             inputs.setdefault(takers[0].line, []).append(change)
         else:
             outputs.append(change)

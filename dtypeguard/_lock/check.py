@@ -140,7 +140,11 @@ def _rows_of_cause(cause: LockCause) -> list[_ChangedRow]:
 
 
 def _rows_of_leaves(changes: Sequence[TypesChange]) -> list[_ChangedRow]:
-    return [_ChangedRow(change.what, change.before, change.after) for change in changes]
+    rows: list[_ChangedRow] = []
+    for change in changes:
+        what = f"{change.table} {change.path}"
+        rows.append(_ChangedRow(what, change.before, change.after))
+    return rows
 
 
 def _table_of_rows(rows: Sequence[_ChangedRow]) -> list[str]:

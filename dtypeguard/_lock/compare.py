@@ -30,13 +30,15 @@ class TypesChange(NamedTuple):
     """Leaves that changed their type.
 
     Attributes:
-        what: their table and path, `inputs params['w']`.
+        table: their table, `inputs`.
+        path: their path, `params['w']`.
         before: their types in the lock; "" if they are new.
         after: their types; "" if they are gone.
         leaves: the leaves.
     """
 
-    what: str
+    table: str
+    path: str
     before: str
     after: str
     leaves: Sequence[TypedLeaf] = ()
@@ -140,7 +142,7 @@ def _changes_of_table(
         for what, of_path in below.items():
             changes.append(_change_of_leaves(table, what, types[path], of_path))
     for path, name in types_by_node(new).items():
-        changes.append(TypesChange(f"{table} {path}", "", name))
+        changes.append(TypesChange(table, path, "", name))
     return changes
 
 
@@ -148,4 +150,4 @@ def _change_of_leaves(
     table: str, path: str, before: str, leaves: Sequence[TypedLeaf]
 ) -> TypesChange:
     names = sorted({leaf.name for leaf in leaves})
-    return TypesChange(f"{table} {path}", before, ", ".join(names), leaves)
+    return TypesChange(table, path, before, ", ".join(names), leaves)

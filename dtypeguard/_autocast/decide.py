@@ -18,7 +18,7 @@ from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, jaxprs_in, loop_parts, open_jaxpr
+from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, all_jaxprs, loop_parts
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from .matching import Matcher, key_of_line
@@ -73,14 +73,12 @@ def may_ask(jaxpr: Jaxpr) -> bool:
 
     A product that asks has the same result type as one that asks for nothing.
     """
-    for eqn in open_jaxpr(jaxpr).eqns:
-        if eqn.primitive.name in PRODUCT_NAMES and is_floating(eqn.outvars[0].aval):
-            return True
-        is_cast = eqn.primitive.name == "convert_element_type"
-        if is_cast and is_floating(eqn.invars[0].aval) and is_floating(eqn.outvars[0].aval):
-            return True
-        if any(map(may_ask, jaxprs_in(eqn.params))):
-            return True
+    for inner in all_jaxprs(jaxpr):
+        for eqn in inner.eqns:
+            name = eqn.primitive.name
+            is_cast = name == "convert_element_type" and is_floating(eqn.invars[0].aval)
+            if (is_cast or name in PRODUCT_NAMES) and is_floating(eqn.outvars[0].aval):
+                return True
     return False
 
 

@@ -100,8 +100,9 @@ def _begin_wider(
 
     It takes more memory. But an average that a guard keeps in 16 bits may not move.
     """
-    is_loop = isinstance(cause, ControlFlow) and cause.is_loop
-    if not is_loop or not all(leaf.widens for leaf in leaves):
+    if not isinstance(cause, ControlFlow) or not cause.is_loop:
+        return []
+    if not all(leaf.widens for leaf in leaves):
         return []
     remedies = [_begin(leaf, cause) for leaf in leaves]
     return remedies if drifts_with(cause.bodies["body"], remedies) == {} else []

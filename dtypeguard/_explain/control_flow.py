@@ -172,8 +172,8 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
     differing = []
     for number in range(_number_of_results(branches)):
         returned = _differing_branches(branches, number)
-        avals = [results.aval(number) for _, results, _ in returned[:2]]
-        if returned and _names_dtypes_of(failure, *avals):
+        avals = [results.aval(number) for _, results in returned]
+        if returned and _names_dtypes_of(failure, *avals[:2]):
             differing.append((number, returned))
     # JAX names all results of one branch that differ.
     paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
@@ -181,9 +181,10 @@ def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
         paths = [f"[{number}]" for number, _ in differing]
     leaves = []
     for path, (number, returned) in zip(paths, differing):
-        for name, results, what in returned:
+        dtypes = {results.aval(number).dtype for _, results in returned}
+        for name, results in returned:
             # A branch may return what it was given: that is made outside of it.
-            why, passed_on = results.lines(number, what)
+            why, passed_on = results.lines(number, "dtype" if len(dtypes) > 1 else "shape")
             leaf = RefusedLeaf(
                 number=len(leaves),
                 path=call.path(f"result{path}"),
@@ -209,16 +210,11 @@ def _number_of_results(branches: Sequence[tuple[str, Results]]) -> int:
 
 def _differing_branches(
     branches: Sequence[tuple[str, Results]], number: int
-) -> list[tuple[str, Results, str]]:
-    """Returns the first branch and those with another result, by dtype or by shape."""
+) -> list[tuple[str, Results]]:
+    """Returns the first branch and those with another result; empty if there are none."""
     _, first_results = branches[0]
     differing = []
-    for name, results in branches[1:]:
-        what = difference(first_results.aval(number), results.aval(number))
-        if what is not None:
-            differing.append((name, results, what))
-    if not differing:
-        return []
-    _, _, what = differing[0]
-    first_name, _ = branches[0]
-    return [(first_name, first_results, what), *differing]
+    for name, results in branches:
+        if difference(first_results.aval(number), results.aval(number)):
+            differing.append((name, results))
+    return [branches[0], *differing] if differing else []

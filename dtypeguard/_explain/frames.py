@@ -169,9 +169,11 @@ def _read_loop(
     named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
     jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
     # Equinox names the carry before and after a turn so.
-    compared = [variables.get(name) for name in ("buffer_val", "buffer_val2")]
-    if kind.is_pair:  # its loop carries an index and the results as well
-        compared = [tree[1] if len(tree or ()) == 3 else None for tree in compared]
+    names = ("buffer_val", "buffer_val2")
+    compared: list[PyTree] = [variables.get(name) for name in names]
+    if kind.is_pair and None not in compared:
+        # Its loop carries an index and the results as well.
+        compared = [tree[1] for tree in compared]
     return ControlFlow(
         kind,
         line,

@@ -25,6 +25,8 @@ _PYTHON = "python"
 BELOW_THE_USER = ("dtypeguard", "jax", "jaxlib", "numpy", _PYTHON)
 _STANDARD_LIBRARY = _folder(sysconfig.get_path("stdlib"))
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
+# Before the standard library, in a folder of which they may be.
+_SITE_FOLDERS = tuple(map(_folder, _SITES))
 _OURS = _folder(os.path.dirname(os.path.dirname(__file__)))
 _OUR_OPTIMIZERS = os.path.join(_OURS, "_optimizers", "")
 _SCENE_FOLDER = os.path.join(_OURS, "_cli", "scenes", "")  # written as a user's
@@ -114,23 +116,24 @@ def _root(file: str) -> str | None:
         return None
     if file.startswith("<frozen "):
         return _STANDARD_LIBRARY
-    folders = [_folder(path) for path in _SITES]
+    for folder in _SITE_FOLDERS:
+        if file.startswith(folder):
+            return folder
     # A library may also lie unpacked on the path, or in an archive.
     for name in ("dtypeguard", *PACKAGES_BY_NAME):
         module = sys.modules.get(name)
         for path in getattr(module, "__path__", ()):
             if file.startswith(_folder(path)):
-                folders.append(_folder(os.path.dirname(path)))
+                return _folder(os.path.dirname(path))
     # `pip install --target`, a vendored folder and Bazel put packages on the path.
     for path in sys.path:
         folder = _folder(path)
         name, _, _ = file.removeprefix(folder).partition(os.sep)
-        if name in _recorded_names(path):
-            folders.append(folder)
-    # Packages may be installed in a folder within Python's own.
-    for folder in (*folders, _STANDARD_LIBRARY):
-        if file.startswith(folder):
+        # To read records takes long: only those of the folder that holds the file.
+        if file.startswith(folder) and name in _recorded_names(path):
             return folder
+    if file.startswith(_STANDARD_LIBRARY):
+        return _STANDARD_LIBRARY
     return None
 
 

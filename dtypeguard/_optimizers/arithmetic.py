@@ -34,11 +34,8 @@ increment: Callable[[jax.Array], jax.Array] = (
 
 def moving_average(decay: Scalar, old: jax.Array, new: jax.Array) -> jax.Array:
     """Returns `decay * old + (1 - decay) * new`."""
-    old *= cast(decay, new.dtype)
     # 1 - decay is exact only before it is rounded.
-    weight = 1 - decay
-    new *= cast(weight, new.dtype)
-    return old + new
+    return cast(decay, new.dtype) * old + cast(1 - decay, new.dtype) * new
 
 
 def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, jax.Array]:
@@ -48,20 +45,15 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     Unlike the norm itself it neither overflows nor underflows.
     """
     info = jnp.finfo(x.dtype)
-    # The norm does not depend on the scale, which therefore needs no derivative.
     largest = jnp.max(jnp.abs(x), initial=0)
-    largest = lax.stop_gradient(largest)
     # A power of two near the largest entry: to divide by it is exact.
     power = jnp.maximum(largest, least)
     num_exponent_bits = int(info.nexp)
     power = lax.reduce_precision(power, num_exponent_bits, 0)
     # `scale` and `1 / scale`, by which XLA multiplies, have to be normal numbers: CPUs
-    # flush others to zero. As Python numbers these would be float32 with x64 off.
-    smallest_exponent = int(info.minexp)
-    largest_exponent = int(info.maxexp) - 2
-    smallest_power = cast(2.0**smallest_exponent, x.dtype)
-    largest_power = cast(2.0**largest_exponent, x.dtype)
-    scale = jnp.clip(power, smallest_power, largest_power)
+    # flush others to zero.
+    scale = jnp.clip(power, info.tiny, 1 / info.tiny)
+    # The norm does not depend on the scale, which therefore needs no derivative.
     scale = lax.stop_gradient(scale)
     entries = x / scale
     sum_of_squares = jnp.sum(entries**2)
@@ -83,11 +75,9 @@ def rounded_step(param: jax.Array, step: jax.Array, noise: Sequence[Scalar]) -> 
     float32_param = cast(param, jnp.float32)
     moved = float32_param + step
     moved = round_with(moved, param.dtype, noise)
-    correction = cast(moved, jnp.float32)
-    correction -= float32_param
-    correction -= step
-    step += lax.stop_gradient(correction)
-    return cast(step, param.dtype)
+    rounded = cast(moved, jnp.float32)
+    rounded -= float32_param
+    return cast(rounded, param.dtype)
 
 
 def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
@@ -95,18 +85,12 @@ def one_minus_power(beta: Scalar, exponent: jax.Array) -> jax.Array:
     if isinstance(beta, (int, float)):
         if beta == 0:
             return jnp.ones_like(exponent)
-        log = cast(math.log(beta), exponent.dtype)
-        log_of_power = exponent * log
-        return -jnp.expm1(log_of_power)
-    # An array may be 0, where the logarithm has no derivative.
-    is_positive = beta > 0
-    beta = cast(beta, exponent.dtype)
-    positive_beta = jnp.where(is_positive, beta, 1)
-    log = jnp.log(positive_beta)
-    log_of_power = exponent * log
-    difference = -jnp.expm1(log_of_power)
-    difference_at_0 = 1 - beta**exponent
-    return jnp.where(is_positive, difference, difference_at_0)
+        log = math.log(beta)
+    else:
+        beta = cast(beta, exponent.dtype)
+        log = jnp.log(beta)
+    log_of_power = exponent * cast(log, exponent.dtype)
+    return -jnp.expm1(log_of_power)
 
 
 @jax.custom_jvp

@@ -1,7 +1,6 @@
 """What the corrected optimizers ask of params, gradients, state and learning rate."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -9,19 +8,17 @@ import optax
 from jax import tree_util
 
 from .._guard.x64 import call_with_x64_of_inputs
-from .._leaves.arguments import check_leaves, check_number, is_subtree
+from .._leaves.arguments import check_leaves, check_number
 from .._leaves.dtypes import cast, dtype_of, has_zero, kind
-from .._leaves.key_path import key_paths
-from .._leaves.leaf_change import leaf_changes, tree_changes
-from .._leaves.table import Table
-from .._leaves.types import DType, Function, Leaf, Params, State, Updates
+from .._leaves.types import DType, Function, Leaf, Params, Updates
+from .._rounding.updates import fitting_leaves
 from .._source.warn import warn_caller
 from .arithmetic import Scalar
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def checked_update(name: str, state_type: type[State], step: Function) -> Function:
+def checked_update(name: str, step: Function) -> Function:
     """Returns an update that checks its arguments and hides the x64 flag from `step`.
 
     The step gets its params as strongly typed arrays.
@@ -29,7 +26,6 @@ def checked_update(name: str, state_type: type[State], step: Function) -> Functi
 
     def checked_step(updates, state, params):
         params = real_params(name, params)
-        check_state(name, state, state_type, "init(params)")
         check_grads(name, updates, params)
         return step(updates, state, params)
 
@@ -75,11 +71,11 @@ def rate_at(
     dtype: DType,
 ) -> jax.Array:
     """Returns the learning rate of update number `count`, as a scalar of `dtype`."""
-    if not callable(learning_rate):
-        return cast(learning_rate, dtype)
-    rate = learning_rate(count)
-    remedy = "return a number, such as 1e-3"
-    check_number(name, "learning_rate(count)", rate, is_finite, remedy)
+    rate = learning_rate
+    if callable(learning_rate):
+        rate = learning_rate(count)
+        remedy = "return a number, such as 1e-3"
+        check_number(name, "learning_rate(count)", rate, is_finite, remedy)
     return cast(rate, dtype)
 
 
@@ -109,42 +105,12 @@ def check_rate(
         check_number(owner, "learning_rate", value, is_allowed, remedy)
 
 
-def check_state(owner: str, state: State, state_type: Any, init: str) -> None:
-    """Checks that a state has the fields of its type: arguments may be out of order."""
-    # By its fields: a checkpoint may come back as an object of another class.
-    missing_fields = [name for name in state_type._fields if not hasattr(state, name)]
-    if missing_fields:
-        raise TypeError(
-            f"{owner} got a state of type {type(state).__name__}, not "
-            f"{state_type.__name__}. Write update(updates, state, params), with the state "
-            f"of {init} or of the update before."
-        )
-
-
 def check_grads(owner: str, updates: Updates, params: Params) -> None:
     """Checks that gradients that are not None have the tree and shapes of the params."""
-    try:
-        treedef = tree_util.tree_structure(params)
-        grads = treedef.flatten_up_to(updates)
-        is_same_tree = not any(map(is_subtree, grads))
-    except ValueError:
-        grads = []
-        is_same_tree = False
-    if not is_same_tree:
-        changes = tree_changes("updates", params, updates, "give one for each param")
-        headline = f"{owner} got updates in another tree than the params:"
-        table = Table(headline, changes)
-        raise ValueError(str(table))
-    leaves = tree_util.tree_leaves(params)
-    remedies = []
-    for param, grad in zip(leaves, grads):
-        remedy = ""
-        if grad is not None and np.shape(grad) != np.shape(param):
-            remedy = "give it in that shape"
-        remedies.append(remedy)
-    if any(remedies):
-        paths = key_paths(params, "updates")
-        changes = leaf_changes(paths, leaves, grads, remedies)
-        headline = f"{owner} got updates in other shapes than the params:"
-        table = Table(headline, changes)
-        raise ValueError(str(table))
+    fitting_leaves(owner, params, updates, _remedy_of_grad)
+
+
+def _remedy_of_grad(param: Leaf, grad: Leaf) -> str:
+    if grad is None or np.shape(grad) == np.shape(param):
+        return ""
+    return "give it in that shape"

@@ -1,7 +1,7 @@
 """The mini-step that emits: runs the inner update and writes it over the accumulator."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ from .._carry.split import SplitTree, eval_shape
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, kind, promoted
-from .._leaves.key_path import KeyPath, by_path, key_paths
-from .._leaves.types import Aval, Jaxpr, PyTree, State, Updates
+from .._leaves.key_path import by_path, key_paths
+from .._leaves.types import Aval, PyTree, State, Updates
 
 _InnerStep = Callable[[PyTree, State], tuple[Updates, State]]
 
@@ -76,7 +76,7 @@ def _traced_emit_if(
 
     The branch writes each update over the sum at the same path: zeros in its place would be
     filled in every mini-step. Two selects outside, which XLA fuses with `p + u`, separate
-    updates from sums again. An update that fits no sum gets zeros of its own.
+    updates from sums again. If one update does not fit its sum, all get zeros of their own.
     """
     sum_arrays, sums_treedef = tree_util.tree_flatten(sums)
 
@@ -91,70 +91,48 @@ def _traced_emit_if(
 
     # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
     jaxpr, split_updates = make_jaxpr_with_aux(run, sum_arrays, split_state.arrays)
-    places = _sums_to_write_over(jaxpr, split_updates.key_paths, key_paths(sums))
+    num_updates = len(split_updates.key_paths)
+    update_avals = jaxpr.out_avals[:num_updates]
+    has_same_paths = split_updates.key_paths == key_paths(sums)
+    fits = has_same_paths and all(map(_fits_buffer, update_avals, jaxpr.in_avals))
+    buffers = sum_arrays
+    consts = (jaxpr.consts, [])
+    if not fits:
+        buffers = list(map(jnp.zeros_like, update_avals))
+        consts = (jaxpr.consts, sum_arrays)
 
     def emit(consts, carry):
-        # Second come the updates that fit no sum: zeros, which the branch replaces.
-        sum_arrays, _, state_arrays = carry
-        outputs = eval_jaxpr(jaxpr.jaxpr, consts, *sum_arrays, *state_arrays)
-        written = list(sum_arrays)
-        separate_updates = []
-        for new_update, place in zip(outputs, places):
-            if place is None:
-                separate_updates.append(new_update)
-            else:
-                written[place] = cast(new_update, written[place].dtype)
-        num_updates = len(places)
-        new_state_arrays = outputs[num_updates:]
-        return written, separate_updates, new_state_arrays
+        jaxpr_consts, sum_arrays = consts
+        buffers, state_arrays = carry
+        if fits:
+            sum_arrays = buffers
+        outputs = eval_jaxpr(jaxpr.jaxpr, jaxpr_consts, *sum_arrays, *state_arrays)
+        written = []
+        for new_update, buffer in zip(outputs, buffers):
+            written.append(cast(new_update, buffer.dtype))
+        return written, outputs[num_updates:]
 
-    separate_updates = []
-    for aval, place in zip(jaxpr.out_avals, places):
-        if place is None:
-            zeros = jnp.zeros_like(aval)
-            separate_updates.append(_negative_zeros(zeros))
-    carry = sum_arrays, separate_updates, split_state.arrays
-    written, separate_updates, state_arrays = run_if(emits, emit, jaxpr.consts, carry)
+    carry = buffers, split_state.arrays
+    written, state_arrays = run_if(emits, emit, consts, carry)
+    if fits:
+        sum_arrays = written
 
-    # If the branch ran, the arrays are updates, and the sums are zeros again.
+    # If the branch ran, the buffers hold updates, and the sums are zeros again.
     new_sums = []
-    emitted = []
-    for array in written:
+    for array in sum_arrays:
         zeros = jnp.zeros_like(array)
         new_sums.append(jnp.where(emits, zeros, array))
-        silent_update = _negative_zeros(zeros)
-        emitted.append(jnp.where(emits, array, silent_update))
     new_updates = []
-    for aval, place in zip(jaxpr.out_avals, places):
-        if place is None:
-            new_updates.append(separate_updates.pop(0))
-        else:
-            new_update = cast(emitted[place], aval.dtype)
-            new_updates.append(new_update)
+    for array, aval in zip(written, update_avals):
+        zeros = jnp.zeros_like(array)
+        silent_update = _negative_zeros(zeros)
+        new_update = jnp.where(emits, array, silent_update)
+        new_updates.append(cast(new_update, aval.dtype))
     return (
         split_updates.merged(new_updates),
         sums_treedef.unflatten(new_sums),
         split_state.merged(state_arrays),
     )
-
-
-def _sums_to_write_over(
-    jaxpr: Jaxpr,
-    update_paths: Sequence[KeyPath],
-    sum_paths: Sequence[KeyPath],
-) -> list[int | None]:
-    """Returns for each update the index of the sum at its path, None if it does not fit."""
-    indices = range(len(sum_paths))
-    index_of = dict(zip(sum_paths, indices))
-    places = []
-    for path, update in zip(update_paths, jaxpr.out_avals):
-        place = index_of.get(path)
-        if place is not None:
-            buffer = jaxpr.in_avals[place]
-            if not _fits_buffer(update, buffer):
-                place = None
-        places.append(place)
-    return places
 
 
 def _fits_buffer(update: Aval, buffer: Aval) -> bool:

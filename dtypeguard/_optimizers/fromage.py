@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax, tree_util
+from jax import tree_util
 
 from .._leaves.arguments import check_number
 from .._leaves.dtypes import cast
@@ -147,7 +147,7 @@ def fromage(
         new_state = state._replace(count=increment(state.count))
         return new_updates, new_state
 
-    update = checked_update("fromage", FromageState, step)
+    update = checked_update("fromage", step)
     return optax.GradientTransformationExtraArgs(init, update)
 
 
@@ -162,12 +162,7 @@ def _fromage_step(
     It is `(p - rate * |p| / |g| * g) / root - p`, where `root` is `sqrt(1 + rate**2)`.
     """
     # The square of a large rate overflows.
-    largest = jnp.maximum(1, jnp.abs(rate))
-    largest = lax.stop_gradient(largest)
-    square_of_1 = (1 / largest) ** 2
-    square_of_rate = (rate / largest) ** 2
-    root = jnp.sqrt(square_of_1 + square_of_rate)
-    root *= largest
+    root = jnp.hypot(1, rate)
     # `1 / root - 1`, which would cancel at a small rate.
     shrink = -(rate / root)
     shrink *= rate / (1 + root)

@@ -10,7 +10,7 @@ from .._leaves.compat import barrier
 from .._leaves.dtypes import cast
 from .._leaves.types import DType, Leaf
 from .._rounding.rounding import round_with
-from .arithmetic import Scalar, at_least_float32, moving_average, sqrt
+from .arithmetic import Scalar, moving_average, sqrt
 
 
 class Moments(NamedTuple):
@@ -38,11 +38,10 @@ def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> U
     info = jnp.finfo(param.dtype)
     if info.minexp <= jnp.finfo(jnp.float32).minexp:
         return None
-    dtype = at_least_float32(param)
-    d = cast(d, dtype)
-    d0 = cast(d0, dtype)
+    d = cast(d, jnp.float32)
+    d0 = cast(d0, jnp.float32)
     d_squared = d / d0 * d  # the square alone may underflow
-    weight = 1 - cast(beta3, dtype)
+    weight = 1 - cast(beta3, jnp.float32)
     weight = jnp.maximum(weight, 1e-4)
     of_s = d_squared / weight
     return Units(of_m=d, of_s=of_s)

@@ -1,7 +1,7 @@
 """Gradient accumulation that runs the inner optimizer only when it has something to do."""
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from .._leaves.key_path import path_texts
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates, public
 from .._source.warn import WarnOnce
 from .arithmetic import Scalar, increment
-from .checked import check_grads, check_state, is_at_least_1, strongly_typed
+from .checked import check_grads, is_at_least_1, strongly_typed
 from .emit import emit_if
 
 _ShouldSkip = Callable[[Updates, jax.Array, Params], tuple[jax.Array, PyTree]]
@@ -120,7 +120,6 @@ def multi_steps(
         )
 
     def update(updates, state, params=None, **extra_args):
-        check_state("multi_steps", state, optax.MultiStepsState, "init(params)")
         # A checkpoint, or a state of optax's, may have Python numbers as counts. A loop
         # requires arrays of its carry.
         state = tree_util.tree_map(strongly_typed, state)
@@ -169,24 +168,15 @@ def multi_steps(
     return guard(optax.GradientTransformationExtraArgs(init, update), policy=outer)
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    # To Python a bool is an int.
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, (int, np.integer))
-
-
 def _check_multi_steps_options(
     inner: Optimizer,
-    every_k: object,
+    every_k: Leaf,
     should_skip: object,
     accumulator: DType,
 ) -> None:
-    if not (_is_int(every_k) or callable(every_k)):
-        remedy = "an int from 1 up, or a function of the number of gradient steps"
-        raise _wrong_type("every_k_schedule", every_k, remedy)
-    if _is_int(every_k) and every_k < 1:
-        raise ValueError(f"multi_steps got every_k_schedule={every_k}: write 1 or more.")
+    if not callable(every_k):
+        remedy = "write 1 or more, or a function of the number of gradient steps"
+        check_number("multi_steps", "every_k_schedule", every_k, is_at_least_1, remedy)
     if not hasattr(inner, "init"):
         raise _wrong_type("inner", inner, "a call of it, as in optax.adam(1e-3)")
     if not (should_skip is None or callable(should_skip)):
@@ -213,7 +203,7 @@ def _is_last(
         k = every_k(gradient_step)
         name = "every_k_schedule(gradient_step)"
         check_number("multi_steps", name, k, is_at_least_1, "return a number from 1 up")
-    elif every_k == 1:
+    elif isinstance(every_k, int) and every_k == 1:
         return True  # known without a traced count: no branch is needed
     else:
         k = every_k
@@ -260,12 +250,10 @@ def _sum_dtype(param: Leaf, accumulator_dtype: DType) -> DType:
             return np.dtype("float32")
         return dtype
     accumulator_dtype = jnp.dtype(accumulator_dtype)
-    param_kind = kind(dtype)
-    if param_kind == "float" and not has_64_bits(param):
-        return accumulator_dtype
-    if param_kind not in ("float", "complex"):
-        return accumulator_dtype
-    return promoted(accumulator_dtype, dtype)
+    is_wide = kind(dtype) == "float" and has_64_bits(param)
+    if is_wide or kind(dtype) == "complex":
+        return promoted(accumulator_dtype, dtype)
+    return accumulator_dtype
 
 
 def _warn_of_rounding(warn: WarnOnce, sums: PyTree, updates: Updates) -> None:
@@ -293,11 +281,8 @@ def _add_to(
     """Adds a gradient to each sum or mean of `count`; None and float0 count as 0."""
 
     def add(acc, grad):
-        is_inexact = kind(acc.dtype) in ("float", "complex")
-        if grad is None and use_grad_mean and is_inexact:
-            share = acc / cast(count, acc.dtype)
-            mean = acc - share
-            return cast(mean, acc.dtype)
+        if grad is None and kind(acc.dtype) in ("float", "complex"):
+            grad = jnp.zeros_like(acc)
         grad_dtype = dtype_of(grad)
         if grad_dtype is None:
             return acc
@@ -326,27 +311,20 @@ def _as_gradients(
     mean to bfloat16 would lose digits of the accumulator. A gradient that is None in this
     mini-step may have come in an earlier one, and has the dtype of its param.
     """
-    sum_leaves, treedef = tree_util.tree_flatten(sums)
-    grads = treedef.flatten_up_to(updates)
-    if params is None:
-        params_or_none = [None for _ in grads]
-    else:
-        params_or_none = treedef.flatten_up_to(params)
-    new_grads = []
-    for acc, grad, param in zip(sum_leaves, grads, params_or_none):
-        if grad is None:
-            # It may have come on other mini-steps, if its param can have a gradient.
+
+    def as_gradient(acc, grad, param=None):
+        dtype = dtype_of(grad)
+        # It may have come on other mini-steps, if its param can have a gradient.
+        if grad is None and kind(dtype_of(param)) in ("float", "complex"):
             dtype = dtype_of(param)
-            is_gradient = kind(dtype) in ("float", "complex")
-        else:
-            dtype = dtype_of(grad)
-            is_gradient = dtype is not None
-        if not is_gradient:
-            new_grads.append(grad)
-            continue
+        if dtype is None:
+            return grad
         if compute_dtype is not None and kind(dtype) == "float":
             wide_dtype = jnp.dtype(compute_dtype)
             dtype = promoted(dtype, wide_dtype)
-        new_grad = cast(acc, dtype)
-        new_grads.append(new_grad)
-    return treedef.unflatten(new_grads)
+        return cast(acc, dtype)
+
+    trees = [sums, updates]
+    if params is not None:
+        trees.append(params)
+    return tree_util.tree_map(as_gradient, *trees)

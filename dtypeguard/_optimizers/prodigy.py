@@ -278,10 +278,10 @@ def prodigy(
         for i in moving:
             param_dtype = at_least_float32(params[i])
             new_change = cast(new_d, param_dtype) * cast(updates[i], param_dtype)
-            average = _average_of(beta1, new_moments[i].m, new_change)
+            average = new_moments[i].m if keeps_m else new_change  # as the authors' code
             least_root = cast(new_d * cast(eps, dtype), param_dtype)
-            change = cast(d * lr, param_dtype)
-            change *= _direction(average, new_moments[i].v, least_root)
+            direction = _direction(average, new_moments[i].v, least_root)
+            change = cast(d * lr, param_dtype) * direction
             if decays[i]:
                 decay = cast(weight_decay, dtype) * d * lr
                 change += cast(decay, param_dtype) * cast(params[i], param_dtype)
@@ -305,31 +305,31 @@ def prodigy(
             estim_lr_max=if_moving(largest_d, state.estim_lr_max),
         )
 
-    update = checked_update("prodigy", ProdigyState, step)
+    update = checked_update("prodigy", step)
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _first_state(params: Params, d0: Scalar, stride: int, keeps_m: bool) -> ProdigyState:
-    dtype = at_least_float32(params)
-
-    def sliced(param):
-        return _every(stride, param)
+    def sliced_copy(param):
+        return jnp.copy(_every(stride, param))
 
     m = ()
     if keeps_m:
         m = tree_util.tree_map(jnp.zeros_like, params)
-    sliced_params = tree_util.tree_map(sliced, params)
+    # Copies: the params and the state may be donated together.
+    params0 = tree_util.tree_map(sliced_copy, params)
+    dtype = at_least_float32(params)
+    d0 = cast(d0, dtype)
     return ProdigyState(
         exp_avg=m,
         exp_avg_sq=tree_util.tree_map(jnp.zeros_like, params),
-        grad_sum=tree_util.tree_map(jnp.zeros_like, sliced_params),
-        # Copies: the params and the state may be donated together.
-        params0=tree_util.tree_map(jnp.copy, sliced_params),
-        estim_lr=jnp.array(cast(d0, dtype)),
+        grad_sum=tree_util.tree_map(jnp.zeros_like, params0),
+        params0=params0,
+        estim_lr=jnp.array(d0),
         numerator_weighted=jnp.zeros((), dtype),
         count=jnp.zeros((), jnp.int32),
         steps_taken=jnp.zeros((), jnp.int32),
-        estim_lr_max=jnp.array(cast(d0, dtype)),
+        estim_lr_max=jnp.array(d0),
     )
 
 
@@ -345,16 +345,6 @@ def _stored_moments(
     if keeps_m:
         m = treedef.flatten_up_to(state.exp_avg)
     return list(map(Moments, m, v, s))
-
-
-def _average_of(beta1: Scalar, m: jax.Array, change: jax.Array) -> jax.Array:
-    """Returns `m`; for `beta1=0`, which has no average, `change`: `g` times the new `d`."""
-    # As the authors' code steps. An array may be 0 in one call and not in the next.
-    if _is_plain_zero(beta1):
-        return change
-    beta1 = cast(beta1, change.dtype)
-    has_no_average = beta1 == 0
-    return jnp.where(has_no_average, change, m)
 
 
 def _direction(average: jax.Array, v: jax.Array, least_root: jax.Array) -> jax.Array:
@@ -381,22 +371,15 @@ def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.
     """Returns `min(largest, base * growth_rate)`."""
     if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
         return largest  # without an infinity that jax_debug_infs would find
-    growth_rate = cast(growth_rate, base.dtype)
-    is_finite_rate = jnp.isfinite(growth_rate)
-    # The derivative of a product with infinity would be inf * 0.
-    growth_rate = jnp.where(is_finite_rate, growth_rate, 1)
-    grown = base * growth_rate
-    bounded = jnp.minimum(largest, grown)
-    return jnp.where(is_finite_rate, bounded, largest)
+    grown = base * cast(growth_rate, base.dtype)
+    return jnp.minimum(largest, grown)
 
 
 def _every(stride: int, leaf: Leaf) -> Leaf:
     """Returns every `stride`-th entry as a flat array; for 1 the leaf itself."""
     if stride == 1:
         return leaf
-    shape = jnp.shape(leaf)
-    size = math.prod(shape)
-    flat = jnp.reshape(leaf, (size,))
+    flat = jnp.ravel(leaf)
     return lax.slice(flat, (0,), flat.shape, (stride,))
 
 
@@ -412,13 +395,13 @@ def _decayed_params(
     if mask is None:
         mask = True
     may_decay = not _is_plain_zero(weight_decay)
+
+    def flags_below(flag, subtree):
+        return tree_util.tree_map(lambda _: flag and may_decay, subtree)
+
     # The mask may be a prefix of the tree: one flag for a subtree.
-    flags, treedef = tree_util.tree_flatten(mask)
-    decays = []
-    for flag, subtree in zip(flags, treedef.flatten_up_to(params)):
-        leaves = tree_util.tree_leaves(subtree)
-        decays.extend(flag and may_decay for _ in leaves)
-    return decays
+    flags = tree_util.tree_map(flags_below, mask, params)
+    return tree_util.tree_leaves(flags)
 
 
 def _is_plain_zero(value: Scalar) -> bool:
@@ -467,15 +450,12 @@ def _check_sizes(
     def is_normal(number):
         return number >= least and is_finite(number)
 
-    def is_positive(number):
-        return number > 0 and is_finite(number)
-
     remedy = "write a number from 0 up"
     check_number("prodigy", "eps", eps, is_non_negative, remedy)
     remedy = "write a small number above 0, such as 1e-6"
     check_number("prodigy", "estim_lr0", d0, is_normal, remedy)
     remedy = "write a number above 0"
-    check_number("prodigy", "estim_lr_coef", d_coef, is_positive, remedy)
+    check_number("prodigy", "estim_lr_coef", d_coef, is_normal, remedy)
     remedy = "write a finite number"
     check_number("prodigy", "weight_decay", weight_decay, is_finite, remedy)
     remedy = "write a number from 1 to 3e38, or math.inf"

@@ -22,24 +22,21 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, tree_util
+from jax import Array, lax
 
-from .._leaves.arguments import is_subtree, shown
+from .._leaves.arguments import shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.key_path import key_paths
-from .._leaves.leaf_change import leaf_changes, tree_changes
-from .._leaves.table import Table
-from .._leaves.types import DType, Function, Leaf, PyTree, PyTreeDef, Updates, public
+from .._leaves.types import DType, Function, Leaf, Updates, public
+from .updates import fitting_leaves, is_missing
 
 Word = int | Array  # a Python int or a uint32 scalar
 
 
 def rounds(dtype: DType) -> bool:
     """Returns whether `stochastic_round` supports a dtype: 16 bits, or 8 with a zero."""
-    if kind(dtype) != "float":
-        return False
-    if not has_zero(dtype):
+    if kind(dtype) != "float" or not has_zero(dtype):
         return False
     bits = jnp.finfo(dtype).bits
     return 8 <= bits < 32
@@ -52,9 +49,7 @@ def stochastic_round(x: Leaf, dtype: DType, bits: Array) -> Array:
     """
     source = dtype_of(x)
     is_wider = dtype.itemsize > source.itemsize
-    if is_wider or dtype == source:
-        return cast(x, dtype)
-    if not rounds(dtype):
+    if is_wider or dtype == source or not rounds(dtype):
         return cast(x, dtype)
     x = cast(x, jnp.float32)
     return _round_float32(x, dtype, bits)
@@ -126,9 +121,8 @@ def _round_to_bfloat16(x: Array, dtype: DType, bits: Array) -> Array:
     magnitude = word & 0x7FFFFFFF
     # From the largest finite bfloat16 on, half a spacing: to nearest.
     is_largest = magnitude >= 0x7F7F0000
-    half_spacing = jnp.uint32(0x8000)
     noise = bits >> 16
-    noise = jnp.where(is_largest, half_spacing, noise)
+    noise = jnp.where(is_largest, jnp.uint32(0x8000), noise)
     # A NaN keeps its sign, becomes quiet, and takes no carry.
     is_nan = magnitude > 0x7F800000
     quiet_nan = word | 0x00400000
@@ -185,14 +179,9 @@ def _round_to_small(x: Array, dtype: DType, bits: Array) -> Array:
     rounded = count.astype(jnp.int32)
     rounded = rounded.astype(jnp.float32)
     rounded *= spacing
-    sign_bit = word >> 31
-    is_negative = sign_bit > 0
-    negated = -rounded
-    rounded = jnp.where(is_negative, negated, rounded)
+    rounded = jnp.copysign(rounded, x)
     # The conversion of larger numbers rounds to nearest.
-    largest = np.float32(info.max)
-    largest_magnitude = largest.view(np.uint32)
-    is_in_range = magnitude < largest_magnitude
+    is_in_range = jnp.abs(x) < float(info.max)
     rounded = jnp.where(is_in_range, rounded, x)
     return rounded.astype(dtype)
 
@@ -247,11 +236,9 @@ def _index(shape: tuple[int, ...]) -> Array:
     index = jnp.zeros(shape, jnp.uint32)
     stride = 1
     # Axis by axis: the size may not fit into 32 bits.
-    axes = range(len(shape))
-    for axis in reversed(axes):
+    for axis in reversed(range(len(shape))):
         position = lax.broadcasted_iota(jnp.uint32, shape, axis)
-        wrapped_stride = stride % 2**32
-        position *= jnp.uint32(wrapped_stride)
+        position *= jnp.uint32(stride % 2**32)
         index += position
         stride *= shape[axis]
     return index
@@ -298,101 +285,37 @@ def apply_updates(params: _T, updates: Updates, *, key: Array | None = None) -> 
     """
     words = ()
     if key is not None:
-        _check_key(key)
-        bits = jax.random.bits(key, (2,), jnp.uint32)
-        words = tuple(bits)
-    update_leaves, treedef = tree_util.tree_flatten(updates, is_leaf=_is_missing)
-    param_leaves = _param_leaves(params, update_leaves, treedef)
-    if param_leaves is None:
-        remedy = "give one for each param, or None"
-        changes = tree_changes("updates", params, updates, remedy)
-        headline = "apply_updates got updates in another tree than the params:"
-        table = Table(headline, changes)
-        raise ValueError(str(table))
-    _check_updates(updates, param_leaves, update_leaves)
+        words = _words_of(key)
+    param_leaves, update_leaves, treedef = fitting_leaves(
+        "apply_updates", params, updates, _remedy_of_update, TypeError
+    )
 
     def paths():
-        return key_paths(updates, "params", _is_missing)
+        return key_paths(updates, "params", is_missing)
 
     casts = Casts("apply_updates", paths)
     new_params = []
     for i, (param, update) in enumerate(zip(param_leaves, update_leaves)):
-        leaf_words = words
-        if words:
-            # Each leaf has noise of its own.
-            leaf_words = (*words, i)
         with casts.of(i, param, update):
-            new_params.append(_add(param, update, leaf_words))
+            new_params.append(_add(param, update, words, i))
     return treedef.unflatten(new_params)
 
 
-def _is_missing(update: Leaf) -> bool:
-    return update is None
-
-
-def _check_key(key: Array) -> None:
-    if not _is_single_key(key):
-        key_text = shown(key)
-        raise TypeError(
-            f"apply_updates got key={key_text}. Write one new key for every step, "
-            "such as key=jax.random.fold_in(jax.random.key(0), step)."
-        )
-
-
-def _is_single_key(key: Array) -> bool:
-    dtype = getattr(key, "dtype", None)
-    if dtype is None:
-        return False
-    num_axes = np.ndim(key)
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return num_axes == 0
-    # A raw key is a pair of words, as `jax.random.PRNGKey` makes it.
-    if dtype != np.uint32:
-        return False
-    return num_axes == 1
-
-
-def _param_leaves(
-    params: PyTree,
-    update_leaves: list[Leaf],
-    treedef: PyTreeDef,
-) -> list[PyTree] | None:
-    """Returns the param of each update, or the subtree of a None; None if trees differ."""
+def _words_of(key: Array) -> tuple[Word, ...]:
+    """Returns two words of random bits for a key."""
     try:
-        param_leaves = treedef.flatten_up_to(params)
-    except ValueError:
-        return None
-    # An update in place of a subtree passes for a prefix of the tree.
-    for param, update in zip(param_leaves, update_leaves):
-        if update is None:
-            continue
-        if is_subtree(param):
-            return None
-    return param_leaves
-
-
-def _check_updates(updates: Updates, params: list[Leaf], leaves: list[Leaf]) -> None:
-    """Raises `TypeError` if an update does not fit its param; names every such update."""
-    remedies = []
-    for param, update in zip(params, leaves):
-        remedy = _remedy_of_update(param, update)
-        remedies.append(remedy)
-    if not any(remedies):
-        return
-    # Paths are slow, and a message alone needs them.
-    paths = key_paths(updates, "updates", _is_missing)
-    changes = leaf_changes(paths, params, leaves, remedies)
-    headline = "apply_updates cannot add the update on the right to its param:"
-    table = Table(headline, changes)
-    message = str(table)
-    raise TypeError(message)
+        bits = jax.random.bits(key, (2,), jnp.uint32)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"apply_updates got key={shown(key)}. Write one new key for every step, "
+            "such as key=jax.random.fold_in(jax.random.key(0), step)."
+        ) from None
+    return tuple(bits)
 
 
 def _remedy_of_update(param: Leaf, update: Leaf) -> str:
     """Returns how to write an update that fits its param; empty if it does fit."""
-    if param is None:
-        return ""
-    if update is None:
+    if param is None or update is None:
         return ""
     param_dtype = dtype_of(param)
     update_dtype = dtype_of(update)
@@ -407,25 +330,16 @@ def _remedy_of_update(param: Leaf, update: Leaf) -> str:
     update_shape = np.shape(update)
     if not broadcasts(update_shape, shape):
         return f"give it in shape {shape}"
-    is_complex_update = kind(update_dtype) == "complex"
-    is_complex_param = kind(param_dtype) == "complex"
-    if is_complex_update and not is_complex_param:
+    if kind(update_dtype) == "complex" and kind(param_dtype) != "complex":
         return "give jnp.real(x)"
-    if param_dtype == update_dtype:
-        return ""
-    if _is_below_8_bits(param_dtype) or _is_below_8_bits(update_dtype):
+    try:
+        promoted(param_dtype, update_dtype)
+    except (TypeError, ValueError):
         return f"give it in {param_dtype}: JAX does not promote 4-bit integers"
     return ""
 
 
-def _is_below_8_bits(dtype: DType) -> bool:
-    if kind(dtype) != "int":
-        return False
-    bits = jnp.iinfo(dtype).bits
-    return bits < 8
-
-
-def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
+def _add(param: Leaf, update: Leaf, words: Sequence[Word], number: int) -> Leaf:
     """Returns the sum in the dtype of the param, rounded stochastically if with words."""
     update_dtype = dtype_of(update)
     # None, also in place of a subtree of params, and float0 have no dtype of ours.
@@ -442,5 +356,7 @@ def _add(param: Leaf, update: Leaf, words: Sequence[Word]) -> Leaf:
     total = cast(param, sum_dtype)
     total += cast(update, sum_dtype)
     if is_stochastic:
-        return round_with(total, dtype, words)
+        # Each leaf has noise of its own.
+        leaf_words = (*words, number)
+        return round_with(total, dtype, leaf_words)
     return cast(total, dtype)

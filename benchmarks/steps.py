@@ -449,8 +449,9 @@ def _failure(
     """Why an abstract step, or a loop of JAX around it, does not keep its carry's types."""
     try:
         call = _call(step, guard), step.args, {}, step.carry, step.returned
-        trial = StepTrial(StepCall(*call, owner="guard_step"))
-        (trial.with_strong_carry() if strong else trial).trace(check)
+        step_call = StepCall(*call, owner="guard_step")
+        trial = StepTrial(step_call.with_strong_carry() if strong else step_call)
+        trial.trace(check)
     except checks.Fault as fault:
         return str(fault)
     except Exception as error:

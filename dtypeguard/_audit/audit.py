@@ -119,25 +119,18 @@ def audit_optimizer(
     updates: Updates | None = None,
     extra_args: ExtraArgs | None = None,
     x64: bool | None = None,
-    name: str | None = None,
-    has_advice: bool = True,
 ) -> AuditReport:
-    """Audits an optimizer, on any release of JAX.
-
-    The advice calls it by a name, by default that of the function that made it.
-    """
+    """Audits an optimizer, on any release of JAX."""
     if extra_args is None:
         extra_args = {}
     if updates is None:
         updates = params
-    if name is None:
-        name = name_of(opt)
     check_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)
     check_arrays("audit", "params", params)
     check_arrays("audit", "updates", updates)
-    subject = OptimizerUpdate(opt, params, updates, extra_args, name)
-    return examine(subject, x64, has_advice)
+    subject = OptimizerUpdate(opt, params, updates, extra_args, name_of(opt))
+    return examine(subject, x64)
 
 
 # For an optimizer that one of these made, the user's own name is better.

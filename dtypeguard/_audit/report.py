@@ -3,27 +3,24 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from .._blame.drift import Drift
 from .._leaves.cast_text import rounding_sentence
-from .._leaves.key_path import leaves_of_holders
-from .._leaves.table import CAUSES, FEW, and_more, columns, grouped, shown_fields
+from .._leaves.key_path import TreeName, path_text
+from .._leaves.leaf_change import LeafChange
+from .._leaves.table import Table, shown_fields
 from .._leaves.types import public
 from .._source.origin import Origin, Why
 
 SubjectKind = Literal["optimizer", "step"]
-Cells = tuple[str, ...]
 
 # How a headline names one leaf and several.
-_LEAVES = {
-    "state": ("state leaf", "state leaves"),
-    "updates": ("update", "updates"),
-    "carry": ("leaf of the carry", "leaves of the carry"),
-}
-# Lines that a summary lists.
-_MOST_LINES_NAMED = 3
+_LEAF = {"state": "state leaf", "updates": "update", "carry": "leaf of the carry"}
+_LEAVES = {"state": "state leaves", "updates": "updates", "carry": "leaves of the carry"}
+# The path of a state that is one leaf.
+_STATE = (TreeName("state"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +45,10 @@ class ChangedConstant:
     before: str  # its value before the step
     after: str
 
-    @property
-    def change(self) -> str:
-        """The path and both values."""
-        return f"{self.path}: {self.before} -> {self.after}, a constant of the program"
-
     def __str__(self) -> str:
         return (
-            f"{self.path} is {self.before}, then {self.after}: a constant of the program, "
-            "which compiles anew for each value"
+            f"{self.path}: {self.before} -> {self.after}, a constant of the program, which "
+            "compiles anew for each value"
         )
 
 
@@ -68,23 +60,11 @@ class TraceError:
     message: str  # the first line of the error; all of a `DtypeDriftError`
     types: tuple[str, ...]  # the two that disagree; empty if the error names none
     origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
-    # Facts of the exception, which reports leave out.
-    is_type_error: bool = dataclasses.field(default=False, repr=False, compare=False)
+    # Facts of the exception, which reports leave out. Shapes may disagree as well.
+    is_of_dtypes: bool = dataclasses.field(default=False, repr=False, compare=False)
+    # A `TypeError` outside of the user's own functions is of the call.
+    is_of_call: bool = dataclasses.field(default=False, repr=False, compare=False)
     lacks_argument: bool = dataclasses.field(default=False, repr=False, compare=False)
-
-    @property
-    def is_of_dtypes(self) -> bool:
-        """Whether two types disagree, and not two shapes such as `(3,)` and `(4,)`."""
-        if not self.types:
-            return False
-        return not self.types[0].startswith("(")
-
-    @property
-    def is_of_call(self) -> bool:
-        """Whether it is a `TypeError` outside of the user's own functions."""
-        if self.origin is not None and self.origin.outermost is not None:
-            return False
-        return self.is_type_error
 
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
@@ -101,19 +81,12 @@ def wide_summary(operations: Sequence[WideOperation]) -> str:
     if not operations:
         return ""
     array_count = sum(operation.is_array for operation in operations)
-    lines = []
-    for operation in operations:
-        # A line may make many of them.
-        line = str(operation.origin)
-        if operation.origin and line not in lines:
-            lines.append(line)
-    count = "1 operation"
-    if len(operations) > 1:
-        count = f"{len(operations)} operations"
-    if len(lines) > _MOST_LINES_NAMED:
-        lines[_MOST_LINES_NAMED:] = ["..."]
-    names = ", ".join(lines)
-    return f"{count} in 64 bits though no input is ({array_count} on arrays): {names}"
+    text = f"{len(operations)} operations in 64 bits though no input is"
+    text = f"{text} ({array_count} on arrays)"
+    first = operations[0].origin
+    if first is None:
+        return text
+    return f"{text}, first at {first}"
 
 
 def constants_summary(constants: Sequence[ChangedConstant]) -> str:
@@ -184,15 +157,14 @@ class AuditReport:
         counts = collections.Counter((drift.where, drift.kind) for drift in self.drifts)
         parts = []
         for (where, kind), count in counts.items():
-            singular, plural = _LEAVES[where]
-            leaves = f"1 {singular}"
+            noun = _LEAF[where]
             if count > 1:
-                leaves = f"{count} {plural}"
+                noun = _LEAVES[where]
             change = f"changed {kind.replace('_', ' ')}"
             # `optax.apply_updates` casts the sum, Equinox's does not.
             if where == "updates" and kind == "dtype":
                 change = "would promote a param"
-            parts.append(f"{leaves} {change}")
+            parts.append(f"{count} {noun} {change}")
         changes = ", ".join(parts)
         return f"{changes} in one {call}."
 
@@ -220,23 +192,17 @@ class AuditReport:
             )
         return f"{guard} does not fix this."
 
-    def rows(self) -> Sequence[Cells]:
-        """Path, types, origin and cause of every drift, as text."""
-        rows = []
+    def changes(self) -> list[LeafChange]:
+        """Returns the drifts as changes of leaves, with the lines of source as remedies."""
+        changes = []
         for drift in self.drifts:
-            change = f"{drift.before} -> {drift.after}"
             lines = Why(drift.origin, drift.cause)
-            rows.append((drift.name, change, *lines.places()))
-        return rows
-
-    def lines(self) -> list[str]:
-        """The error, then one line for each drift."""
-        return self._error_lines() + columns(self.rows())
-
-    def _error_lines(self) -> list[str]:
-        if self.error is None:
-            return []
-        return self.error.lines()
+            places = "  ".join(place for place in lines.places() if place)
+            path = drift.keys
+            if not path_text(path):
+                path = _STATE
+            changes.append(LeafChange(path, drift.before, drift.after, places))
+        return changes
 
     def __repr__(self) -> str:
         return f"<AuditReport: {self.headline}>"
@@ -245,16 +211,14 @@ class AuditReport:
         printer.text(str(self))
 
     def __str__(self) -> str:
-        groups = grouped(self.drifts, _cause_of_drift)
-        rows = self._rows_of_causes(groups[:CAUSES])
-        lines = self._error_lines() + columns(rows)
-        lines += and_more(len(groups[CAUSES:]))
-        text = "\n  ".join([f"audit: {self.headline}", *lines])
-        paragraphs = [*self.summaries, self.note, self.advice, self._rounding_sentence()]
-        if len(rows) < len(self.drifts):
-            paragraphs.append("Every leaf: the report's drifts, or --json.")
+        lines = [f"audit: {self.headline}"]
+        if self.error is not None:
+            lines += self.error.lines()
+        table = Table("\n  ".join(lines), self.changes())
+        paragraphs = [str(table), *self.summaries, self.note]
+        paragraphs += [self.advice, self._rounding_sentence()]
         # One is empty where nothing of its kind was found.
-        return "\n".join([text, *(part for part in paragraphs if part)])
+        return "\n".join(part for part in paragraphs if part)
 
     def _rounding_sentence(self) -> str:
         """Returns a line about the casts of the remedy that round; empty for none."""
@@ -266,33 +230,7 @@ class AuditReport:
                 dtypes.append(drift.dtype_to_cast_to)
         return rounding_sentence(dtypes)
 
-    def _rows_of_causes(self, groups: Sequence[Sequence[Drift]]) -> list[Cells]:
-        """Returns a row for each drift, or one for all of a cause with many."""
-        row_of = dict(zip(self.drifts, self.rows()))
-        rows = []
-        for drifts in groups:
-            if len(drifts) <= FEW:
-                rows += [row_of[drift] for drift in drifts]
-                continue
-            _, change, *places = row_of[drifts[0]]
-            # Shapes may differ where one line changes many.
-            types = {(drift.before, drift.after) for drift in drifts}
-            if len(types) > 1:
-                change = ""
-            name = leaves_of_holders([drift.keys for drift in drifts])
-            rows.append((name, change, *places))
-        return rows
-
     def to_json(self) -> str:
         """The whole report as JSON, but for the sentences."""
         fields = {"ok": self.ok, **shown_fields(self)}
         return json.dumps(fields, indent=1, default=shown_fields)
-
-
-def _cause_of_drift(drift: Drift) -> Hashable:
-    """Returns the key of a cause, which leaves of one line share."""
-    cause = [drift.where, drift.kind, str(drift.origin), str(drift.cause)]
-    # Shapes of one cause differ from leaf to leaf.
-    if drift.kind == "dtype":
-        cause += [drift.before, drift.after]
-    return tuple(cause)

@@ -17,7 +17,6 @@ from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
 from .._guard.policy import Policy, asks_float64
-from .._leaves.cast_text import dtype_text, lost
 from .._leaves.compat import has_float64, set_x64
 from .._leaves.dtypes import has_64_bits
 from .._leaves.key_path import tree_name
@@ -157,6 +156,10 @@ class StepCall:
         """Returns the call of the step."""
         return Call(self.step, self._resolved_carry(), self.args, self.kwargs)
 
+    def with_strong_carry(self) -> "StepCall":
+        """Returns the call with a strongly typed first carry that shares no buffer."""
+        return dataclasses.replace(self, types={})
+
     def _resolved_carry(self) -> Carry:
         return carry_of(self.owner, self.step, self.carry, self.returned)
 
@@ -166,41 +169,36 @@ class StepCall:
 
     def advise(self, report: AuditReport) -> AuditReport:
         """Tries a first carry of other types, a call with x64 on, a guard, and pairs."""
-
-        def fixed_by(remedy):
-            return dataclasses.replace(report, remedy=remedy)
-
-        # The least change comes first: a first carry that is at fault needs no guard.
-        if self._is_stable_from_other_types(report.drifts):
-            return fixed_by(_advice_on_first_carry(report.drifts))
         step = guard_step(self.step, carry=self.carry, returned=self.returned)
         guarded_call = dataclasses.replace(self, step=step)
+        guarded = report_without_advice(guarded_call)
         wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
+        # The least change comes first: a first carry that is at fault needs no guard.
+        remedies = []
+        if _began_weakly(report.drifts):
+            begin = _advice_on_first_carry(report.drifts)
+            call = self._with_types_after(report.drifts)
+            remedies.append((begin, call, None))
         # A guard cannot keep such a leaf: its step runs under the caller's flag.
         if self._has_wide_leaf() and not has_float64():
-            with set_x64(True):
-                if report_without_advice(self).ok:
-                    return fixed_by(_WITHIN_X64)
-                if report_without_advice(guarded_call).ok:
-                    return fixed_by(f"{wrap} {_WITHIN_X64}")
-        guarded = report_without_advice(guarded_call)
-        if guarded.ok:
-            return fixed_by(wrap)
+            remedies.append((_WITHIN_X64, self, True))
+            remedies.append((f"{wrap} {_WITHIN_X64}", guarded_call, True))
+        remedies.append((wrap, guarded_call, None))
         # A guard leaves a weak leaf that keeps its dtype as it is.
-        if guarded_call._is_stable_from_other_types(guarded.drifts):
-            return fixed_by(f"{wrap} {_advice_on_first_carry(guarded.drifts)}")
+        if _began_weakly(guarded.drifts):
+            begin = _advice_on_first_carry(guarded.drifts)
+            call = guarded_call._with_types_after(guarded.drifts)
+            remedies.append((f"{wrap} {begin}", call, None))
+        for remedy, call, x64 in remedies:
+            with set_x64(x64):
+                if report_without_advice(call).ok:
+                    return dataclasses.replace(report, remedy=remedy)
         return _refused_report(report, guarded)
 
-    def _is_stable_from_other_types(self, drifts: Sequence[Drift]) -> bool:
-        """Returns whether the step keeps its types once weak leaves begin strongly."""
-        types = {}
-        for drift in drifts:
-            if not drift.was_weak:
-                return False
-            if drift.kind == "dtype":
-                types[drift.path] = drift.avals[1].dtype
-        call = dataclasses.replace(self, types=types)
-        return bool(drifts) and report_without_advice(call).ok
+    def _with_types_after(self, drifts: Sequence[Drift]) -> "StepCall":
+        """Returns the call with weak leaves in the types in which they come back."""
+        types = {drift.path: drift.avals[1].dtype for drift in drifts}
+        return dataclasses.replace(self, types=types)
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
@@ -208,32 +206,29 @@ class StepCall:
         return any(has_64_bits(x) for x in leaves if hasattr(x, "dtype"))
 
 
+def _began_weakly(drifts: Sequence[Drift]) -> bool:
+    return bool(drifts) and all(drift.was_weak for drift in drifts)
+
+
 def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
     """Returns how to write a first carry that has the types of the second one."""
-    sentences = []
-    names = []
+    values = []
     for drift in drifts:
-        name = f"dtypeguard.strong({tree_name(drift.keys)})"
+        value = f"dtypeguard.strong({tree_name(drift.keys)})"
         if drift.kind == "dtype":
-            before, after = drift.avals
-            loss = lost(before.dtype, after.dtype)
-            array = f"jnp.asarray(x, {dtype_text(drift.after)})"
-            sentences.append(f"Start {drift.path} as {drift.after}: {array}{loss}.")
-        elif name not in names:
-            names.append(name)
-    if names:
-        calls = ", ".join(names)
-        sentences.append(f"Begin with a strongly typed carry: {calls}.")
-    return " ".join(sentences)
+            value = f"{drift.path} in {drift.after}"
+        if value not in values:
+            values.append(value)
+    return f"Begin with a strongly typed carry: {', '.join(values)}."
 
 
 def _refused_report(report: AuditReport, guarded: AuditReport) -> AuditReport:
     """Returns a report that says why a guard does not fix its subject."""
-    error = guarded.error
-    if error is None:
-        return dataclasses.replace(report, refusal=guarded.headline)
-    is_same_error = error == report.error
-    return dataclasses.replace(report, refusal=error.message, is_same_error=is_same_error)
+    refusal = guarded.headline
+    if guarded.error is not None:
+        refusal = guarded.error.message
+    is_same_error = guarded.error == report.error
+    return dataclasses.replace(report, refusal=refusal, is_same_error=is_same_error)
 
 
 def guard_step_code(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:

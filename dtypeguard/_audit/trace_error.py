@@ -7,14 +7,13 @@ from .._program.trace import TraceFailed
 from .._source.origin import origin_of_error
 from .report import TraceError
 
-# How JAX names two types: for loops and branches, and for operations.
-_TYPE_IN_MESSAGE = r"(?:ShapedArray\()?((?:[a-z_]+\d*\w*)?(?:\[[\w,]*\]|\([\d, ]*\))?)"
-_TWO_TYPES = (
-    re.compile(
-        rf"has type {_TYPE_IN_MESSAGE}.{{1,80}}? has type {_TYPE_IN_MESSAGE}", re.DOTALL
-    ),
-    re.compile(rf"(?:got|broadcasting:) {_TYPE_IN_MESSAGE}, {_TYPE_IN_MESSAGE}", re.DOTALL),
+# How JAX names two types in loops and branches and in operations, and two shapes.
+_TYPE = r"(?:ShapedArray\()?([a-z_]+\d*\w*(?:\[[\w,]*\])?)"
+_SHAPE = r"(\([\d, ]*\))"
+_TWO_TYPES = re.compile(
+    rf"has type {_TYPE}.{{1,80}}? has type {_TYPE}|got {_TYPE}, {_TYPE}", re.DOTALL
 )
+_TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE}, {_SHAPE}")
 # How Python refuses a call. It has no type of error for that.
 _LACKS_ARGUMENT = re.compile(r"missing \d+ required keyword-only argument")
 
@@ -23,24 +22,28 @@ def trace_error(failed: TraceFailed) -> TraceError:
     """Returns the record of an error that a traced function raised."""
     error = failed.__cause__ or failed
     message = str(error).strip()
+    shown_message = message
     # The error of a guard lists leaves, each with what to write.
-    is_of_guard = isinstance(error, DtypeDriftError)
-    shown_message = message if is_of_guard else message.partition("\n")[0]
+    if not isinstance(error, DtypeDriftError):
+        shown_message = message.partition("\n")[0]
+    origin = origin_of_error(error)
+    is_of_users_function = origin is not None and origin.outermost is not None
     is_type_error = isinstance(error, TypeError)
+    types = _matches(_TWO_TYPES, message)
     return TraceError(
         function=failed.args[0],
         message=f"{type(error).__name__}: {shown_message}",
-        types=_types_in(message),
-        origin=origin_of_error(error),
-        is_type_error=is_type_error,
+        types=types or _matches(_TWO_SHAPES, message),
+        origin=origin,
+        is_of_dtypes=bool(types),
+        is_of_call=is_type_error and not is_of_users_function,
         lacks_argument=is_type_error and _LACKS_ARGUMENT.search(message) is not None,
     )
 
 
-def _types_in(message: str) -> tuple[str, ...]:
-    """Returns the two types that a message of JAX names; empty if it names none."""
-    for pattern in _TWO_TYPES:
-        match = pattern.search(message)
-        if match is not None:
-            return match.groups()
-    return ()
+def _matches(pattern: re.Pattern[str], message: str) -> tuple[str, ...]:
+    """Returns the groups of the first match in a message of JAX; empty if there is none."""
+    match = pattern.search(message)
+    if match is None:
+        return ()
+    return tuple(group for group in match.groups() if group is not None)

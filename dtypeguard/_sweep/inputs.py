@@ -3,10 +3,9 @@
 import contextlib
 import dataclasses
 import functools
-import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
+from .._leaves.arguments import parameters
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.dtypes import dtype_of, kind
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
@@ -93,53 +93,43 @@ class UpdateInputs(NamedTuple):
     extra_args: dict[str, Any]
 
 
-def sample(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Returns params of these shapes, with values between -1 and 1."""
-    params = {}
-    for name, shape in shapes.items():
-        size = np.prod(shape)
-        angles = np.arange(1.0, 1 + size)
-        # No two elements are equal, and none is 0.
-        params[name] = np.sin(angles).reshape(shape)
-    return params
-
-
-def slopes(params: Params) -> Updates:
-    """Returns the gradients of `quadratic_loss`."""
-    return tree_util.tree_map(lambda param: param - 1, params)
-
-
 def quadratic_loss(params: Params) -> jax.Array:
-    """Returns a loss with the gradients `slopes`, in the promoted dtype of the params."""
-    leaves = []
+    """Returns a loss whose gradients are the params, in their promoted dtype."""
+    total = 0.0
     for leaf in tree_util.tree_leaves(params):
         # An integer has no gradient, and would promote the loss.
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            leaves.append(leaf)
-    dtypes = [leaf.dtype for leaf in leaves]
-    dtype = jnp.result_type(*dtypes)
-    total = jnp.zeros((), dtype)
-    for leaf in leaves:
-        differences = leaf - 1
-        sum_of_squares = jnp.sum(differences**2)
-        total += sum_of_squares.astype(dtype)
+            squares = leaf**2
+            total += jnp.sum(squares)
+    total = jnp.asarray(total)
     return total / 2
 
 
-class Recipe(NamedTuple):
-    """The params and the gradients of one optimizer."""
-
-    params: Params = sample({"w": (4, 3), "b": (3,)})
-    grads: Callable[[Params], Updates] = slopes
+# No two elements of a leaf are equal, and none is 0.
+_VALUES = np.linspace(0.1, 1, 12)
+PARAMS = {
+    "w": _VALUES.reshape(4, 3),
+    "b": _VALUES[:3],
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """An optimizer to be made, with its inputs."""
+    """An optimizer to be made, with its inputs.
+
+    Attributes:
+        id: what to call it.
+        make: makes it.
+        params: its params; by default a matrix and a vector.
+        updates: its gradients; by default the params.
+        extra_args: of an update; by default those of Optax that it needs.
+    """
 
     id: str
     make: Callable[[], Optimizer]
-    recipe: Recipe = dataclasses.field(default_factory=Recipe)
+    params: Params = None
+    updates: Updates = None
+    extra_args: dict[str, Any] | None = None
 
     def build(self) -> Optimizer:
         """Makes the transformation, under the x64 flag that it will run under."""
@@ -147,27 +137,16 @@ class Entry:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             return self.make()
 
-    def inputs(
-        self,
-        params: LeafDTypes,
-        grads: LeafDTypes,
-        extra_args: dict[str, Any] | None = None,
-    ) -> UpdateInputs:
-        """Returns small arrays for one update.
-
-        Args:
-            params: the dtypes of the params.
-            grads: those of the gradients.
-            extra_args: of the caller; by default those of Optax that the optimizer needs.
-        """
+    def inputs(self, params: LeafDTypes, grads: LeafDTypes) -> UpdateInputs:
+        """Returns small arrays for one update, in dtypes of params and gradients."""
         names = ()
-        if extra_args is None:
+        if self.extra_args is None:
             with contextlib.suppress(Exception):  # the checks will raise it
                 names = self.extra_names
         inputs = self._inputs(params, grads, names)
-        if extra_args is None:
+        if self.extra_args is None:
             return inputs
-        return inputs._replace(extra_args=extra_args)
+        return inputs._replace(extra_args=self.extra_args)
 
     @functools.cached_property
     def extra_names(self) -> tuple[str, ...]:
@@ -176,7 +155,7 @@ class Entry:
         The signature of a chain does not show what it needs. Only a run does: in the
         plainest dtypes, without extra args, with each of them, with all that it takes.
         """
-        first_error = None
+        errors = []
         with (
             set_x64(False),
             # Optax relies on standard promotion, whatever the caller chose.
@@ -189,45 +168,35 @@ class Entry:
                 state = opt.init(params)
                 return opt.update(updates, state, params, **extra_args)
 
-            for names in _names_to_try(opt):
+            parameter_names = parameters(opt.update)
+            by_signature = [name for name in _EXTRA_ARGS if name in parameter_names]
+            for names in (*_NAMES_TO_TRY, tuple(by_signature), tuple(_EXTRA_ARGS)):
                 try:
                     inputs = self._inputs(jnp.float32, jnp.float32, names)
                     eqx.filter_eval_shape(run, *inputs)
                 except Exception as error:
-                    first_error = first_error or error
+                    errors.append(error)
                 else:
                     return names
         # That of the run without extra args says most.
-        raise first_error or TypeError(self.id)
+        raise errors[0]
 
     def _inputs(
         self, params: LeafDTypes, grads: LeafDTypes, names: tuple[str, ...]
     ) -> UpdateInputs:
-        arrays = in_turn(self.recipe.params, params)
-        updates = self.recipe.grads(self.recipe.params)
-        updates = in_turn(updates, grads)
+        param_tree = self.params
+        if param_tree is None:
+            param_tree = PARAMS
+        update_tree = self.updates
+        if update_tree is None:
+            update_tree = param_tree
+        arrays = in_turn(param_tree, params)
+        updates = in_turn(update_tree, grads)
         extra_args = {}
         for name in names:
             make_value = _EXTRA_ARGS[name]
             extra_args[name] = make_value(arrays, updates)
         return UpdateInputs(arrays, updates, extra_args)
-
-
-def _names_to_try(opt: Optimizer) -> list[tuple[str, ...]]:
-    """Returns the extra args to run an update with, the fewest first."""
-    parameters = inspect.signature(opt.update).parameters
-    parameter_kinds = [parameter.kind for parameter in parameters.values()]
-    is_variadic = inspect.Parameter.VAR_KEYWORD in parameter_kinds
-    names = []
-    for name in _EXTRA_ARGS:
-        if is_variadic or name in parameters:
-            names.append(name)
-    names_to_try: list[tuple[str, ...]] = [()]
-    for name in names:
-        names_to_try.append((name,))
-    names_to_try.extend(_TOGETHER)
-    names_to_try.append(tuple(names))
-    return names_to_try
 
 
 def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
@@ -241,13 +210,10 @@ def in_turn(tree: PyTree, dtypes: LeafDTypes) -> PyTree:
     arrays = []
     # One dtype for each leaf, over and over.
     for leaf, dtype in zip(leaves, itertools.cycle(dtypes)):
-        leaf = ones_like(leaf)
-        if kind(dtype_of(leaf)) == "float":
-            if not isinstance(leaf, jax.Array):
-                # NumPy casts its own arrays: nothing compiles.
-                leaf = np.asarray(leaf).astype(dtype)
-            leaf = jnp.asarray(leaf, dtype)
-        arrays.append(leaf)
+        array = ones_like(leaf)
+        if kind(dtype_of(array)) == "float":
+            array = jnp.asarray(array, dtype)
+        arrays.append(array)
     return treedef.unflatten(arrays)
 
 
@@ -298,5 +264,10 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": _same_updates,
     "sample_size": _sample_size,
 }
-# Names that optimizers need together: L-BFGS, and adaptive batch sizes.
-_TOGETHER = ("value", "grad", "value_fn"), ("sum_sq_diff_grads", "sample_size")
+_NAMES_TO_TRY = (
+    (),
+    *((name,) for name in _EXTRA_ARGS),
+    # Names that optimizers need together: L-BFGS, and adaptive batch sizes.
+    ("value", "grad", "value_fn"),
+    ("sum_sq_diff_grads", "sample_size"),
+)

@@ -247,7 +247,7 @@ _MORE = "dtypeguard.audit names the lines of source."
         ),
         (
             lambda: _optimizer(lambda p: 0, lambda n: n + 1),
-            f"{_WRAP} Weak leaves come from Python numbers: begin them as arrays.",
+            f"{_WRAP} {_MORE}",
         ),
         (
             lambda: _optimizer(lambda p: 1 / 0),

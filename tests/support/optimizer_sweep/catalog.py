@@ -18,7 +18,6 @@ from dtypeguard._leaves.types import Optimizer
 from dtypeguard._sweep.inputs import (
     CONFIGURATIONS as CONFIGURATIONS,
     Entry as Entry,
-    Recipe,
 )
 
 from .recipes import ALWAYS, ARGUMENTS, BUILDERS, LEFT_OUT, RECIPES, Factory
@@ -87,9 +86,9 @@ def _candidates() -> Iterator[tuple[Entry, Factory]]:
     for factory_id, factory in _factories():
         variants = [name for name in BUILDERS if name.startswith(f"{factory_id}[")]
         for entry_id in (factory_id, *variants):
-            recipe = RECIPES.get(factory_id, Recipe())
+            recipe = RECIPES.get(factory_id, ())
             make = functools.partial(BUILDERS.get(entry_id, _call_by_names), factory)
-            yield Entry(entry_id, make, recipe), factory
+            yield Entry(entry_id, make, *recipe), factory
 
 
 def _call_by_names(factory: Factory) -> Optimizer:

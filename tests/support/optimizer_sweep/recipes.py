@@ -14,7 +14,7 @@ import optax
 from jax import tree_util
 
 from dtypeguard._leaves.types import Optimizer, Params, PyTree, Updates
-from dtypeguard._sweep.inputs import Recipe, sample, slopes
+from dtypeguard._sweep.inputs import PARAMS
 
 Factory = Callable[..., Any]  # of an optimizer, or of a function that makes one
 
@@ -190,13 +190,7 @@ NO_EXPLICIT_FLOAT64: dict[str, str] = {
     "optax.contrib.differentially_private_aggregate": _NOISE,
     "optax.contrib.dpsgd": _NOISE,
 }
-
-
-def _per_example(params: Params) -> Updates:
-    stack = lambda slope: np.stack([0.5 * slope, 1.5 * slope])
-    return tree_util.tree_map(stack, slopes(params))
-
-
+_PER_EXAMPLE = {"w": np.ones((2, 4, 3)), "b": np.ones((2, 3))}
 _OF_EXAMPLES = (
     "optax.dpsgd",
     "optax.differentially_private_aggregate",
@@ -207,12 +201,10 @@ _OF_EXAMPLES = (
     f"{_AGGREGATING}.average_per_element_updates",
     f"{_AGGREGATING}.process",
 )
-# By the name of an optimizer of Optax's that takes no plain tree, or gradients of examples.
-RECIPES: dict[str, Recipe] = {
-    "optax.lookahead": Recipe(
-        params=optax.LookaheadParams(fast=Recipe().params, slow=Recipe().params),
-        grads=lambda params: slopes(params.fast),
-    ),
-    "optax.contrib.scale_by_muon": Recipe(sample({"w": (4, 3), "v": (3, 5)})),
-    **dict.fromkeys(_OF_EXAMPLES, Recipe(grads=_per_example)),
+# Params and gradients, by the name of an optimizer of Optax's that takes no plain tree, or
+# gradients of examples.
+RECIPES: dict[str, tuple[Params, Updates]] = {
+    "optax.lookahead": (optax.LookaheadParams(fast=PARAMS, slow=PARAMS), PARAMS),
+    "optax.contrib.scale_by_muon": ({"w": np.ones((4, 3)), "v": np.ones((3, 5))}, None),
+    **dict.fromkeys(_OF_EXAMPLES, (PARAMS, _PER_EXAMPLE)),
 }

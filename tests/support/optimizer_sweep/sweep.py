@@ -23,18 +23,24 @@ from dtypeguard._leaves.key_path import by_path, path_text
 from dtypeguard._leaves.leaf_type import traced_type
 from dtypeguard._leaves.types import Function, Optimizer, Params, PyTree, State, Updates
 from dtypeguard._sweep import checks
-from dtypeguard._sweep.checks import Training, one_line
+from dtypeguard._sweep.checks import one_line
 from dtypeguard._sweep.inputs import (
     CONFIGURATIONS,
     Configuration,
     Entry,
     LeafDTypes,
     UpdateInputs,
-    in_turn,
 )
 
 from . import catalog
 from .recipes import NO_EXPLICIT_FLOAT64
+
+
+class Training(NamedTuple):
+    """What a training step carries."""
+
+    params: Params
+    state: State
 
 
 class Skip(Exception):
@@ -163,7 +169,7 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
         except Exception as traced:
             failures.update(dict.fromkeys(("init", *CHECKS), f"init: {one_line(traced)}"))
             return
-        for name, raised in checks.failures_of(chosen, subject).items():
+        for name, raised in checks.failures_of(chosen, lambda: subject).items():
             where = skipped if isinstance(raised, Skip) else failures
             where[name] = str(raised) if isinstance(raised, Skip) else one_line(raised)
 
@@ -191,7 +197,7 @@ def _first_state(
     """
     del x64, explicit  # which are on, and tell one run from another
     try:
-        zeros = checks.some_zeros(in_turn(entry.recipe.params, params))
+        zeros = checks.some_zeros(entry.inputs(params, params).params)
         return _made(entry, guarded).init(zeros), ""
     except Exception as error:
         return None, one_line(error)

@@ -315,7 +315,9 @@ def _donation(trial: StepTrial) -> None:
 
 def _pointer(leaf: Leaf) -> int | None:
     """Returns the address of an array's buffer; None for a leaf without one to donate."""
-    if not isinstance(leaf, jax.Array) or not leaf.size or not leaf.is_fully_addressable:
+    if not isinstance(leaf, jax.Array):
+        return None
+    if leaf.size == 0 or not leaf.is_fully_addressable:
         return None
     # A key has no buffer of its own; its bits are a leaf like others.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
@@ -405,7 +407,8 @@ def broken(
     accepted = []
     refused = []
     for configuration in configurations:
-        with configuration.flags(), warnings.catch_warnings(action="ignore"):
+        silence = warnings.catch_warnings(action="ignore")
+        with configuration.flags(), silence:
             # Under the flags: some optimizers make arrays as soon as they are built.
             opt = entry.make()
             if wrap is not None:

@@ -8,12 +8,13 @@ from .._source.origin import origin_of_error
 from .report import TraceError
 
 # How JAX names two types in loops and branches and in operations, and two shapes.
-_TYPE = r"(?:ShapedArray\()?([a-z_]+\d*\w*(?:\[[\w,]*\])?)"
-_SHAPE = r"(\([\d, ]*\))"
+_TYPE_PATTERN = r"(?:ShapedArray\()?([a-z_]+\d*\w*(?:\[[\w,]*\])?)"
+_SHAPE_PATTERN = r"(\([\d, ]*\))"
 _TWO_TYPES = re.compile(
-    rf"has type {_TYPE}.{{1,80}}? has type {_TYPE}|got {_TYPE}, {_TYPE}", re.DOTALL
+    rf"has type {_TYPE_PATTERN}.{{1,80}}? has type {_TYPE_PATTERN}|got {_TYPE_PATTERN}, {_TYPE_PATTERN}",
+    re.DOTALL,
 )
-_TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE}, {_SHAPE}")
+_TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE_PATTERN}, {_SHAPE_PATTERN}")
 # How Python refuses a call. It has no type of error for that.
 _LACKS_ARGUMENT = re.compile(r"missing \d+ required keyword-only argument")
 
@@ -29,11 +30,11 @@ def trace_error(failed: TraceFailed) -> TraceError:
     origin = origin_of_error(error)
     is_of_users_function = origin is not None and origin.outermost is not None
     is_type_error = isinstance(error, TypeError)
-    types = _matches(_TWO_TYPES, message)
+    types = _groups_of_match(_TWO_TYPES, message)
     return TraceError(
         function=failed.args[0],
         message=f"{type(error).__name__}: {shown_message}",
-        types=types or _matches(_TWO_SHAPES, message),
+        types=types or _groups_of_match(_TWO_SHAPES, message),
         origin=origin,
         is_of_dtypes=bool(types),
         is_of_call=is_type_error and not is_of_users_function,
@@ -41,7 +42,7 @@ def trace_error(failed: TraceFailed) -> TraceError:
     )
 
 
-def _matches(pattern: re.Pattern[str], message: str) -> tuple[str, ...]:
+def _groups_of_match(pattern: re.Pattern[str], message: str) -> tuple[str, ...]:
     """Returns the groups of the first match in a message of JAX; empty if there is none."""
     match = pattern.search(message)
     if match is None:

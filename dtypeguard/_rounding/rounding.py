@@ -285,7 +285,7 @@ def apply_updates(params: _T, updates: Updates, *, key: Array | None = None) -> 
     """
     words = ()
     if key is not None:
-        words = _words_of(key)
+        words = _words_of_key(key)
     param_leaves, update_leaves, treedef = fitting_leaves(
         "apply_updates", params, updates, _remedy_of_update, TypeError
     )
@@ -301,7 +301,7 @@ def apply_updates(params: _T, updates: Updates, *, key: Array | None = None) -> 
     return treedef.unflatten(new_params)
 
 
-def _words_of(key: Array) -> tuple[Word, ...]:
+def _words_of_key(key: Array) -> tuple[Word, ...]:
     """Returns two words of random bits for a key."""
     try:
         bits = jax.random.bits(key, (2,), jnp.uint32)

@@ -101,19 +101,19 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
         changes = tree_changes(name, before, after)
         row = changes[0].row()
         path = row.path.lstrip(".")
-        change = _change_text(path, row.before, row.after)
+        change = _fault_text(path, row.before, row.after)
         raise Fault(f"another tree, {change}{where}")
     faults = []
     paths = key_paths(before, name)
     for path, old, new in zip(paths, _traced_types(before), _traced_types(after)):
         if old != new:
             text = path_text(path)
-            change = _change_text(text.lstrip("."), old, new)
+            change = _fault_text(text.lstrip("."), old, new)
             faults.append(change + where)
     raise_first(faults)
 
 
-def _change_text(path: str, before: object, after: object) -> str:
+def _fault_text(path: str, before: object, after: object) -> str:
     return f"{path}: {before} -> {after}"
 
 
@@ -186,7 +186,7 @@ class StepTrial:
         # Loops would see the arrays alone.
         for drift in self.report.drifts:
             if drift.kind == "structure":
-                change = _change_text(drift.name, drift.before, drift.after)
+                change = _fault_text(drift.name, drift.before, drift.after)
                 raise Fault(f"another tree, {change}")
 
         def run(carried, other_arrays):
@@ -263,7 +263,7 @@ def _keeps_types(where: Where) -> StepRule:
             if where == "carry" and drift.was_weak:
                 continue
             row = change.row()
-            text = _change_text(row.path, row.before, row.after)
+            text = _fault_text(row.path, row.before, row.after)
             fault = f"{text}  {row.remedy}"
             faults.append(fault.rstrip())
         raise_first(faults)
@@ -380,7 +380,7 @@ STEP_RULES: dict[str, StepRule] = {
 }
 
 
-_TRACES = {"traces": _traces(run_once)}
+_RULE_OF_TRACING = {"traces": _traces(run_once)}
 
 
 def failures_of(
@@ -417,7 +417,7 @@ def broken(
             trial = functools.partial(OptimizerTrial, opt, inputs)
             trial = functools.cache(trial)
             errors = failures_of(checks, trial)
-            error = failures_of(_TRACES, trial).get("traces")
+            error = failures_of(_RULE_OF_TRACING, trial).get("traces")
         # A guard's policy does not go with these flags and dtypes.
         group = refused if isinstance(error, Unavailable) else accepted
         group.append((configuration, errors))
@@ -431,7 +431,7 @@ def broken(
 
 def broken_by_step(trial: StepTrial, rules: Iterable[str]) -> dict[str, Exception]:
     """Returns the rules that a step breaks with how; "traces" alone if the step raises."""
-    failures = failures_of(_TRACES, lambda: trial)
+    failures = failures_of(_RULE_OF_TRACING, lambda: trial)
     # Another tree breaks the rules for loops.
     if failures and not isinstance(failures["traces"], Fault):
         return failures

@@ -106,10 +106,10 @@ def quadratic_loss(params: Params) -> jax.Array:
 
 
 # No two elements of a leaf are equal, and none is 0.
-_VALUES = np.linspace(0.1, 1, 12)
+_TWELVE_VALUES = np.linspace(0.1, 1, 12)
 PARAMS = {
-    "w": _VALUES.reshape(4, 3),
-    "b": _VALUES[:3],
+    "w": _TWELVE_VALUES.reshape(4, 3),
+    "b": _TWELVE_VALUES[:3],
 }
 
 

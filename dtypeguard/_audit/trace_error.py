@@ -11,7 +11,8 @@ from .report import TraceError
 _TYPE_PATTERN = r"(?:ShapedArray\()?([a-z_]+\d*\w*(?:\[[\w,]*\])?)"
 _SHAPE_PATTERN = r"(\([\d, ]*\))"
 _TWO_TYPES = re.compile(
-    rf"has type {_TYPE_PATTERN}.{{1,80}}? has type {_TYPE_PATTERN}|got {_TYPE_PATTERN}, {_TYPE_PATTERN}",
+    rf"has type {_TYPE_PATTERN}.{{1,80}}? has type {_TYPE_PATTERN}|"
+    rf"got {_TYPE_PATTERN}, {_TYPE_PATTERN}",
     re.DOTALL,
 )
 _TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE_PATTERN}, {_SHAPE_PATTERN}")

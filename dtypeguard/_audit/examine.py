@@ -3,7 +3,6 @@
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from typing import Protocol
 
 from .._blame import drift
 from .._blame.why import line_of
@@ -14,22 +13,9 @@ from .._leaves.dtypes import bits, dtype_of, has_64_bits, is_weak
 from .._leaves.leaf_type import type_text
 from .._program.trace import Program, TraceFailed
 from .._recording.monitored import RECORD
-from .report import AuditReport, ChangedConstant, SubjectKind, WideOperation
+from .report import AuditReport, ChangedConstant, WideOperation
+from .subjects import AuditSubject
 from .trace_error import trace_error
-
-
-class AuditSubject(Protocol):
-    """An optimizer or a step, with its arguments."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> SubjectKind: ...
-
-    def trace(self) -> Program: ...
-
-    def advise(self, report: AuditReport) -> AuditReport: ...
 
 
 def examine(
@@ -45,13 +31,28 @@ def examine(
     # The record names lines of constants, of which an equation knows nothing.
     # The program warns when it runs.
     with set_x64(x64), RECORD, warnings.catch_warnings(action="ignore"):
-        report = report_without_advice(subject)
+        report = _report_without_advice(subject)
         if has_advice and not report.ok:
-            return subject.advise(report)
+            return _with_advice(report, subject)
         return report
 
 
-def report_without_advice(subject: AuditSubject) -> AuditReport:
+def _with_advice(report: AuditReport, subject: AuditSubject) -> AuditReport:
+    """Returns a report with the first remedy that fixes its subject, or with a refusal."""
+    for remedy in subject.remedies(report.drifts):
+        with set_x64(remedy.x64):
+            if _report_without_advice(remedy.subject).ok:
+                return dataclasses.replace(report, remedy=remedy.sentence)
+    # The refusal is that of the guard alone, which users try first.
+    guarded = _report_without_advice(subject.guarded())
+    refusal = guarded.headline
+    if guarded.error is not None:
+        refusal = guarded.error.message
+    is_same_error = guarded.error == report.error
+    return dataclasses.replace(report, refusal=refusal, is_same_error=is_same_error)
+
+
+def _report_without_advice(subject: AuditSubject) -> AuditReport:
     """Returns a report of one trace of a subject, for which no remedy is tried."""
     empty = AuditReport(name=subject.name, subject=subject.kind)
     try:

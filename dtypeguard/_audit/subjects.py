@@ -1,7 +1,7 @@
-"""An optimizer and a step as subjects of an audit: how each is traced, and what fixes it.
+"""An optimizer and a step as subjects of an audit: their traces and their remedies.
 
-Each remedy is tried on abstract values before it is said, the guard with a policy and "a
-guard does not fix this" included.
+`examine.py` tries each remedy on abstract values before a report says it, the guard with a
+policy and "a guard does not fix this" included.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
 from .._guard.policy import Policy, asks_float64
-from .._leaves.compat import has_float64, set_x64
+from .._leaves.compat import has_float64
 from .._leaves.dtypes import has_64_bits
 from .._leaves.key_path import tree_name
 from .._leaves.types import (
@@ -32,8 +32,7 @@ from .._leaves.types import (
     Updates,
 )
 from .._program.trace import Program, TraceFailed, trace
-from .examine import report_without_advice
-from .report import AuditReport, SubjectKind
+from .report import SubjectKind
 
 CarriedArguments = int | str | tuple[int | str, ...]
 ReturnedItems = Key | tuple[Key, ...] | None
@@ -83,21 +82,24 @@ class OptimizerUpdate:
             asks_float64=asks_float64(policy) or _stores_wide(policy, program),
         )
 
-    def advise(self, report: AuditReport) -> AuditReport:
-        """Tries a guard, and a guard that computes in float32."""
-        # The refusal is that of the guard alone, which users try first.
-        guarded_reports = []
+    def guarded(self, policy: Policy | None = None) -> "OptimizerUpdate":
+        """Returns the update of the guarded optimizer."""
+        guarded_opt = guard(self.opt, policy=policy)
+        return dataclasses.replace(self, opt=guarded_opt)
+
+    def remedies(self, drifts: Sequence[Drift]) -> list["AuditRemedy"]:
+        """Returns a guard, and a guard that computes in float32."""
+        del drifts
+        remedies = []
         for policy in policies_to_try(self.opt):
-            guarded_opt = guard(self.opt, policy=policy)
-            guarded = report_without_advice(dataclasses.replace(self, opt=guarded_opt))
-            if guarded.ok and policy is None:
-                return report
-            if guarded.ok:
+            sentence = ""
+            if policy is not None:
                 code = guard_code(self.name, policy)
-                remedy = f"Wrap the optimizer: {code}. It then computes in float32, and "
-                return dataclasses.replace(report, remedy=f"{remedy}keeps its state so.")
-            guarded_reports.append(guarded)
-        return _refused_report(report, guarded_reports[0])
+                sentence = f"Wrap the optimizer: {code}. It then computes in float32, and "
+                sentence += "keeps its state so."
+            guarded = self.guarded(policy)
+            remedies.append(AuditRemedy(sentence, guarded))
+        return remedies
 
 
 def _stores_wide(policy: Policy, program: Program) -> bool:
@@ -167,38 +169,34 @@ class StepCall:
         """Traces the call."""
         return trace(self.call, types=self.types)
 
-    def advise(self, report: AuditReport) -> AuditReport:
-        """Tries a first carry of other types, a call with x64 on, a guard, and pairs."""
-        step = guard_step(self.step, carry=self.carry, returned=self.returned)
-        guarded_call = dataclasses.replace(self, step=step)
-        guarded = report_without_advice(guarded_call)
+    def guarded(self) -> "StepCall":
+        """Returns the call of the guarded step."""
+        guarded_step = guard_step(self.step, carry=self.carry, returned=self.returned)
+        return dataclasses.replace(self, step=guarded_step)
+
+    def remedies(self, drifts: Sequence[Drift]) -> list["AuditRemedy"]:
+        """Returns a first carry of other types, a call with x64 on, a guard, and pairs."""
+        guarded = self.guarded()
         wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
-        # The least change comes first: a first carry that is at fault needs no guard.
+        weak_drifts = [drift for drift in drifts if drift.was_weak]
+        begin = _advice_on_first_carry(weak_drifts)
+        types = {drift.path: drift.avals[1].dtype for drift in weak_drifts}
         remedies = []
-        if _began_weakly(report.drifts):
-            begin = _advice_on_first_carry(report.drifts)
-            call = self._with_types_after(report.drifts)
-            remedies.append((begin, call, None))
+        # The least change comes first: a first carry that is at fault needs no guard.
+        if weak_drifts and len(weak_drifts) == len(drifts):
+            call = dataclasses.replace(self, types=types)
+            remedies.append(AuditRemedy(begin, call))
         # A guard cannot keep such a leaf: its step runs under the caller's flag.
         if self._has_wide_leaf() and not has_float64():
-            remedies.append((_WITHIN_X64, self, True))
-            remedies.append((f"{wrap} {_WITHIN_X64}", guarded_call, True))
-        remedies.append((wrap, guarded_call, None))
+            remedies.append(AuditRemedy(_WITHIN_X64, self, x64=True))
+            sentences = f"{wrap} {_WITHIN_X64}"
+            remedies.append(AuditRemedy(sentences, guarded, x64=True))
+        remedies.append(AuditRemedy(wrap, guarded))
         # A guard leaves a weak leaf that keeps its dtype as it is.
-        if _began_weakly(guarded.drifts):
-            begin = _advice_on_first_carry(guarded.drifts)
-            call = guarded_call._with_types_after(guarded.drifts)
-            remedies.append((f"{wrap} {begin}", call, None))
-        for remedy, call, x64 in remedies:
-            with set_x64(x64):
-                if report_without_advice(call).ok:
-                    return dataclasses.replace(report, remedy=remedy)
-        return _refused_report(report, guarded)
-
-    def _with_types_after(self, drifts: Sequence[Drift]) -> "StepCall":
-        """Returns the call with weak leaves in the types in which they come back."""
-        types = {drift.path: drift.avals[1].dtype for drift in drifts}
-        return dataclasses.replace(self, types=types)
+        if weak_drifts:
+            call = dataclasses.replace(guarded, types=types)
+            remedies.append(AuditRemedy(f"{wrap} {begin}", call))
+        return remedies
 
     def _has_wide_leaf(self) -> bool:
         leaves = tree_util.tree_leaves((self.args, self.kwargs))
@@ -206,8 +204,16 @@ class StepCall:
         return any(has_64_bits(x) for x in leaves if hasattr(x, "dtype"))
 
 
-def _began_weakly(drifts: Sequence[Drift]) -> bool:
-    return bool(drifts) and all(drift.was_weak for drift in drifts)
+AuditSubject = OptimizerUpdate | StepCall
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditRemedy:
+    """A sentence that says how to fix a subject, the subject after it, and the x64 flag."""
+
+    sentence: str
+    subject: AuditSubject
+    x64: bool | None = None
 
 
 def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
@@ -220,15 +226,6 @@ def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
         if value not in values:
             values.append(value)
     return f"Begin with a strongly typed carry: {', '.join(values)}."
-
-
-def _refused_report(report: AuditReport, guarded: AuditReport) -> AuditReport:
-    """Returns a report that says why a guard does not fix its subject."""
-    refusal = guarded.headline
-    if guarded.error is not None:
-        refusal = guarded.error.message
-    is_same_error = guarded.error == report.error
-    return dataclasses.replace(report, refusal=refusal, is_same_error=is_same_error)
 
 
 def guard_step_code(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:

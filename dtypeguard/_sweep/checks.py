@@ -16,9 +16,9 @@ import numpy as np
 import optax
 from jax import lax, tree_util
 
-from .._audit.examine import AuditSubject, examine
+from .._audit.examine import examine
 from .._audit.report import AuditReport, wide_summary
-from .._audit.subjects import OptimizerUpdate, StepCall
+from .._audit.subjects import AuditSubject, OptimizerUpdate, StepCall
 from .._blame.drift import Where
 from .._carry.modules import Contents
 from .._carry.split import SplitTree

@@ -143,10 +143,7 @@ class Entry:
         if self.extra_args is None:
             with contextlib.suppress(Exception):  # the checks will raise it
                 names = self.extra_names
-        inputs = self._inputs(params, grads, names)
-        if self.extra_args is None:
-            return inputs
-        return inputs._replace(extra_args=self.extra_args)
+        return self._inputs(params, grads, names)
 
     @functools.cached_property
     def extra_names(self) -> tuple[str, ...]:
@@ -192,6 +189,8 @@ class Entry:
             update_tree = param_tree
         arrays = in_turn(param_tree, params)
         updates = in_turn(update_tree, grads)
+        if self.extra_args is not None:
+            return UpdateInputs(arrays, updates, self.extra_args)
         extra_args = {}
         for name in names:
             make_value = _EXTRA_ARGS[name]

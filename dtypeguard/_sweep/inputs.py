@@ -167,7 +167,8 @@ class Entry:
 
             parameter_names = parameters(opt.update)
             by_signature = [name for name in _EXTRA_ARGS if name in parameter_names]
-            for names in (*_NAMES_TO_TRY, tuple(by_signature), tuple(_EXTRA_ARGS)):
+            names_to_try = (*_NAMES_TO_TRY, tuple(by_signature), tuple(_EXTRA_ARGS))
+            for names in names_to_try:
                 try:
                     inputs = self._inputs(jnp.float32, jnp.float32, names)
                     eqx.filter_eval_shape(run, *inputs)

@@ -142,12 +142,12 @@ def _print_findings(
     if form == "github":
         from .forms import annotations, notes_on, origins_in
 
-        found = []
+        reports = []
         if error is not None:
-            found += [(note.text, "error", note.leaves) for note in notes_on(error)]
+            reports += [(note.text, "error", note.leaves) for note in notes_on(error)]
         if lines:
-            found.append(("\n".join(lines), "warning", watch.compilations.origins()))
-        for text, level, record in found:
+            reports.append(("\n".join(lines), "warning", watch.compilations.origins()))
+        for text, level, record in reports:
             commands = annotations(text, level, origins_in(record))
             print(*commands, sep="\n", file=sys.stderr)
 

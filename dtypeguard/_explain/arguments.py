@@ -137,14 +137,11 @@ def refused_leaves(
     leaves = []
     for number, (argument, wanted) in enumerate(zip(refused, wanted_dtypes)):
         why = _source_of(argument, of_argument(argument, site), wanted)
-        # What made an index a float is rather to be changed, but for the line of its use.
-        is_made_elsewhere = why.origin is None or why.origin.users.line != site.line
         leaf = RefusedLeaf(
             number,
             labels[number],
             (argument.value,),
             why,
-            begins_as_rarer=kind(wanted) == "int" and is_made_elsewhere,
             argument=argument,
             wanted=wanted,
         )

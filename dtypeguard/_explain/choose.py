@@ -54,13 +54,13 @@ class Advice:
     is_checked: bool = False
 
 
-def choose(finding: Finding) -> Advice:
-    """Returns what to write for the leaves of an error."""
+def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
+    """Returns what to write for the leaves of an error that passed through some lines."""
     leaves = finding.leaves
     cause = finding.cause
     if isinstance(cause, SharedArrays):
         return Advice([own_arrays(leaves, cause.holder)], [])
-    if _is_of_optimizer(finding):
+    if _is_of_optimizer(finding, sites):
         return Advice([guard_optimizer(leaves)], _begin_wider(cause, leaves))
     if isinstance(cause, RefusedCall):
         return _first_two(_for_call(cause, leaves))
@@ -77,10 +77,10 @@ def _first_two(candidates: Iterable[Candidate], is_checked: bool = False) -> Adv
     return Advice(possible[0], second, is_checked)
 
 
-def _is_of_optimizer(finding: Finding) -> bool:
+def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
     """Returns whether an Optax optimizer made the call, or has all the lines."""
     frames = []
-    for site in reversed(finding.sites):
+    for site in reversed(sites):
         if not is_installed(site.file):
             break  # the user's own function, which the optimizer may have called
         frames.append(frame_of(site.frame))

@@ -40,8 +40,8 @@ def _find_other_types(site: Site, paths: Sequence[str]) -> Finding | None:
     refused: list[Argument] = []
     wanted: list[DType] = []
     # Both are flat, in JAX's order.
-    given = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
-    for argument, info in zip(given, _leaves_compiled_for(site)):
+    positional = [x for x in itertools.chain(*arguments(site)) if x.base == "args"]
+    for argument, info in zip(positional, _leaves_compiled_for(site)):
         # As JAX takes it: with x64 off, a float64 of NumPy is a float32.
         leaf_type = traced_type(argument.value)
         if leaf_type is None or leaf_type.shape != info.shape:

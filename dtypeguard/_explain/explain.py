@@ -1,7 +1,6 @@
 """A context in which JAX's type errors name the lines of source they come from."""
 
 import contextlib
-import dataclasses
 from types import TracebackType
 from typing import TypeVar, overload
 
@@ -141,9 +140,11 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
 
 
 def _explain_part(error: BaseException, is_whole: bool, hint: str) -> None:
-    finding = _finding(Failure(error))
+    failure = Failure(error)
+    finding = _finding(failure)
     if finding is not None:
-        error.add_note(text_of(finding, choose(finding), is_whole, hint))
+        advice = choose(finding, failure.sites)
+        error.add_note(text_of(finding, advice, is_whole, hint))
         error.dtypeguard_rows = noted(finding)  # pyright: ignore[reportAttributeAccessIssue]: an error takes any
 
 
@@ -162,6 +163,4 @@ def _finding(failure: Failure) -> Finding | None:
     if finding is None and about is None and failure.may_be_a_check:
         about = complaint_of_a_package(failure.message)
         finding = find_checked(failure, about) if about else None
-    if finding is None:
-        return None
-    return dataclasses.replace(finding, sites=failure.sites)
+    return finding

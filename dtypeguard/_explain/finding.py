@@ -151,12 +151,11 @@ class SharedArrays:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What an error is about: leaves, what has them, and the lines outside of JAX."""
+    """What an error is about: leaves, and what has them."""
 
     headline: str
     leaves: Sequence[RefusedLeaf]
     cause: ControlFlow | RefusedCall | SharedArrays
-    sites: Sequence[Site] = ()
 
 
 def width(dtype: DType) -> tuple[int, int]:

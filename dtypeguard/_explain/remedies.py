@@ -128,7 +128,7 @@ def return_from_branches(leaves: Sequence[RefusedLeaf], line: str, dtype: DType)
 
 
 def _cast_advice(source: DType, target: DType) -> str:
-    """Returns a cast as code, which needs no import, with the digits that it loses."""
+    """Returns a cast as code without an import, and the digits lost by it."""
     is_real_part = kind(source) == "complex" and kind(target) != "complex"
     real = ".real" if is_real_part else ""
     return f'{real}.astype("{target}"){lost(source, target)}'

@@ -56,27 +56,18 @@ class Region:
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values from which a value may have the property."""
         equation = self.graph.made_by.get(value)
-        if equation is None:
-            return self.graph.same.get(value, ())
-        return self.forcing_operands(equation)
+        sources = self.graph.same.get(value, ())
+        if equation is not None:
+            sources = self.forcing_operands(equation)
+        return _strong_operands(self.graph, sources)
 
-    def walk(self, starts: Sequence[int], is_strong: bool = False) -> Iterator[int]:
-        """Yields the values of the region behind some, nearest first.
-
-        Args:
-            starts: with which it begins.
-            is_strong: whether to leave out weak operands beside strong ones, to which they
-                give way.
-        """
-        # In breadth: the nearest line is the one that the user knows.
+    def walk(self, starts: Sequence[int]) -> Iterator[int]:
+        """Yields the values of the region behind some, nearest first."""
         queue = list(starts)
         seen = set(starts)
         for value in queue:  # which grows
             yield value
-            sources = self.sources(value)
-            if is_strong:
-                sources = _strong_operands(self.graph, sources)
-            for source in sources:
+            for source in self.sources(value):
                 if source not in seen:
                     seen.add(source)
                     queue.append(source)
@@ -134,7 +125,7 @@ class Region:
     def _root(self, starts: Sequence[int]) -> Blame:
         first = None
         walked = []
-        for value in self.walk(starts, is_strong=True):
+        for value in self.walk(starts):
             walked.append(value)
             # What comes in has its line outside of the program.
             if value < len(self.graph.inputs):
@@ -159,7 +150,7 @@ class Region:
         equation = self.graph.made_by.get(value)
         if equation is None:
             return None
-        operands = _strong_operands(self.graph, self.sources(value))
+        operands = self.sources(value)
         if not operands:
             if self.is_implicit_cast(value) and self.partners(value, walked):
                 return None

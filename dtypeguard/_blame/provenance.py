@@ -11,10 +11,9 @@ from typing import Any
 from .._leaves.dtypes import is_python_number
 from .._leaves.types import Leaf
 from .._program.graph import Graph
-from .._recording.values import is_concrete, leaves_given_to_jax
+from .._recording.values import leaves_given_to_jax
 from .._source.files import is_recorded, is_users
 from .._source.origin import Origin, Why, callers, origin_of_frame
-from .._source.syntax import evaluated
 from .._tracebacks.sites import Argument, Site
 from .why import Has, lines_beyond, of_number, recorded, unwrapped, why
 
@@ -36,11 +35,6 @@ def of_argument(argument: Argument, site: Site) -> Why:
         if not is_recorded(site.file):
             return Why()
         return Why(origin_of_frame(site.frame, site.line))
-    if argument.is_whole:
-        original: Any = evaluated(source, site.frame)
-        # JAX may have converted it.
-        if is_concrete(original) and original.dtype == value.dtype:
-            value = original
     return of_value(value, site.frame)
 
 

@@ -12,8 +12,8 @@ from .._source.origin import Origin
 from .provenance import of_value, traced_value
 from .why import Has, line_of, recorded, unwrapped, why
 
-# They pick numbers out of an operand, and compute none.
-_PICKS = "dynamic_slice", "gather"
+# They change a shape or pick numbers out of an operand, and compute none.
+_MOVES = SHAPES | {"dynamic_slice", "gather"}
 _WHOLE = "floor", "ceil", "round"
 # What stands between a line that makes numbers whole and their use as an index.
 _BETWEEN = "clamp", "max", "min", "rem", "add", "sub", "mul", "select_n"
@@ -60,18 +60,18 @@ def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Itera
     """Yields a value and its sources, through moves and some primitives."""
     queue = [start]
     seen = set()
-    for value in queue:
+    for value in queue:  # which grows
         if value in seen:
             continue
         seen.add(value)
         yield value
         equation = graph.made_by.get(value)
-        predecessors = graph.same.get(value, ())
-        if equation is None and len(predecessors) == 1:
-            queue.extend(predecessors)  # it crosses the boundary of a call
-        elif equation is None:
-            continue
-        elif equation.primitive in SHAPES or equation.primitive in _PICKS:
+        if equation is None:
+            predecessors = graph.same.get(value, ())
+            # It crosses the boundary of a call, and of no loop or branch.
+            if len(predecessors) == 1:
+                queue.extend(predecessors)
+        elif equation.primitive in _MOVES:
             queue.append(equation.inputs[0])  # the others say where
         elif equation.primitive in computing:
             queue.extend(equation.inputs)

@@ -139,7 +139,8 @@ class Recorder:
 
     def _link(self, tracers: Sequence[tuple[str, Leaf]], frame: FrameType) -> None:
         """Links the tracers of a function, by name, to what they stand for."""
-        leaves = leaves_given_to_jax(frame, [tracer for _, tracer in tracers], is_recorded)
+        values = [tracer for _, tracer in tracers]
+        leaves = leaves_given_to_jax(frame, values, is_recorded)
         frames = _frames(frame, frame.f_code.co_firstlineno)
         for (name, tracer), leaf in itertools.zip_longest(tracers, leaves):
             source = self.record_of(leaf) or self.record_of_number(name, leaf)
@@ -234,7 +235,9 @@ class Recorder:
             last_words = words_by_line[running.line]
             self._after_line(frame, running, last_words)
         # What lines do that are not seen would be taken for what this one does.
-        running.line = 0 if is_last else line
+        running.line = line
+        if is_last:
+            running.line = 0
         words = words_by_line.get(line)
         statement = words_by_line.get(running.statement)
         if statement is None or not running.statement <= line <= statement.end:
@@ -281,11 +284,15 @@ class Recorder:
                 elif is_stored or (place and is_concrete(leaf)):
                     new.append((place, leaf))
         records = [record for names, record in running.read if not names]
-        read = self._read_by_line.setdefault((frame.f_code.co_filename, running.line), {})
+        line = (frame.f_code.co_filename, running.line)
+        read = self._read_by_line.setdefault(line, {})
         for record in records[:_MOST_READ]:
             read[record.line or record.type] = record
-        new = [(place, leaf) for place, leaf in new if self.record_of(leaf) is None]
-        self._add_arrays(frame, running.line, new)
+        unknown = []
+        for place, leaf in new:
+            if self.record_of(leaf) is None:
+                unknown.append((place, leaf))
+        self._add_arrays(frame, running.line, unknown)
 
     def _add_arrays(
         self, frame: FrameType, line: int, arrays: list[tuple[LeafPlace, Leaf]]

@@ -43,8 +43,10 @@ class ValueRecord:
     def _steps(self, steps_by_id: "dict[int, list[ValueRecord]]") -> "list[ValueRecord]":
         if id(self) not in steps_by_id:
             steps_by_id[id(self)] = []  # for a record that is behind itself
-            first_step = [self] if self.frames and not self.is_passed else []
-            steps_by_id[id(self)] = first_step + self._further_steps(steps_by_id)
+            steps = self._further_steps(steps_by_id)
+            if self.frames and not self.is_passed:
+                steps = [self, *steps]
+            steps_by_id[id(self)] = steps
         return steps_by_id[id(self)]
 
     def _further_steps(
@@ -55,7 +57,8 @@ class ValueRecord:
         for source in self.sources:
             if self.is_passed or self._has_type_of(source):
                 steps = source._steps(steps_by_id)
-                first_lines.add(steps[-1].line if steps else None)
+                first_line = steps[-1].line if steps else None
+                first_lines.add(first_line)
                 longest = max(longest, steps, key=len)
         return longest if len(first_lines) == 1 else []
 
@@ -71,6 +74,7 @@ class ValueRecord:
         steps = self.steps()
         if not steps:
             return Why(is_earlier=not (self.frames or self.sources))
+        # The nearest line that promotes is the one to cast at.
         promoted = [step for step in steps if step.is_promoted]
         promotion = promoted[0] if promoted else steps[0]
         origin = origin_of_frames(promotion.frames)

@@ -40,7 +40,8 @@ class Words:
 
     def names(self, path: Sequence[str]) -> bool:
         """Returns whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""
-        return all(part.isdigit() or part in self.attributes for part in path)
+        are_named = [part.isdigit() or part in self.attributes for part in path]
+        return all(are_named)
 
 
 @functools.cache
@@ -51,7 +52,8 @@ def words_of(code: types.CodeType) -> dict[int, Words]:
         line, end, *_ = instruction.positions or (None, None)
         if line is not None and end is not None:
             words = words_by_line.setdefault(line, Words(line))
-            words.end = max(words.end, min(end, line + _LONGEST_STATEMENT))
+            end = min(end, line + _LONGEST_STATEMENT)
+            words.end = max(words.end, end)
             _add_instruction(words, instruction)
     for line, words in words_by_line.items():
         for inner_line in range(line + 1, words.end + 1):
@@ -74,6 +76,7 @@ def _add_instruction(words: Words, instruction: dis.Instruction) -> None:
     elif isinstance(value, str):
         words.attributes.add(value)
     elif isinstance(value, tuple):  # the names of keywords, before a call
-        words.attributes.update(name for name in value if isinstance(name, str))
+        names = {name for name in value if isinstance(name, str)}
+        words.attributes |= names
     if operation.startswith((*_CHANGING, "CALL")):
         words.calls = True

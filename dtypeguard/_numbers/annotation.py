@@ -1,13 +1,12 @@
 """Notes of a program how each equation is run, and its constants as they were meant."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from .._leaves.dtypes import kind
 from .._leaves.types import Aval, Equation
-from .._program.jaxprs import Stack, Variable, value_kind
+from .._program.jaxprs import Stack, Variable, is_literal, value_kind
 from .._program.program import CALL, Block, Node
 from .._program.walk import Walk
 from . import primitives
@@ -29,23 +28,10 @@ from .nodes import (
 from .primitives import is_inexact
 
 
-class _Known(NamedTuple):
-    """What is known of a value before the program runs.
-
-    Attributes:
-        is_fixed: whether no line rounds it.
-        number: the Python number that it is.
-    """
-
-    is_fixed: bool
-    number: float | None = None
-
-
-_UNKNOWN = _Known(False)
-
-
-class Annotation(Walk[_Known]):
+class Annotation(Walk[bool]):
     """Notes how each equation is run, and its constants as they were meant.
+
+    Of a value it is known whether it is fixed: no line rounds it.
 
     Args:
         formats: the dtypes of the program.
@@ -74,18 +60,16 @@ class Annotation(Walk[_Known]):
             avals: its arguments.
         """
         # The first line stands for arguments that are rounded.
-        argument = _Known(is_fixed=self._formats.narrow is None)
-        self.block(block, [argument for _ in avals])
+        is_fixed = self._formats.narrow is None
+        self.block(block, [is_fixed for _ in avals])
 
     def enter(self, block, arguments):
         # What a function closes over was rounded, if at all, before the program began.
-        constants = [_Known(True) for _ in block.consts]
+        constants = [True for _ in block.consts]
         return dict(zip(block.inputs, [*constants, *arguments]))
 
     def literal(self, var):
-        if value_kind(var.aval) != "float" or np.ndim(var.val):
-            return _Known(True)
-        return _Known(True, float(np.asarray(var.val)))
+        return True
 
     def block(self, block, arguments):
         if self._is_measured:
@@ -100,8 +84,6 @@ class Annotation(Walk[_Known]):
     def node(self, node, operands):
         if self._is_measured:
             self._note_constants(node)
-            # A conversion that rounds a number is asked of the number as it was meant.
-            operands = self._as_meant(node, operands)
         # `jax.random` draws the same numbers on both sides if nothing rounds its operands.
         is_fixed = self._is_measured and _are_fixed(node, operands)
         node.rule = rule_of(node, is_fixed, self._formats)
@@ -111,18 +93,15 @@ class Annotation(Walk[_Known]):
         if node.rule == OWN and has_no_wide_form(node.eqn):
             self._leave_out(node.stack)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
-            node.constant = self._rounded_number(node, operands[0].number)
+            node.constant = self._rounded_number(node)
         for block in node.inner:
             # A call gets the same values each time, so what is known of them holds inside.
-            if node.rule == CALL:
-                self.block(block, [_Known(is_fixed, x.number) for x in operands])
-            else:
-                # What enters may be another value in each turn, or in each branch.
-                arguments = block.inputs[len(block.consts) :]
-                self.block(block, [_UNKNOWN for _ in arguments])
+            # What enters a loop or a branch may be another value each time.
+            is_fixed_inside = is_fixed and node.rule == CALL
+            arguments = block.inputs[len(block.consts) :]
+            self.block(block, [is_fixed_inside for _ in arguments])
         # A sample is the same on both sides, whatever dtypes the program has.
-        result = _Known(node.rule == SAMPLE)
-        return [result for _ in node.eqn.outvars]
+        return [node.rule == SAMPLE for _ in node.eqn.outvars]
 
     def _note_constants(self, node: Node) -> None:
         """Notes the constants of an equation as they were meant."""
@@ -147,26 +126,22 @@ class Annotation(Walk[_Known]):
             self._is_judged,
         )
 
-    def _as_meant(self, node: Node, operands: list[_Known]) -> list[_Known]:
-        """Returns the operands with the Python numbers among them as they were meant."""
-        result: list[_Known] = []
-        for place, operand in enumerate(operands):
-            if operand.number is not None and place in node.intended:
-                operand = _Known(operand.is_fixed, float(node.intended[place]))
-            result.append(operand)
-        return result
-
-    def _rounded_number(self, node: Node, number: float | None) -> float | None:
+    def _rounded_number(self, node: Node) -> float | None:
         """Returns the number that a conversion rounds, if it does."""
-        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
-        if number is None or kind(dtype) != "float":
+        operand = node.eqn.invars[0]
+        if not is_literal(operand) or np.ndim(operand.val):
             return None
+        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
+        if value_kind(operand.aval) != "float" or kind(dtype) != "float":
+            return None
+        # As it was meant, where a dtype of the arguments has rounded it before.
+        number = float(node.intended.get(0, operand.val))
         return None if number_in_dtype(number, dtype) == number else number
 
 
-def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
+def _are_fixed(node: Node, operands: Sequence[bool]) -> bool:
     """Returns whether no line rounds an operand."""
-    for var, operand in zip(node.eqn.invars, operands):
-        if not operand.is_fixed and is_inexact(var.aval):
+    for var, is_fixed in zip(node.eqn.invars, operands):
+        if not is_fixed and is_inexact(var.aval):
             return False
     return True

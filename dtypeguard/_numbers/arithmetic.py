@@ -140,13 +140,15 @@ class Arithmetic:
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
-    def _all_as_written(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
+    def _settled(
+        self,
+        node: Node,
+        values: Sequence[Value],
+        settle: Callable[[Value, DType], Leaf],
+    ) -> list[Leaf]:
+        """Returns the operands of an equation, `as_written` or `as_wide`."""
         pairs = zip(values, node.eqn.invars)
-        return [self.as_written(value, var.aval.dtype) for value, var in pairs]
-
-    def _all_as_wide(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
-        pairs = zip(values, node.eqn.invars)
-        return [self.as_wide(value, var.aval.dtype) for value, var in pairs]
+        return [settle(value, var.aval.dtype) for value, var in pairs]
 
     # Equations
 
@@ -180,8 +182,8 @@ class Arithmetic:
         if rounds_constant or entry == ROUNDED:
             # The line rounds, and so do the numbers that stand on it.
             values = [_without_meant(value) for value in values]
-        settle = self._all_as_written if entry == WRITTEN else self._all_as_wide
-        operands = settle(node, values)
+        settle = self.as_written if entry == WRITTEN else self.as_wide
+        operands = self._settled(node, values, settle)
         try:
             if entry == WRITTEN:
                 results = self._written(node, operands)
@@ -266,15 +268,17 @@ class Arithmetic:
         if self.formats.products is not None:
             return self._written(node, operands)
         exact = self._evaluated(node, WIDE, operands)
-        narrow = self._all_as_written(node, values)
+        narrow = self._settled(node, values, self.as_written)
         written = [self._fenced(result) for result in self._written(node, narrow)]
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        from_narrow = self._evaluated(node, WIDE, self._all_as_wide(node, narrow))
+        widened = self._settled(node, narrow, self.as_wide)
+        from_narrow = self._evaluated(node, WIDE, widened)
         results: list[Leaf] = []
-        for triple in zip(written, exact, from_narrow):
-            _, result, _ = triple
-            results.append(rounded_as(*triple) if is_inexact(result) else result)
+        for as_written, result, narrow_result in zip(written, exact, from_narrow):
+            if is_inexact(result):
+                result = rounded_as(as_written, result, narrow_result)
+            results.append(result)
         return results
 
     def _fenced(self, array: Leaf) -> Leaf:

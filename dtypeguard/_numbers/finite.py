@@ -1,7 +1,7 @@
 """Where the values of a program stop being finite: from what a run notes of results."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +20,7 @@ from .program import NumericProgram
 _ResultKey = tuple[int, int]
 # By a result: how many of its elements are not finite, and how often that is new.
 _Counts = dict[_ResultKey, np.ndarray]
-_IsTrue = Callable[[_ResultKey], bool]
-_NO_COUNTS = np.zeros(2, int)
+_Results = set[_ResultKey]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -47,29 +46,25 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     program = measures.program
     written = _counts_of_not_finite(measures, plans.written(program))
     wide = _counts_of_not_finite(measures, plans.rounding(program, ()))
-
-    def is_lost(key: _ResultKey) -> bool:
-        return written.get(key, _NO_COUNTS)[0] > wide.get(key, _NO_COUNTS)[0]
-
-    def is_lost_here(key: _ResultKey) -> bool:
-        return is_lost(key) and written[key][1] > 0
-
-    def is_bad(key: _ResultKey) -> bool:
-        return wide.get(key, _NO_COUNTS)[0] > 0
-
-    def is_born(key: _ResultKey) -> bool:
-        return wide.get(key, _NO_COUNTS)[1] > 0
-
-    birth = _Births(program, is_lost, is_lost_here).first()
-    if birth is None:
-        # What an infinite input, rounded or not, leads to is born of nothing.
-        birth = _Births(program, is_lost, is_lost).first()
+    lost: _Results = set()
+    lost_here: _Results = set()
+    for key, (count, births) in written.items():
+        if count > wide.get(key, (0, 0))[0]:
+            lost.add(key)
+            if births:
+                lost_here.add(key)
+    bad = {key for key, (count, _) in wide.items() if count}
+    born = {key for key, (_, births) in wide.items() if births}
+    # What an infinite input, rounded or not, leads to is born of nothing.
+    birth = (
+        _Births(program, lost, lost_here).first() or _Births(program, lost, lost).first()
+    )
     nan_inputs: list[int] = []
     for place, array in enumerate(measures.arrays):
         # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
-    return birth, _Births(program, is_bad, is_born, nan_inputs).first()
+    return birth, _Births(program, bad, born, nan_inputs).first()
 
 
 class _Births(Propagation[Birth | None]):
@@ -78,13 +73,13 @@ class _Births(Propagation[Birth | None]):
     def __init__(
         self,
         program: NumericProgram,
-        is_bad: _IsTrue,
-        is_born: _IsTrue,
+        bad: _Results,
+        born: _Results,
         nan_inputs: Collection[int] = (),
     ):
         super().__init__(program)
-        self._is_bad = is_bad
-        self._is_born = is_born
+        self._bad = bad
+        self._born = born
         self._nan_inputs = nan_inputs
 
     def first(self) -> Birth | None:
@@ -111,11 +106,10 @@ class _Births(Propagation[Birth | None]):
         for place in range(len(node.eqn.outvars)):
             key = (node.number, place)
             births: list[Birth | None] = []
-            is_born = self._is_born(key)
-            if is_born:
+            if key in self._born:
                 births.append(Birth(node.number, node.stack))
             # What is selected away is followed no further.
-            if is_born or self._is_bad(key):
+            if key in self._born or key in self._bad:
                 births.extend(values)
             results.append(self.joined(births, 0))
         return results
@@ -126,19 +120,24 @@ class _Births(Propagation[Birth | None]):
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
-    counts: Noted = {}
-    measures.run(plans.wide(measures.program), Probes(counts, _note), arrays=arrays)
-    total = 0
-    for figures in counts.values():
-        total += int(np.sum(np.asarray(figures).reshape(-1, 2)[:, 1]))
-    return total
+    noted: Noted = {}
+    measures.run(plans.wide(measures.program), Probes(noted, _note), arrays=arrays)
+    return sum(int(births) for _, births in _over_turns(noted).values())
 
 
 def _counts_of_not_finite(measures: Measures, plan: plans.WidthPlan) -> _Counts:
     """Returns the counts of a run by a plan."""
-    counts: Noted = {}
-    measures.run(plan, Probes(counts, _note, measures.given))
-    return {key: np.asarray(x).reshape(-1, 2).sum(0) for key, x in counts.items()}
+    noted: Noted = {}
+    measures.run(plan, Probes(noted, _note, measures.given))
+    return _over_turns(noted)
+
+
+def _over_turns(noted: Noted) -> _Counts:
+    """Returns the counts over all turns of the loops around each equation."""
+    counts: _Counts = {}
+    for key, figures in noted.items():
+        counts[key] = np.asarray(figures).reshape(-1, 2).sum(0)
+    return counts
 
 
 def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:

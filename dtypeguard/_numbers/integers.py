@@ -243,24 +243,20 @@ def _places_of_numbers(node: Node) -> Sequence[int]:
     return _PLACES_OF_NUMBERS.get(node.name, places)
 
 
-# What is noted of each: how many numbers do not fit, of how many; how many of these are not
-# a number; the greatest of them, and the least.
-COUNT, SIZE, NANS, GREATEST, LEAST = range(5)
+# What is noted of each: how many numbers do not fit, of how many, and the one furthest out
+# of range; 0 if none of them is a number.
+COUNT, SIZE, FURTHEST = range(3)
 
 
 def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, and which."""
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
-        is_nan = jnp.isnan(exact)
-        is_out_of_range = is_wrong & ~is_nan
-        figures = [
-            jnp.sum(is_wrong),
-            result.size,
-            jnp.sum(is_nan),
-            jnp.max(exact, initial=-np.inf, where=is_out_of_range),
-            jnp.min(exact, initial=np.inf, where=is_out_of_range),
-        ]
+        numbers = jnp.where(is_wrong & ~jnp.isnan(exact), exact, 0)
+        greatest = jnp.max(numbers, initial=0)
+        least = jnp.min(numbers, initial=0)
+        furthest = jnp.where(greatest >= -least, greatest, least)
+        figures = [jnp.sum(is_wrong), result.size, furthest]
         # In float32, which a loop can carry with x64 off.
         return jnp.stack([jnp.asarray(x, np.float32) for x in figures])
 

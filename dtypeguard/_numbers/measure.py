@@ -102,7 +102,6 @@ class Measures:
         self.given: Noted | None = None
         self._left_out: list[int] = []
         self._errors: dict[frozenset[int], float] = {}
-        self._bounds: dict[int, float] = {}
         self._parts: dict[int, float] = {}
 
     @functools.cached_property
@@ -218,7 +217,6 @@ class Measures:
             vars(self).pop("total", None)
         # What was measured with other outputs does not hold any more.
         self._errors.clear()
-        self._bounds.clear()
         self._parts.clear()
 
     def error(self, rounding: Iterable[int]) -> float:
@@ -247,7 +245,8 @@ class Measures:
             if self.lines > _FEW_LINES:
                 error = self.error(group)
                 if error <= _LEAST_ALONE * self.total:
-                    self._bounds.update((number, error) for number in group)
+                    for number in group:
+                        self._errors[frozenset([number])] = error
                     continue
             for number in group:
                 show_status(number)
@@ -256,17 +255,17 @@ class Measures:
     def measure_shares(self, show_status: Callable[[int], None]) -> None:
         """Measures the share of each line, the most important ones first."""
         important = self._important()
-        if np.isfinite([self.total, *map(self.about, self.reached)]).all():
-            for number in sorted(important, key=self.about, reverse=True):
+        if np.isfinite([self.total, *map(self.alone, self.reached)]).all():
+            for number in sorted(important, key=self.alone, reverse=True):
                 show_status(number)
                 self._share(number, important)
 
     @property
     def reached(self) -> list[int]:
-        """The lines of which the error alone was measured, or a bound of it."""
+        """The lines of which the error alone was measured."""
         numbers = []
         for number in range(self.lines):
-            if number in self._bounds or frozenset([number]) in self._errors:
+            if frozenset([number]) in self._errors:
                 numbers.append(number)
         return numbers
 
@@ -280,7 +279,7 @@ class Measures:
         the squares of what lines cause alone, and known once all lines are measured.
         """
         reached = self.reached
-        errors = [self.about(number) for number in reached]
+        errors = [self.alone(number) for number in reached]
         if not self.total:
             return {}
         if not np.isfinite([self.total, *errors]).all():
@@ -298,7 +297,7 @@ class Measures:
     def _important(self) -> list[int]:
         """Returns the lines that cause more than next to nothing alone, in order."""
         least = _LEAST_ALONE * self.total
-        return [number for number in self.reached if self.about(number) > least]
+        return [number for number in self.reached if self.alone(number) > least]
 
     def _parts_of(self, number: int, important: Sequence[int]) -> list[int]:
         """Returns how many first lines round without a line, and with it."""
@@ -338,14 +337,8 @@ class Measures:
         return math.fsum(parts) / counted
 
     def alone(self, number: int) -> float:
-        """Returns the error if only this line rounds."""
-        return self.error([number])
-
-    def about(self, number: int) -> float:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
-        if number in self._bounds:
-            return self._bounds[number]
-        return self.alone(number)
+        return self.error([number])
 
     def constant(self, number: int) -> float | None:
         """Returns the number on a line whose rounding alone causes the most error.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._numbers.integers import COUNT, GREATEST, LEAST, NANS, SIZE
+from .._numbers.integers import COUNT, FURTHEST, SIZE
 from .._numbers.measure import Measures
 from .._source.origin import Origin
 from .._tracebacks.written import Written
@@ -21,7 +21,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         if noted is None:
             continue
         # A row for each turn of the loops around it.
-        figures = np.asarray(noted, np.float64).reshape(-1, 5)
+        figures = np.asarray(noted, np.float64).reshape(-1, 3)
         wrong = figures[figures[:, COUNT] > 0]
         if not len(wrong):
             continue
@@ -33,23 +33,15 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
+        furthest = float(max(wrong[:, FURTHEST], key=abs))
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(node.eqn.outvars[0].aval.dtype),
-            value=_furthest(wrong),
+            value=furthest or np.nan,
             count=int(np.sum(wrong[:, COUNT])),
             size=int(np.sum(figures[:, SIZE])),
         )
     return tuple(rows.values())
-
-
-def _furthest(wrong: np.ndarray) -> float:
-    """Returns the number furthest out of range; not a number if there is no other."""
-    if np.all(wrong[:, NANS] == wrong[:, COUNT]):
-        return np.nan
-    greatest = np.max(wrong[:, GREATEST])
-    least = np.min(wrong[:, LEAST])
-    return float(greatest if abs(greatest) >= abs(least) else least)
 
 
 def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:

@@ -153,7 +153,7 @@ class LineLosses:
         cancel = sum(abs(share) for share in shares.values()) > _CANCEL
 
         def rank(number: int) -> float:
-            weight = self._measures.about(number) if cancel else abs(shares[number])
+            weight = self._measures.alone(number) if cancel else abs(shares[number])
             # What is nearly the same is in the order of the program.
             return -float(f"{weight:.2g}")
 

@@ -252,15 +252,9 @@ class Alignment:
         # In the first trace this cast would change nothing, so JAX left it out.
         if has_one_more and _target(second_casts[0]) == root.aval.dtype:
             self._ends.add(use)
-            second_casts = second_casts[1:]
         if casts:
             is_moved = var.aval.dtype != second_var.aval.dtype
             self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
-        # Of others, it is not known which of the two traces are the same.
-        if len(casts) == len(second_casts):
-            for cast, second_cast in zip(casts[:-1], second_casts):
-                is_moved = _target(cast) != _target(second_cast)
-                self._moves.setdefault(id(cast), set()).add(is_moved)
         self._compare_constants(use, root, second_root)
 
     def _compare_constants(self, use: Use, root: Variable, second_root: Variable) -> None:

@@ -75,11 +75,7 @@ class Graph(Walk[int]):
             value = self._new(variable.aval)
             self.variables[value] = variable
             self.inputs.append(value)
-        try:
-            self.outputs = self.block(block, self.inputs)
-        except Exception:  # an audit without its lines is better than none
-            equation = Equation("jaxpr", tuple(self.inputs), ())
-            self.outputs = self._results(equation, block.outputs)
+        self.outputs = self.block(block, self.inputs)
 
     # What it tells
 
@@ -104,11 +100,10 @@ class Graph(Walk[int]):
     @functools.cached_property
     def _dependencies(self) -> dict[int, int]:
         bits_of = {value: 1 << value for value in self.inputs}
-        order = self._sources_first()
         has_changed = True
         while has_changed:  # a second pass only where a loop feeds values back
             has_changed = False
-            for value in order:
+            for value in range(len(self.avals)):  # sources come first
                 before = bits_of.get(value, 0)
                 after = before
                 for source in self.sources(value):
@@ -124,16 +119,6 @@ class Graph(Walk[int]):
         if equation is None:
             return self.same.get(value, ())
         return equation.inputs
-
-    def _sources_first(self) -> list[int]:
-        """Returns all values after their sources, but for what a loop feeds back."""
-        # The results of a call have lower numbers than what is inside of it.
-        places = list(range(len(self.avals)))
-        for value in reversed(range(len(places))):
-            sources = self.same.get(value, ())
-            if sources and min(sources) > value:
-                places[value] = max(places[source] for source in sources)
-        return sorted(range(len(places)), key=lambda value: (places[value], -value))
 
     # How it is made
 
@@ -192,15 +177,19 @@ class Graph(Walk[int]):
         """Returns the results of a node with others inside; None of another one."""
         if node.form not in _OPEN:
             return None
-        results = [self._new(variable.aval) for variable in node.eqn.outvars]
+        inside: list[list[int]] = []
         if node.form in LOOPS:
-            self._join(results, self._loop(node, operands))
+            inside.append(self._loop(node, operands))
         elif node.form == COND:
             for branch in node.inner:
-                self._join(results, self.block(branch, operands[1:]))
+                inside.append(self.block(branch, operands[1:]))
         else:
             call = self.block if self._remaining > 0 else self._shared_call
-            self._join(results, call(node.inner[0], operands))
+            inside.append(call(node.inner[0], operands))
+        # Behind their sources, in the order of the program.
+        results = [self._new(variable.aval) for variable in node.eqn.outvars]
+        for sources in inside:
+            self._join(results, sources)
         return results
 
     def _loop(self, node: Node, operands: list[int]) -> list[int]:

@@ -7,7 +7,7 @@ costs nothing. What a walk learns of a node, it notes there.
 import collections
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,48 +28,26 @@ CLOSED = "closed"
 LOOPS = frozenset([SCAN, WHILE])
 
 
-def _branches_of(eqn: Equation) -> Sequence[Jaxpr]:
-    return eqn.params["branches"]
-
-
-def _body_of(eqn: Equation) -> Sequence[Jaxpr]:
-    return [loop_parts(eqn).body]
-
-
-def _body_and_condition_of(eqn: Equation) -> Sequence[Jaxpr]:
-    return [eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]]
-
-
-def _solver_of(eqn: Equation) -> Sequence[Jaxpr]:
-    return [eqn.params["jaxprs"].solve]
-
-
-def _shard_of(eqn: Equation) -> Sequence[Jaxpr]:
-    return jaxprs_in(eqn.params)
-
-
-JAXPRS_OF_FORM: Mapping[str, Callable[[Equation], Sequence[Jaxpr]]] = {
-    SCAN: _body_of,
-    WHILE: _body_and_condition_of,
-    COND: _branches_of,
-    SHARD_MAP: _shard_of,
-    SOLVE: _solver_of,
-}
-
-
 def form_of(eqn: Equation) -> tuple[str, Sequence[Jaxpr]]:
     """Returns the form of an equation, and the jaxprs that run in its place."""
-    read_jaxprs = JAXPRS_OF_FORM.get(eqn.primitive.name)
-    if read_jaxprs is not None:
-        return eqn.primitive.name, read_jaxprs(eqn)
+    name = eqn.primitive.name
+    params = eqn.params
+    if name == SCAN:
+        return name, [loop_parts(eqn).body]
+    if name == WHILE:
+        return name, [params["body_jaxpr"], params["cond_jaxpr"]]
+    if name == COND:
+        return name, params["branches"]
+    if name == SHARD_MAP:
+        return name, jaxprs_in(params)
+    if name == SOLVE:
+        return name, [params["jaxprs"].solve]
     # A call has a jaxpr with its own operands and results, whatever JAX names both.
-    for param in eqn.params.values():
+    for param in params.values():
         if _is_called(param, eqn):
             return CALL, [param]
     expansion = expanded(eqn)
-    if expansion is not None:
-        return CALL, [expansion]
-    return CLOSED, []
+    return (CLOSED, []) if expansion is None else (CALL, [expansion])
 
 
 def _is_called(param: object, eqn: Equation) -> bool:

@@ -21,8 +21,7 @@ from dtypeguard._leaves.internals import ForeignNames
 from dtypeguard._numbers import primitives
 from dtypeguard._numbers.nodes import REDUCE_PRECISION
 from dtypeguard._numbers.probes import _VALUES
-from dtypeguard._program import jaxprs
-from dtypeguard._program.program import JAXPRS_OF_FORM
+from dtypeguard._program import jaxprs, program
 from dtypeguard._source.files import is_users
 from tests.support.helpers import need
 
@@ -73,7 +72,8 @@ def test_primitives():
             importlib.import_module(name)
     things = (each for x in [*sys.modules.values()] for each in [*vars(x).values()])
     known = {each.name for each in things if isinstance(each, Primitive)}
-    said = {*_VALUES, REDUCE_PRECISION, *JAXPRS_OF_FORM}
+    forms = {*program.LOOPS, program.COND, program.SHARD_MAP, program.SOLVE}
+    said = {*_VALUES, *forms, REDUCE_PRECISION}
     for module in jaxprs, primitives:
         tables = (each for each in vars(module).values() if isinstance(each, ForeignNames))
         said.update(*map(held, tables))

@@ -121,9 +121,9 @@ class Emission(Interpreter):
         self._plan = rules.width_plan
         self._call_operands = rules.call_operands
 
-    def entered_block(self, block: Block, arguments: Sequence[Leaf]) -> list[Any]:
+    def enter(self, block: Block, arguments: Sequence[Leaf]) -> dict[Variable, Any]:
         values = [*block.consts, *arguments]
-        return self._widen_shared(block, block.inputs, values)
+        return dict(zip(block.inputs, self._widen_shared(block, block.inputs, values)))
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[None]:
         return _in_context(eqn)

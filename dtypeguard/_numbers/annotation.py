@@ -4,17 +4,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .._leaves.dtypes import kind
+from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, Equation
 from .._program.jaxprs import Stack, Variable, is_literal, value_kind
 from .._program.program import CALL, Block, Node
 from .._program.walk import Walk
+from .._tracebacks.written import Written
 from . import primitives
-from .constants import (
-    doubtful_constants,
-    meant_constants,
-    number_in_dtype,
-)
+from .constants import is_plain, is_single_number, number_in_dtype, shortest_decimal
 from .formats import Formats
 from .nodes import (
     COMPUTED,
@@ -112,24 +109,53 @@ class Annotation(Walk[bool]):
                 f"({node.name}): give it a function that returns new arrays."
             )
         node.intended = self._meant(node, node.eqn.invars, node.eqn)
-        node.doubtful = doubtful_constants(node.traces.wide, node.eqn, node.stack)
+        node.doubtful = self._doubtful(node)
+        # Random numbers are the same sample whatever they are compared with.
+        is_known = node.intended or node.doubtful
+        if is_known and Written(node.stack).is_of_sampler:
+            node.intended = {}
+            node.doubtful = ()
 
     def _meant(
         self, user: Node | Block, variables: Sequence[Variable], eqn: Equation | None
     ) -> dict[int, np.ndarray]:
-        return meant_constants(
-            user.traces.wide,
-            variables,
-            eqn,
-            user.stack,
-            self._formats,
-            self._is_judged,
-        )
+        """Returns the constants among variables that were meant as different numbers."""
+        constants: dict[int, np.ndarray] = {}
+        for place, var in enumerate(variables):
+            if not self._formats.rounds(getattr(var.aval, "dtype", None)):
+                continue
+            value = user.traces.wide.intended_constant(eqn, place, self._is_judged)
+            # A float32 number has lost digits of the source's decimal in any trace.
+            if value is None and is_single_number(var):
+                value = np.asarray(var.val)
+            if value is None:
+                continue
+            # 0.1 in float32 is 0.100000001: the source has 0.1.
+            if not value.ndim:
+                value = np.asarray(shortest_decimal(value))
+            constants[place] = value
+        return constants
+
+    def _doubtful(self, node: Node) -> list[np.ndarray]:
+        """Returns the 16-bit constants of an equation that may have been rounded before.
+
+        They are as narrow in the trace of float32 arguments, or that has no such equation.
+        """
+        aligned = node.traces.wide
+        unknown: list[np.ndarray] = []
+        for place, var in enumerate(node.eqn.invars):
+            value = aligned.doubtful_constant(node.eqn, place)
+            if _is_number(var) and aligned.partner(node.eqn) is None:
+                value = np.asarray(var.val, var.aval.dtype)
+            # 2.0 and 0.5 are the same in any dtype.
+            if value is not None and 0 < bits(value.dtype) < 32 and not is_plain(value):
+                unknown.append(value)
+        return unknown
 
     def _rounded_number(self, node: Node) -> float | None:
         """Returns the number that a conversion rounds, if it does."""
         operand = node.eqn.invars[0]
-        if not is_literal(operand) or np.ndim(operand.val):
+        if not _is_number(operand):
             return None
         dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
         if value_kind(operand.aval) != "float" or kind(dtype) != "float":
@@ -137,6 +163,10 @@ class Annotation(Walk[bool]):
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand.val))
         return None if number_in_dtype(number, dtype) == number else number
+
+
+def _is_number(var: Variable) -> bool:
+    return is_literal(var) and not np.ndim(var.val)
 
 
 def _are_fixed(node: Node, operands: Sequence[bool]) -> bool:

@@ -26,7 +26,7 @@ _QUICKLY = {"xla_backend_optimization_level": "0"}
 def call_compiled(
     program: NumericProgram,
     key: object,
-    compute: Callable[..., tuple[list[Leaf], Notes]],
+    compute: Callable[..., tuple[Sequence[Leaf], Notes]],
     operands: Sequence[Any],
     probes: Probes,
 ) -> list[Leaf]:
@@ -57,7 +57,7 @@ def call_compiled(
             break
     _trim(notes)
     probes.add(notes)
-    return results
+    return list(results)
 
 
 def _has_grown(room: dict[int, int], counts: RunCounts) -> bool:

@@ -30,8 +30,8 @@ _FEW_LINES = 24
 # Programs of no more equations run one by one as fast as XLA compiles them.
 _FEW_EQUATIONS = 200
 _LINES_IN_GROUP = 8
-# Where an error is not finite, the squares of this and less are compared.
-_LARGEST_SQUARE = 1e3
+# What an error that is not finite counts as beside others.
+_LARGEST_ERROR = 1e6
 
 
 class Inputs(NamedTuple):
@@ -364,9 +364,7 @@ class Measures:
 
 
 def _shares_of_squares(errors: Sequence[float]) -> list[float]:
-    finite_errors = [error for error in errors if np.isfinite(error)]
-    worst = max(finite_errors, default=1.0) or 1.0
-    squares = [min(error / worst, _LARGEST_SQUARE) ** 2 for error in errors]
+    squares = [min(error, _LARGEST_ERROR) ** 2 for error in errors]
     total = sum(squares) or 1.0
     return [square / total for square in squares]
 

@@ -101,12 +101,8 @@ class Interpreter(Walk[Any]):
     def form(self, node):
         return node.rule
 
-    def entered_block(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the values of the constants and the inputs of a block."""
-        return [*block.consts, *arguments]
-
     def enter(self, block, arguments):
-        return dict(zip(block.inputs, self.entered_block(block, arguments)))
+        return dict(zip(block.inputs, [*block.consts, *arguments]))
 
     def literal(self, var):
         if hasattr(var.val, "dtype"):

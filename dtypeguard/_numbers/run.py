@@ -82,8 +82,8 @@ def run_compiled(
     if plan.is_wide_given:  # inputs in wider dtypes compile nothing new
         arrays = [_widened(jnp.asarray(array), formats) for array in arrays]
     arithmetic = Arithmetic(program, formats, False, None)
-    whole = _Run(plan, probes or Probes(), arithmetic)
-    return whole.compiled(range(program.size), _Run.outputs, arrays)
+    whole_run = _Run(plan, probes or Probes(), arithmetic)
+    return whole_run.compiled(range(program.size), _Run.outputs, list(arrays))
 
 
 def _widened(array: Leaf, formats: Formats) -> Leaf:
@@ -212,9 +212,9 @@ class _Run(Interpreter):
 
     # As the walk asks
 
-    def entered_block(self, block, arguments):
+    def enter(self, block, arguments):
         constants = [self.arithmetic.constant(array) for array in block.consts]
-        return [*constants, *arguments]
+        return dict(zip(block.inputs, [*constants, *arguments]))
 
     def context(self, eqn):
         return under_mesh(eqn)
@@ -266,8 +266,8 @@ class _Run(Interpreter):
     def compiled(
         self,
         numbers: range,
-        compute: Callable[["_Run", Sequence[Any]], list[Any]],
-        operands: Sequence[Any],
+        compute: Callable[["_Run", list[Any]], Sequence[Any]],
+        operands: list[Any],
     ) -> list[Leaf]:
         """Returns the results of a part of the program that XLA compiles.
 
@@ -298,7 +298,7 @@ class _Run(Interpreter):
 
     def node(self, node, operands):
         # Values decide how often a loop turns, and which branch is taken.
-        if node.rule in _COMPILED and not self.arithmetic.is_traced:
+        if node.rule in _DECIDED_BY_VALUES and not self.arithmetic.is_traced:
             numbers = range(node.inner[0].first, node.number)
             return self.compiled(numbers, lambda run, x: run.node(node, x), operands)
         if self._flags is not None and _may_round(node, operands):
@@ -316,7 +316,8 @@ class _Run(Interpreter):
 
     def _chosen(self, node: Node, rounded: Leaf, exact: Leaf) -> Leaf:
         """Returns what is rounded where the flag of an equation says so."""
-        flag = lax.index_in_dim(self._flags, node.number, keepdims=False)
+        flags: Any = self._flags
+        flag = lax.index_in_dim(flags, node.number, keepdims=False)
         return lax.select(flag, rounded, exact)
 
     # Loops, branches and shards
@@ -409,9 +410,9 @@ class _Run(Interpreter):
         self.probes.add(notes)
         if jax.tree.leaves(notes):
             # JAX clamps the index in the same way.
-            taken = jnp.clip(index, 0, len(node.inner) - 1)
+            branch_number = jnp.clip(index, 0, len(node.inner) - 1)
             for place, block in enumerate(node.inner):
-                is_taken = (taken == place).astype(np.int32)
+                is_taken = (branch_number == place).astype(np.int32)
                 self.probes.counts[block.first, block.number, None] = is_taken
         return results
 
@@ -508,5 +509,4 @@ def _may_round(node: Node, operands: Sequence[Value]) -> bool:
     return node.rounds or any(isinstance(operand, Either) for operand in operands)
 
 
-# Where values decide what runs.
-_COMPILED = LOOPS | {COND}
+_DECIDED_BY_VALUES = LOOPS | {COND}

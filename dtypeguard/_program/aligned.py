@@ -62,21 +62,14 @@ def beside_trace(
     """
     if not any(dtype_of(array) in dtypes for array in arrays):
         return Alignment(program, program)  # the second trace would be equal
-    second = _traced_in(function, arrays, dtypes)
-    return NO_ALIGNMENT if second is None else Alignment(program, second)
-
-
-def _traced_in(
-    function: Callable[..., Any], arrays: Sequence[Leaf], dtypes: Retype
-) -> Jaxpr | None:
-    """Returns the closed jaxpr of a function of arrays in other dtypes, if it traces."""
     avals = [_argument_in(dtypes, array) for array in arrays]
     try:
         # A constant may leave the range of the other dtype, of which NumPy warns.
         with jax.numpy_dtype_promotion("standard"), np.errstate(all="ignore"):
-            return jax.make_jaxpr(function)(*avals)
+            second = jax.make_jaxpr(function)(*avals)
     except Exception:  # it asks for its dtypes, as the carry of a loop may
-        return None
+        return NO_ALIGNMENT
+    return Alignment(program, second)
 
 
 def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:

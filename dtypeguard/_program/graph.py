@@ -177,18 +177,18 @@ class Graph(Walk[int]):
         """Returns the results of a node with others inside; None of another one."""
         if node.form not in _OPEN:
             return None
-        inside: list[list[int]] = []
+        block_results: list[list[int]] = []
         if node.form in LOOPS:
-            inside.append(self._loop(node, operands))
+            block_results.append(self._loop(node, operands))
         elif node.form == COND:
             for branch in node.inner:
-                inside.append(self.block(branch, operands[1:]))
+                block_results.append(self.block(branch, operands[1:]))
         else:
             call = self.block if self._remaining > 0 else self._shared_call
-            inside.append(call(node.inner[0], operands))
+            block_results.append(call(node.inner[0], operands))
         # Behind their sources, in the order of the program.
         results = [self._new(variable.aval) for variable in node.eqn.outvars]
-        for sources in inside:
+        for sources in block_results:
             self._join(results, sources)
         return results
 

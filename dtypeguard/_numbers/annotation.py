@@ -24,11 +24,13 @@ from .nodes import (
 )
 from .primitives import is_inexact
 
+# Of a value before the program runs: whether it is fixed, so that no line rounds it, or the
+# Python number that it is, which is fixed.
+_Known = bool | float
 
-class Annotation(Walk[bool]):
+
+class Annotation(Walk[_Known]):
     """Notes how each equation is run, and its constants as they were meant.
-
-    Of a value it is known whether it is fixed: no line rounds it.
 
     Args:
         formats: the dtypes of the program.
@@ -66,7 +68,8 @@ class Annotation(Walk[bool]):
         return dict(zip(block.inputs, [*constants, *arguments]))
 
     def literal(self, var):
-        return True
+        is_float = value_kind(var.aval) == "float"
+        return float(var.val) if is_float and _is_number(var) else True
 
     def block(self, block, arguments):
         if self._is_measured:
@@ -90,13 +93,13 @@ class Annotation(Walk[bool]):
         if node.rule == OWN and has_no_wide_form(node.eqn):
             self._leave_out(node.stack)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
-            node.constant = self._rounded_number(node)
+            node.constant = self._rounded_number(node, operands[0])
         for block in node.inner:
-            # A call gets the same values each time, so what is known of them holds inside.
+            arguments: list[_Known] = list(operands)
             # What enters a loop or a branch may be another value each time.
-            is_fixed_inside = is_fixed and node.rule == CALL
-            arguments = block.inputs[len(block.consts) :]
-            self.block(block, [is_fixed_inside for _ in arguments])
+            if node.rule != CALL:
+                arguments = [False for _ in block.inputs[len(block.consts) :]]
+            self.block(block, arguments)
         # A sample is the same on both sides, whatever dtypes the program has.
         return [node.rule == SAMPLE for _ in node.eqn.outvars]
 
@@ -152,16 +155,13 @@ class Annotation(Walk[bool]):
                 unknown.append(value)
         return unknown
 
-    def _rounded_number(self, node: Node) -> float | None:
+    def _rounded_number(self, node: Node, operand: _Known) -> float | None:
         """Returns the number that a conversion rounds, if it does."""
-        operand = node.eqn.invars[0]
-        if not _is_number(operand):
-            return None
         dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
-        if value_kind(operand.aval) != "float" or kind(dtype) != "float":
+        if isinstance(operand, bool) or kind(dtype) != "float":
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
-        number = float(node.intended.get(0, operand.val))
+        number = float(node.intended.get(0, operand))
         return None if number_in_dtype(number, dtype) == number else number
 
 
@@ -169,9 +169,9 @@ def _is_number(var: Variable) -> bool:
     return is_literal(var) and not np.ndim(var.val)
 
 
-def _are_fixed(node: Node, operands: Sequence[bool]) -> bool:
+def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
     """Returns whether no line rounds an operand."""
-    for var, is_fixed in zip(node.eqn.invars, operands):
-        if not is_fixed and is_inexact(var.aval):
+    for var, operand in zip(node.eqn.invars, operands):
+        if operand is False and is_inexact(var.aval):
             return False
     return True

@@ -31,6 +31,7 @@ def distance(array: Leaf, exact: Leaf) -> float:
     return _stable_norm(error) if np.isfinite(error).all() else math.inf
 
 
+@np.errstate(all="ignore")  # a square may be too large for a number
 def part_along(array: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
     """Returns how far an array is off along the error of another one, in squared units."""
     # Complex errors have a direction as well.
@@ -54,6 +55,7 @@ def _stable_norm(array: np.ndarray) -> float:
     return largest * math.sqrt(np.sum(np.square(sizes / largest)))
 
 
+@np.errstate(all="ignore")  # infinity less infinity, where they are equal
 def _difference(array: Leaf, exact: Leaf) -> np.ndarray:
     """Returns the difference in float64, where the same infinity makes none."""
     if not is_inexact(array):
@@ -62,6 +64,4 @@ def _difference(array: Leaf, exact: Leaf) -> np.ndarray:
     exact_numbers = _in_float64(exact)
     is_equal = numbers == exact_numbers
     is_equal |= np.isnan(numbers) & np.isnan(exact_numbers)
-    # Infinity less infinity is where they are equal.
-    with np.errstate(all="ignore"):
-        return np.where(is_equal, 0, numbers - exact_numbers)
+    return np.where(is_equal, 0, numbers - exact_numbers)

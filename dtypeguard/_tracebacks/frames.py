@@ -92,12 +92,11 @@ def line_of_tracer(tracer: Leaf) -> Origin | None:
 
 def line_of_traced(jaxpr: Jaxpr) -> Origin | None:
     """Returns the first line of a function of the user's that JAX traced."""
-    info = getattr(jaxpr, "debug_info", None)
+    info: Any = getattr(jaxpr, "debug_info", None)
     file = getattr(info, "func_filename", None)
-    line = getattr(info, "func_lineno", None)
-    if not file or not line or not is_recorded(file):
+    if file is None or not is_recorded(file):
         return None
-    return origin_at(file, line, getattr(info, "func_name", ""))
+    return origin_at(file, info.func_lineno, info.func_name)
 
 
 def scopes_of(equation: Equation) -> Sequence[Any]:

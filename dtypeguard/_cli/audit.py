@@ -83,24 +83,20 @@ def _audit_optimizer_of(options: argparse.Namespace) -> AuditReport:
     if options.params or options.grads:
         types = _AuditedTypes(options.params or ("float32",), options.grads, options.x64)
         return _audit_optimizer_in(reader, options, types)
-    first = None
-    tried = []
+    reports: dict[_AuditedTypes, AuditReport] = {}
     for types in _TELLING_TYPES:
         types = dataclasses.replace(types, x64=types.x64 or options.x64)
-        if types in tried:  # with --x64 two of them are the same
+        if types in reports:  # with --x64 two of them are the same
             continue
-        tried.append(types)
         report = _audit_optimizer_in(reader, options, types)
-        is_of_updates = all(drift.where == "updates" for drift in report.drifts)
-        if first is None:
-            first = report
-        elif is_of_updates:
-            # In types that nobody asked for, an update may be as wide as its gradient.
-            report = first
-        if not report.ok:
+        # In types that nobody asked for, an update may be as wide as its gradient.
+        is_telling = any(drift.where != "updates" for drift in report.drifts)
+        if not report.ok and (is_telling or not reports):
             return dataclasses.replace(report, note=f"Found with {types}.")
-    assert first is not None
-    return dataclasses.replace(first, note=f"Tried {', '.join(map(str, tried))}.")
+        reports[types] = report
+    tried = ", ".join(map(str, reports))
+    first_report, *_ = reports.values()
+    return dataclasses.replace(first_report, note=f"Tried {tried}.")
 
 
 def _audit_optimizer_in(

@@ -55,7 +55,7 @@ class Advice:
 
 
 def choose(finding: Finding, sites: Sequence[Site]) -> Advice:
-    """Returns what to write for the leaves of an error that passed through some lines."""
+    """Returns the best remedies for an error, and those to take in their place."""
     leaves = finding.leaves
     cause = finding.cause
     if isinstance(cause, SharedArrays):

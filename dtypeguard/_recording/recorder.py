@@ -286,6 +286,7 @@ class Recorder:
         records = [record for names, record in running.read if not names]
         line = (frame.f_code.co_filename, running.line)
         read = self._read_by_line.setdefault(line, {})
+        # One for each maker: a line in a loop reads many arrays of few lines.
         for record in records[:_MOST_READ]:
             read[record.line or record.type] = record
         unknown = []

@@ -57,11 +57,10 @@ class Carry:
             if value is absent:
                 labels.append(place.label)
         if labels:
-            names = ", ".join(kwargs) or "none"
             missing = ", ".join(labels)
             raise TypeError(
-                f"{self.step} was called with {len(args)} arguments by position and "
-                f"{names} by name: give it {missing} as well, which {self.owner} carries."
+                f"{self.step} was called without {missing}, which {self.owner} carries: "
+                "give it that as well."
             )
         for value in values:
             if is_unregistered(value):

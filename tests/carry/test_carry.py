@@ -120,7 +120,7 @@ def test_an_argument_that_cannot_be_meant(function, carry, message):
 
 
 def test_what_a_call_lacks_is_named():
-    match = r"called with 1 arguments by position and batch by name: give it opt_state"
+    match = r"step was called without opt_state, which guard_step carries"
     with pytest.raises(TypeError, match=match):
         guard_step(step, carry=(0, "opt_state"))(1, batch=2)
 

@@ -98,7 +98,8 @@ class Call:
         """Returns the call with other arrays, and its carries with them."""
         trees = []
         for tree, arrays in zip(self.carried, carried):
-            trees.append(tree.merged(arrays))
+            merged = tree.merged(arrays)
+            trees.append(merged)
         args, kwargs = self.rest.merged(rest)
         step = self._step
         if self._in_place:
@@ -111,7 +112,8 @@ class Call:
             args, kwargs = open_objects((args, kwargs), copy_by_id)
             # A bound method of the caller's object would change that, and leak tracers
             # into it.
-            owner = copy_by_id.get(id(self._carry.bound))
+            bound_id = id(self._carry.bound)
+            owner = copy_by_id.get(bound_id)
             if owner is not None:
                 function = getattr(step, "__func__")  # noqa: B009
                 step = types.MethodType(function, owner)
@@ -140,7 +142,8 @@ class Call:
     def run(self, carried: Sequence[Sequence[Leaf]], rest: Sequence[Leaf]) -> SplitResult:
         """Makes the call with other arrays."""
         call, trees = self.with_arrays(carried, rest)
-        return self.split_result(call(), trees)
+        result = call()
+        return self.split_result(result, trees)
 
     def trace(
         self,

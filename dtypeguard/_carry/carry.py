@@ -33,7 +33,8 @@ class Carry:
     @property
     def labels(self) -> tuple[str, ...]:
         """The name of each carry in a report: a prefix of its paths."""
-        return tuple(place.label for place in self.places)
+        labels = [place.label for place in self.places]
+        return tuple(labels)
 
     def with_label(self, label: str) -> "Carry":
         """Returns this carry of one argument with another label."""
@@ -100,7 +101,8 @@ class Carry:
         snapshots: dict[int, ObjectSnapshot] = {}
         for name, value in arguments:
             for path, node in objects_by_path(value).items():
-                snapshot = ObjectSnapshot(name + path, node)
+                label = name + path
+                snapshot = ObjectSnapshot(label, node)
                 snapshots.setdefault(id(node), snapshot)
         return list(snapshots.values())
 
@@ -146,7 +148,8 @@ class Carry:
         # What the step changes in place may stay out of its result.
         required = []
         for number, value in enumerate(values):
-            if not objects_by_path(value):
+            objects = objects_by_path(value)
+            if not objects:
                 required.append(number)
         if self.is_default and in_place:
             required = []
@@ -230,7 +233,8 @@ class Carry:
     def _as_written(self, keys: Sequence[Key]) -> str:
         if self.is_one:
             return repr(keys[0])
-        return repr(tuple(keys))
+        written = tuple(keys)
+        return repr(written)
 
 
 def carry_of(

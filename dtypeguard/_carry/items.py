@@ -45,7 +45,9 @@ def _is_castable(old: Leaf, new: Leaf) -> bool:
     source = dtype_of(new)
     if source is None or target is None:
         return source is target
-    if np.shape(old) != np.shape(new):
+    old_shape = np.shape(old)
+    new_shape = np.shape(new)
+    if old_shape != new_shape:
         return False
     return fits(source, target)
 
@@ -144,7 +146,8 @@ class Items:
             # JAX would sort the keys.
             new_by_key = {}
             for i, value in new_items.items():
-                new_by_key[self.keys[i]] = value
+                key = self.keys[i]
+                new_by_key[key] = value
             return self.result | new_by_key
         values = list(self.values)
         for i, value in new_items.items():
@@ -156,8 +159,10 @@ class Items:
         if self.result is None:
             return "None"
         if not self.keys:
-            return str(type_or_class(self.result))
-        keys = ", ".join(map(repr, self.keys))
+            description = type_or_class(self.result)
+            return str(description)
+        key_texts = map(repr, self.keys)
+        keys = ", ".join(key_texts)
         class_name = type(self.result).__name__
         return f"a {class_name} with the items {keys}"
 

@@ -40,12 +40,14 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     positions = set()
     start = 0
     for node in tree_util.tree_leaves(tree, is_leaf=is_module):
-        end = start + tree_util.tree_structure(node).num_leaves
+        node_structure = tree_util.tree_structure(node)
+        end = start + node_structure.num_leaves
         # All inside of a module: it may hold a dict, and that is part of it.
         if is_module(node):
             positions.update(range(start, end))
         start = end
-    return frozenset(positions & numbers)
+    number_positions = positions & numbers
+    return frozenset(number_positions)
 
 
 def nnx_types() -> tuple[type, ...]:
@@ -64,13 +66,15 @@ def is_in_place(thing: object) -> bool:
 def objects_by_path(tree: PyTree) -> dict[str, NNXObject]:
     """Returns the NNX objects of a tree, by path."""
     # Most trees have none, and paths are slow.
-    if not _nodes_of(tree, nnx_types()):
+    types = nnx_types()
+    if not _nodes_of(tree, types):
         return {}
     pairs, _ = tree_util.tree_flatten_with_path(tree, is_leaf=is_in_place)
     objects = {}
     for path, node in pairs:
         if is_in_place(node):
-            objects[tree_util.keystr(path)] = node
+            name = tree_util.keystr(path)
+            objects[name] = node
     return objects
 
 
@@ -218,16 +222,19 @@ def gathered(tree: PyTree) -> PyTree:
     """
     originals = {}
     for leaf in _nodes_of(tree, Contents):
-        originals[id(leaf.node)] = leaf.node
+        node_id = id(leaf.node)
+        originals[node_id] = leaf.node
     if not originals:
         return tree
     # One clone of all: each by itself would have Variables of its own.
     nnx = sys.modules["flax.nnx"]
-    copies = nnx.clone(tuple(originals.values()))
+    nodes = tuple(originals.values())
+    copies = nnx.clone(nodes)
     copy_by_id = dict(zip(originals, copies))
 
     def gather(node):
-        copy = copy_by_id[id(node.node)]
+        node_id = id(node.node)
+        copy = copy_by_id[node_id]
         put_contents(copy, node.values)
         return copy
 
@@ -248,7 +255,8 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
     nodes = dict(nnx.iter_graph(node))
     for path, thing in nodes.items():
         name = "".join(map(_key_text, path))
-        owner = nodes.get(path[:-1])
+        owner_path = path[:-1]
+        owner = nodes.get(owner_path)
         if isinstance(thing, nnx.Variable):
             if not _is_reference(thing):
                 value = thing.get_raw_value()
@@ -259,7 +267,8 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             put_value = functools.partial(_put_item, owner, path[-1])
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
-            put_value = functools.partial(setattr, owner, path[-1])
+            attribute = path[-1]
+            put_value = functools.partial(setattr, owner, attribute)
             yield _Slot(name, thing, put_value)
 
 

@@ -23,7 +23,8 @@ class Place(NamedTuple):
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Returns the argument of a call, or its default: maybe `Parameter.empty`."""
-        if self.position is not None and self.position < len(args):
+        size = len(args)
+        if self.position is not None and self.position < size:
             return args[self.position]
         # It was not given by position, and cannot be given by name.
         if self.name is None:
@@ -32,7 +33,8 @@ class Place(NamedTuple):
 
     def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
-        if self.position is not None and self.position < len(args):
+        size = len(args)
+        if self.position is not None and self.position < size:
             args[self.position] = value
         elif self.name is not None:
             kwargs[self.name] = value
@@ -49,7 +51,8 @@ class Names:
             self.signature = inspect.signature(lambda *args, **kwargs: None)
         self._places: dict[str, Place] = {}
         self._variadic_names = {}
-        for i, parameter in enumerate(self.signature.parameters.values()):
+        parameters = self.signature.parameters.values()
+        for i, parameter in enumerate(parameters):
             name = parameter.name
             if parameter.kind in _VARIADIC:
                 self._variadic_names[parameter.kind] = name
@@ -161,7 +164,8 @@ def _signature(step: Step) -> inspect.Signature:
             names.append(parameter.name)
     inner_signature = _signature(inner)
     inner_names = list(inner_signature.parameters)
-    if is_variadic and inner_names[: len(names)] == names:
+    num_names = len(names)
+    if is_variadic and inner_names[:num_names] == names:
         return inner_signature
     return signature
 

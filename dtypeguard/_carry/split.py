@@ -63,7 +63,8 @@ class SplitTree:
     def key_paths(self) -> list[KeyPath]:
         """The paths of the array leaves."""
         paths = key_paths(self.tree)
-        return list(itertools.compress(paths, self._is_array))
+        array_paths = itertools.compress(paths, self._is_array)
+        return list(array_paths)
 
     @property
     def paths(self) -> list[str]:
@@ -180,14 +181,17 @@ class Snapshot:
 
         def note_order(node):
             if type(node) in DICTS:
-                orders.append(list(node))
+                order = list(node)
+                orders.append(order)
             return False
 
         self.leaves, self.treedef = tree_util.tree_flatten(tree, is_leaf=note_order)
         self.constant_positions = constant_positions(tree, self.leaves)
         # Most are sorted, and need no second walk in each copy.
-        is_sorted = all(order == sorted(order) for order in orders)
-        self._orders = [] if is_sorted else orders
+        self._orders = []
+        for order in orders:
+            if order != sorted(order):
+                self._orders = orders
 
     def copy(self) -> PyTree:
         """Returns the tree in new containers.

@@ -133,11 +133,8 @@ def report_drift(
 
 def _with_loss(table: Table, casts: Sequence[LeafChange]) -> str:
     """Returns the text of a table, and below it what casts to the old dtypes lose."""
-    old_dtypes = []
-    for change in casts:
-        if isinstance(change.before, LeafType):
-            old_dtypes.append(change.before.dtype)
-    loss = rounding_sentence(old_dtypes)
+    types = [change.before for change in casts]
+    loss = rounding_sentence(x.dtype for x in types if isinstance(x, LeafType))
     if loss:
         return f"{table}\n{loss}"
     return str(table)

@@ -22,6 +22,7 @@ from .._leaves.internals import LOOPS_OF_EQUINOX
 from .._leaves.types import (
     Args,
     Aval,
+    Function,
     Key,
     Kwargs,
     Leaf,
@@ -35,9 +36,6 @@ from .calling_loop import calling_loop
 from .policy import Policy
 from .second_attempt import ERRORS_OF_TYPES, SecondAttempt, run_or_try_again
 from .settle import Output, report_drift, settle_carried, settle_object
-
-_EVAL_SHAPE = "eval_shape"  # a method of what `jit` returns
-
 
 _Jitted = type(jax.jit(lambda: None))
 
@@ -57,11 +55,6 @@ class StepGuard:
         self.warn_once = WarnOnce()
         # Of the last call of a jitted step in which there was nothing to cast.
         self.stable_carry: _StableCarry | None = None
-
-    @property
-    def is_jitted(self) -> bool:
-        """Whether the step is what `jit` returns, of JAX or another library."""
-        return callable(getattr(self.step, _EVAL_SHAPE, None))
 
     def call(self, args: Args, kwargs: Kwargs) -> PyTree:
         """Returns what the step returns, with its carry settled.
@@ -128,9 +121,11 @@ class GuardedCall:
         start. If it raises over types with x64 on, it runs once more with x64 off.
         """
         try:
-            if self._guard.is_jitted and self._has_weak_leaf():
+            # Of what `jit` returns, JAX's or another library's.
+            eval_shape = getattr(self._guard.step, "eval_shape", None)
+            if eval_shape is not None and self._has_weak_leaf():
                 try:
-                    return self._attempt(self._carried_with_strong_leaves())
+                    return self._attempt(self._carried_with_strong_leaves(eval_shape))
                 except DtypeDriftError:
                     raise
                 except ERRORS_OF_TYPES:
@@ -156,7 +151,7 @@ class GuardedCall:
         leaves = itertools.chain(*[snapshot.data() for snapshot in self._carried])
         return any(map(_is_weak_and_known, leaves))
 
-    def _carried_with_strong_leaves(self) -> list[Snapshot]:
+    def _carried_with_strong_leaves(self, eval_shape: Function) -> list[Snapshot]:
         """Returns the carries; a weak leaf that comes back strong in its dtype is strong.
 
         A jitted step compiles once for them. A leaf of an outer trace stays weak, because
@@ -167,8 +162,7 @@ class GuardedCall:
         if isinstance(step, types.MethodType):
             # It hands on the attributes of its function, which takes `self`.
             args = (step.__self__, *args)
-        result = getattr(step, _EVAL_SHAPE)(*args, **self._kwargs)
-        location = self._locate(result)
+        location = self._locate(eval_shape(*args, **self._kwargs))
         carried = list(self._carried)
         for number, tree in zip(location.numbers, location.values):
             shapes, treedef = tree_util.tree_flatten(close_objects(tree))
@@ -180,10 +174,9 @@ class GuardedCall:
         """Returns an attempt with x64 off; None if it is off, or a leaf has 64 bits."""
         if not (HAS_X64_SCOPE and x64_enabled()):
             return None
-        carried_leaves = [snapshot.leaves for snapshot in self._carried]
         object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
-        leaves = tree_util.tree_leaves((carried_leaves, object_values, arguments))
+        leaves = tree_util.tree_leaves((object_values, arguments))
         if any(map(_is_strong_with_64_bits, leaves)):
             return None
 
@@ -230,8 +223,12 @@ class GuardedCall:
             if isinstance(error, DtypeDriftError):
                 raise DtypeDriftError(message, error.rows) from None
             raise TypeError(message) from None
-        if any(settled.drifted for settled in returned):
-            self._warn_of_ambiguity(location)
+        # The first item of what a loop's body returns is the carry.
+        if any(settled.drifted for settled in returned) and not self._loop:
+            first_carry = _copies(self._carried)[0]
+            question = self._carry.ambiguity(location, first_carry)
+            if question:
+                self._guard.warn_once(question + more("guard-a-step"))
         value = location.put([open_objects(settled.tree) for settled in returned])
         if value is result and not self._object_snapshots:
             self._note_stable(location)
@@ -266,14 +263,6 @@ class GuardedCall:
                 # A step may return a new object, such as a clone.
                 if snapshot is not None and snapshot.node is not node:
                     yield snapshot, node
-
-    def _warn_of_ambiguity(self, location: ReturnedCarry) -> None:
-        """Warns if a later item of the result may be the carry, unless a loop called."""
-        first_carry = _copies(self._carried)[0]
-        question = self._carry.ambiguity(location, first_carry)
-        # The first item of what a loop's body returns is the carry.
-        if question and not self._loop:
-            self._guard.warn_once(question + more("guard-a-step"))
 
     def _output(self, label: str) -> Output:
         # Equinox's loops do not trace their body again.

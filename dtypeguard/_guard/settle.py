@@ -187,29 +187,14 @@ def settle_leaves(
         new_dtype = dtype_of(leaf)
         if _is_exempt(part, leaf, recorded, dtype):
             continue
-        if dtype is None:
-            # No array came in: a function or a PRNG key has to stay what it is.
-            if leaf_type(leaf) != leaf_type(recorded):
-                remedy = "return it as it came in"
-                refused.append(make_change(i, remedy))
-        elif new_dtype is None:
-            remedy = _remedy_for_no_array(leaf, dtype)
+        remedy = _remedy_for_no_cast(part, leaf, recorded, dtype)
+        is_safe = dtype is None or new_dtype is None or fits(new_dtype, dtype)
+        if remedy:
             refused.append(make_change(i, remedy))
-        elif np.shape(leaf) != np.shape(recorded):
-            # No cast brings a shape back.
-            remedy = f"return it in shape {np.shape(recorded)}"
-            refused.append(make_change(i, remedy))
-        elif not fits(new_dtype, dtype) and policy.casting != "unsafe":
+        elif not is_safe and policy.casting != "unsafe":
             remedy = _remedy_for_other_kind(part, dtype, new_dtype)
             refused.append(make_change(i, remedy, castable=True))
-        elif wraps(leaf, dtype):
-            # Of a Python or NumPy number alone: the value of a traced one is not known.
-            remedy = "it does not fit: turn on jax_enable_x64, or return a smaller number"
-            refused.append(make_change(i, remedy))
-        elif not is_available(dtype):
-            remedy = f"call {part.function} within jax.enable_x64(True)"
-            refused.append(make_change(i, remedy))
-        else:
+        elif dtype is not None:
             are_floats = kind(dtype) == kind(new_dtype) == "float"
             is_asked_for = are_floats and policy_casts_floats
             has_weakened = part.is_carried and is_weak(leaf) and not is_weak(recorded)
@@ -246,7 +231,7 @@ def _has_recorded_type(part: Output, leaf: Leaf, recorded: Leaf) -> bool:
 
 def _is_exempt(part: Output, leaf: Leaf, recorded: Leaf, dtype: DType) -> bool:
     """Returns whether a leaf keeps the type in which it comes back."""
-    if type(leaf) is bool and type(recorded) is bool:
+    if type(leaf) is type(recorded) is bool:
         return True  # a flag to branch on, which promotes nothing
     if part.starts_weak:
         are_of_numpy = isinstance(leaf, _NUMPY_TYPES) and isinstance(recorded, _NUMPY_TYPES)
@@ -295,12 +280,26 @@ def _structure_of_data(tree: PyTree) -> PyTreeDef:
     return tree_util.tree_structure(replaced)
 
 
-def _remedy_for_no_array(leaf: object, dtype: DType) -> str:
-    """Returns what to write for a leaf that came back as no array."""
+def _remedy_for_no_cast(part: Output, leaf: Leaf, recorded: Leaf, dtype: DType) -> str:
+    """Returns the remedy for a leaf without a cast back; empty where there is a cast."""
+    if dtype is None:
+        # No array came in: a function or a PRNG key has to stay what it is.
+        if leaf_type(leaf) == leaf_type(recorded):
+            return ""
+        return "return it as it came in"
     if dataclasses.is_dataclass(type(leaf)):
         name = type(leaf).__name__
         return f"no tree to JAX: jax.tree_util.register_dataclass({name}) makes it one"
-    return f"return an array of jnp.{dtype}"
+    if dtype_of(leaf) is None:
+        return f"return an array of jnp.{dtype}"
+    if np.shape(leaf) != np.shape(recorded):
+        return f"return it in shape {np.shape(recorded)}"
+    if wraps(leaf, dtype):
+        # Of a Python or NumPy number alone: the value of a traced one is not known.
+        return "it does not fit: turn on jax_enable_x64, or return a smaller number"
+    if not is_available(dtype):
+        return f"call {part.function} within jax.enable_x64(True)"
+    return ""
 
 
 def _remedy_for_other_kind(part: Output, dtype: DType, new_dtype: DType) -> str:

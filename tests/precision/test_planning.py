@@ -196,6 +196,17 @@ def test_what_is_held_out_counts_for_a_search_as_for_a_check(tmp_path):
         check_precision(f, w, x, plan=tmp_path / "far.plan", held_out=[far])
 
 
+def test_what_moves_a_wide_product_rounds_nothing():
+    def f(w, x):
+        first = x @ w
+        second = x @ w.T
+        small = x @ w[::-1]
+        return first.T + second.T + 1e-3 * small.T
+
+    found = searched(f, (normal(0, 8, 8), normal(1, 16, 8)), 1e-4)
+    assert found.plan.share == pytest.approx(1 / 3)
+
+
 def test_a_plan_with_nothing_narrow_is_no_success():
     found = searched(lambda w, x: x @ w, (normal(0, 8, 8), normal(1, 8, 8)), 1e-6)
     assert found.plan.share == 0

@@ -77,7 +77,7 @@ class RunCall(NamedTuple):
         shapes = [aval.shape for aval in self.program.out_avals]
         if [aval.shape for aval in wide_program.out_avals] != shapes:
             return None
-        arrays = [widen(array, _SINGLE) for array in self.arrays]
+        arrays = [_widen(array, _SINGLE) for array in self.arrays]
         return RunCall(wide_program, NO_TRACES, arrays)
 
 
@@ -150,7 +150,7 @@ class Judge:
         run_narrow = _runner(self.call, formats, plans.written)
         if bits(dtype) > bits(self._narrow):  # to be at most so wide changes nothing
             run_narrow = _runner(self.call, Formats(dtype))
-            arrays = [widen(x, dtype) for x in arrays]
+            arrays = [_widen(x, dtype) for x in arrays]
         outputs = run_narrow()
         # Each run on inputs of its own is one more sample of what rounding gives.
         sizes = [self._sizes(outputs, self.truth)]
@@ -337,7 +337,7 @@ def _runner(
     return run_on
 
 
-def widen(array: Leaf, dtype: DType) -> Leaf:
+def _widen(array: Leaf, dtype: DType) -> Leaf:
     """Returns a float array in a dtype, if its own is narrower."""
     if kind(array.dtype) == "float" and bits(array.dtype) < bits(dtype):
         return array.astype(dtype)

@@ -92,17 +92,17 @@ def _blamed_lines(
         for change in group:
             odd_values.update(leaf.value for leaf in change.leaves)
     calls = sorted(step.computations, key=_order)
-    added_entries = _entries_to_blame(calls, changes)
+    replaces_another = _calls_to_blame(calls, changes)
     blamed: dict[LockedFunction, list[Origin]] = {}
     for call in calls:
         if odd_values.isdisjoint(call.takes):
-            if call not in added_entries:
+            if call not in replaces_another:
                 continue
             if call.is_backward and blamed:  # it follows from the forward pass
                 break
             function = call.function
             line = call.line
-            if not _replaces_entry(added_entries[call], changes[function]):
+            if not replaces_another[call]:
                 function, line = _place_without_cast(call, makers, changes, step)
             lines = blamed.setdefault(function, [])
             if line not in lines:
@@ -116,10 +116,10 @@ def _order(call: Computation) -> tuple[bool, int]:
     return call.is_backward, min(call.gives, default=0)
 
 
-def _entries_to_blame(
+def _calls_to_blame(
     calls: Iterable[Computation], changes: _Changes
-) -> dict[Computation, set[LockEntry]]:
-    """Returns the added entries of the calls that surely changed.
+) -> dict[Computation, bool]:
+    """Returns the calls that surely changed, and whether each replaces another one.
 
     No call of its function computed so before, or it makes an operand of such a one.
     """
@@ -130,18 +130,16 @@ def _entries_to_blame(
         change = changes.get(call.function)
         if change is None:
             continue
-        added = set(call.entries).intersection(change.added)
-        if added:
-            added_entries[call] = added
-        if not added.issubset(change.before):
+        added_entries[call] = set(call.entries).intersection(change.added)
+        if not added_entries[call].issubset(change.before):
             new_calls.add(call)
             new_operands.update(call.takes)
-    sure: dict[Computation, set[LockEntry]] = {}
+    sure: dict[Computation, bool] = {}
     for call, added in added_entries.items():
-        feeds_new_call = not new_operands.isdisjoint(call.gives)
         replaces = _replaces_entry(added, changes[call.function])
+        feeds_new_call = not new_operands.isdisjoint(call.gives)
         if call in new_calls or (feeds_new_call and replaces):
-            sure[call] = added
+            sure[call] = replaces
     return sure
 
 

@@ -38,11 +38,11 @@ class _SwitchedArithmetic(Arithmetic):
     is_wide: Leaf
 
     def named(self, node: Node, values: Sequence[Value], computes: Computes):
-        operands = [self._settled(node, own_form(x), computes.dtype) for x in values]
+        operands = [self._with_switch(node, own_form(x), computes.dtype) for x in values]
         operands, results = self.computed(node, operands, WRITTEN)
-        return operands, [self._settled(node, x, computes.result) for x in results]
+        return operands, [self._with_switch(node, x, computes.result) for x in results]
 
-    def _settled(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
+    def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
         """Returns an operand or a result with the digits of a dtype, if it is narrower."""
         is_narrower = kind(array.dtype) == "float" and bits(dtype) < bits(array.dtype)
         # What moves numbers has the digits that they have.

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -353,9 +354,8 @@ class Measures:
             errors[constant] = self.own.off(outputs)
         if not errors:
             return None
-        worst = max(errors, key=errors.__getitem__)
-        is_much = errors[worst] >= _LEAST_PART * self.alone(number)
-        return worst if is_much else None
+        worst, error = max(errors.items(), key=operator.itemgetter(1))
+        return worst if error >= _LEAST_PART * self.alone(number) else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""

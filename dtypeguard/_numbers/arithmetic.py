@@ -140,7 +140,7 @@ class Arithmetic:
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
-    def _settled(
+    def _converted_operands(
         self,
         node: Node,
         values: Sequence[Value],
@@ -183,7 +183,7 @@ class Arithmetic:
             # The line rounds, and so do the numbers that stand on it.
             values = [_without_meant(value) for value in values]
         settle = self.as_written if entry == WRITTEN else self.as_wide
-        operands = self._settled(node, values, settle)
+        operands = self._converted_operands(node, values, settle)
         try:
             if entry == WRITTEN:
                 results = self._written(node, operands)
@@ -268,11 +268,11 @@ class Arithmetic:
         if self.formats.products is not None:
             return self._written(node, operands)
         exact = self._evaluated(node, WIDE, operands)
-        narrow = self._settled(node, values, self.as_written)
+        narrow = self._converted_operands(node, values, self.as_written)
         written = [self._fenced(result) for result in self._written(node, narrow)]
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        widened = self._settled(node, narrow, self.as_wide)
+        widened = self._converted_operands(node, narrow, self.as_wide)
         from_narrow = self._evaluated(node, WIDE, widened)
         results: list[Leaf] = []
         for as_written, result, narrow_result in zip(written, exact, from_narrow):

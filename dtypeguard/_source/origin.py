@@ -20,6 +20,12 @@ class Frame(NamedTuple):
     line: int
     function: str
 
+    @property
+    def name(self) -> str:
+        """The name of the function alone."""
+        _, _, name = self.function.rpartition(".")
+        return name
+
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -173,11 +179,7 @@ def is_update(frames: Iterable[Frame]) -> bool:
 def _passes_through(
     frames: Iterable[Frame], packages: set[str], names: ForeignNames
 ) -> bool:
-    passed = set()
-    for frame in frames:
-        _, _, name = frame.function.rpartition(".")
-        if name in names:
-            passed.add(package(frame.file))
+    passed = {package(frame.file) for frame in frames if frame.name in names}
     # A user's function of that name is another one.
     return not packages.isdisjoint(passed)
 

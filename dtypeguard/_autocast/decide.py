@@ -164,7 +164,7 @@ class ByPlan(Propagation[PlannedType]):
         dtypes = [value.dtype for value in values]
         # In the first turns of a loop the body tells; then the wider of both.
         dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
-        return PlannedType(dtype, _is_asked(values), _is_lost(values))
+        return PlannedType(dtype, _is_asked(values), _hold_lost_number(values))
 
     def entry_of(self, value: PlannedType, aval: Aval) -> int:
         if value.dtype == dtype_or_none(aval) or not is_floating(aval):
@@ -219,7 +219,7 @@ class ByPlan(Propagation[PlannedType]):
         results = _rule_of_equation(node.eqn)(self, node, values)
         # A lost divisor makes the quotient large, and loses no number of it.
         counted = values[:1] if node.name == "div" else values
-        if node.name in _PASS_LOSSES and _is_lost(counted):
+        if node.name in _PASS_LOSSES and _hold_lost_number(counted):
             return _with_flags(results, is_lost=True)
         return results
 
@@ -286,7 +286,7 @@ class ByPlan(Propagation[PlannedType]):
         if _is_asked(values):
             self._note(node, "by its own cast")
             return None
-        if _is_lost(values):
+        if _hold_lost_number(values):
             self._note_loss(node, dtype)
             return None
         return dtype
@@ -314,12 +314,14 @@ class ByPlan(Propagation[PlannedType]):
         dtypes = {value.dtype for value in floats}
         if len(dtypes) == 1:
             results = self._in_dtype(node, values, dtypes.pop())
-        elif _is_lost(floats):
+        elif _hold_lost_number(floats):
             self._note_loss(node, self._plan.narrow)
             results = self._as_written(node, values)
         else:
             return self._plain(node, values)
-        return _with_flags(results, is_asked=_is_asked(floats), is_lost=_is_lost(floats))
+        return _with_flags(
+            results, is_asked=_is_asked(floats), is_lost=_hold_lost_number(floats)
+        )
 
     def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As its operands, but wide ones stay so: the derivative is a sum."""
@@ -429,7 +431,7 @@ def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTy
     return [widest(value, var.aval) for value, var in zip(values, variables)]
 
 
-def _is_lost(values: Sequence[PlannedType]) -> bool:
+def _hold_lost_number(values: Sequence[PlannedType]) -> bool:
     return any(value.is_lost for value in values)
 
 

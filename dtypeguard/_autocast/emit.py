@@ -140,7 +140,7 @@ class Emission(Interpreter):
         results: list[Leaf] = []
         for var, value in zip(variables, values):
             is_shared = block.uses[var] > 1
-            results.append(_widened(value, var.aval) if is_shared else value)
+            results.append(_wide_but_rounded(value, var.aval) if is_shared else value)
         return results
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
@@ -154,7 +154,7 @@ class Emission(Interpreter):
     def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Computes an equation that holds no others."""
         if node.name in _COMPARING:
-            values = _widened_to(node.eqn.invars, values)
+            values = _all_wide_but_rounded(node.eqn.invars, values)
         computes = self._plan.computes(int(self._plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
@@ -243,7 +243,7 @@ class Emission(Interpreter):
         """Brings the operands of a loop to their dtypes; so many are carried."""
         shared = list(values[:first])
         if node.rule == "scan":  # the cotangents of what the turns share are added up
-            shared = _widened_to(node.eqn.invars, shared)
+            shared = _all_wide_but_rounded(node.eqn.invars, shared)
         last = first + count
         carry = self._settled(node, values[first:last])
         return [*shared, *carry, *values[last:]]
@@ -396,7 +396,7 @@ def to_dtype(array: Leaf, dtype: DType) -> Leaf:
     return jnp.asarray(np.asarray(array).astype(dtype))
 
 
-def _widened(array: Leaf, aval: Aval) -> Leaf:
+def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
     """Returns a narrow array in its own dtype, still rounded.
 
     XLA leaves out a cast and its inverse, also on one side of `x == max(x, y)`, which the
@@ -408,8 +408,10 @@ def _widened(array: Leaf, aval: Aval) -> Leaf:
     return lax.reduce_precision(to_dtype(array, aval.dtype), **bits_of(dtype) or {})
 
 
-def _widened_to(variables: Sequence[Variable], values: Sequence[Leaf]) -> list[Leaf]:
-    return [_widened(value, var.aval) for value, var in zip(values, variables)]
+def _all_wide_but_rounded(
+    variables: Sequence[Variable], values: Sequence[Leaf]
+) -> list[Leaf]:
+    return [_wide_but_rounded(value, var.aval) for value, var in zip(values, variables)]
 
 
 def _like(original: Jaxpr, replacement: Jaxpr) -> Jaxpr:

@@ -77,7 +77,10 @@ class Call:
                     self.names.append(snapshot.label)
                     self._trees.append(snapshot.node)
             rest = close_objects(rest)
-        self.carried = [self._split(tree) for tree in self._trees]
+        self.carried: list[SplitTree] = []
+        for tree in self._trees:
+            split = self._split(tree)
+            self.carried.append(split)
         self.rest = SplitTree(rest, static)
 
     def _split(self, tree: PyTree) -> SplitTree:

@@ -262,7 +262,9 @@ def carry_of(
     names = Names(step)
     places = names.places(owner, carry)
     is_one = not isinstance(carry, tuple)
-    is_default = is_one and carry == 0 and returned is None
+    is_default = False
+    if is_one and carry == 0:
+        is_default = returned is None
     if returned is not None and not isinstance(returned, tuple):
         returned = (returned,)
     if returned is not None and len(returned) != len(places):

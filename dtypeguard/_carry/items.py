@@ -192,14 +192,18 @@ class ReturnedCarry:
         # A NamedTuple takes no name of a field in brackets.
         if self.items.are_ordered:
             return list(self.indices)
-        return [self.items.keys[i] for i in self.indices]
+        keys = self.items.keys
+        return [keys[i] for i in self.indices]
 
     @property
     def values(self) -> tuple[PyTree, ...]:
         """The new carries, as the step returned them."""
         if self.items is None:
             return (self.result,)
-        values = [self.items.values[i] for i in self.indices]
+        values = []
+        for i in self.indices:
+            value = self.items.values[i]
+            values.append(value)
         return tuple(values)
 
     @property

@@ -264,7 +264,8 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
         elif not isinstance(thing, (jax.Array, np.ndarray)):
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
-            put_value = functools.partial(_put_item, owner, path[-1])
+            key = path[-1]
+            put_value = functools.partial(_put_item, owner, key)
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
             attribute = path[-1]

@@ -60,7 +60,8 @@ class Names:
             # Those by position come first, so that their number is their position.
             position = None if parameter.kind is _Parameter.KEYWORD_ONLY else i
             keyword = None if parameter.kind is _Parameter.POSITIONAL_ONLY else name
-            self._places[name] = Place(name, position, keyword, parameter.default)
+            place = Place(name, position, keyword, parameter.default)
+            self._places[name] = place
         self.by_position = []
         for place in self._places.values():
             if place.position is not None:

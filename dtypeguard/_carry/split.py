@@ -53,7 +53,8 @@ class SplitTree:
         self._is_array = []
         self.arrays = []
         for i, leaf in enumerate(self._leaves):
-            is_constant = type(leaf) in static or i in fixed
+            is_static = type(leaf) in static
+            is_constant = is_static or i in fixed
             is_data = is_array(leaf) and not is_constant
             self._is_array.append(is_data)
             if is_data:

@@ -136,7 +136,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
     carries = list(zip(program.names, program.carried, program.returned))
     # First for all carries: a tree that changes is an error before any type is one.
     for name, before, after in carries:
-        for change in _changes_of_structure(name, before, after):
+        for change in changes_of_structure(name, before, after):
             yield _drift_of_structure(change, where)
     outputs = iter(program.step.outputs)
     number = 0
@@ -152,7 +152,7 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
         yield from _drifts_of_updates(program, beyond)
 
 
-def _changes_of_structure(
+def changes_of_structure(
     name: str, before: SplitTree, after: SplitTree
 ) -> Sequence[LeafChange]:
     """Returns the leaves that are in one tree alone, or are data in one tree alone."""

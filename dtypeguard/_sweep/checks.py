@@ -19,7 +19,7 @@ from jax import lax, tree_util
 from .._audit.examine import examine
 from .._audit.report import AuditReport, wide_summary
 from .._audit.subjects import AuditSubject, OptimizerUpdate, StepCall
-from .._blame.drift import Where
+from .._blame.drift import Where, changes_of_structure
 from .._carry.modules import Contents
 from .._carry.split import SplitTree
 from .._guard.policy import Unavailable
@@ -29,7 +29,7 @@ from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import key_paths, path_text
-from .._leaves.leaf_change import tree_changes
+from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, Optimizer, Params, PyTree
 from .inputs import Configuration, Entry, UpdateInputs, ones_like
@@ -99,10 +99,7 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
     new_treedef = tree_util.tree_structure(after)
     if old_treedef != new_treedef:
         changes = tree_changes(name, before, after)
-        row = changes[0].row()
-        path = row.path.lstrip(".")
-        change = _fault_text(path, row.before, row.after)
-        raise Fault(f"another tree, {change}{where}")
+        _raise_first_change(changes, where)
     faults = []
     paths = key_paths(before, name)
     for path, old, new in zip(paths, _traced_types(before), _traced_types(after)):
@@ -111,6 +108,15 @@ def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> Non
             change = _fault_text(text.lstrip("."), old, new)
             faults.append(change + where)
     raise_first(faults)
+
+
+def _raise_first_change(changes: Sequence[LeafChange], where: str = "") -> None:
+    if not changes:
+        return
+    row = changes[0].row()
+    path = row.path.lstrip(".")
+    change = _fault_text(path, row.before, row.after)
+    raise Fault(f"another tree, {change}{where}")
 
 
 def _fault_text(path: str, before: object, after: object) -> str:
@@ -183,11 +189,6 @@ class StepTrial:
 
     def trace(self, check: Check) -> None:
         """Runs a check while the step is traced."""
-        # Loops would see the arrays alone.
-        for drift in self.report.drifts:
-            if drift.kind == "structure":
-                change = _fault_text(drift.name, drift.before, drift.after)
-                raise Fault(f"another tree, {change}")
 
         def run(carried, other_arrays):
             def step(carried):
@@ -203,6 +204,11 @@ class StepTrial:
         treedef = tree_util.tree_structure(self._call.arrays)
         arrays = treedef.unflatten(leaves)
         results = self._call.run(arrays, other_arrays)
+        # Loops would see the arrays alone.
+        carries = zip(self.names, self._call.carried, results.carried)
+        for name, before, after in carries:
+            changes = changes_of_structure(name, before, after)
+            _raise_first_change(changes)
         return self._by_path(results.carried)
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
@@ -417,7 +423,9 @@ def broken(
             trial = functools.partial(OptimizerTrial, opt, inputs)
             trial = functools.cache(trial)
             errors = failures_of(checks, trial)
-            error = failures_of(_RULE_OF_TRACING, trial).get("traces")
+            error = None
+            if errors:
+                error = failures_of(_RULE_OF_TRACING, trial).get("traces")
         # A guard's policy does not go with these flags and dtypes.
         group = refused if isinstance(error, Unavailable) else accepted
         group.append((configuration, errors))

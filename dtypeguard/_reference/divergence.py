@@ -67,6 +67,7 @@ class _ComparedProgram:
 
     Attributes:
         nodes: its values.
+        outputs: their numbers; None for a constant.
         groups: the group of each value; None if not known.
     """
 
@@ -74,7 +75,7 @@ class _ComparedProgram:
         # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
             numeric = NumericProgram(call.program, IN_FLOAT64, call.traces, is_judged=True)
-            self.nodes, self._outputs = sketches(numeric, call.arrays)
+            self.nodes, self.outputs = sketches(numeric, call.arrays)
         self.groups = [groups.find(n, node) for n, node in enumerate(self.nodes)]
 
     def way_to(
@@ -96,7 +97,7 @@ class _ComparedProgram:
         self, outputs: Iterable[int], shared: Collection[int | None]
     ) -> dict[_Look, list[int]]:
         """Returns values that only this program has, on the way to outputs, by look."""
-        ends = [self._outputs[output] for output in outputs]
+        ends = [self.outputs[output] for output in outputs]
         made_of: dict[int, set[int]] = {}
         values: dict[_Look, list[int]] = {}
         # In the order of the program, operands come before what is made of them.
@@ -115,6 +116,10 @@ class _ComparedProgram:
                 look = (frozenset(made_of[number]), math.prod(node.shape))
                 values.setdefault(look, []).append(number)
         return values
+
+    def beginning(self, number: int, shared: Collection[int | None]) -> Origin | None:
+        """Returns the first line on the way to a value that both programs do not have."""
+        return self.line(self.way_to([number], shared) or [number])
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
@@ -135,6 +140,9 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     own_values = program.own_values(outputs, shared)
     reference_values = compared.own_values(outputs, shared)
     pair = _corresponding(own_values, reference_values)
+    # One returns what the other computes further with, such as a factor that a port lacks.
+    if bool(own_values) != bool(reference_values):
+        pair = _first_output(program, compared, outputs)
     if pair is None:
         equal = [n for n, group in enumerate(program.groups) if group in shared]
         return Divergence(program.line(reversed(equal)))
@@ -144,8 +152,8 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     # Nothing is relative to zeros.
     apart = np.linalg.norm(off) / (np.linalg.norm(sketch) or 1.0)
     return Divergence(
-        program.line(program.way_to([first], shared)),
-        compared.line(compared.way_to([second], shared)),
+        program.beginning(first, shared),
+        compared.beginning(second, shared),
         float(apart),
     )
 
@@ -160,4 +168,20 @@ def _corresponding(
     for look, numbers in values.items():
         if look in reference_values:
             return numbers[-1], reference_values[look][-1]
+    return None
+
+
+def _first_output(
+    program: _ComparedProgram, compared: _ComparedProgram, outputs: Iterable[int]
+) -> tuple[int, int] | None:
+    """Returns an output of two programs, as its values; None if none has sketches."""
+    for output in outputs:
+        first = program.outputs[output]
+        second = compared.outputs[output]
+        # Constants have no number, and inputs no sketch.
+        if first is None or second is None:
+            continue
+        pair = program.nodes[first], compared.nodes[second]
+        if all(node.sketch is not None for node in pair):
+            return first, second
     return None

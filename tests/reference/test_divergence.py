@@ -98,6 +98,23 @@ def test_where_nothing_corresponds_it_stops():
     assert str(found).endswith("what follows does not correspond.")
 
 
+def test_where_one_returns_what_the_other_computes_with_it_names_the_outputs():
+    x = jax.random.normal(jax.random.key(0), (6, 8))
+
+    def scaled(x):
+        y = jnp.sin(x)
+        return 1.25 * y
+
+    found = diverged(scaled, (x,), jnp.sin)
+    assert found.program.code == "return 1.25 * y"
+    assert found.apart == pytest.approx(0.2)
+    found = diverged(jnp.sin, (x,), scaled)
+    assert found.reference.code == "return 1.25 * y"
+    assert found.apart == pytest.approx(0.25)
+    # An input is no line.
+    assert np.isnan(diverged(lambda x: 1.25 * x, (x,), lambda x: x).apart)
+
+
 def test_a_report_has_it_for_functions_that_differ_alone():
     x = jax.random.normal(jax.random.key(0), (6, 8))
     f, g = lambda x: jnp.sin(x) * 2, lambda x: jnp.sin(x) * 2.02

@@ -11,7 +11,7 @@ from .._blame.body import Results, difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
-from .._leaves.key_path import TreeName
+from .._leaves.key_path import TreeName, key_value
 from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
 from .._source.files import is_installed
@@ -133,7 +133,7 @@ def _line_of_first(
     if origin is None and not is_python_number(first):
         origin = origin_of_numbers(first)
     if origin is None or is_installed(origin.users.file):
-        origin = of_leaf(first, str(drift.keys[-1]))
+        origin = of_leaf(first, str(key_value(drift.keys[-1])))
     if origin is None and is_python_number(first) and failure.sites[-1].writes(first):
         return call.line
     return origin

@@ -93,6 +93,19 @@ def a_number_that_the_call_of_a_loop_does_not_hold(fixed):
     return lax.fori_loop(0, 4, body, state)  # not
 
 
+@noted("cast")
+def a_number_under_a_key(fixed):
+    seen = 0  # not
+    found = 0  # named
+
+    def step(carry, x):
+        is_found = x.any()  # first
+        count = is_found.astype(int) if fixed else is_found
+        return {"seen": carry["seen"] + 1, "found": count}, None
+
+    return lax.scan(step, {"seen": seen, "found": found}, XS)
+
+
 @noted("begin")
 def an_average_with_a_computed_decay(fixed):
     def body(carry, x):

@@ -122,13 +122,14 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
     title = headline.partition(": ")[2] or headline
     if not rows and level == "error":
         yield f"::{level} {_titled(title)}::{_escaped(text)}"
-    message = text
-    for place, rows_of_place in rows.items():
+    for number, (place, rows_of_place) in enumerate(rows.items()):
+        message = text
+        if number > 0:
+            title = " ".join(rows_of_place[0].split())
+            message = "\n".join(rows_of_place)
         file = _path_in_repository(places[place].file)
         where = f"file={_escaped(file, ':,')},line={places[place].line}"
         yield f"::{level} {where},{_titled(title)}::{_escaped(message)}"
-        title = " ".join(rows_of_place[0].split())
-        message = "\n".join(rows_of_place)
 
 
 def _titled(title: str) -> str:

@@ -117,15 +117,15 @@ def test_what_github_reads_is_escaped(folder, monkeypatch):
     (folder / "a").mkdir()
     (folder / "a" / "b c.py").touch()
     monkeypatch.chdir(folder / "a")
-    text = "audit: 50%, f: x\n  one  b c.py:3  forced by b c.py:7\n  two  pytest/x.py:4"
+    text = "audit: 50%, f: x\n  one  b c.py:7\n  forced by b c.py:3\n  two  pytest/x.py:4"
     title = "title=dtypeguard%3A 50%25%2C f%3A x"
-    title_of_row = "title=dtypeguard%3A one b c.py%3A3 forced by b c.py%3A7"
+    title_of_row = "title=dtypeguard%3A forced by b c.py%3A3"
     whole = text.replace("%", "%25").replace("\n", "%0A")
     lines = [origin_at(str(folder / "a" / "b c.py"), line, "f") for line in (7, 3, 70)]
     installed = origin_at(pytest.__file__, 4, "f")
     assert [*annotations(text, "error", [*lines, installed])] == [
         f"::error file=a/b c.py,line=7,{title}::{whole}",
-        f"::error file=a/b c.py,line=3,{title_of_row}::  one  b c.py:3  forced by b c.py:7",
+        f"::error file=a/b c.py,line=3,{title_of_row}::  forced by b c.py:3",
     ]
     assert [*annotations("audit: t\n  x", "error", [installed])] == [
         "::error title=dtypeguard%3A t::audit: t%0A  x"

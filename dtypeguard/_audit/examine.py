@@ -40,9 +40,8 @@ def examine(
 def _with_advice(report: AuditReport, subject: AuditSubject) -> AuditReport:
     """Returns a report with the first remedy that fixes its subject, or with a refusal."""
     for remedy in subject.remedies(report.drifts):
-        with set_x64(remedy.x64):
-            if _report_without_advice(remedy.subject).ok:
-                return dataclasses.replace(report, remedy=remedy.sentence)
+        if _report_without_advice(remedy.subject).ok:
+            return dataclasses.replace(report, remedy=remedy.sentence)
     # The refusal is that of the guard alone, which users try first.
     guarded = _report_without_advice(subject.guarded())
     refusal = guarded.headline

@@ -60,11 +60,9 @@ class TraceError:
     message: str  # the first line of the error; all of a `DtypeDriftError`
     types: tuple[str, ...]  # the two that disagree; empty if the error names none
     origin: Origin | None  # the innermost line outside JAX and dtypeguard that raised it
-    # Facts of the exception, which reports leave out. Shapes may disagree as well.
-    is_of_dtypes: bool = dataclasses.field(default=False, repr=False, compare=False)
-    # A `TypeError` outside of the user's own functions is of the call.
+    # A `TypeError` outside of the user's own functions is of the call; the command line
+    # then says what to pass.
     is_of_call: bool = dataclasses.field(default=False, repr=False, compare=False)
-    lacks_argument: bool = dataclasses.field(default=False, repr=False, compare=False)
 
     def lines(self) -> list[str]:
         """The two types, the user's line and the message."""
@@ -173,23 +171,12 @@ class AuditReport:
         """What to write; empty if all is well."""
         if self.ok:
             return ""
-        is_step = self.subject == "step"
-        guard = "dtypeguard.guard_step" if is_step else "dtypeguard.guard"
+        guard = "dtypeguard.guard_step" if self.subject == "step" else "dtypeguard.guard"
         if self.refusal is None:
             return self.remedy or f"Wrap the optimizer: {guard}({self.name})."
-        # The call is at fault, before any type.
-        if self.error and self.error.lacks_argument:
-            option = "kwargs" if is_step else "extra_args"
-            audit = f"dtypeguard.audit(..., {option}={{...}})"
-            return f"Pass the arguments that it requires: {audit}."
         # An error that the report shows anyway is not said twice.
         if self.error is None or not self.is_same_error:
             return f"{guard} does not fix this: {self.refusal}"
-        if is_step and self.error.is_of_dtypes:
-            return (
-                f"{guard} does not fix this. Call it within dtypeguard.explain(): the note "
-                "on the error names the line to change."
-            )
         return f"{guard} does not fix this."
 
     def changes(self) -> list[LeafChange]:

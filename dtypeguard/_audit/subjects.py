@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
-from jax import tree_util
 
 from .._blame.drift import Drift
 from .._carry.call import Call
@@ -17,8 +16,6 @@ from .._carry.split import SplitTree
 from .._guard.guard import guard, policy_of
 from .._guard.guard_step import guard_step
 from .._guard.policy import Policy, asks_float64
-from .._leaves.compat import has_float64
-from .._leaves.dtypes import has_64_bits
 from .._leaves.key_path import tree_name
 from .._leaves.types import (
     Args,
@@ -36,11 +33,6 @@ from .report import SubjectKind
 
 CarriedArguments = int | str | tuple[int | str, ...]
 ReturnedItems = Key | tuple[Key, ...] | None
-
-_WITHIN_X64 = (
-    "Call it within jax.enable_x64(True): with x64 off, JAX computes a 64-bit leaf in 32 "
-    "bits."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +71,7 @@ class OptimizerUpdate:
         policy = policy_of(self.opt)
         return program._replace(
             updates_dtype=policy.updates_dtype,
-            asks_float64=asks_float64(policy) or _stores_wide(policy, program),
+            asks_float64=asks_float64(policy),
         )
 
     def guarded(self, policy: Policy | None = None) -> "OptimizerUpdate":
@@ -100,16 +92,6 @@ class OptimizerUpdate:
             guarded = self.guarded(policy)
             remedies.append(AuditRemedy(sentence, guarded))
         return remedies
-
-
-def _stores_wide(policy: Policy, program: Program) -> bool:
-    """Returns whether a state has 64-bit leaves, and its policy a dtype for it.
-
-    `"params"` names no dtype: only the state tells that it means float64.
-    """
-    if policy.state_dtype is None:
-        return False
-    return any(has_64_bits(leaf) for parts in program.carried for leaf in parts.arrays)
 
 
 def policies_to_try(opt: Optimizer) -> list[Policy | None]:
@@ -175,7 +157,7 @@ class StepCall:
         return dataclasses.replace(self, step=guarded_step)
 
     def remedies(self, drifts: Sequence[Drift]) -> list["AuditRemedy"]:
-        """Returns a first carry of other types, a call with x64 on, a guard, and pairs."""
+        """Returns a first carry of other types, a guard, and both."""
         guarded = self.guarded()
         wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
         weak_drifts = [drift for drift in drifts if drift.was_weak]
@@ -186,11 +168,6 @@ class StepCall:
         if weak_drifts and len(weak_drifts) == len(drifts):
             call = dataclasses.replace(self, types=types)
             remedies.append(AuditRemedy(begin, call))
-        # A guard cannot keep such a leaf: its step runs under the caller's flag.
-        if self._has_wide_leaf() and not has_float64():
-            remedies.append(AuditRemedy(_WITHIN_X64, self, x64=True))
-            sentences = f"{wrap} {_WITHIN_X64}"
-            remedies.append(AuditRemedy(sentences, guarded, x64=True))
         remedies.append(AuditRemedy(wrap, guarded))
         # A guard leaves a weak leaf that keeps its dtype as it is.
         if weak_drifts:
@@ -198,22 +175,16 @@ class StepCall:
             remedies.append(AuditRemedy(f"{wrap} {begin}", call))
         return remedies
 
-    def _has_wide_leaf(self) -> bool:
-        leaves = tree_util.tree_leaves((self.args, self.kwargs))
-        # A Python number is 64-bit to NumPy alone.
-        return any(has_64_bits(x) for x in leaves if hasattr(x, "dtype"))
-
 
 AuditSubject = OptimizerUpdate | StepCall
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditRemedy:
-    """A sentence that says how to fix a subject, the subject after it, and the x64 flag."""
+    """A sentence that says how to fix a subject, and the subject after it."""
 
     sentence: str
     subject: AuditSubject
-    x64: bool | None = None
 
 
 def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:

@@ -16,8 +16,6 @@ _TWO_TYPES = re.compile(
     re.DOTALL,
 )
 _TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE_PATTERN}, {_SHAPE_PATTERN}")
-# How Python refuses a call. It has no type of error for that.
-_LACKS_ARGUMENT = re.compile(r"missing \d+ required keyword-only argument")
 
 
 def trace_error(failed: TraceFailed) -> TraceError:
@@ -30,16 +28,13 @@ def trace_error(failed: TraceFailed) -> TraceError:
         shown_message = message.partition("\n")[0]
     origin = origin_of_error(error)
     is_of_users_function = origin is not None and origin.outermost is not None
-    is_type_error = isinstance(error, TypeError)
     types = _groups_of_match(_TWO_TYPES, message)
     return TraceError(
         function=failed.args[0],
         message=f"{type(error).__name__}: {shown_message}",
         types=types or _groups_of_match(_TWO_SHAPES, message),
         origin=origin,
-        is_of_dtypes=bool(types),
-        is_of_call=is_type_error and not is_of_users_function,
-        lacks_argument=is_type_error and _LACKS_ARGUMENT.search(message) is not None,
+        is_of_call=isinstance(error, TypeError) and not is_of_users_function,
     )
 
 

@@ -12,8 +12,8 @@ from .._carry.split import SplitTree, eval_shape
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import barrier
 from .._leaves.dtypes import cast, kind, promoted
-from .._leaves.key_path import by_path, key_paths
-from .._leaves.types import Aval, PyTree, State, Updates
+from .._leaves.key_path import key_paths
+from .._leaves.types import Aval, Leaf, PyTree, State, Updates
 
 _InnerStep = Callable[[PyTree, State], tuple[Updates, State]]
 
@@ -45,25 +45,14 @@ def emit_if(
         return new_updates
 
     shapes = eval_shape(updates_of, (sums, state))
-    silent_updates = _silent_updates(shapes, sums)
-    return silent_updates, sums, state
+    return tree_util.tree_map(_silent_update, shapes), sums, state
 
 
-def _silent_updates(shapes: PyTree, sums: PyTree) -> Updates:
-    """Returns zeros for updates, on the devices of the sums at their paths."""
-    sums_by_path = by_path(sums)
-
-    def zeros(path, shape):
-        if not isinstance(shape, jax.ShapeDtypeStruct):
-            return shape
-        like = sums_by_path.get(path, shape)
-        # An update may have a sum at its path, but another shape.
-        if like.shape != shape.shape:
-            like = shape
-        array = jnp.zeros_like(like, dtype=shape.dtype)
-        return _negative_zeros(array)
-
-    return tree_util.tree_map_with_path(zeros, shapes)
+def _silent_update(shape: Leaf) -> Leaf:
+    """Returns zeros for the shape of an update; what is no array as it is."""
+    if isinstance(shape, jax.ShapeDtypeStruct):
+        return _negative_zeros(jnp.zeros_like(shape))
+    return shape
 
 
 def _traced_emit_if(

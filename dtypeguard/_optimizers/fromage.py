@@ -147,8 +147,7 @@ def fromage(
         new_state = state._replace(count=increment(state.count))
         return new_updates, new_state
 
-    update = checked_update("fromage", step)
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, checked_update("fromage", step))
 
 
 def _fromage_step(

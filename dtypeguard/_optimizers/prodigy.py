@@ -205,7 +205,8 @@ def prodigy(
     """
     decay_rates = _checked_betas(betas, beta3)
     beta1, beta2, numerator_decay = decay_rates
-    _check_sizes(eps, estim_lr0, estim_lr_coef, weight_decay, growth_rate)
+    _check_numbers(eps=eps, estim_lr0=estim_lr0, estim_lr_coef=estim_lr_coef)
+    _check_numbers(weight_decay=weight_decay, growth_rate=growth_rate)
     check_rate("prodigy", learning_rate, is_non_negative)
     if not callable(mask):
         _check_mask(mask)
@@ -305,8 +306,7 @@ def prodigy(
             estim_lr_max=if_moving(largest_d, state.estim_lr_max),
         )
 
-    update = checked_update("prodigy", step)
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, checked_update("prodigy", step))
 
 
 def _first_state(params: Params, d0: Scalar, stride: int, keeps_m: bool) -> ProdigyState:
@@ -421,45 +421,45 @@ def _checked_betas(
         raise TypeError(
             f"prodigy got betas={shown(betas)}: write two numbers, such as (0.9, 0.999)."
         ) from None
-    _check_decay_rate("beta1", beta1)
-    _check_decay_rate("beta2", beta2)
+    _check_numbers(beta1=beta1, beta2=beta2)
     # The paper has the root and no `beta3`.
     numerator_decay: Scalar = beta2**0.5 if beta3 is None else beta3
-    _check_decay_rate("beta3", numerator_decay)
+    _check_numbers(beta3=numerator_decay)
     return beta1, beta2, numerator_decay
 
 
-def _check_decay_rate(name: str, rate: Scalar) -> None:
-    def is_decay_rate(number):
-        return 0 <= number < 1
-
-    check_number("prodigy", name, rate, is_decay_rate, "write a number in [0, 1)")
+def _is_decay_rate(number: float) -> bool:
+    return 0 <= number < 1
 
 
-def _check_sizes(
-    eps: Scalar,
-    d0: Scalar,
-    d_coef: Scalar,
-    weight_decay: Scalar,
-    growth_rate: Scalar,
-) -> None:
+def _is_normal(number: float) -> bool:
     # XLA flushes smaller numbers to 0.
     info = np.finfo(np.float32)
-    least = float(info.tiny)
+    return number >= info.tiny and is_finite(number)
 
-    def is_normal(number):
-        return number >= least and is_finite(number)
 
-    remedy = "write a number from 0 up"
-    check_number("prodigy", "eps", eps, is_non_negative, remedy)
-    remedy = "write a small number above 0, such as 1e-6"
-    check_number("prodigy", "estim_lr0", d0, is_normal, remedy)
-    remedy = "write a number above 0"
-    check_number("prodigy", "estim_lr_coef", d_coef, is_normal, remedy)
-    remedy = "write a finite number"
-    check_number("prodigy", "weight_decay", weight_decay, is_finite, remedy)
-    remedy = "write a number from 1 to 3e38, or math.inf"
-    check_number("prodigy", "growth_rate", growth_rate, is_at_least_1, remedy)
+def _is_uint32(number: float) -> bool:
+    return 0 <= number < 2**32
+
+
+_DECAY_RATE = (_is_decay_rate, "write a number in [0, 1)")
+# What each hyperparameter may be, and what to write in place of anything else.
+_ALLOWED = {
+    "beta1": _DECAY_RATE,
+    "beta2": _DECAY_RATE,
+    "beta3": _DECAY_RATE,
+    "eps": (is_non_negative, "write a number from 0 up"),
+    "estim_lr0": (_is_normal, "write a small number above 0, such as 1e-6"),
+    "estim_lr_coef": (_is_normal, "write a number above 0"),
+    "weight_decay": (is_finite, "write a finite number"),
+    "growth_rate": (is_at_least_1, "write a number from 1 to 3e38, or math.inf"),
+}
+
+
+def _check_numbers(**hyperparameters: Scalar) -> None:
+    for name, value in hyperparameters.items():
+        is_allowed, remedy = _ALLOWED[name]
+        check_number("prodigy", name, value, is_allowed, remedy)
 
 
 def _check_mask(mask: PyTree) -> None:
@@ -484,14 +484,10 @@ def _checked_slice(slice_p: int | np.integer) -> int:
 
 
 def _checked_seed(seed: int | jax.Array) -> np.uint32 | jax.Array:
-    def fits_uint32(number):
-        return 0 <= number < 2**32
-
     remedy = "write an int from 0 to 2**32 - 1, a 0-d integer array of JAX, or None"
     if kind(dtype_of(seed)) != "int":
-        text = shown(seed)
-        raise TypeError(f"prodigy got seed={text}: {remedy}.")
-    check_number("prodigy", "seed", seed, fits_uint32, remedy)
+        raise TypeError(f"prodigy got seed={shown(seed)}: {remedy}.")
+    check_number("prodigy", "seed", seed, _is_uint32, remedy)
     if isinstance(seed, jax.Array):
         return seed
     return np.uint32(seed)

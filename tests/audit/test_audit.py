@@ -122,9 +122,6 @@ def test_the_advice_is_one_that_helps():
     assert "state.leaf  int32[] -> key<fry>[]  return an array" in advice(to_key, F32)[1]
     to_int = one_leaf(lambda p: jnp.zeros((), bool), lambda b: b * 1)
     assert advice(to_int, F32) == ["Wrap the optimizer: dtypeguard.guard(one_leaf(...))."]
-    asks = optax.GradientTransformationExtraArgs(lambda p: (), lambda u, s, p, *, loss: 0)
-    wants = "Pass the arguments that it requires: dtypeguard.audit(..., extra_args={...})."
-    assert advice(asks, F32)[-1] == advice(optax.chain(asks), F32)[-1] == wants
     rescued = optax.stateless(lambda u, p: {"w": lax.select(MASK, u["w"], WIDE)})
     assert "disagree" in str(audit(rescued, struct(BF16)))
     assert advice(rescued, BF16)[-1].startswith("Wrap the optimizer: dtypeguard.guard(")

@@ -27,8 +27,7 @@ from .._guard.record import record, restore
 from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
-from .._leaves.errors import DtypeDriftError
-from .._leaves.key_path import key_paths, path_text
+from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import LeafType, traced_type
 from .._leaves.types import Leaf, Optimizer, Params, PyTree
@@ -90,37 +89,19 @@ def compilations(step: CarryStep, carry: PyTree) -> None:
     same_types("", carry, new_carry)
 
 
-def same_types(name: str, before: PyTree, after: PyTree, where: str = "") -> None:
+def same_types(name: str, before: PyTree, after: PyTree) -> None:
     """Raises a `Fault` that names the first leaf whose type or shape changed.
 
     `jit` compiles anew for a type, a shape or another implementation of random keys.
     """
-    old_treedef = tree_util.tree_structure(before)
-    new_treedef = tree_util.tree_structure(after)
-    if old_treedef != new_treedef:
-        changes = tree_changes(name, before, after)
-        _raise_first_change(changes, where)
-    faults = []
+    if tree_util.tree_structure(before) != tree_util.tree_structure(after):
+        raise_first_change(tree_changes(name, before, after))
+    changes = []
     paths = key_paths(before, name)
     for path, old, new in zip(paths, _traced_types(before), _traced_types(after)):
         if old != new:
-            text = path_text(path)
-            change = _fault_text(text.lstrip("."), old, new)
-            faults.append(change + where)
-    raise_first(faults)
-
-
-def _raise_first_change(changes: Sequence[LeafChange], where: str = "") -> None:
-    if not changes:
-        return
-    row = changes[0].row()
-    path = row.path.lstrip(".")
-    change = _fault_text(path, row.before, row.after)
-    raise Fault(f"another tree, {change}{where}")
-
-
-def _fault_text(path: str, before: object, after: object) -> str:
-    return f"{path}: {before} -> {after}"
+            changes.append(LeafChange(path, old, new))
+    raise_first_change(changes)
 
 
 def _traced_types(tree: PyTree) -> list[LeafType | str]:
@@ -130,6 +111,20 @@ def _traced_types(tree: PyTree) -> list[LeafType | str]:
         class_name = type(leaf).__name__
         types.append(traced_type(leaf) or class_name)
     return types
+
+
+def raise_first_change(changes: Sequence[LeafChange]) -> None:
+    """Raises the first of some changes with its remedy, if there are any."""
+    faults = []
+    for change in changes:
+        row = change.row()
+        # A path of no name begins with a dot.
+        path = row.path.lstrip(".")
+        fault = f"{path}: {row.before} -> {row.after}"
+        if row.remedy:
+            fault += f"  {row.remedy}"
+        faults.append(fault)
+    raise_first(faults)
 
 
 def raise_first(faults: Sequence[str]) -> None:
@@ -145,20 +140,17 @@ def raise_first(faults: Sequence[str]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the first line of an error and the first leaf that it names."""
+    """Returns the first two lines of an error: what is wrong, and with which leaf."""
     text = str(error)
     if not isinstance(error, Fault):
-        class_name = type(error).__name__
-        text = f"{class_name}: {text}"
-    text = text.strip()
-    first_line, *lines = text.splitlines()
-    is_ours = isinstance(error, (DtypeDriftError, Fault))
-    for line in lines:
-        # JAX names a leaf of a carry or of a branch so, and ours come second.
-        if is_ours or " has type " in line:
-            leaf = line.strip("* ")
-            return f"{first_line} {leaf}"
-    return first_line
+        text = f"{type(error).__name__}: {text}"
+    # JAX and the guard name a leaf in the second line; empty ones and stars are no words.
+    lines = []
+    for line in text.splitlines():
+        words = line.strip("* ")
+        if words:
+            lines.append(words)
+    return " ".join(lines[:2])
 
 
 class StepTrial:
@@ -207,8 +199,7 @@ class StepTrial:
         # Loops would see the arrays alone.
         carries = zip(self.names, self._call.carried, results.carried)
         for name, before, after in carries:
-            changes = changes_of_structure(name, before, after)
-            _raise_first_change(changes)
+            raise_first_change(changes_of_structure(name, before, after))
         return self._by_path(results.carried)
 
     def _by_path(self, trees: Sequence[SplitTree]) -> Contents:
@@ -261,18 +252,15 @@ def _keeps_types(where: Where) -> StepRule:
         report = trial.report
         if report.error is not None:
             raise Fault(report.error.message)
-        faults = []
+        changes = []
         for drift, change in zip(report.drifts, report.changes()):
             if drift.where != where:
                 continue
             # Loops take leaves that begin weakly, and each loop has a rule of its own.
             if where == "carry" and drift.was_weak:
                 continue
-            row = change.row()
-            text = _fault_text(row.path, row.before, row.after)
-            fault = f"{text}  {row.remedy}"
-            faults.append(fault.rstrip())
-        raise_first(faults)
+            changes.append(change)
+        raise_first_change(changes)
 
     return check
 
@@ -294,7 +282,7 @@ def _init(trial: OptimizerTrial) -> None:
 
     def check(params):
         new_state = trial.opt.init(params)
-        same_types("state", state, new_state, " where init is traced")
+        same_types("state", state, new_state)
 
     jax.eval_shape(check, params)
 

@@ -145,7 +145,7 @@ def test_another_tree_even_with_the_same_paths_breaks_a_rule(step, carry, named)
     with pytest.raises(TypeError, match="same pytree structure"):
         jax.lax.scan(lambda c, _: (step(c), None), carry, None, length=2)
     rules, text = broken(step, carry)
-    assert re.search(f"another tree, c.* -> .*{named}", text)
+    assert re.search(f" c.*: .* -> .*{named}", text)
     assert rules == ["types", "scan", "cond", "while_loop", "one_compilation"]
     assert not audit(step, carry).ok
 
@@ -200,4 +200,4 @@ def test_a_constant_that_becomes_an_array_is_named():
     (drift,) = audit(step, model).drifts
     assert (drift.path, drift.kind) == ("model.temperature", "structure")
     assert (drift.before, drift.after) == ("(a constant)", "float32[]")
-    assert "another tree, model.temperature: " in broken(step, model)[1]
+    assert " model.temperature: " in broken(step, model)[1]

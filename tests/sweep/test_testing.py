@@ -127,7 +127,7 @@ def test_the_report_says_where_and_how():
         check_contract(optax.trace(0.9), configurations=["bf16/f32"], rules=["state_types"])
     first, line, last = str(error.value).splitlines()
     assert first == "trace(...) breaks 1 rule of the contract:"
-    assert line.startswith("  state_types  bf16/f32, x64 off (and in 1 more)  .trace['b']")
+    assert line.startswith("  state_types  bf16/f32, x64 off (and in 1 more)  trace['b']")
     assert "bfloat16 -> float32  optax/" in line
     assert last.startswith("Wrap it: dtypeguard.guard(trace(...)).")
     # pytest shows the line of the test, and no frame of a check.

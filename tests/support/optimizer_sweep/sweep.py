@@ -162,7 +162,7 @@ def examine(entry: Entry, configuration: Configuration, guarded: bool) -> Outcom
             failures["init"] = error
         else:
             chosen["init"] = lambda subject: checks.same_types(
-                "state", first, subject.carry.state, " where init is traced"
+                "state", first, subject.carry.state
             )
         try:
             subject = OptimizerSubject(_made(entry, guarded), inputs)

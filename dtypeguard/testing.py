@@ -16,10 +16,9 @@ from ._guard.guard import guard
 from ._guard.guard_step import guard_step
 from ._leaves.arguments import (
     check_arrays,
-    check_names,
     check_number,
+    checked_names,
     is_transformation,
-    required,
     shown,
 )
 from ._leaves.table import columns
@@ -53,11 +52,6 @@ __all__ = [
     "check_step",
     "parametrize_with_checks",
 ]
-
-
-def __dir__() -> list[str]:
-    """The public names, without what this file imports."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 _OPTIMIZER = (
@@ -118,7 +112,7 @@ def check_contract(
     check_arrays("check_contract", "params", params)
     check_arrays("check_contract", "updates", updates)
     if extra_args is not None:
-        check_names("check_contract", "extra_args", extra_args)
+        extra_args = checked_names("check_contract", "extra_args", extra_args)
     check_progress("check_contract", progress)
     make = _maker(opt_or_factory)
     # An optimizer may hold arrays of its own: each configuration makes it under its flags.
@@ -190,9 +184,8 @@ def check_step(
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     rules = _chosen_names("rule", rules, _STEP_RULES)
-    kwargs = {} if kwargs is None else kwargs
-    check_names("check_step", "kwargs", kwargs)
-    call = StepCall(step, args, dict(kwargs), carry, returned, owner="check_step")
+    kwargs = checked_names("check_step", "kwargs", kwargs)
+    call = StepCall(step, args, kwargs, carry, returned, owner="check_step")
     trial = StepTrial(call)
     failures = broken_by_step(trial, rules)
     if not failures:
@@ -367,8 +360,7 @@ def check_lock(
         check_lock found no tanh.lock
     """
     __tracebackhide__ = True  # pytest shows the line of the test
-    kwargs = {} if kwargs is None else kwargs
-    check_names("check_lock", "kwargs", kwargs)
+    kwargs = checked_names("check_lock", "kwargs", kwargs)
     check_x64("check_lock", x64)
     file = os.fspath(path)
     how = (
@@ -402,7 +394,7 @@ def _check_plan(
 ) -> None:
     """Checks that a function by the plan of a file is within the tolerance of the plan."""
     __tracebackhide__ = True
-    check_names("check_precision", "kwargs", {} if kwargs is None else kwargs)
+    checked_names("check_precision", "kwargs", kwargs)
     inputs = inputs_of("check_precision", (), held_out, kwargs)
     with status() as show_status:
         checked = check_call(f, tuple(args), kwargs, path, tolerance, inputs, show_status)
@@ -447,8 +439,6 @@ def parametrize_with_checks(
         # Without brackets, which pytest's -k does not take. Not a dict: two optimizers may
         # have one name.
         opt_of_name = [(_name_in_report(opt).partition("(")[0], opt) for opt in optimizers]
-    for _, opt in opt_of_name:
-        _maker(opt)
     rules = _chosen_names("rule", options.pop("rules", None), _RULES)
     # Errors in the options belong here, not in each test.
     inspect.signature(check_contract).bind(None, **options)
@@ -477,19 +467,12 @@ def _maker(opt_or_factory: Optimizer | Callable[[], Optimizer]) -> Callable[[], 
         return lambda: opt_or_factory
     if not callable(opt_or_factory):
         raise TypeError(f"check_contract got {shown(opt_or_factory)}. {_OPTIMIZER}")
-    name = _name_in_report(opt_or_factory).removesuffix("()")
-    missing = required(opt_or_factory)
-    if missing:
-        raise TypeError(
-            f"check_contract got {name}, which needs {', '.join(missing)}. Write "
-            f"check_contract(lambda: {name}(...)) or check_contract({name}(...))."
-        )
 
     def make() -> Optimizer:
         opt = opt_or_factory()
         if not is_transformation(opt):
             raise TypeError(
-                f"check_contract called {name}, which returned {shown(opt)}. {_OPTIMIZER}"
+                f"check_contract got {shown(opt)} from its function. {_OPTIMIZER}"
             )
         return opt
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 import optax
 
 from .._guard.guard import bare
-from .._leaves.arguments import check_arrays, check_names, is_transformation
+from .._leaves.arguments import check_arrays, checked_names, is_transformation
 from .._leaves.compat import check_release
 from .._leaves.types import ExtraArgs, Optimizer, Params, PyTree, Step, Updates, public
 from .examine import check_x64, examine
@@ -121,11 +121,9 @@ def audit_optimizer(
     x64: bool | None = None,
 ) -> AuditReport:
     """Audits an optimizer, on any release of JAX."""
-    if extra_args is None:
-        extra_args = {}
     if updates is None:
         updates = params
-    check_names("audit", "extra_args", extra_args)
+    extra_args = checked_names("audit", "extra_args", extra_args)
     check_x64("audit", x64)
     check_arrays("audit", "params", params)
     check_arrays("audit", "updates", updates)
@@ -157,8 +155,6 @@ def audit_step(
     x64: bool | None = None,
 ) -> AuditReport:
     """Audits a step."""
-    if kwargs is None:
-        kwargs = {}
-    check_names("audit", "kwargs", kwargs)
+    kwargs = checked_names("audit", "kwargs", kwargs)
     check_x64("audit", x64)
     return examine(StepCall(step, args, kwargs, carry, returned), x64)

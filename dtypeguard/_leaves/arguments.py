@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -69,10 +69,12 @@ def check_arrays(owner: str, name: str, tree: PyTree) -> None:
     check_leaves(takes, name, tree, is_array_like, remedy)
 
 
-def check_names(owner: str, name: str, value: object) -> None:
-    """Checks that `extra_args` or `kwargs` are a dict with strings as keys."""
+def checked_names(owner: str, name: str, value: object) -> dict[str, Any]:
+    """Returns `extra_args` or `kwargs` as a dict; raises if a key is no string."""
+    if value is None:
+        return {}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return
+        return dict(value)
     raise TypeError(
         f"{owner} got {name}={shown(value)}. Write a dict of arguments by name, such as "
         f'{name}={{"value": loss}}.'

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from .._carry.modules import gathered, spread
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
-from .._leaves.arguments import check_arrays, check_names, shown
+from .._leaves.arguments import check_arrays, checked_names, shown
 from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
@@ -87,7 +87,7 @@ class Subject:
                 f"audit_precision got {shown(f)}. Write audit_precision(f, *args), with a "
                 "function of arrays."
             )
-        check_names("audit_precision", "kwargs", {} if kwargs is None else kwargs)
+        checked_names("audit_precision", "kwargs", kwargs)
         self.f = f
         self._x64 = x64
         self.given = self.other(args, kwargs or {})

@@ -48,22 +48,16 @@ class Carry:
 
     def take(self, args: Args, kwargs: Kwargs) -> tuple[PyTree, ...]:
         """Returns the carries of a call, or their defaults."""
-        # Not None, which is a carry like any other.
-        absent = inspect.Parameter.empty
         values = []
-        labels = []
         for place in self.places:
             value = place.take(args, kwargs)
             values.append(value)
-            if value is absent:
-                labels.append(place.label)
-        if labels:
-            missing = ", ".join(labels)
-            raise TypeError(
-                f"{self.step} was called without {missing}, which {self.owner} carries: "
-                "give it that as well."
-            )
-        for value in values:
+            # Not None, which is a carry like any other.
+            if value is inspect.Parameter.empty:
+                raise TypeError(
+                    f"{self.step} was called without {place.label}, which {self.owner} "
+                    "carries: give it that as well."
+                )
             if is_unregistered(value):
                 name = type(value).__name__
                 raise TypeError(

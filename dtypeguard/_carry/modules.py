@@ -27,11 +27,7 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
     if equinox is None:
         return frozenset()
     # Most trees have none, and the second walk is slow.
-    numbers = set()
-    for position, leaf in enumerate(leaves):
-        if is_python_number(leaf):
-            numbers.add(position)
-    if not numbers:
+    if not any(map(is_python_number, leaves)):
         return frozenset()
 
     def is_module(node):
@@ -44,10 +40,11 @@ def constant_positions(tree: PyTree, leaves: Sequence[Leaf]) -> frozenset[int]:
         end = start + node_structure.num_leaves
         # All inside of a module: it may hold a dict, and that is part of it.
         if is_module(node):
-            positions.update(range(start, end))
+            for position in range(start, end):
+                if is_python_number(leaves[position]):
+                    positions.add(position)
         start = end
-    number_positions = positions & numbers
-    return frozenset(number_positions)
+    return frozenset(positions)
 
 
 def nnx_types() -> tuple[type, ...]:
@@ -161,12 +158,6 @@ def open_objects(tree: PyTree, copies: Mapping[int, NNXObject] | None = None) ->
     return map_nodes(open_object, tree, Closed)
 
 
-class _Name(str):
-    """A key that `jax.tree_util.keystr` prints without brackets."""
-
-    __slots__ = ()
-
-
 # Compared by identity: values that are arrays have no truth value.
 @tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(eq=False)
@@ -177,10 +168,9 @@ class Contents:
     values: Mapping[str, PyTree]
 
     def tree_flatten_with_keys(self):
-        items = []
-        for name, value in self.values.items():
-            items.append((_Name(name), value))
         names = tuple(self.values)
+        # Keys that are strings, which JAX prints without brackets.
+        items = list(self.values.items())
         return items, (Closed(self.node), names)
 
     @classmethod

@@ -18,7 +18,6 @@ class Place(NamedTuple):
 
     label: str
     position: int | None  # None: keyword-only
-    name: str | None  # None: positional-only
     default: PyTree = _Parameter.empty
 
     def take(self, args: Args, kwargs: Kwargs) -> PyTree:
@@ -26,18 +25,15 @@ class Place(NamedTuple):
         size = len(args)
         if self.position is not None and self.position < size:
             return args[self.position]
-        # It was not given by position, and cannot be given by name.
-        if self.name is None:
-            return self.default
-        return kwargs.get(self.name, self.default)
+        return kwargs.get(self.label, self.default)
 
     def put(self, args: list[PyTree], kwargs: dict[str, PyTree], value: PyTree) -> None:
         """Replaces the argument in a call."""
         size = len(args)
         if self.position is not None and self.position < size:
             args[self.position] = value
-        elif self.name is not None:
-            kwargs[self.name] = value
+        else:
+            kwargs[self.label] = value
 
 
 class Names:
@@ -51,6 +47,7 @@ class Names:
             self.signature = inspect.signature(lambda *args, **kwargs: None)
         self._places: dict[str, Place] = {}
         self._variadic_names = {}
+        self.by_position = []
         parameters = self.signature.parameters.values()
         for i, parameter in enumerate(parameters):
             name = parameter.name
@@ -58,14 +55,11 @@ class Names:
                 self._variadic_names[parameter.kind] = name
                 continue
             # Those by position come first, so that their number is their position.
-            position = None if parameter.kind is _Parameter.KEYWORD_ONLY else i
-            keyword = None if parameter.kind is _Parameter.POSITIONAL_ONLY else name
-            place = Place(name, position, keyword, parameter.default)
-            self._places[name] = place
-        self.by_position = []
-        for place in self._places.values():
-            if place.position is not None:
-                self.by_position.append(place.label)
+            position = None
+            if parameter.kind is not _Parameter.KEYWORD_ONLY:
+                position = i
+                self.by_position.append(name)
+            self._places[name] = Place(name, position, parameter.default)
         # A decorator sees a method before it is bound.
         first_names = self.by_position[:1]
         is_method = first_names in (["self"], ["cls"])
@@ -114,7 +108,7 @@ class Names:
         if isinstance(key, str):
             place = self._places.get(key)
             if place is None and _Parameter.VAR_KEYWORD in self._variadic_names:
-                return Place(key, None, key)
+                return Place(key, None)
             return place
         # True is an int, and never a position.
         if type(key) is not int or key < 0:
@@ -127,7 +121,7 @@ class Names:
         if position < num_named:
             return self._places[name]
         if _Parameter.VAR_POSITIONAL in self._variadic_names:
-            return Place(name, position, None)  # one of `*args`
+            return Place(name, position)  # one of `*args`
         return None
 
 

@@ -104,8 +104,7 @@ def test_a_name_that_is_gone_says_where_the_same_is_found(name):
         getattr(dtypeguard, name)
 
 
-def test_the_names_of_testing_are_its_own():
-    assert [x for x in dir(testing) if x[:2] != "__"] == sorted(testing.__all__)
+def test_the_deprecated_names_of_testing_warn():
     for name in testing._DEPRECATED:
         with pytest.warns(DeprecationWarning, match=f"testing.{name} is deprecated. Use"):
             assert getattr(testing, name) is not None

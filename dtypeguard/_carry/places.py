@@ -1,8 +1,9 @@
 """The parameters of a step, and the arguments among them that come back."""
 
 import dataclasses
+import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jax import tree_util
 
@@ -127,8 +128,8 @@ class Names:
 
 def _step_name(step: Step) -> str:
     """Returns the name of a step in messages: its own, or that of its type."""
-    inner: Any = step
-    while hasattr(inner, "func"):  # of a partial function
+    inner = getattr(step, "func", step)  # of a partial function
+    while isinstance(inner, functools.partial):
         inner = inner.func
     class_name = type(inner).__name__
     name = getattr(inner, "__name__", class_name)

@@ -115,11 +115,10 @@ _RECORD = "_dtypeguard_step"
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """A function and the guarded step that was made of it: an attribute of both."""
+    """A function and the guarded steps that were made of it, by their options."""
 
     step: Any = None
-    guarded: Any = None
-    options: tuple[object, ...] = ()
+    guarded: dict[tuple[object, ...], Step] = dataclasses.field(default_factory=dict)
 
     def __reduce__(self) -> tuple[type["_Record"], tuple[()]]:
         # A function that is pickled by value is another one, and was not guarded.
@@ -127,7 +126,7 @@ class _Record:
 
 
 def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Policy) -> Step:
-    """Returns the guarded step of a function, which is made once.
+    """Returns the guarded step of a function, which is made once for the same options.
 
     JAX's cache of traces goes by function: a loop that guards its body anew in each
     iteration would compile in each.
@@ -136,11 +135,11 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     carry_of_step = carry_of("guard_step", step, carry, returned)
     options = (carry, returned, policy)
     record = getattr(step, _RECORD, _Record())
-    is_guarded = record.guarded is step
     # functools.wraps copies attributes to functions that stand for something else.
-    is_of_step = is_guarded or record.step is step
-    if is_of_step and record.options == options:
-        return record.guarded
+    if record.step is not step:
+        record = _Record(step)
+    if options in record.guarded:
+        return record.guarded[options]
     step_guard = StepGuard(step, carry_of_step, policy)
 
     # A function, and no object that can be called: a method of a class has to be one for
@@ -152,11 +151,10 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     attributes = functools.WRAPPER_UPDATES if is_function else ()
     functools.update_wrapper(guarded, step, updated=attributes)
     guarded.__name__ = carry_of_step.step
-    new_record = _Record(step, guarded, options)
-    setattr(guarded, _RECORD, new_record)
-    is_partial = isinstance(step, functools.partial)
-    if (is_function or is_partial) and not is_guarded:
-        setattr(step, _RECORD, new_record)
+    setattr(guarded, _RECORD, _Record(guarded, {options: guarded}))
+    if is_function or isinstance(step, functools.partial):
+        record.guarded[options] = guarded
+        setattr(step, _RECORD, record)
     return guarded
 
 

@@ -73,6 +73,8 @@ class StepGuard:
         try:
             result = self.step(*args, **kwargs)
         except ERRORS_OF_TYPES:
+            if not x64_enabled():
+                raise
             return GuardedCall(self, args, kwargs).run()  # maybe with x64 off
         # Most often these are the same objects, and equal at once.
         if stable.types_of(stable.carries_in(result)) == types_before:

@@ -5,6 +5,7 @@ import functools
 import inspect
 import pickle
 import re
+import unittest.mock
 import warnings
 from typing import Any, NamedTuple
 
@@ -149,8 +150,10 @@ def test_guarding_a_body_anew_in_each_turn_traces_it_once(made):
 
     body = made(body)
     for _ in range(3):
-        lax.scan(guard_step(body), jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
-    assert len(traces) == 1
+        for options in ({}, {"returned": 0}):
+            guarded = guard_step(guard_step(body), **options)
+            lax.scan(guarded, jnp.zeros(3, BF16), jnp.ones((2, 3), BF16))
+    assert len(traces) == 2
     assert guard_step(body) != guard_step(body, carry=1, returned=0)
     with pytest.raises(ValueError, match="carry=False"):  # which equals 0
         guard_step(body, carry=False)
@@ -167,6 +170,27 @@ def test_a_guarded_step_is_copied_and_pickled(copied):
     # With a function by value, as cloudpickle takes it, goes what its attributes hold.
     guard_step(drifting)
     assert copied(vars(drifting)).keys() == vars(drifting).keys()
+
+
+def test_a_step_may_have_any_attributes():
+    step = unittest.mock.Mock(return_value=0)
+    assert guard_step(step)(1) == 0
+
+
+def test_a_jitted_step_that_raises_is_traced_once_with_x64_off():
+    traces = []
+
+    def step(carry, x):
+        traces.append(x.shape)
+        return carry + x
+
+    guarded = guard_step(jax.jit(step))
+    state = jnp.zeros(3)
+    for _ in range(2):
+        state = guarded(state, state)
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        guarded(state, jnp.zeros(2))
+    assert traces == [(3,), (2,)]
 
 
 def test_guarding_twice_is_harmless():

@@ -101,7 +101,7 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
         if _bits_of(aval) >= 16:
             sizes[aval.dtype] += math.prod(aval.shape)
     half = _of_16_bits(sizes)
-    if sum(half.values()) <= _NOTABLE_PART * sum(sizes.values()):
+    if sum(half.values()) < _NOTABLE_PART * sum(sizes.values()):
         # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
         half = _of_16_bits(flops)
     counts = half or sizes

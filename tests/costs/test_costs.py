@@ -204,6 +204,10 @@ def test_which_dtype_a_program_should_compute_in():
     report = audit_precision(step, W, state, X)
     assert report.work.narrow == "bfloat16"
     assert report.work.costs == ()
+    # So are a master copy and both moments: a quarter of the inputs is in bfloat16.
+    f = lambda w, *of_adam: (mean(w.astype(F32) @ w), of_adam)
+    report = audit_precision(f, W, *(shape(8, 8, dtype=F32) for _ in range(3)))
+    assert report.work.narrow == "bfloat16"
     # A float32 program has no costs, unless it is asked what it would be in bfloat16.
     x = shape(16, 8, dtype=F32)
     f = lambda params, x: mean(jnp.tanh(x @ params["a"]) @ params["b"])

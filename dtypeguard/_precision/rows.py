@@ -75,7 +75,7 @@ class Fixed(NamedTuple):
     """The program with the lines of the fix, or by the plan.
 
     Attributes:
-        error: of a run; not a number if there was no time to look for a fix.
+        error: of a run; not a number if there was no time to find a fix.
         price: the share of the operations of matrix products that is wide then.
     """
 

@@ -295,14 +295,17 @@ def _unreached(figures: Figures) -> list[str]:
         end = f"Ended after {unreached.seconds:g} s"
         remedy = " Write seconds=None (--seconds none) for all of it."
     count = "1 line was" if unreached.lines == 1 else f"{unreached.lines} lines were"
-    measured = ""
-    if unreached.explained:
+    measured = f"{count} not measured"
+    if not unreached.lines:
+        measured = "all lines were measured"
+    elif unreached.explained:
         share = percent(unreached.explained)
-        measured = f", and those that were explain {share} of the squared error"
+        measured += f", and those that were explain {share} of the squared error"
     fix = "The fix may be another one."
+    # Lines may have been tried, and the search for a fix not have come to its end.
     if math.isnan(figures.left):
-        fix = "No fix was tried."
-    return [f"{end}: {count} not measured{measured}. {fix}{remedy}"]
+        fix = "No fix was found yet."
+    return [f"{end}: {measured}. {fix}{remedy}"]
 
 
 def _error_of_output(item: tuple[str, OutputError]) -> float:

@@ -45,7 +45,7 @@ def test_a_plan_is_searched_within_the_time():
     report = dtypeguard.audit_precision(jnp.matmul, matrix, matrix, **options, seconds=0)
     assert report.search is None
     assert math.isnan(report.fixed.error)
-    assert "No fix was tried." in str(report)
+    assert "No fix was found yet." in str(report)
 
 
 class Interrupting(io.StringIO):
@@ -80,6 +80,8 @@ def test_ctrl_c_prints_what_there_is(monkeypatch, capsys):
     text = interrupted(three_lines, X, "measuring line", 5, monkeypatch, capsys)
     assert text.startswith("precision: the outputs are")
     assert "Interrupted: 2 lines were not measured" in text
+    text = interrupted(three_lines, X, "small set of lines", 1, monkeypatch, capsys)
+    assert "Interrupted: all lines were measured. No fix was found yet." in text
 
 
 def overflowing(x):
@@ -95,7 +97,7 @@ HALVES = jnp.linspace(0.5, 4, 32, dtype=jnp.float16)
 
 def test_no_line_explains_an_overflow_before_all_are_measured(monkeypatch, capsys):
     text = interrupted(overflowing, HALVES, "measuring line", 2, monkeypatch, capsys)
-    assert "5 lines were not measured. No fix was tried." in text
+    assert "5 lines were not measured. No fix was found yet." in text
     assert "100%" not in text
 
 
@@ -112,7 +114,7 @@ def test_an_end_before_a_line_of_a_group_was_measured_alone(monkeypatch, capsys)
     awaited = "looking for a small set"
     text = interrupted(overflowing_sum, params, awaited, 1, monkeypatch, capsys)
     assert "not finite as written" in text
-    assert "Interrupted: 0 lines were not measured" in text
+    assert "Interrupted: all lines were measured" in text
 
 
 def test_the_part_of_decisions_is_unknown_without_time():

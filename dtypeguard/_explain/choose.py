@@ -118,9 +118,14 @@ def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
     body = loop.bodies["body"]
     for candidate in _candidates_for_loop(loop, leaves):
         drifts = drifts_with(body, candidate)
-        if drifts:
+        widened = list(leaves)
+        while drifts:
             # What begins wider makes others wider that meet it: these begin so as well.
-            candidate = candidate + _begin_others(loop, leaves, drifts)
+            others = _others_that_widen(loop, widened, drifts)
+            if not others:
+                break
+            widened += others
+            candidate = candidate + [_begin(leaf, loop) for leaf in others]
             drifts = drifts_with(body, candidate)
         # That a leaf agrees which is cast back is no news.
         is_checked |= drifts == {} and any(remedy.begins for remedy in candidate)
@@ -129,21 +134,21 @@ def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
     return _first_two(possible, is_checked)
 
 
-def _begin_others(
+def _others_that_widen(
     loop: ControlFlow, leaves: Sequence[RefusedLeaf], drifts: dict[int, Leaf]
-) -> Candidate:
-    """Returns the remedy to begin leaves wider that are not among those refused."""
+) -> list[RefusedLeaf]:
+    """Returns the leaves that become wider where some others begin so."""
     body = loop.bodies["body"]
-    refused_places = [leaf.place for leaf in leaves]
-    remedies = []
+    known_places = [leaf.place for leaf in leaves]
+    others = []
     for place, after in drifts.items():
         first = loop.first[place]
         path = loop.path(body.name + body.carried.paths[place])
         why = Why(begun=of_leaf(first))
         leaf = RefusedLeaf(-1, path, (first, after), why, place)
-        if place not in refused_places and leaf.widens:
-            remedies.append(_begin(leaf, loop))
-    return remedies
+        if place not in known_places and leaf.widens:
+            others.append(leaf)
+    return others
 
 
 def _candidates_for_loop(

@@ -155,7 +155,9 @@ def _lines_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_NoteLine]:
     if leaf.branch:
         forced = _note_line(f"  because of {after}", why.cause)
         return [_line_of_branch(leaf, is_one_of_many), *forced]
-    forced = _note_line(f"because of {after}", why.cause)
+    # A line that did both stands once.
+    cause = None if why.cause == why.origin else why.cause
+    forced = _note_line(f"because of {after}", cause)
     begins = _note_line(f"begins as {before}", why.begun)
     is_change = why.is_promoted or why.cause or len(leaf.values) > 1
     becomes = _note_line(f"becomes {after}" if is_change else f"is {after}", why.origin)

@@ -87,9 +87,9 @@ def a_number_in_the_call_of_a_loop(fixed):
 @noted("begin")
 def a_number_that_the_call_of_a_loop_does_not_hold(fixed):
     state = {"x": XS}
-    state["n"] = jnp.full(3, 5.0) if fixed else 5
+    state["n"] = jnp.full(3, 5.0) if fixed else 5  # first
     state["n"] = state["n"]
-    body = lambda i, carry: {"n": carry["n"] - carry["x"][i], "x": carry["x"]}  # first
+    body = lambda i, carry: {"n": carry["n"] - carry["x"][i], "x": carry["x"]}  # named
     return lax.fori_loop(0, 4, body, state)  # not
 
 
@@ -115,6 +115,18 @@ def an_average_with_a_computed_decay(fixed):
 
     first = jnp.zeros(3, F32 if fixed else BF16), jnp.float32(0)  # first
     return lax.scan(body, first, XS)
+
+
+@noted("begin")
+def an_average_of_an_average_that_becomes_wide(fixed):
+    def step(carry, x):
+        params, fast, slow, slower = carry
+        averages = (fast + params, slow + fast, slower + slow)  # named
+        return (params, *averages), None
+
+    dtype = F32 if fixed else BF16
+    averages = jnp.ones(3, dtype), jnp.zeros(3, dtype), jnp.zeros(3, dtype)  # named
+    return lax.scan(step, (WIDE, *averages), None, 3)
 
 
 @noted("begin")
@@ -607,6 +619,7 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     assert {*marked(program, "named")} <= {*lines}, note
     assert not {*marked(program, "not")} & {*lines}, note
     assert re.search(KINDS[kind], (remedies or facts)[0]), note
+    assert not re.search(r"  because of .*(  \S+:\d+ .*)\n.*  becomes .*\1", note), note
     assert (CHECKED in remedies) == is_checked, note
     program(fixed=True)
 

@@ -304,7 +304,6 @@ class Recorder:
             return
         frames = _frames(frame, line)
         words = words_of(frame.f_code).get(line)
-        has_dtype = words is not None and words.has_dtype
         results: Sequence[ValueRecord | None] = [None for _ in arrays]
         # JAX gives back as many arrays as the function that it called.
         if len(running.results) == len(arrays):
@@ -315,8 +314,9 @@ class Recorder:
             if result is not None and result.type.dtype == leaf.dtype:
                 record = ValueRecord(frames, leaf_type, [result], is_passed=True)
             else:
-                record = _record_of_result(leaf_type, _at(place, running.read), has_dtype)
-                record = dataclasses.replace(record, frames=frames)
+                record = _record_of_result(frames, leaf_type, _at(place, running.read))
+                if words is not None and words.asks_for(leaf.dtype):
+                    record = dataclasses.replace(record, sources=())
             self._add(leaf, record)
 
     # What is known
@@ -375,9 +375,9 @@ def _has_weak_references(value: object) -> bool:
 
 
 def _record_of_result(
-    array_type: ValueType, read: Sequence[ValueRecord], has_dtype: bool
+    frames: Sequence[Frame], array_type: ValueType, read: Sequence[ValueRecord]
 ) -> ValueRecord:
-    """Returns how an array came to be of what a line reads, which may name its dtype."""
+    """Returns how an array came to be of what a line reads."""
     sources = []
     strong_types = set()
     for record in read:
@@ -388,9 +388,7 @@ def _record_of_result(
         if not source.type.is_weak:
             strong_types.add(source.type)
     is_promoted = bool(strong_types - {array_type})
-    if has_dtype:
-        sources = []
-    return ValueRecord((), array_type, sources, is_promoted)
+    return ValueRecord(frames, array_type, sources, is_promoted)
 
 
 def _at(names: LeafPlace, reads: Iterable[Read]) -> list[ValueRecord]:

@@ -7,10 +7,9 @@ import re
 import types
 from collections.abc import Sequence
 
-from .._source.syntax import NAME_OF_DTYPE
-
 _CHANGING = ("STORE_ATTR", "STORE_SUBSCR")
 _OF_VARIABLE = re.compile("(?=.*(FAST|NAME|GLOBAL|DEREF))(STORE|LOAD)_")
+_NAME_OF_DTYPE = re.compile(r"(b?float|u?int|complex)\d+(_\w+)?")
 _LONGEST_STATEMENT = 50  # lines
 
 
@@ -32,11 +31,17 @@ class Words:
     attributes: set[str] = dataclasses.field(default_factory=set)
     calls: bool = False
 
-    @property
-    def has_dtype(self) -> bool:
-        """Whether it names a dtype, so that its operands do not decide the result's."""
-        names = (*self.attributes, *self.read)
-        return any(NAME_OF_DTYPE.fullmatch(name) for name in names)
+    def asks_for(self, dtype: object) -> bool:
+        """Returns whether it names a dtype, so that operands do not decide the result's.
+
+        A dtype that it names in full, such as `jnp.float32`, decides no result of another.
+        """
+        words = {*self.attributes, *self.read}
+        dtypes = set(filter(_NAME_OF_DTYPE.fullmatch, words))
+        if not dtypes:
+            return not words.isdisjoint(("astype", "dtype"))
+        # With x64 off JAX halves a dtype of 64 bits.
+        return not dtypes.isdisjoint((str(dtype), str(dtype).replace("32", "64")))
 
     def names(self, path: Sequence[str]) -> bool:
         """Returns whether the line names a part of a variable: `x`, `x[0]`, `x.scale`."""

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import itertools
 import linecache
-import re
 import warnings
 from types import CodeType, FrameType
 
@@ -17,9 +16,6 @@ from .inert import fields_of, items_of, variables_of
 
 Expression = ast.expr | ast.AugAssign | ast.Assign
 _CodePosition = tuple[int | None, ...]  # as `co_positions` has it
-
-# A word with which a line asks for a dtype.
-NAME_OF_DTYPE = re.compile(r"\b(astype|dtype|(b?float|u?int|complex)\d+(_\w+)?)\b")
 
 
 def line_at(file: str, line: int) -> str:

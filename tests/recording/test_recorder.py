@@ -132,6 +132,13 @@ VALUES = """
 
     grid = np.stack([np.linspace(0, 3, 4), np.zeros(4)], axis=-1)  # grid
 
+    whole = np.eye(4, dtype=np.float32)  # beside_a_dtype
+
+    def model():
+        return jnp.asarray(whole), 0.1 * jnp.eye(2, dtype=jnp.bfloat16)
+
+    beside_a_dtype, noise = model()
+
     async def make():
         return np.float32(2)  # coroutine
 

@@ -154,7 +154,7 @@ def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
     name = getattr(argument.source, "attr", "")
     if is_python_number(argument.value) and why.origin and name:
         origin = why.origin.users
-        line = line_of_option(origin.file, name)
+        line = line_of_option(origin.file, origin.line, name)
         return why if line is None else Why(origin_at(origin.file, line, origin.function))
     if kind(wanted) == "int":
         # `floor` before an index, and not what it was computed of.

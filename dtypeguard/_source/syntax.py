@@ -69,19 +69,23 @@ def expression(code: CodeType, instruction: int) -> Expression | None:
     return expressions.get(position)
 
 
-def line_of_option(file: str, name: str) -> int | None:
-    """Returns the line of a file that declares an option of argparse, if there is one."""
+def line_of_option(file: str, line: int, name: str) -> int | None:
+    """Returns the line that declares an option of argparse, if another line parses it."""
     # argparse makes a name of a flag, with an underscore for each hyphen.
     hyphenated = name.replace("_", "-")
+    declared = None
+    is_parsed = False
     expressions = _expressions(source_text(file))
     for call in expressions.values():
-        function = getattr(call, "func", None)
-        if getattr(function, "attr", "") != "add_argument":
+        method = getattr(getattr(call, "func", None), "attr", "")
+        # What any other line gives, after the parser, is to be changed on that line.
+        is_parsed |= call.lineno == line and method.startswith("parse_")
+        if method != "add_argument":
             continue
         for flag in getattr(call, "args", ()):
             if getattr(flag, "value", "") in (f"--{name}", f"--{hyphenated}"):
-                return call.lineno
-    return None
+                declared = call.lineno
+    return declared if is_parsed else None
 
 
 def renamed_before(code: CodeType, name: str, line: int) -> int | None:

@@ -407,6 +407,15 @@ def an_option_of_the_command_line(fixed):
 
 
 @noted("argument")
+def an_option_that_a_later_line_halves(fixed):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most", default=4)  # not
+    options = parser.parse_args([])
+    options.most = 3 if fixed else options.most / 2  # first
+    return jnp.repeat(WIDE, options.most, axis=0)
+
+
+@noted("argument")
 def an_int_in_jvp(fixed):
     numbers = ((3.0, 5.0), (1.0, 0.0)) if fixed else ((3.0, 5), (1.0, 0))  # first
     return jax.jvp(lambda x, y: x * y, *numbers)

@@ -1,7 +1,8 @@
 """What a function was compiled for, and what differs between two of its calls."""
 
 import dataclasses
-from collections.abc import Container, Hashable
+from collections import Counter
+from collections.abc import Hashable
 from types import CodeType
 
 from .._leaves.key_path import KeyPath
@@ -24,14 +25,14 @@ class Compilation:
         caller: the user's line of the call.
         parts: the leaves and the constants of the call by path.
         returned: the leaves that come back in another type.
-        sizes: of the arrays in the program.
+        sizes: of the arrays in the program, by how many have them.
     """
 
     code: CodeType
     caller: Origin | None
     parts: dict[KeyPath, ArgumentPart]
     returned: dict[KeyPath, ReturnedLeaf]
-    sizes: Container[object]
+    sizes: Counter[object]
 
     @property
     def name(self) -> str:
@@ -114,9 +115,9 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     leaves = call.leaves()
     parts = parts_of_call(call, leaves)
     if call.jaxpr is None:
-        return Compilation(code, call.caller, parts, {}, ())
+        return Compilation(code, call.caller, parts, {}, Counter())
     graph = Graph(call.jaxpr)
-    sizes = set()
+    sizes: Counter[object] = Counter()
     for aval in graph.avals:
         shape = getattr(aval, "shape", ())  # a token has none
         sizes.update(shape)
@@ -160,6 +161,9 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
         why = returned.why
     else:
         returned = None
+    # An array may be as long as any number is high: a size makes another program.
+    is_size = before.sizes != after.sizes
+    is_size &= old_part.value in before.sizes and new_part.value in after.sizes
     return CallDifference(
         path=path,
         before=old_part,
@@ -168,7 +172,7 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
         caller=after.caller,
         type_change=type_change,
         returned=returned,
-        is_size=old_part.value in before.sizes and new_part.value in after.sizes,
+        is_size=is_size,
     )
 
 

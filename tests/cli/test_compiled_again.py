@@ -192,7 +192,7 @@ LISTED = {
         """
         import functools, jax, jax.numpy as jnp
 
-        x = jnp.ones(3)
+        x = jnp.ones((1, 2))
         for _ in range(5):
             x = jax.jit(lambda a: a * 2)(x)  # the lambda
 
@@ -206,8 +206,8 @@ LISTED = {
         config = Config()
         for _ in range(3):
             fresh = Config()  # the object
-            train(x, fresh, 0)
-        for epoch in range(6):
+            train(x, fresh, 1)
+        for epoch in range(1, 7):
             train(x, config, epoch)
 
         grid = jax.jit(jnp.zeros, static_argnums=0)
@@ -219,7 +219,7 @@ LISTED = {
             "train ({the function}) was compiled 9 times",
             "config  another Config each time",
             "|made {the object}",
-            "epoch  0 -> 1",
+            "epoch  1 -> 2",
             "Make config once",
             "epoch is a constant",
             "n  5 -> 7",

@@ -160,7 +160,8 @@ class Arithmetic:
             if is_inexact(operand):
                 operand = as_dtype(operand, var.aval.dtype)
             operands.append(operand)
-        return evaluate(node.eqn, operands, unchanged_dtype)
+        results = evaluate(node.eqn, operands, unchanged_dtype)
+        return [self._fenced(result) for result in results]
 
     def computed(
         self,

@@ -36,6 +36,12 @@ def test_a_sampler_loses_nothing_and_is_finite_in_narrow_types(name):
         assert report.error < 0.1, report
 
 
+def test_a_compiled_loop_rounds_a_narrow_sample_as_well():
+    keys = jax.random.split(KEY, 9)
+    draws = lambda keys: jax.lax.map(lambda key: jax.random.normal(key, (50,), BF16), keys)
+    assert not audit_precision(draws, keys).error
+
+
 def of_mean(x):
     mean = x * x * x  # loses
     return mean + jax.random.normal(KEY, mean.shape, mean.dtype)

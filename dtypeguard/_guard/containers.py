@@ -44,9 +44,9 @@ class _Node:
             self.children[name] = child
 
     def __str__(self) -> str:
-        """The names of the first children; the number of those that have positions."""
+        """The names of the first children; the number of those with positions, or 0."""
         keys = list(self.keys.values())
-        if any(isinstance(key, _POSITIONS) for key in keys):
+        if not keys or any(isinstance(key, _POSITIONS) for key in keys):
             return str(len(keys))
         names = list(self.keys)
         if len(names) > FEW:

@@ -102,11 +102,9 @@ def guard_step(
     """
     policy = _check_policy_of_step(policy)
     if step is None:
-        options = {"carry": carry, "returned": returned, "policy": policy}
-        return functools.partial(guard_step, **options)
+        return functools.partial(guard_step, carry=carry, returned=returned, policy=policy)
     if isinstance(step, (classmethod, staticmethod)):
-        function = step.__func__
-        return type(step)(_guard_function(function, carry, returned, policy))
+        return type(step)(_guard_function(step.__func__, carry, returned, policy))
     return _guard_function(step, carry, returned, policy)
 
 

@@ -264,7 +264,7 @@ def _stored_dtypes(
         dtypes[path] = dtype
     if idle_patterns:
         names = ", ".join(map(repr, sorted(idle_patterns)))
-        lines = [f"state_dtype has patterns that match no leaf: {names}. Match these:"]
+        lines = [f"state_dtype has patterns that match no leaf: {names}. Leaves to match:"]
         for path, leaf in leaves.items():
             lines.append(f"  {path_text(path)}  {type_or_class(leaf)}")
         raise ValueError("\n".join(lines))

@@ -198,6 +198,7 @@ class GuardedCall:
         """Returns what the step returned, with its carry settled."""
         policy = self._guard.policy
         returned = []
+        is_of_dtypes = False
         try:
             location = self._locate(result)
             # All of them before any report, which names every leaf.
@@ -209,12 +210,12 @@ class GuardedCall:
                 output = self._output(self._carry.labels[number])
                 record = self._carried[number]
                 returned.append(settle_carried(output, close_objects(tree), record, policy))
+            refused = itertools.chain(*[settled.refused for settled in returned])
+            is_of_dtypes = all(change.castable for change in refused)
             output = self._output("")
             report_drift([*in_place, *returned], output, policy, self._guard.warn_once)
         except TypeError as error:
-            refused = [change for settled in returned for change in settled.refused]
-            is_of_other_kind = refused and all(change.castable for change in refused)
-            if is_of_other_kind or not self._carry.is_default:
+            if is_of_dtypes or not self._carry.is_default:
                 raise
             # Many steps take an index or a random key first, and a method `self`.
             message = (
@@ -288,11 +289,8 @@ def _copies(carried: Sequence[Snapshot]) -> list[PyTree]:
 
 def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
     """Returns a weak leaf as a strong one if it comes back strong in the same dtype."""
-    if is_weak(returned):
-        return leaf
-    if dtype_of(leaf) != dtype_of(returned):
-        return leaf
-    if _is_weak_and_known(leaf):
+    is_strong_alike = not is_weak(returned) and dtype_of(leaf) == dtype_of(returned)
+    if is_strong_alike and _is_weak_and_known(leaf):
         return canonical(leaf)
     return leaf
 

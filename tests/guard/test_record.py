@@ -272,8 +272,8 @@ REFUSED = {
     ),
     "too few": (
         {"x": (array(), array())},
-        {"x": [array()]},
-        r"state\['x'\] +tuple of 2 -> list of 1 +load a list of 2",
+        {"x": []},
+        r"state\['x'\] +tuple of 2 -> list of 0 +load a list of 2",
         {"x": [array(), array()]},
     ),
     "another kind in a list for names": (

@@ -79,7 +79,10 @@ def _find_shared_arrays(site: Site) -> Finding | None:
         if shared:
             labels = [argument.name or argument.text for argument in shared]
             leaves = refused_leaves(shared, labels, itertools.repeat(None), site)
-            holders = sorted({argument.text or argument.base for argument in shared})
+            holders = [argument.text or argument.base for argument in shared]
+            # An array that stands there by itself is needed once for each argument.
+            if not all(argument.text and argument.is_whole for argument in shared):
+                holders = sorted(set(holders))
             holder = holders[0] if len(holders) == 1 else f"({', '.join(holders)})"
             name = site.name or "a call"
             headline = f"{name} donates an array that it is given more than once."

@@ -633,6 +633,14 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     program(fixed=True)
 
 
+def test_an_array_that_is_given_twice_is_written_twice():
+    """`strong(params)` is one array again: it has to have both."""
+    params = jnp.ones(3)
+    update = jax.jit(lambda params, average: (params, average), donate_argnums=(0, 1))
+    assert note_on(lambda: update(params, params)).endswith("strong((params, params)).")
+    update(*dtypeguard.strong((params, params)))
+
+
 def test_an_average_of_an_optimizer_may_begin_wider():
     """A guard comes first, and keeps it in 16 bits, in which it may not move."""
     average = optax.ema(0.999)

@@ -5,7 +5,7 @@ policy and "a guard does not fix this" included.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
@@ -19,7 +19,6 @@ from .._guard.policy import Policy, asks_float64
 from .._leaves.key_path import tree_name
 from .._leaves.types import (
     Args,
-    DType,
     ExtraArgs,
     Key,
     Kwargs,
@@ -127,8 +126,7 @@ class StepCall:
     carry: CarriedArguments
     returned: ReturnedItems
     owner: str = "audit"  # the public function that asks
-    # The dtypes of leaves of a strongly typed carry, by path; None for the carry as it is.
-    types: Mapping[str, DType] | None = None
+    is_strong: bool = False  # whether the first carry is given strong types
     kind: SubjectKind = "step"
 
     @property
@@ -142,14 +140,14 @@ class StepCall:
 
     def with_strong_carry(self) -> "StepCall":
         """Returns the call with a strongly typed first carry that shares no buffer."""
-        return dataclasses.replace(self, types={})
+        return dataclasses.replace(self, is_strong=True)
 
     def _resolved_carry(self) -> Carry:
         return carry_of(self.owner, self.step, self.carry, self.returned)
 
     def trace(self) -> Program:
         """Traces the call."""
-        return trace(self.call, types=self.types)
+        return trace(self.call, is_strong=self.is_strong)
 
     def guarded(self) -> "StepCall":
         """Returns the call of the guarded step."""
@@ -157,22 +155,24 @@ class StepCall:
         return dataclasses.replace(self, step=guarded_step)
 
     def remedies(self, drifts: Sequence[Drift]) -> list["AuditRemedy"]:
-        """Returns a first carry of other types, a guard, and both."""
+        """Returns a strongly typed first carry, a guard, and both."""
         guarded = self.guarded()
         wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
         weak_drifts = [drift for drift in drifts if drift.was_weak]
-        begin = _advice_on_first_carry(weak_drifts)
-        types = {drift.path: drift.avals[1].dtype for drift in weak_drifts}
+        carries = []
+        for drift in weak_drifts:
+            carry = f"dtypeguard.strong({tree_name(drift.keys)})"
+            if carry not in carries:
+                carries.append(carry)
+        begin = f"Begin with a strongly typed carry: {', '.join(carries)}."
         remedies = []
         # The least change comes first: a first carry that is at fault needs no guard.
         if weak_drifts and len(weak_drifts) == len(drifts):
-            call = dataclasses.replace(self, types=types)
-            remedies.append(AuditRemedy(begin, call))
+            remedies.append(AuditRemedy(begin, self.with_strong_carry()))
         remedies.append(AuditRemedy(wrap, guarded))
         # A guard leaves a weak leaf that keeps its dtype as it is.
         if weak_drifts:
-            call = dataclasses.replace(guarded, types=types)
-            remedies.append(AuditRemedy(f"{wrap} {begin}", call))
+            remedies.append(AuditRemedy(f"{wrap} {begin}", guarded.with_strong_carry()))
         return remedies
 
 
@@ -185,18 +185,6 @@ class AuditRemedy:
 
     sentence: str
     subject: AuditSubject
-
-
-def _advice_on_first_carry(drifts: Sequence[Drift]) -> str:
-    """Returns how to write a first carry that has the types of the second one."""
-    values = []
-    for drift in drifts:
-        value = f"dtypeguard.strong({tree_name(drift.keys)})"
-        if drift.kind == "dtype":
-            value = f"{drift.path} in {drift.after}"
-        if value not in values:
-            values.append(value)
-    return f"Begin with a strongly typed carry: {', '.join(values)}."
 
 
 def guard_step_code(name: str, carry: CarriedArguments, returned: ReturnedItems) -> str:

@@ -5,6 +5,7 @@ This file imports none of the libraries. Whoever has a module of one has importe
 
 import dataclasses
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -255,16 +256,12 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
             key = path[-1]
-            put_value = functools.partial(_put_item, owner, key)
+            put_value = functools.partial(operator.setitem, owner, key)
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
             attribute = path[-1]
             put_value = functools.partial(setattr, owner, attribute)
             yield _Slot(name, thing, put_value)
-
-
-def _put_item(owner: Any, key: Key, value: PyTree) -> None:
-    owner[key] = value
 
 
 def _key_text(key: Key) -> str:

@@ -1,10 +1,11 @@
 """Traces a step, or an optimizer's `init` and `update`, for shapes and dtypes alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax import tree_util
 
 from .._carry.call import Call
 from .._carry.split import SplitTree
@@ -53,19 +54,16 @@ def trace(
     inputs: Sequence[PyTree] = (),
     *,
     is_optimizer: bool = False,
-    types: Mapping[str, DType] | None = None,
+    is_strong: bool = False,
 ) -> Program:
-    """Traces a step."""
+    """Traces a step; its first carry in strong types if `is_strong`."""
     failure = TraceFailed("update" if is_optimizer else "step")
 
     def trace_step(*inputs):
         call = make(*inputs)
         arrays = call.arrays
-        if types is not None:
-            arrays = [
-                [strong_type(x, types.get(name + y)) for y, x in zip(p.paths, p.arrays)]
-                for name, p in zip(call.names, call.carried)
-            ]
+        if is_strong:
+            arrays = tree_util.tree_map(strong_type, arrays)
         jaxpr, returned = call.trace(arrays, failure)
         program = Program(
             first=None,
@@ -85,7 +83,7 @@ def trace(
     return program._replace(first=Graph(first))
 
 
-def strong_type(leaf: Leaf, dtype: DType = None) -> jax.ShapeDtypeStruct:
-    """A leaf's shape, strongly typed, in its own dtype unless another is given."""
-    dtype = dtype_of(leaf) if dtype is None else dtype
+def strong_type(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """A leaf's shape and dtype, strongly typed."""
+    dtype = dtype_of(leaf)
     return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype if dtype is None else dtype)

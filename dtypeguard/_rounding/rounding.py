@@ -28,7 +28,7 @@ from .._leaves.arguments import shown
 from .._leaves.casts import Casts
 from .._leaves.dtypes import broadcasts, cast, dtype_of, has_zero, kind, promoted
 from .._leaves.key_path import key_paths
-from .._leaves.types import DType, Function, Leaf, Updates, public
+from .._leaves.types import DType, Leaf, Updates, public
 from .updates import fitting_leaves, is_missing
 
 Word = int | Array  # a Python int or a uint32 scalar
@@ -55,15 +55,7 @@ def stochastic_round(x: Leaf, dtype: DType, bits: Array) -> Array:
     return _round_float32(x, dtype, bits)
 
 
-def _named_for_traces(function: Function) -> Function:
-    """Gives a function a name that no user's has: a trace holds nothing else of it."""
-    name = function.__name__
-    function.__name__ = f"<dtypeguard.{name}>"
-    return function
-
-
 @functools.partial(jax.jit, static_argnums=1)
-@_named_for_traces
 def round_with(
     x: Array,
     dtype: DType,

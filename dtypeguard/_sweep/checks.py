@@ -29,7 +29,7 @@ from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes
-from .._leaves.leaf_type import LeafType, traced_type
+from .._leaves.leaf_type import traced_type
 from .._leaves.types import Leaf, Optimizer, Params, PyTree
 from .inputs import Configuration, Entry, UpdateInputs, ones_like
 
@@ -98,19 +98,12 @@ def same_types(name: str, before: PyTree, after: PyTree) -> None:
         raise_first_change(tree_changes(name, before, after))
     changes = []
     paths = key_paths(before, name)
-    for path, old, new in zip(paths, _traced_types(before), _traced_types(after)):
-        if old != new:
-            changes.append(LeafChange(path, old, new))
+    old_types = map(traced_type, tree_util.tree_leaves(before))
+    new_types = map(traced_type, tree_util.tree_leaves(after))
+    for path, old_type, new_type in zip(paths, old_types, new_types):
+        if old_type != new_type:
+            changes.append(LeafChange(path, old_type, new_type))
     raise_first_change(changes)
-
-
-def _traced_types(tree: PyTree) -> list[LeafType | str]:
-    """Returns the types of leaves as `jit` sees them, or the classes of no arrays."""
-    types = []
-    for leaf in tree_util.tree_leaves(tree):
-        class_name = type(leaf).__name__
-        types.append(traced_type(leaf) or class_name)
-    return types
 
 
 def raise_first_change(changes: Sequence[LeafChange]) -> None:
@@ -163,7 +156,7 @@ class StepTrial:
         self.other_arrays = self._call.rest.arrays
         self.carried = self._by_path(self._call.carried)
         # As for the audit, which begins with these types.
-        if step_call.types is not None:
+        if step_call.is_strong:
             first_carry = tree_util.tree_map(ones_like, self.carried)
             self.carried = strong(first_carry)
 

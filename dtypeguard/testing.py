@@ -1,6 +1,5 @@
 """For the tests of optimizers and steps: checks that they keep their types."""
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -13,7 +12,6 @@ from ._audit.audit import name_of
 from ._audit.examine import check_x64
 from ._audit.subjects import StepCall, guard_code, guard_step_code, policies_to_try
 from ._guard.guard import guard
-from ._guard.guard_step import guard_step
 from ._leaves.arguments import (
     check_arrays,
     check_number,
@@ -191,9 +189,8 @@ def check_step(
     if not failures:
         return
     rows = [(rule, one_line(error)) for rule, error in failures.items()]
-    guarded_step = guard_step(step, carry=carry, returned=returned)
     # A guarded step leaves a weak first carry to the caller.
-    guarded_call = dataclasses.replace(call, step=guarded_step).with_strong_carry()
+    guarded_call = call.guarded().with_strong_carry()
     remaining = broken_by_step(StepTrial(guarded_call), rules)
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
@@ -207,8 +204,9 @@ def check_step(
         write = f"dtypeguard.guard_step does not fix this: {reason}."
         remaining = {}
     else:
-        code = guard_step_code(call.name, carry, returned)
-        write = f"Guard it, {code}, and begin {begin}"
+        write = (
+            f"Guard it, {guard_step_code(call.name, carry, returned)}, and begin {begin}"
+        )
     raise _contract_error(
         call.name, "a step's contract", rows, "guard_step", write, list(remaining)
     )

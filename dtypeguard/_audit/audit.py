@@ -127,8 +127,7 @@ def audit_optimizer(
     check_x64("audit", x64)
     check_arrays("audit", "params", params)
     check_arrays("audit", "updates", updates)
-    subject = OptimizerUpdate(opt, params, updates, extra_args, name_of(opt))
-    return examine(subject, x64)
+    return examine(OptimizerUpdate(opt, params, updates, extra_args, name_of(opt)), x64)
 
 
 # For an optimizer that one of these made, the user's own name is better.
@@ -138,8 +137,8 @@ _COMBINING = {"chain", "named_chain", "with_extra_args_support"}
 def name_of(opt: Optimizer) -> str:
     """Returns the function that made an optimizer, as `adam(...)`, or `opt`."""
     # Python's name of a nested function begins with that of the function around it.
-    init = bare(opt).init
-    factory, _, rest = getattr(init, "__qualname__", "").partition(".<locals>")
+    qualified_name = getattr(bare(opt).init, "__qualname__", "")
+    factory, _, rest = qualified_name.partition(".<locals>")
     if not rest or not factory.isidentifier() or factory in _COMBINING:
         return "opt"
     return f"{factory}(...)"

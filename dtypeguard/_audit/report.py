@@ -163,8 +163,7 @@ class AuditReport:
             if where == "updates" and kind == "dtype":
                 change = "would promote a param"
             parts.append(f"{count} {noun} {change}")
-        changes = ", ".join(parts)
-        return f"{changes} in one {call}."
+        return f"{', '.join(parts)} in one {call}."
 
     @property
     def advice(self) -> str:
@@ -219,5 +218,6 @@ class AuditReport:
 
     def to_json(self) -> str:
         """The whole report as JSON, but for the sentences."""
-        fields = {"ok": self.ok, **shown_fields(self)}
-        return json.dumps(fields, indent=1, default=shown_fields)
+        return json.dumps(
+            {"ok": self.ok, **shown_fields(self)}, indent=1, default=shown_fields
+        )

@@ -75,8 +75,7 @@ class OptimizerUpdate:
 
     def guarded(self, policy: Policy | None = None) -> "OptimizerUpdate":
         """Returns the update of the guarded optimizer."""
-        guarded_opt = guard(self.opt, policy=policy)
-        return dataclasses.replace(self, opt=guarded_opt)
+        return dataclasses.replace(self, opt=guard(self.opt, policy=policy))
 
     def remedies(self, drifts: Sequence[Drift]) -> list["AuditRemedy"]:
         """Returns a guard, and a guard that computes in float32."""
@@ -88,8 +87,7 @@ class OptimizerUpdate:
                 code = guard_code(self.name, policy)
                 sentence = f"Wrap the optimizer: {code}. It then computes in float32, and "
                 sentence += "keeps its state so."
-            guarded = self.guarded(policy)
-            remedies.append(AuditRemedy(sentence, guarded))
+            remedies.append(AuditRemedy(sentence, self.guarded(policy)))
         return remedies
 
 

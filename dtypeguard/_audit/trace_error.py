@@ -7,15 +7,13 @@ from .._program.trace import TraceFailed
 from .._source.origin import origin_of_error
 from .report import TraceError
 
-# How JAX names two types in loops and branches and in operations, and two shapes.
+# How JAX names two types in loops and branches and in operations.
 _TYPE_PATTERN = r"(?:ShapedArray\()?([a-z_]+\d*\w*(?:\[[\w,]*\])?)"
-_SHAPE_PATTERN = r"(\([\d, ]*\))"
 _TWO_TYPES = re.compile(
     rf"has type {_TYPE_PATTERN}.{{1,80}}? has type {_TYPE_PATTERN}|"
     rf"got {_TYPE_PATTERN}, {_TYPE_PATTERN}",
     re.DOTALL,
 )
-_TWO_SHAPES = re.compile(rf"(?:got|broadcasting:) {_SHAPE_PATTERN}, {_SHAPE_PATTERN}")
 
 
 def trace_error(failed: TraceFailed) -> TraceError:
@@ -28,19 +26,15 @@ def trace_error(failed: TraceFailed) -> TraceError:
         shown_message = message.partition("\n")[0]
     origin = origin_of_error(error)
     is_of_users_function = origin is not None and origin.outermost is not None
-    types = _groups_of_match(_TWO_TYPES, message)
+    match = _TWO_TYPES.search(message)
+    types = ()
+    if match is not None:
+        # The groups of the alternative that does not match are None.
+        types = tuple(group for group in match.groups() if group)
     return TraceError(
         function=failed.args[0],
         message=f"{type(error).__name__}: {shown_message}",
-        types=types or _groups_of_match(_TWO_SHAPES, message),
+        types=types,
         origin=origin,
         is_of_call=isinstance(error, TypeError) and not is_of_users_function,
     )
-
-
-def _groups_of_match(pattern: re.Pattern[str], message: str) -> tuple[str, ...]:
-    """Returns the groups of the first match in a message of JAX; empty if there is none."""
-    match = pattern.search(message)
-    if match is None:
-        return ()
-    return tuple(group for group in match.groups() if group is not None)

@@ -191,7 +191,10 @@ def test_a_suggested_command_quotes_a_path_with_a_space(folder, capsys):
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [(":disagrees", "(3,) and (4,) disagree"), (":errs", "TypeError: its own")],
+    [
+        (":disagrees", "incompatible shapes for broadcasting: (3,), (4,)"),
+        (":errs", "TypeError: its own"),
+    ],
 )
 def test_a_wrapper_may_add_arguments(target, message, command):
     """Then the inputs are not what is wrong, whatever the function inside takes."""

@@ -47,8 +47,9 @@ def _with_advice(report: AuditReport, subject: AuditSubject) -> AuditReport:
     refusal = guarded.headline
     if guarded.error is not None:
         refusal = guarded.error.message
-    is_same_error = guarded.error == report.error
-    return dataclasses.replace(report, refusal=refusal, is_same_error=is_same_error)
+    return dataclasses.replace(
+        report, refusal=refusal, is_same_error=guarded.error == report.error
+    )
 
 
 def _report_without_advice(subject: AuditSubject) -> AuditReport:

@@ -210,11 +210,8 @@ class AuditReport:
         """Returns a line about the casts of the remedy that round; empty for none."""
         if self.refusal is not None:
             return ""
-        dtypes = []
-        for drift in self.drifts:
-            if drift.kind == "dtype":
-                dtypes.append(drift.dtype_to_cast_to)
-        return rounding_sentence(dtypes)
+        dtype_drifts = [drift for drift in self.drifts if drift.kind == "dtype"]
+        return rounding_sentence(drift.dtype_to_cast_to for drift in dtype_drifts)
 
     def to_json(self) -> str:
         """The whole report as JSON, but for the sentences."""

@@ -68,8 +68,7 @@ def _round_to_odd(values: np.ndarray) -> np.ndarray:
     nearest = values.astype(np.float32)
     error = values - nearest
     is_even = nearest.view(np.uint32) & 1 == 0
-    infinity = np.float32(np.inf)
-    direction = np.copysign(infinity, error.astype(np.float32))
+    direction = np.copysign(np.float32(np.inf), error.astype(np.float32))
     # The error of an infinity is NaN: it stays.
     is_moved = (np.abs(error) > 0) & is_even
     return np.where(is_moved, np.nextafter(nearest, direction), nearest)

@@ -92,8 +92,9 @@ def _settle_updates(
             if dtype_of(recorded[i]) is None:
                 recorded[i] = leaf
         if any(map(_is_none, recorded)):
-            remedy = "return the tree of params"
-            changes = tree_changes("updates", record, new_updates, remedy)
+            changes = tree_changes(
+                "updates", record, new_updates, "return the tree of params"
+            )
             table = Table("update changed the tree of its updates:", changes)
             raise DtypeDriftError(str(table), table.rows())
     gradients = _leaves_at_paths_of(new_updates, updates)

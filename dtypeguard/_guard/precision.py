@@ -71,8 +71,7 @@ def compute_and_store_in(
     """
     opt = inner
     if policy.compute_dtype is not None:
-        compute_dtype = jnp.dtype(policy.compute_dtype)
-        opt = compute_in(opt, compute_dtype)
+        opt = compute_in(opt, jnp.dtype(policy.compute_dtype))
     return store_state(opt, policy, init_in_own_dtypes=inner.init)
 
 
@@ -138,10 +137,9 @@ def store_state(
             own_dtypes = {}
             if policy.state_dtype == "params":
                 own_dtypes = dtypes_of_init(init_in_own_dtypes, params, may_run=True)
-            leaves = by_path(state).items()
             floats = {
                 path: leaf
-                for path, leaf in leaves
+                for path, leaf in by_path(state).items()
                 if path in following and kind(dtype_of(leaf)) == "float"
             }
             dtypes = _stored_dtypes(policy.state_dtype, floats, own_dtypes)
@@ -168,12 +166,11 @@ def store_state(
         step = state.rounding_step + 1
         words = (state.rounding_seed, step)
         rounded_state = _round_state(new_state, wide_state, stored_state, words)
-        new_rounding_state = RoundingState(
+        return updates, RoundingState(
             inner_state=rounded_state,
             rounding_seed=state.rounding_seed,
             rounding_step=step,
         )
-        return updates, new_rounding_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 

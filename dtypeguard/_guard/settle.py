@@ -1,6 +1,5 @@
 """Casts what a function returned to the types it was given, or reports why it cannot."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -287,9 +286,6 @@ def _remedy_for_no_cast(part: Output, leaf: Leaf, recorded: Leaf, dtype: DType) 
         if leaf_type(leaf) == leaf_type(recorded):
             return ""
         return "return it as it came in"
-    if dataclasses.is_dataclass(type(leaf)):
-        name = type(leaf).__name__
-        return f"no tree to JAX: jax.tree_util.register_dataclass({name}) makes it one"
     if dtype_of(leaf) is None:
         return f"return an array of jnp.{dtype}"
     if np.shape(leaf) != np.shape(recorded):

@@ -20,8 +20,7 @@ Scalar = float | np.number | jax.Array
 
 def at_least_float32(tree: PyTree) -> DType:
     """Returns the dtype to compute in: float64 if a leaf is float64, else float32."""
-    leaves = tree_util.tree_leaves(tree)
-    dtypes = map(dtype_of, leaves)
+    dtypes = map(dtype_of, tree_util.tree_leaves(tree))
     return promoted(np.dtype("float32"), *dtypes)
 
 

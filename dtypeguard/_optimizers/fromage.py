@@ -144,8 +144,7 @@ def fromage(
         if p_bound is not None:
             trees.append(state.max_norm)
         new_updates = tree_util.tree_map(update_of, *trees)
-        new_state = state._replace(count=increment(state.count))
-        return new_updates, new_state
+        return new_updates, state._replace(count=increment(state.count))
 
     return optax.GradientTransformationExtraArgs(init, checked_update("fromage", step))
 

@@ -154,14 +154,13 @@ def multi_steps(
         mini_step = jnp.where(emits, 0, mini_step)
         next_gradient_step = increment(gradient_step)
         gradient_step = jnp.where(emits, next_gradient_step, gradient_step)
-        new_state = optax.MultiStepsState(
+        return new_updates, optax.MultiStepsState(
             mini_step=mini_step,
             gradient_step=gradient_step,
             inner_opt_state=inner_state,
             acc_grads=sums,
             skip_state=skip_state,
         )
-        return new_updates, new_state
 
     # Does not narrow the updates if the policy of the inner guard asks for wider ones.
     outer = Policy(updates_dtype=policy.updates_dtype)
@@ -188,9 +187,7 @@ def _check_multi_steps_options(
 
 
 def _wrong_type(name: str, value: object, remedy: str) -> TypeError:
-    text = shown(value)
-    message = f"multi_steps got {name}={text}: write {remedy}."
-    return TypeError(message)
+    return TypeError(f"multi_steps got {name}={shown(value)}: write {remedy}.")
 
 
 def _is_last(
@@ -293,8 +290,7 @@ def _add_to(
             # Welford's formula: the mean of n is that of n - 1, moved by 1 / n.
             grad -= old_sum
             grad /= cast(count, dtype)
-        new_sum = old_sum + grad
-        return cast(new_sum, acc.dtype)
+        return cast(old_sum + grad, acc.dtype)
 
     return tree_util.tree_map(add, sums, updates)
 

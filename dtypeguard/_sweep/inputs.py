@@ -141,18 +141,16 @@ class Entry:
         """Returns small arrays for one update, in dtypes of params and gradients."""
         names = ()
         if self.extra_args is None:
-            with contextlib.suppress(Exception):  # the checks will raise it
-                names = self.extra_names
+            names = self.extra_names
         return self._inputs(params, grads, names)
 
     @functools.cached_property
     def extra_names(self) -> tuple[str, ...]:
-        """The names of the extra args that it needs.
+        """The names of the extra args that it needs; none if no names help.
 
         The signature of a chain does not show what it needs. Only a run does: in the
         plainest dtypes, without extra args, with each of them, with all that it takes.
         """
-        errors = []
         with (
             set_x64(False),
             # Optax relies on standard promotion, whatever the caller chose.
@@ -173,15 +171,11 @@ class Entry:
             names_to_try.append(tuple(by_signature))
             names_to_try.append(tuple(_EXTRA_ARGS))
             for names in names_to_try:
-                try:
+                with contextlib.suppress(Exception):  # the checks raise it
                     inputs = self._inputs(jnp.float32, jnp.float32, names)
                     eqx.filter_eval_shape(run, *inputs)
-                except Exception as error:
-                    errors.append(error)
-                else:
                     return names
-        # That of the run without extra args says most.
-        raise errors[0]
+        return ()
 
     def _inputs(
         self, params: LeafDTypes, grads: LeafDTypes, names: tuple[str, ...]

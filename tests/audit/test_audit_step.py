@@ -1,7 +1,5 @@
 """Audits of a step: its carry, the lines, the errors, the advice."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -80,23 +78,9 @@ def test_a_64_bit_carry_with_x64_off():
         assert audit(step, first, x).ok
 
 
-@dataclasses.dataclass
-class Carry:
-    """No tree to JAX."""
-
-    x: object
-
-
-@pytest.mark.parametrize(
-    ("step", "remedy"),
-    [
-        (Carry, "jax.tree_util.register_dataclass(Carry) makes it one"),
-        (lambda x: "text", "return an array of jnp.float32"),
-    ],
-)
-def test_what_comes_back_as_no_array(step, remedy):
-    report = audit(lambda x: step(x), jnp.ones(3, F32))
-    assert report.refusal.splitlines()[1].endswith(remedy)
+def test_what_comes_back_as_no_array():
+    report = audit(lambda x: "text", jnp.ones(3, F32))
+    assert report.refusal.splitlines()[1].endswith("return an array of jnp.float32")
 
 
 def test_nothing_runs_and_nothing_is_allocated():

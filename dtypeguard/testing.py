@@ -190,8 +190,7 @@ def check_step(
         return
     rows = [(rule, one_line(error)) for rule, error in failures.items()]
     # A guarded step leaves a weak first carry to the caller.
-    guarded_call = call.guarded().with_strong_carry()
-    remaining = broken_by_step(StepTrial(guarded_call), rules)
+    remaining = broken_by_step(StepTrial(call.guarded().with_strong_carry()), rules)
     names = ", ".join(trial.names)
     names = f"({names})" if len(trial.names) > 1 else names
     begin = f"with dtypeguard.strong({names})."
@@ -292,9 +291,7 @@ def check_precision(
     # The first fault that matters: numbers of another computation need no bound.
     wrong = [x.name for x in report.differences if x.verdict == "differs"]
     # A function without products does no such work.
-    wide_share = 0.0
-    if report.work:
-        wide_share = report.work.wide
+    wide_share = report.work.wide if report.work else 0.0
     fault = ""
     if report.integers:
         fault = "makes integers that do not fit their dtype"

@@ -44,9 +44,7 @@ def _with_advice(report: AuditReport, subject: AuditSubject) -> AuditReport:
             return dataclasses.replace(report, remedy=remedy.sentence)
     # The refusal is that of the guard alone, which users try first.
     guarded = _report_without_advice(subject.guarded())
-    refusal = guarded.headline
-    if guarded.error is not None:
-        refusal = guarded.error.message
+    refusal = guarded.error.message if guarded.error else guarded.headline
     return dataclasses.replace(
         report, refusal=refusal, is_same_error=guarded.error == report.error
     )
@@ -63,15 +61,12 @@ def _report_without_advice(subject: AuditSubject) -> AuditReport:
     constants = tuple(_constants_that_change(program))
     # `optax.apply_updates` casts wide updates: params keep their types.
     changes_carry = any(leaf.where != "updates" for leaf in drifts)
-    compilations = 1
-    if changes_carry or constants:
-        compilations = 2
     return dataclasses.replace(
         empty,
         drifts=drifts,
         wide_operations=tuple(_wide_operations(program)),
         changed_constants=constants,
-        compilations=compilations,
+        compilations=2 if changes_carry or constants else 1,
     )
 
 

@@ -146,18 +146,14 @@ class AuditReport:
         """The result in one sentence."""
         if self.error is not None:
             return f"the {self.error.function} does not trace."
-        call = "update"
-        if self.subject == "step":
-            call = "step"
+        call = "step" if self.subject == "step" else "update"
         if not self.drifts:
             return f"no leaf changed its type in one {call}."
         # In the order of the first leaf of each kind.
         counts = collections.Counter((drift.where, drift.kind) for drift in self.drifts)
         parts = []
         for (where, kind), count in counts.items():
-            noun = _LEAF[where]
-            if count > 1:
-                noun = _LEAVES[where]
+            noun = _LEAF[where] if count == 1 else _LEAVES[where]
             change = f"changed {kind.replace('_', ' ')}"
             # `optax.apply_updates` casts the sum, Equinox's does not.
             if where == "updates" and kind == "dtype":

@@ -55,8 +55,7 @@ def scaled_norm(x: jax.Array, least: jax.Array | float = 0) -> tuple[jax.Array, 
     # The norm does not depend on the scale, which therefore needs no derivative.
     scale = lax.stop_gradient(scale)
     entries = x / scale
-    sum_of_squares = jnp.sum(entries**2)
-    root = sqrt(sum_of_squares)
+    root = sqrt(jnp.sum(entries**2))
     root = jnp.maximum(root, least / scale)
     root = jnp.where(largest == 0, 0, root)
     return scale, root

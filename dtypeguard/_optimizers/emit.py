@@ -74,8 +74,7 @@ def _traced_emit_if(
         state = split_state.merged(state_arrays)
         new_updates, new_state = step(sums, state)
         split_updates = SplitTree(new_updates)
-        new_state_arrays = SplitTree(new_state).arrays
-        arrays = (split_updates.arrays, new_state_arrays)
+        arrays = (split_updates.arrays, SplitTree(new_state).arrays)
         return arrays, split_updates.emptied()
 
     # What `run` closes over becomes an argument of the jaxpr, as `run_if` requires.
@@ -175,8 +174,7 @@ def run_if(
             is_left, _ = state
             return is_left
 
-        first_state = (pred, carry)
-        _, new_carry = lax.while_loop(is_first_turn, turn, first_state)
+        _, new_carry = lax.while_loop(is_first_turn, turn, (pred, carry))
         return new_carry
 
     def unchanged(consts, carry):
@@ -185,6 +183,5 @@ def run_if(
     def conditional(pred, consts, carry):
         return lax.cond(pred, function, unchanged, consts, carry)
 
-    derivative = functools.partial(jax.jvp, conditional)
-    run.defjvp(derivative)
+    run.defjvp(functools.partial(jax.jvp, conditional))
     return run(pred, consts, carry)

@@ -231,8 +231,7 @@ def _first_sums(params: Params, accumulator_dtype: DType, x64: bool) -> PyTree:
         dtype = _sum_dtype(param, accumulator_dtype)
         with add_x64(x64):
             if dtype_of(param) is None:  # a PRNG key has a shape, a function has none
-                shape = getattr(param, "shape", ())
-                return jnp.zeros(shape, dtype)
+                return jnp.zeros(getattr(param, "shape", ()), dtype)
             return jnp.zeros_like(param, dtype=dtype)  # with the sharding of param
 
     return tree_util.tree_map(zeros, params)

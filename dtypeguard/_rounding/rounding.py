@@ -114,7 +114,8 @@ def _round_to_bfloat16(x: Array, dtype: DType, bits: Array) -> Array:
     # From the largest finite bfloat16 on, half a spacing: to nearest.
     is_largest = magnitude >= 0x7F7F0000
     noise = bits >> 16
-    noise = jnp.where(is_largest, jnp.uint32(0x8000), noise)
+    half_spacing = jnp.uint32(0x8000)
+    noise = jnp.where(is_largest, half_spacing, noise)
     # A NaN keeps its sign, becomes quiet, and takes no carry.
     is_nan = magnitude > 0x7F800000
     quiet_nan = word | 0x00400000
@@ -173,7 +174,8 @@ def _round_to_small(x: Array, dtype: DType, bits: Array) -> Array:
     rounded *= spacing
     rounded = jnp.copysign(rounded, x)
     # The conversion of larger numbers rounds to nearest.
-    is_in_range = jnp.abs(x) < float(info.max)
+    largest = float(info.max)
+    is_in_range = jnp.abs(x) < largest
     rounded = jnp.where(is_in_range, rounded, x)
     return rounded.astype(dtype)
 

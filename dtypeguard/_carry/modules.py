@@ -256,7 +256,9 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             continue  # an object, whose parts follow
         elif isinstance(owner, (dict, list)):
             key = path[-1]
-            put_value = functools.partial(operator.setitem, owner, key)
+            # pyright knows one kind of key for a dict or a list.
+            set_item: Any = operator.setitem
+            put_value = functools.partial(set_item, owner, key)
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
             attribute = path[-1]

@@ -435,7 +435,7 @@ def _is_decay_rate(number: float) -> bool:
 def _is_normal(number: float) -> bool:
     # XLA flushes smaller numbers to 0.
     info = np.finfo(np.float32)
-    return number >= info.tiny and is_finite(number)
+    return number >= float(info.tiny) and is_finite(number)
 
 
 def _is_uint32(number: float) -> bool:

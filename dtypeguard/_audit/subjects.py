@@ -84,9 +84,10 @@ class OptimizerUpdate:
         for policy in policies_to_try(self.opt):
             sentence = ""
             if policy is not None:
-                code = guard_code(self.name, policy)
-                sentence = f"Wrap the optimizer: {code}. It then computes in float32, and "
-                sentence += "keeps its state so."
+                sentence = (
+                    f"Wrap the optimizer: {guard_code(self.name, policy)}. It then computes "
+                    "in float32, and keeps its state so."
+                )
             remedies.append(AuditRemedy(sentence, self.guarded(policy)))
         return remedies
 

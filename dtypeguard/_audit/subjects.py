@@ -85,8 +85,8 @@ class OptimizerUpdate:
             sentence = ""
             if policy is not None:
                 sentence = (
-                    f"Wrap the optimizer: {guard_code(self.name, policy)}. It then computes "
-                    "in float32, and keeps its state so."
+                    f"Wrap the optimizer: {guard_code(self.name, policy)}. It then "
+                    "computes in float32, and keeps its state so."
                 )
             remedies.append(AuditRemedy(sentence, self.guarded(policy)))
         return remedies

@@ -27,6 +27,7 @@ from .._guard.record import record, restore
 from .._guard.strong import strong
 from .._leaves.compat import HAS_X64_SCOPE
 from .._leaves.dtypes import dtype_of, is_array
+from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import traced_type
@@ -133,17 +134,18 @@ def raise_first(faults: Sequence[str]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the first two lines of an error: what is wrong, and with which leaf."""
+    """Returns the first line of an error and the first leaf that it names."""
     text = str(error)
     if not isinstance(error, Fault):
         text = f"{type(error).__name__}: {text}"
-    # JAX and the guard name a leaf in the second line; empty ones and stars are no words.
-    lines = []
-    for line in text.splitlines():
-        words = line.strip("* ")
-        if words:
-            lines.append(words)
-    return " ".join(lines[:2])
+    first_line, *lines = text.strip().splitlines()
+    is_ours = isinstance(error, DtypeDriftError)
+    for line in lines:
+        # JAX names a leaf of a carry or of a branch so, and a guard in its second line.
+        if is_ours or " has type " in line:
+            leaf = line.strip("* ")
+            return f"{first_line} {leaf}"
+    return first_line
 
 
 class StepTrial:

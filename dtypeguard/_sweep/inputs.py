@@ -165,11 +165,7 @@ class Entry:
 
             parameter_names = parameters(opt.update)
             by_signature = [name for name in _EXTRA_ARGS if name in parameter_names]
-            names_to_try: list[tuple[str, ...]] = [()]
-            for name in _EXTRA_ARGS:
-                names_to_try.append((name,))
-            names_to_try.append(tuple(by_signature))
-            names_to_try.append(tuple(_EXTRA_ARGS))
+            names_to_try = (*_NAMES_TO_TRY, tuple(by_signature), tuple(_EXTRA_ARGS))
             for names in names_to_try:
                 with contextlib.suppress(Exception):  # the checks raise it
                     inputs = self._inputs(jnp.float32, jnp.float32, names)
@@ -262,3 +258,10 @@ _EXTRA_ARGS: dict[str, Callable[[Params, Updates], object]] = {
     "sum_sq_diff_grads": _same_updates,
     "sample_size": _sample_size,
 }
+_NAMES_TO_TRY = (
+    (),
+    *((name,) for name in _EXTRA_ARGS),
+    # Names that optimizers need together: L-BFGS, and adaptive batch sizes.
+    ("value", "grad", "value_fn"),
+    ("sum_sq_diff_grads", "sample_size"),
+)

@@ -68,8 +68,7 @@ def cond(step: CarryStep, carry: PyTree) -> None:
     def no_step(carry):
         return carry
 
-    pred = jnp.asarray(True)
-    lax.cond(pred, step, no_step, carry)
+    lax.cond(jnp.asarray(True), step, no_step, carry)
 
 
 def while_loop(step: CarryStep, carry: PyTree) -> None:
@@ -298,8 +297,7 @@ def _donation(trial: StepTrial) -> None:
         name = path.lstrip(".")
         first_name = name_of_pointer.setdefault(pointer, name)
         if pointer is not None and first_name != name:
-            names = f"{first_name} and {name}"
-            raise Fault(f"{names} are one buffer")
+            raise Fault(f"{first_name} and {name} are one buffer")
 
 
 def _pointer(leaf: Leaf) -> int | None:

@@ -138,9 +138,10 @@ def one_line(error: Exception) -> str:
     if not isinstance(error, Fault):
         text = f"{type(error).__name__}: {text}"
     first_line, *lines = text.strip().splitlines()
-    is_ours = isinstance(error, DtypeDriftError)
+    is_ours = isinstance(error, (DtypeDriftError, Fault))
     for line in lines:
-        # JAX names a leaf of a carry or of a branch so, and a guard in its second line.
+        # JAX names a leaf of a carry or of a branch so; a guard in its second line, which a
+        # `Fault` may hold.
         if is_ours or " has type " in line:
             leaf = line.strip("* ")
             return f"{first_line} {leaf}"

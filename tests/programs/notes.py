@@ -2,7 +2,6 @@
 
     python tests/programs/notes.py             # exits 1 if a line in `notes.txt` is lost
     python tests/programs/notes.py --write     # the table, once it has been read
-    python tests/programs/notes.py --json FILE # the rows and the notes, to compare
     python tests/programs/notes.py NAME ...    # those of these names, with their notes
 
 A row has the mistake, the line at fault, whether the note names it, and first, and the kind
@@ -185,7 +184,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="the beginnings of the names wanted")
     parser.add_argument("--write", action="store_true", help="what is run, into the table")
-    parser.add_argument("--json", type=pathlib.Path, help="rows and notes, into a file")
     options = parser.parse_args()
     if sys.version_info < (3, 12):
         print("The table of notes was skipped: below Python 3.12 nothing is recorded.")
@@ -199,8 +197,6 @@ def main() -> int:
                 print(row, *([row.line, row.note] if options.names else []), sep="\n")
     named, first = (sum(x) for x in zip(*((r.is_named, r.is_first) for r in found)))
     print(f"{named} of {len(found)} lines named, {first} of them first.", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps([row._asdict() for row in found], indent=1))
     if options.write:
         table = {x[:68].strip(): x for x in TABLE.read_text().splitlines()}
         table |= {row.mistake: str(row) for row in found}

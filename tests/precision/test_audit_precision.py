@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import dtypeguard.testing
 from dtypeguard import PrecisionReport, audit_precision
 from dtypeguard.testing import check_precision
 from tests.support.helpers import needs_numbers
@@ -87,8 +88,16 @@ def test_json_has_all_of_it_and_pickling_keeps_it():
     assert report != "a report"
 
 
-def test_as_a_test():
+def test_as_a_test(monkeypatch):
+    asked = []
+
+    def audited(*args, seconds=60, **options):
+        asked.append(seconds)
+        return audit_precision(*args, seconds=seconds, **options)
+
+    monkeypatch.setattr(dtypeguard.testing, "audit_precision", audited)
     check_precision(average, *AVERAGED, max_error=2)
+    assert asked == [0]  # a check that passes measures no line
     told = r"average has .* more than 0\.1\.\nprecision: Rounding takes the update away in"
     with pytest.raises(AssertionError, match=told):
         check_precision(average, *AVERAGED, max_error=0.1)

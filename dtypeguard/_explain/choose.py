@@ -118,14 +118,11 @@ def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
     body = loop.bodies["body"]
     for candidate in _candidates_for_loop(loop, leaves):
         drifts = drifts_with(body, candidate)
-        widened = list(leaves)
-        while drifts:
-            # What begins wider makes others wider that meet it: these begin so as well.
-            others = _others_that_widen(loop, widened, drifts)
-            if not others:
-                break
-            widened += others
-            candidate = candidate + [_begin(leaf, loop) for leaf in others]
+        changed = list(leaves)
+        # What begins wider makes others wider that meet it: these begin so as well.
+        while drifts and (widened := _leaves_that_widen(loop, changed, drifts)):
+            changed += widened
+            candidate = candidate + [_begin(leaf, loop) for leaf in widened]
             drifts = drifts_with(body, candidate)
         # That a leaf agrees which is cast back is no news.
         is_checked |= drifts == {} and any(remedy.begins for remedy in candidate)
@@ -134,21 +131,21 @@ def _for_loop(loop: ControlFlow, leaves: Sequence[RefusedLeaf]) -> Advice:
     return _first_two(possible, is_checked)
 
 
-def _others_that_widen(
+def _leaves_that_widen(
     loop: ControlFlow, leaves: Sequence[RefusedLeaf], drifts: dict[int, Leaf]
 ) -> list[RefusedLeaf]:
-    """Returns the leaves that become wider where some others begin so."""
+    """Returns the leaves that become wider once some leaves begin wider."""
     body = loop.bodies["body"]
     known_places = [leaf.place for leaf in leaves]
-    others = []
+    widened = []
     for place, after in drifts.items():
         first = loop.first[place]
         path = loop.path(body.name + body.carried.paths[place])
         why = Why(begun=of_leaf(first))
         leaf = RefusedLeaf(-1, path, (first, after), why, place)
         if place not in known_places and leaf.widens:
-            others.append(leaf)
-    return others
+            widened.append(leaf)
+    return widened
 
 
 def _candidates_for_loop(

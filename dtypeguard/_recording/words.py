@@ -37,7 +37,7 @@ class Words:
         A dtype that it names in full, such as `jnp.float32`, decides no result of another.
         """
         words = {*self.attributes, *self.read}
-        dtypes = set(filter(_NAME_OF_DTYPE.fullmatch, words))
+        dtypes = {word for word in words if _NAME_OF_DTYPE.fullmatch(word)}
         if not dtypes:
             return not words.isdisjoint(("astype", "dtype"))
         # With x64 off JAX halves a dtype of 64 bits.

@@ -76,6 +76,12 @@ MISTAKES_OF_OTHERS = {
         "a score that begins as an int",
         "a last state in bfloat16",
     ),
+    "q_learning": (
+        "a copy in bfloat16 in a branch",
+        "a reward that counts in a branch",
+        "actions as floats",
+        "an epsilon that becomes a number",
+    ),
     "nnx_transforms": (
         "an optimizer that is made anew",
         "a model that is made anew",

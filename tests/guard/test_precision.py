@@ -199,6 +199,14 @@ def test_patterns_that_match_no_leaf():
     assert guard(transformation(), policy=Policy(state_dtype={"*": BF16})).init({}) == ()
 
 
+@needs_x64_scope
+def test_float64_updates_make_no_state_wider():
+    counts = transformation(init=lambda params: jnp.zeros((), int))
+    with set_x64(True):
+        opt = guard(counts, policy=Policy(updates_dtype=F64))
+        assert opt.init(params_of()).dtype == I32
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

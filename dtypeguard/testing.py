@@ -118,8 +118,11 @@ def check_contract(
     # A name stands for two configurations: with x64 off and on.
     chosen = [c for c in CONFIGURATIONS if c.name in configurations]
     with status(progress) as show_status:
-        steps = counted(chosen, len(chosen), show_status, "check_contract: configuration")
-        failures = broken(entry, rules, steps)
+        failures = broken(
+            entry,
+            rules,
+            counted(chosen, len(chosen), show_status, "check_contract: configuration"),
+        )
     if not failures:
         return
     rows = []

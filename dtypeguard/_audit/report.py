@@ -196,9 +196,13 @@ class AuditReport:
         lines = [f"audit: {self.headline}"]
         if self.error is not None:
             lines += self.error.lines()
-        table = Table("\n  ".join(lines), self.changes())
-        paragraphs = [str(table), *self.summaries, self.note]
-        paragraphs += [self.advice, self._rounding_sentence()]
+        paragraphs = [
+            str(Table("\n  ".join(lines), self.changes())),
+            *self.summaries,
+            self.note,
+            self.advice,
+            self._rounding_sentence(),
+        ]
         # One is empty where nothing of its kind was found.
         return "\n".join(part for part in paragraphs if part)
 

@@ -104,7 +104,8 @@ def guard_step(
     if step is None:
         return functools.partial(guard_step, carry=carry, returned=returned, policy=policy)
     if isinstance(step, (classmethod, staticmethod)):
-        return type(step)(_guard_function(step.__func__, carry, returned, policy))
+        function = step.__func__
+        return type(step)(_guard_function(function, carry, returned, policy))
     return _guard_function(step, carry, returned, policy)
 
 

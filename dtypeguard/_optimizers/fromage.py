@@ -117,8 +117,7 @@ def fromage(
         max_norms = ()
         if p_bound is not None:
             max_norms = tree_util.tree_map(max_norm, params)
-        count = jnp.zeros((), jnp.int32)
-        return FromageState(count=count, max_norm=max_norms)
+        return FromageState(count=jnp.zeros((), jnp.int32), max_norm=max_norms)
 
     def step(updates, state, params):
         rate_dtype = at_least_float32(params)

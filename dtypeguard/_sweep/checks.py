@@ -159,8 +159,7 @@ class StepTrial:
         self.carried = self._by_path(self._call.carried)
         # As for the audit, which begins with these types.
         if step_call.is_strong:
-            first_carry = tree_util.tree_map(ones_like, self.carried)
-            self.carried = strong(first_carry)
+            self.carried = strong(tree_util.tree_map(ones_like, self.carried))
 
     @functools.cached_property
     def report(self) -> AuditReport:
@@ -285,9 +284,7 @@ def _init(trial: OptimizerTrial) -> None:
 def _one_compilation(trial: StepTrial) -> None:
     trial.trace(compilations)
     # `equinox.filter_jit` compiles for each value of a leaf that is no array.
-    constants = trial.report.changed_constants
-    faults = list(map(str, constants))
-    raise_first(faults)
+    raise_first(list(map(str, trial.report.changed_constants)))
 
 
 def _donation(trial: StepTrial) -> None:
@@ -310,8 +307,7 @@ def _pointer(leaf: Leaf) -> int | None:
     # A key has no buffer of its own; its bits are a leaf like others.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         leaf = jax.random.key_data(leaf)
-    shard = leaf.addressable_data(0)
-    return shard.unsafe_buffer_pointer()
+    return leaf.addressable_data(0).unsafe_buffer_pointer()
 
 
 def _checkpoint(trial: OptimizerTrial) -> None:

@@ -72,14 +72,15 @@ def _answer(figures: Figures) -> str:
     # Nothing to fix: what follows would be advice that nobody needs.
     if tolerance is not None and figures.error <= tolerance:
         return f"That is within your {percent(tolerance)}."
-    if tolerance is None and _is_spread(figures):
-        return f"It is spread over {len(figures.fix)} lines, and none stands out."
-    if figures.fix:
-        return _fix_text(figures)
+    # A plan may keep a part of a line wide, and lines that were not measured.
     if figures.search is not None:
         within = "within" if figures.search.is_within else "not within"
         error = percent(figures.fixed.error)
         return f"By the plan below it is {error}, {within} {percent(tolerance or 0.0)}."
+    if tolerance is None and _is_spread(figures):
+        return f"It is spread over {len(figures.fix)} lines, and none stands out."
+    if figures.fix:
+        return _fix_text(figures)
     # "No line helps" would be a claim about lines that were not measured.
     if figures.unreached is not None:
         return ""

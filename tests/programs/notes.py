@@ -1,12 +1,12 @@
-"""The table of notes: which planted mistakes `dtypeguard run` names, and what it advises.
+"""The table of notes: which planted mistakes `dtypeguard run` names.
 
     python tests/programs/notes.py             # exits 1 if a line in `notes.txt` is lost
     python tests/programs/notes.py --write     # the table, once it has been read
     python tests/programs/notes.py NAME ...    # those of these names, with their notes
 
-A row has the mistake, the line at fault, whether the note names it, and first, and the kind
-of the first remedy. Everything runs in this process through `dtypeguard run`, and so with
-the record of values: it needs Python 3.12.
+A row has the mistake, and whether the note names the line at fault, and first. Everything
+runs in this process through `dtypeguard run`, and so with the record of values: it needs
+Python 3.12.
 
 A program by others (`others/`) makes the mistake that its argument names, at the line below
 that name that ends with `# the mistake`; `in x64` after a name turns x64 on.
@@ -49,40 +49,15 @@ class Row(NamedTuple):
     line: str
     is_named: bool
     is_first: bool
-    remedy: str
     note: str
 
     def __str__(self) -> str:
         """It as the table has it."""
         verdict = "first" if self.is_first else "named" if self.is_named else "-"
-        return f"{self.mistake:<68} {verdict:<5} {self.remedy}"
+        return f"{self.mistake:<68} {verdict}"
 
 
-# The kinds of remedies, by what stands for one.
-_REMEDIES = {
-    "guard": r"dtypeguard\.guard(_step)?\(|@dtypeguard\.guard|guard the \w+",
-    "begin": r"\b(start|begin|Start|Begin) \S+.{0,60}? as|strong\(|give \S+ as",
-    "keep": r"\bkeep \S+ in \w+:",
-    "branch": r"\bLet \S+ return",
-    "cast": r"\.astype\(|[Cc]ast |asarray\(|dtype=|\bwrite ",
-    "once": r"[Oo]nce|[Kk]eep one order|static|Call what has it",
-}
 _LINE = re.compile(r"[^\s(),:]+\.py:\d+")
-
-
-def remedy(note: str) -> str:
-    """The kind of the first remedy of a note."""
-    head, *lines = note.splitlines() or [""]
-    lines = [x for x in lines if not x.startswith("  ")]
-    text = "\n".join(lines) if lines else head
-    places = {
-        kind: found.start()
-        for kind, form in _REMEDIES.items()
-        if (found := re.search(form, text))
-    }
-    first = min(places, key=lambda kind: places[kind], default="none")
-    is_of_call = first == "cast" and not re.search("carry|branch|result|compiled", head)
-    return "argument" if is_of_call else first
 
 
 def run(planted: Planted) -> str:
@@ -116,7 +91,7 @@ def rows(planted: Planted) -> Iterator[Row]:
     named = [pathlib.PurePath(x).name for x in _LINE.findall(note)]
     for name, number in planted.lines.items():
         at, mistake = f"{planted.path.name}:{number}", f"{planted.name}: {name}"
-        yield Row(mistake, at, at in named, named[:1] == [at], remedy(note), note)
+        yield Row(mistake, at, at in named, named[:1] == [at], note)
 
 
 _FAULTS = re.compile(r"# (promotion|true_fun|false_fun|branches\[\d\]|operand): (\w+)")

@@ -261,7 +261,7 @@ def _slots(node: NNXObject) -> Iterator[_Slot]:
             put_value = functools.partial(set_item, owner, key)
             yield _Slot(name, thing, put_value)
         elif is_in_place(owner) and not isinstance(owner, nnx.Variable):
-            attribute = path[-1]
+            attribute = str(path[-1])  # an item of a List has a number for its name
             put_value = functools.partial(setattr, owner, attribute)
             yield _Slot(name, thing, put_value)
 

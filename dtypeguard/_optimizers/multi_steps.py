@@ -200,7 +200,7 @@ def _is_last(
         k = every_k(gradient_step)
         name = "every_k_schedule(gradient_step)"
         check_number("multi_steps", name, k, is_at_least_1, "return a number from 1 up")
-    elif isinstance(every_k, int) and every_k == 1:
+    elif not isinstance(every_k, jax.Array) and every_k == 1:
         return True  # known without a traced count: no branch is needed
     else:
         k = every_k

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import lax, tree_util
@@ -104,6 +105,16 @@ def test_a_smaller_k_takes_effect_at_once():
     params, state = train(opt, first(opt), range(5))[-1]
     _, state = multi_steps(seeing(), 2).update(params, state, params)
     assert (int(state.mini_step), int(state.gradient_step)) == (0, 1)
+
+
+def test_a_number_of_numpy_is_the_same_k():
+    programs = set()
+    for k in (1, np.int64(1)):
+        opt = multi_steps(ADAM(), k)
+        params, state = first(opt)
+        program = jax.make_jaxpr(opt.update)(params, state)
+        programs.add(str(program))
+    assert len(programs) == 1
 
 
 # One inner update in k ----------------------------------------------------------------

@@ -44,9 +44,10 @@ def _with_advice(report: AuditReport, subject: AuditSubject) -> AuditReport:
             return dataclasses.replace(report, remedy=remedy.sentence)
     # The refusal is that of the guard alone, which users try first.
     guarded = _report_without_advice(subject.guarded())
-    refusal = guarded.error.message if guarded.error else guarded.headline
     return dataclasses.replace(
-        report, refusal=refusal, is_same_error=guarded.error == report.error
+        report,
+        refusal=guarded.error.message if guarded.error else guarded.headline,
+        is_same_error=guarded.error == report.error,
     )
 
 

@@ -158,12 +158,9 @@ class StepCall:
         guarded = self.guarded()
         wrap = f"Wrap the step: {guard_step_code(self.name, self.carry, self.returned)}."
         weak_drifts = [drift for drift in drifts if drift.was_weak]
-        carries = []
-        for drift in weak_drifts:
-            carry = f"dtypeguard.strong({tree_name(drift.keys)})"
-            if carry not in carries:
-                carries.append(carry)
-        begin = f"Begin with a strongly typed carry: {', '.join(carries)}."
+        weak_carries = sorted({tree_name(drift.keys) for drift in weak_drifts})
+        carries = ", ".join(f"dtypeguard.strong({name})" for name in weak_carries)
+        begin = f"Begin with a strongly typed carry: {carries}."
         remedies = []
         # The least change comes first: a first carry that is at fault needs no guard.
         if weak_drifts and len(weak_drifts) == len(drifts):

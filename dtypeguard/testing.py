@@ -316,8 +316,13 @@ def check_precision(
 
 def _check_bound(name: str, bound: float | None) -> None:
     if bound is not None:
-        remedy = "write a relative error or a share from 0 up, such as 0.01"
-        check_number("check_precision", name, bound, lambda number: number >= 0, remedy)
+        check_number(
+            "check_precision",
+            name,
+            bound,
+            lambda number: number >= 0,
+            "write a relative error or a share from 0 up, such as 0.01",
+        )
 
 
 def check_lock(

@@ -180,9 +180,7 @@ class AuditReport:
         for drift in self.drifts:
             lines = Why(drift.origin, drift.cause)
             places = "  ".join(place for place in lines.places() if place)
-            path = drift.keys
-            if not path_text(path):
-                path = _STATE
+            path = drift.keys if path_text(drift.keys) else _STATE
             changes.append(LeafChange(path, drift.before, drift.after, places))
         return changes
 

@@ -107,6 +107,7 @@ def test_a_smaller_k_takes_effect_at_once():
     assert (int(state.mini_step), int(state.gradient_step)) == (0, 1)
 
 
+@third_party
 def test_a_number_of_numpy_is_the_same_k():
     programs = set()
     for k in (1, np.int64(1)):

@@ -43,7 +43,8 @@ def units_for(param: jax.Array, d: jax.Array, d0: jax.Array, beta3: Scalar) -> U
     d_squared = d / d0 * d  # the square alone may underflow
     weight = 1 - cast(beta3, jnp.float32)
     weight = jnp.maximum(weight, 1e-4)
-    return Units(of_m=d, of_s=d_squared / weight)
+    of_s = d_squared / weight
+    return Units(of_m=d, of_s=of_s)
 
 
 def read_moments(stored: Moments, units: Units | None, dtype: DType) -> Moments:

@@ -371,7 +371,8 @@ def _bounded_d(largest: jax.Array, base: jax.Array, growth_rate: Scalar) -> jax.
     """Returns `min(largest, base * growth_rate)`."""
     if isinstance(growth_rate, (int, float)) and math.isinf(growth_rate):
         return largest  # without an infinity that jax_debug_infs would find
-    return jnp.minimum(largest, base * cast(growth_rate, base.dtype))
+    grown = base * cast(growth_rate, base.dtype)
+    return jnp.minimum(largest, grown)
 
 
 def _every(stride: int, leaf: Leaf) -> Leaf:

@@ -298,7 +298,8 @@ def apply_updates(params: _T, updates: Updates, *, key: Array | None = None) -> 
 def _words_of_key(key: Array) -> tuple[Word, ...]:
     """Returns two words of random bits for a key."""
     try:
-        bits = jax.random.bits(key, (2,), jnp.uint32)
+        shape = (2,)
+        bits = jax.random.bits(key, shape, jnp.uint32)
     except (TypeError, ValueError):
         raise TypeError(
             f"apply_updates got key={shown(key)}. Write one new key for every step, "

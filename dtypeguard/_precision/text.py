@@ -22,9 +22,11 @@ from .headline import (
 )
 from .rows import IntegerMisfit, OutputError, UnknownConstant
 
-# An error is spread where so many lines are to be wide, and each has less than this share.
+# An error is spread where so many lines are to be wide, and the first, and the first three,
+# have less than these shares of it.
 _MANY_LINES = 3
 _LEAST_OF_FIRST = 0.5
+_LEAST_OF_THREE = 0.75
 # How many rows tables have.
 _MOST_DECISIONS = 5
 # From so many outputs on it is said which are furthest off.
@@ -91,10 +93,11 @@ def _answer(figures: Figures) -> str:
 
 
 def _is_spread(figures: Figures) -> bool:
-    """Returns whether many lines have the error, and not even the first stands out."""
+    """Returns whether many lines have the error, and not even a few stand out."""
     if len(figures.fix) <= _MANY_LINES:
         return False
-    return max(loss.share for loss in figures.losses) < _LEAST_OF_FIRST
+    shares = sorted((loss.share for loss in figures.losses), reverse=True)
+    return shares[0] < _LEAST_OF_FIRST and sum(shares[:3]) < _LEAST_OF_THREE
 
 
 def _fix_text(figures: Figures) -> str:

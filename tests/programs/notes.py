@@ -1,7 +1,6 @@
 """The table of notes: which planted mistakes `dtypeguard run` names.
 
     python tests/programs/notes.py             # exits 1 if a line in `notes.txt` is lost
-    python tests/programs/notes.py --write     # the table, once it has been read
     python tests/programs/notes.py NAME ...    # those of these names, with their notes
 
 A row has the mistake, and whether the note names the line at fault, and first. Everything
@@ -158,7 +157,6 @@ def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="the beginnings of the names wanted")
-    parser.add_argument("--write", action="store_true", help="what is run, into the table")
     options = parser.parse_args()
     if sys.version_info < (3, 12):
         print("The table of notes was skipped: below Python 3.12 nothing is recorded.")
@@ -172,11 +170,6 @@ def main() -> int:
                 print(row, *([row.line, row.note] if options.names else []), sep="\n")
     named, first = (sum(x) for x in zip(*((r.is_named, r.is_first) for r in found)))
     print(f"{named} of {len(found)} lines named, {first} of them first.", flush=True)
-    if options.write:
-        table = {x[:68].strip(): x for x in TABLE.read_text().splitlines()}
-        table |= {row.mistake: str(row) for row in found}
-        TABLE.write_text("".join(f"{row}\n" for row in table.values()))
-        return 0
     wrong = [f"Lost: {each}" for each in lost(found, TABLE.read_text())]
     if not options.names:
         wrong += [f"Nothing is wrong with {each}" for each in unfounded()]

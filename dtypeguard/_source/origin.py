@@ -131,7 +131,9 @@ def origin_of_error(error: BaseException) -> Origin | None:
     """Returns the innermost line outside JAX and dtypeguard that an error came through."""
     # A traceback has the line that raised, where the frame may have gone on.
     outermost = error.__traceback__
-    frames = [frame_of(frame, line) for frame, line in traceback.walk_tb(outermost)]
+    frames = []
+    for frame, line in traceback.walk_tb(outermost):
+        frames.append(frame_of(frame, line))
     # A traceback begins at the outermost frame.
     frames.reverse()
     return origin_of_frames(frames)

@@ -73,6 +73,7 @@ def line_of_option(file: str, line: int, name: str) -> int | None:
     """Returns the line that declares an option of argparse, if another line parses it."""
     # argparse makes a name of a flag, with an underscore for each hyphen.
     hyphenated = name.replace("_", "-")
+    flags = (f"--{name}", f"--{hyphenated}")
     declared = None
     is_parsed = False
     expressions = _expressions(source_text(file))
@@ -83,7 +84,7 @@ def line_of_option(file: str, line: int, name: str) -> int | None:
         if method != "add_argument":
             continue
         for flag in getattr(call, "args", ()):
-            if getattr(flag, "value", "") in (f"--{name}", f"--{hyphenated}"):
+            if getattr(flag, "value", "") in flags:
                 declared = call.lineno
     return declared if is_parsed else None
 

@@ -1,4 +1,4 @@
-"""What savers make of dtypes: `python -m tests.support.formats` prints the table.
+"""What savers make of dtypes, for the table of the page on checkpoints.
 
 Each saver writes one array to a real file, or to bytes, and reads it back as its users do,
 without a target where it can.
@@ -124,18 +124,3 @@ def cell(leaf: Any, came_back: Any) -> str:
         return "bytes"
     was_weak = getattr(leaf, "weak_type", False)
     return "kept" if getattr(came_back, "weak_type", False) == was_weak else "strong"
-
-
-def table() -> str:
-    """Returns the table of the page: kinds of which all savers say the same share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for kind, leaf in leaves().items():
-        cells = tuple(cell(leaf, loaded(saver, leaf)) for _, saver in SAVERS.values())
-        rows.setdefault(cells, []).append(kind)
-    lines = [("", *SAVERS), ("---",) * (len(SAVERS) + 1)]
-    lines += [(", ".join(kinds), *cells) for cells, kinds in rows.items()]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    print(table(), end="")

@@ -179,7 +179,7 @@ class GuardedCall:
         object_values = [snapshot.before for snapshot in self._object_snapshots]
         arguments = close_objects((self._args, self._kwargs))
         leaves = tree_util.tree_leaves((object_values, arguments))
-        if any(map(_is_strong_with_64_bits, leaves)):
+        if any(has_64_bits(leaf) and not is_weak(leaf) for leaf in leaves):
             return None
 
         def run():
@@ -298,10 +298,6 @@ def _typed_like(leaf: Leaf, returned: Leaf) -> Leaf:
 def _is_weak_and_known(leaf: Leaf) -> bool:
     # A Python bool promotes like an array, and modules branch on theirs.
     return is_weak(leaf) and not isinstance(leaf, (bool, Tracer))
-
-
-def _is_strong_with_64_bits(leaf: Leaf) -> bool:
-    return has_64_bits(leaf) and not is_weak(leaf)
 
 
 def _narrow_if_weak(leaf: Leaf) -> Leaf:

@@ -46,8 +46,8 @@ type to which it and what comes back promote. How many steps `lax.while_loop` re
     mujoco-mjx 3.17.0: 0 -> 0, 4 -> 0, 10 -> 0
     brax 0.14.2: 1 -> 1, 2 -> 1, 19 -> 1
 
-Of all 154: 2 -> 2, 26 -> 15, 91 -> 2. All 152 that a loop takes bare with x64 off compile to
-the same program guarded.
+Of all 154: 2 -> 2, 26 -> 15, 91 -> 2. All 152 that a loop takes bare with x64 off compile
+to the same program guarded.
 
 What is missing or does not import is named below the tables, and so is each step that fails
 guarded.

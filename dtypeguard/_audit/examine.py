@@ -1,7 +1,6 @@
 """One audit of a program: what is found in it, and what fixes it."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 
 from .._blame import drift
@@ -11,6 +10,7 @@ from .._leaves.arguments import shown
 from .._leaves.compat import set_x64
 from .._leaves.dtypes import bits, dtype_of, has_64_bits, is_weak
 from .._leaves.leaf_type import type_text
+from .._leaves.quiet import warnings_ignored
 from .._program.trace import Program, TraceFailed
 from .._recording.monitored import RECORD
 from .report import AuditReport, ChangedConstant, WideOperation
@@ -30,7 +30,7 @@ def examine(
     """
     # The record names lines of constants, of which an equation knows nothing.
     # The program warns when it runs.
-    with set_x64(x64), RECORD, warnings.catch_warnings(action="ignore"):
+    with set_x64(x64), RECORD, warnings_ignored():
         report = _report_without_advice(subject)
         if has_advice and not report.ok:
             return _with_advice(report, subject)

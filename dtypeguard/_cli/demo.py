@@ -11,7 +11,6 @@ import linecache
 import os
 import re
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
@@ -20,7 +19,7 @@ import optax
 
 from .._explain.explain import explain
 from .._leaves.compat import set_x64
-from .._leaves.errors import DtypeGuardWarning
+from .._leaves.quiet import warnings_ignored
 from .forms import notes_on
 from .options import UsageError, right
 from .output import Print, printer
@@ -112,7 +111,7 @@ def demo_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
         raise UsageError(f"no scene is called {name!r}. {right('demo')}")
     write = printer(stdout)
     # A scene says itself what a warning would say.
-    with warnings.catch_warnings(action="ignore", category=DtypeGuardWarning):
+    with warnings_ignored():
         if name is not None:
             return _show_in_full(write, name)
         releases = f"optax {optax.__version__}, jax {jax.__version__}"

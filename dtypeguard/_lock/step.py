@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from .._carry.carry import carry_of
 from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Aval, Step
 from .._program.graph import Graph
 from .._program.trace import Program, trace
@@ -98,7 +98,7 @@ def lock_of(
     """Traces a step and reads what it computes in; files are named as seen from a path."""
     check_release(owner)
     # The program warns when it runs.
-    with set_x64(x64), warnings.catch_warnings(action="ignore"):
+    with set_x64(x64), warnings_ignored():
         carry = carry_of(owner, step).without_arguments()
         program = trace(lambda: Call(step, carry, args, dict(kwargs)))
     folder = os.path.dirname(os.path.abspath(path or "lock"))

@@ -8,9 +8,9 @@ import contextlib
 import functools
 import itertools
 import linecache
-import warnings
 from types import CodeType, FrameType
 
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import PyTree
 from .inert import fields_of, items_of, variables_of
 
@@ -33,7 +33,7 @@ def source_text(file: str) -> str:
 
 def parse_quietly(text: str) -> ast.Module:
     """Parses source without a warning of Python's: the import has given it."""
-    with warnings.catch_warnings(action="ignore"):
+    with warnings_ignored():
         return ast.parse(text)
 
 

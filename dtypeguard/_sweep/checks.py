@@ -5,7 +5,6 @@ A check raises where a user's program would. Nearly everything is traced and doe
 
 import collections
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -31,6 +30,7 @@ from .._leaves.errors import DtypeDriftError
 from .._leaves.key_path import key_paths
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import traced_type
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import Leaf, Optimizer, Params, PyTree
 from .inputs import Configuration, Entry, UpdateInputs, ones_like
 
@@ -391,15 +391,13 @@ def broken(
     accepted = []
     refused = []
     for configuration in configurations:
-        silence = warnings.catch_warnings(action="ignore")
-        with configuration.flags(), silence:
+        with configuration.flags(), warnings_ignored():
             # Under the flags: some optimizers make arrays as soon as they are built.
             opt = entry.make()
             if wrap is not None:
                 opt = wrap(opt)
             inputs = entry.inputs(configuration.params, configuration.grads)
-            trial = functools.partial(OptimizerTrial, opt, inputs)
-            trial = functools.cache(trial)
+            trial = functools.cache(functools.partial(OptimizerTrial, opt, inputs))
             errors = failures_of(checks, trial)
             error = None
             if errors:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from jax import tree_util
 from .._leaves.arguments import parameters
 from .._leaves.compat import HAS_EXPLICIT_X64, set_explicit_x64, set_x64
 from .._leaves.dtypes import dtype_of, kind
+from .._leaves.quiet import warnings_ignored
 from .._leaves.types import DType, Leaf, Optimizer, Params, PyTree, Updates
 
 # One dtype for all floating leaves, or several that they take in turn.
@@ -134,7 +134,7 @@ class Entry:
     def build(self) -> Optimizer:
         """Makes the transformation, under the x64 flag that it will run under."""
         # Optax announces renamings.
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        with warnings_ignored():
             return self.make()
 
     def inputs(self, params: LeafDTypes, grads: LeafDTypes) -> UpdateInputs:
@@ -155,7 +155,7 @@ class Entry:
             set_x64(False),
             # Optax relies on standard promotion, whatever the caller chose.
             jax.numpy_dtype_promotion("standard"),
-            warnings.catch_warnings(action="ignore"),
+            warnings_ignored(),
         ):
             opt = self.make()
 

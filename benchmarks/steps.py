@@ -451,8 +451,7 @@ def _failure(
     try:
         call = _call(step, guard), step.args, {}, step.carry, step.returned
         step_call = StepCall(*call, owner="guard_step")
-        trial = StepTrial(step_call.with_strong_carry() if strong else step_call)
-        trial.trace(check)
+        StepTrial(step_call.with_strong_carry() if strong else step_call).trace(check)
     except checks.Fault as fault:
         return str(fault)
     except Exception as error:

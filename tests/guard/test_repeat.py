@@ -54,8 +54,6 @@ def first():
 
 CALLS = {
     "positional": (jax.jit(pair), lambda n: ((), {})),
-    "batches of numpy": (jax.jit(pair), lambda n: ((np.ones(3, jnp.bfloat16),), {})),
-    "a number that changes": (jax.jit(pair), lambda n: ((n,), {})),
     "by name": (jax.jit(pair), lambda n: ((), {"x": jnp.ones(3, BF16), "scale": n})),
     "static": (jax.jit(pair, static_argnames="scale"), lambda n: ((), {"scale": n})),
     "donated": (jax.jit(pair, donate_argnums=0), lambda n: ((), {})),

@@ -144,8 +144,11 @@ def run_command(line: str) -> str:
     program, *words = shlex.split(line)
     if program == "dtypeguard" and words[0] != "run":
         out, err = io.StringIO(), io.StringIO()
-        redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-        with imports_of_folder(), redirected[0], redirected[1]:
+        with (
+            imports_of_folder(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             status = main(words)
         return out.getvalue() if status < 2 else f"usage: {line}"
     command = ["-m", "dtypeguard", *words] if program == "dtypeguard" else words

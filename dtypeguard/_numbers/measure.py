@@ -30,6 +30,9 @@ _LEAST_ALONE = 0.02
 _FEW_LINES = 24
 # Programs of no more equations run one by one as fast as XLA compiles them.
 _FEW_EQUATIONS = 200
+# What a check in a program raises, such as `eqx.error_if`. JAX makes a ValueError of it in
+# each call of a jitted function but the first.
+RAISED_BY_CHECKS = (jax.errors.JaxRuntimeError, ValueError)
 _LINES_IN_GROUP = 8
 # What an error that is not finite counts as beside others.
 _LARGEST_ERROR = 1e6
@@ -179,8 +182,8 @@ class Measures:
                 return run_compiled(self.program, plan, arrays, probes)
             self.before_run()
             return run(self.program, plan, arrays, probes, **options)
-        except jax.errors.JaxRuntimeError:
-            # A check, such as `eqx.error_if`: only all of it wide has to run.
+        except RAISED_BY_CHECKS:
+            # Only all of it wide has to run.
             is_all_wide = bool((plan.entries == WIDE).all())
             if is_all_wide or self.program.formats.narrow is None:
                 raise
@@ -202,7 +205,7 @@ class Measures:
         probes = Probes(followed=turns, changed=number)
         try:
             outputs = run(self.program, plans.written(self.program), self.arrays, probes)
-        except jax.errors.JaxRuntimeError:  # a check in the program
+        except RAISED_BY_CHECKS:  # a check in the program
             return True
         for output, written in zip(outputs, self._all_written):
             if not _are_same(_data_of(output), _data_of(written)):

@@ -17,7 +17,13 @@ from .._costs.work import work_of_stack
 from .._leaves.compat import as_function, x64_enabled
 from .._leaves.types import Equation, Leaf
 from .._numbers import plans
-from .._numbers.measure import Inputs, Measures, distance, size_of
+from .._numbers.measure import (
+    RAISED_BY_CHECKS,
+    Inputs,
+    Measures,
+    distance,
+    size_of,
+)
 from .._numbers.nodes import Noted
 from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
@@ -153,7 +159,7 @@ class Runs:
         try:
             # A check in the program may raise as late as its results are read.
             outputs = jax.block_until_ready(function(*inputs.arrays))
-        except jax.errors.JaxRuntimeError:
+        except RAISED_BY_CHECKS:
             return math.inf
         return inputs.off([outputs[n] for n in self._measures.outputs])
 

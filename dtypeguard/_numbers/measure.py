@@ -351,7 +351,9 @@ class Measures:
         """
         errors: dict[float, float] = {}
         # A number alone is rounded, so that advice can name it.
-        for constant in self.program.lines[number].constants:
+        for constant, rounded in self.program.lines[number].constants.items():
+            if constant == rounded:
+                continue
             plan = plans.constant(self.program, number, constant)
             outputs = self.run(plan, Probes(followed=self.given))
             errors[constant] = self.own.off(outputs)

@@ -30,8 +30,8 @@ _LEAST_ALONE = 0.02
 _FEW_LINES = 24
 # Programs of no more equations run one by one as fast as XLA compiles them.
 _FEW_EQUATIONS = 200
-# What a check in a program raises, such as `eqx.error_if`. JAX makes a ValueError of it in
-# each call of a jitted function but the first.
+# What a check in a program raises. That of `eqx.error_if` leaves a jitted function as a
+# ValueError once a call of the function has gone well (JAX 0.10 and 0.12).
 RAISED_BY_CHECKS = (jax.errors.JaxRuntimeError, ValueError)
 _LINES_IN_GROUP = 8
 # What an error that is not finite counts as beside others.

@@ -114,10 +114,10 @@ _RECORD = "_dtypeguard_step"
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """A function and the guarded steps that were made of it, by their options."""
+    """A function and the guarded steps that were made of it, after their options."""
 
     step: Any = None
-    guarded: dict[tuple[object, ...], Step] = dataclasses.field(default_factory=dict)
+    guarded: list[tuple[object, Step]] = dataclasses.field(default_factory=list)
 
     def __reduce__(self) -> tuple[type["_Record"], tuple[()]]:
         # A function that is pickled by value is another one, and was not guarded.
@@ -137,8 +137,10 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     # functools.wraps copies attributes to functions that stand for something else.
     if record.step is not step:
         record = _Record(step)
-    if options in record.guarded:
-        return record.guarded[options]
+    # No dict: the error about a list of items is that of a call.
+    for earlier_options, earlier in record.guarded:
+        if earlier_options == options:
+            return earlier
     step_guard = StepGuard(step, carry_of_step, policy)
 
     # A function, and no object that can be called: a method of a class has to be one for
@@ -150,9 +152,9 @@ def _guard_function(step: Step, carry: _CarryOption, returned: Any, policy: Poli
     attributes = functools.WRAPPER_UPDATES if is_function else ()
     functools.update_wrapper(guarded, step, updated=attributes)
     guarded.__name__ = carry_of_step.step
-    setattr(guarded, _RECORD, _Record(guarded, {options: guarded}))
+    setattr(guarded, _RECORD, _Record(guarded, [(options, guarded)]))
     if is_function or isinstance(step, functools.partial):
-        record.guarded[options] = guarded
+        record.guarded.append((options, guarded))
         setattr(step, _RECORD, record)
     return guarded
 

@@ -212,8 +212,9 @@ class GuardedCall:
                 returned.append(settle_carried(output, close_objects(tree), record, policy))
             refused = itertools.chain(*[settled.refused for settled in returned])
             is_of_dtypes = all(change.castable for change in refused)
-            output = self._output("")
-            report_drift([*in_place, *returned], output, policy, self._guard.warn_once)
+            report_drift(
+                [*in_place, *returned], self._output(""), policy, self._guard.warn_once
+            )
         except TypeError as error:
             if is_of_dtypes or not self._carry.is_default:
                 raise

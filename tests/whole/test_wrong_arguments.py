@@ -108,6 +108,9 @@ guard_step(step, policy=Policy(state_dtype=jnp.bfloat16))
     ValueError: A step computes in the precision
 guard_step(lambda state, x=1.0: state, carry=2)
     ValueError: carry=2, but ... takes (state, x=1.0). Write the position
+guard_step(lambda x: (x, x), returned=[0])(PARAMS)
+    TypeError: returned=[0] names another item. Say which of them the new x is:
+    guard_step(..., returned=0)
 guard_step(lambda state: None)(PARAMS)
     TypeError: step returned None, and not the new state. Write return state
 strong({'n': 5 * 10**9})

@@ -11,8 +11,8 @@ from .._leaves.table import CAUSES, FEW, and_more, columns, grouped
 from .compilation import CallDifference, TypeChange
 
 _WEAK = (
-    "Weak types come from Python numbers: give jax.Arrays from the first call on, such as "
-    "dtypeguard.strong(state)."
+    "Weak types come from Python numbers, that of jnp.array(1.0) too: give strongly typed "
+    "arrays from the first call on, such as dtypeguard.strong(state)."
 )
 
 Fact = tuple[str, str, str]  # what is to be edited, its line, the code of that

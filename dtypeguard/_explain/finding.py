@@ -5,7 +5,6 @@ import functools
 import traceback
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from .._leaves.dtypes import dtype_of, fits, is_weak, kind, rank
@@ -23,7 +22,7 @@ class Failure:
         self.message = str(error)
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self._trace = error.__traceback__
-        self._is_runtime_error = isinstance(error, jax.errors.JaxRuntimeError)
+        self._is_runtime_error = isinstance(error, RuntimeError)
 
     # They read and parse source, which an error about something else does not need.
     @functools.cached_property

@@ -30,9 +30,10 @@ _LEAST_ALONE = 0.02
 _FEW_LINES = 24
 # Programs of no more equations run one by one as fast as XLA compiles them.
 _FEW_EQUATIONS = 200
-# What a check in a program raises. That of `eqx.error_if` leaves a jitted function as a
-# ValueError once a call of the function has gone well (JAX 0.10 and 0.12).
-RAISED_BY_CHECKS = (jax.errors.JaxRuntimeError, ValueError)
+# What a check in a program raises: JAX's error has no public name before JAX 0.5. That of
+# `eqx.error_if` leaves a jitted function as a ValueError once a call of the function has
+# gone well (JAX 0.10 and 0.12).
+RAISED_BY_CHECKS = (RuntimeError, ValueError)
 _LINES_IN_GROUP = 8
 # What an error that is not finite counts as beside others.
 _LARGEST_ERROR = 1e6

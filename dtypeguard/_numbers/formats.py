@@ -35,7 +35,7 @@ class Algorithm(NamedTuple):
 
     def split(self, operand: Leaf) -> list[Leaf]:
         """Returns the parts of an operand, the greatest first."""
-        if self.dtype is None or not _is_single(operand.dtype):
+        if self.dtype is None or operand.dtype not in _SINGLE:
             return [operand]
         parts: list[Leaf] = []
         rest = operand
@@ -59,76 +59,60 @@ IEEE_FLOAT32 = Algorithm()
 _ONE_PASS = Algorithm("bfloat16")
 _THREE_PASSES = Algorithm("bfloat16", 2)
 _TENSORFLOAT32 = Algorithm("tensorfloat32")
-
-
-class Exempt(NamedTuple):
-    """The matrix products that a device does not round: XLA makes them multiply and add.
-
-    With a vector and fewer elements than `vector` together, with one of a batch of vectors
-    if `batched`, and with fewer elements than `any`.
-    """
-
-    vector: float = 0
-    batched: bool = False
-    any: float = 0
-
-    def has(self, eqn: Equation) -> bool:
-        """Returns whether an equation is one of them."""
-        if eqn.primitive.name != "dot_general":
-            return False
-        contracting, batch = eqn.params["dimension_numbers"]
-        rows = _count_free(eqn, 0)
-        columns = _count_free(eqn, 1)
-        shape = eqn.invars[0].aval.shape
-        terms = math.prod(shape[axis] for axis in contracting[0])
-        # As XLA counts them: of one of a batch.
-        size = terms * (rows + columns)
-        if size < self.any:
-            return True
-        is_alone = self.batched or not batch[0]
-        return is_alone and 1 in (rows, columns) and size < self.vector
-
-
-def _count_free(eqn: Equation, operand: int) -> int:
-    """Returns the size of the axes that an operand of a product gives to its result."""
-    contracting, batch = eqn.params["dimension_numbers"]
-    used_axes = {*contracting[operand], *batch[operand]}
-    count = 1
-    for axis, size in enumerate(eqn.invars[operand].aval.shape):
-        if axis not in used_axes:
-            count *= size
-    return count
+_SINGLE = frozenset([np.dtype("float32"), np.dtype("complex64")])
+_DOUBLE = frozenset([np.dtype("float64"), np.dtype("complex128")])
 
 
 class Products(NamedTuple):
     """What a device makes of products of float32 operands.
 
     Attributes:
-        name: of the setting, and how a sentence on it begins.
-        default: what it does where a program asks for nothing; and for `Precision.HIGH`.
-        levels: the names of what it may ask for instead, the cheapest first.
-        exempt: which of them it does not round.
+        name: of the setting.
         mended: the level of an equation that is to be computed wider.
     """
 
     name: str
-    begin: str
-    default: Algorithm
-    high: Algorithm
-    levels: tuple[str, ...]
-    exempt: Exempt
     mended: str = "HIGHEST"
+
+    @property
+    def default(self) -> Algorithm:
+        """What it does where a program asks for nothing."""
+        return _SETTINGS[self.name]
+
+    @property
+    def high(self) -> Algorithm:
+        """What it does where a program asks for `Precision.HIGH`."""
+        return _THREE_PASSES if self.default == _ONE_PASS else self.default
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """The names of what a program may ask for instead, the cheapest first."""
+        return ["HIGHEST"] if self.high == self.default else ["HIGH", "HIGHEST"]
+
+    @property
+    def begin(self) -> str:
+        """How a sentence on it begins."""
+        format = self.default.dtype or "float32"
+        if self.default == _TENSORFLOAT32:
+            format = "TF32"
+        # A device is named as such, since its matrix units decide.
+        if self.name in DEVICES:
+            return f"as on {DEVICES[self.name]} ({format} products)"
+        passes = " in 3 passes" if self.default == _THREE_PASSES else ""
+        return f"with {format} products{passes}"
 
     def algorithm(self, eqn: Equation, is_wide: bool) -> Algorithm | None:
         """Returns how an equation is computed; None if it is no product of float32."""
         if not _is_product(eqn):
             return None
         precision = eqn.params.get("precision")
-        is_level = precision is None or isinstance(precision, tuple)
-        if not is_level or self.exempt.has(eqn):  # a preset is left alone on both sides
+        is_preset = not isinstance(precision, (tuple, type(None)))
+        # XLA makes a product with a vector a multiply and a sum.
+        is_spared = self.name in DEVICES and _has_vector(eqn)
+        if is_preset or is_spared:
             return IEEE_FLOAT32
         # XLA takes the highest of both operands.
-        levels = [asked_level.value for asked_level in precision or ()]
+        levels = [level.value for level in precision or ()]
         algorithms = (self.default, self.high, IEEE_FLOAT32)
         written = algorithms[max(levels, default=0)]
         if not is_wide or written == IEEE_FLOAT32:
@@ -139,6 +123,26 @@ class Products(NamedTuple):
     def rounds(self, eqn: Equation) -> bool:
         """Returns whether the operands of an equation are rounded."""
         return self.algorithm(eqn, is_wide=False) not in (None, IEEE_FLOAT32)
+
+
+def _is_product(eqn: Equation) -> bool:
+    """Returns whether an equation is a product that rounding applies to."""
+    if eqn.primitive.name not in PRODUCTS:
+        return False
+    dtypes = {var.aval.dtype for var in eqn.invars[:2]}
+    # A product with float64 runs in float64.
+    return not dtypes.isdisjoint(_SINGLE) and dtypes.isdisjoint(_DOUBLE)
+
+
+def _has_vector(eqn: Equation) -> bool:
+    """Returns whether an equation multiplies by one vector, and not by a batch of them."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    contracting, (batch, _) = eqn.params["dimension_numbers"]
+    sizes: list[int] = []
+    for var, axes in zip(eqn.invars, contracting):
+        sizes.append(math.prod(np.delete(var.aval.shape, axes)))
+    return not batch and 1 in sizes
 
 
 class Formats(NamedTuple):
@@ -202,10 +206,8 @@ def product(eqn: Equation, operands: Sequence[Leaf], algorithm: Algorithm) -> li
     return [lax.convert_element_type(total, eqn.outvars[0].aval.dtype)]
 
 
-# Of a TPU, JAX's issue 16349 says so of a vector and a matrix. Of GPUs, XLA's source does:
-# `ShouldStrengthReduceDotToReduce`, and `xla_gpu_gemm_rewrite_size_threshold`.
-_ON_GPU = Exempt(vector=1e7, batched=True, any=100)
-_EXEMPT = {"tpu": Exempt(vector=math.inf), "a100": _ON_GPU, "h100": _ON_GPU}
+# Their matrix units multiply no vectors: of a TPU, JAX's issue 16349 says so; of GPUs XLA's
+# source does, in `ShouldStrengthReduceDotToReduce`.
 DEVICES = {"tpu": "a TPU", "a100": "an A100", "h100": "an H100"}
 _SETTINGS = {
     "tpu": _ONE_PASS,
@@ -231,39 +233,7 @@ def products_named(name: object) -> Products:
             f"audit_precision got matmul_precision={shown(name)}, which is not simulated. "
             f'Write matmul_precision="tpu", or one of {", ".join(_SETTINGS)}.'
         )
-    setting = name.lower()
-    default = _SETTINGS[setting]
-    high = _THREE_PASSES if default == _ONE_PASS else default
-    levels = ("HIGHEST",) if high == default else ("HIGH", "HIGHEST")
-    format = default.dtype or "float32"
-    if default == _TENSORFLOAT32:
-        format = "TF32"
-    begin = f"with {format} products"
-    if default.parts > 1:
-        begin = f"{begin} in 3 passes"
-    # A device is named as such, since its matrix units decide.
-    if setting in DEVICES:
-        begin = f"as on {DEVICES[setting]} ({format} products)"
-    exempt = _EXEMPT.get(setting, Exempt())
-    return Products(setting, begin, default, high, levels, exempt)
-
-
-def _is_product(eqn: Equation) -> bool:
-    """Returns whether an equation is a product that rounding applies to."""
-    if eqn.primitive.name not in PRODUCTS:
-        return False
-    has_single = False
-    for var in eqn.invars[:2]:
-        if _is_single(var.aval.dtype):
-            has_single = True
-        # A product with float64 runs in float64.
-        elif not 0 < bits(var.aval.dtype) <= 32:
-            return False
-    return has_single
-
-
-def _is_single(dtype: DType) -> bool:
-    return dtype in (np.float32, np.complex64)
+    return Products(name.lower())
 
 
 def _at_least_single(dtype: DType) -> DType:

@@ -113,7 +113,7 @@ def _no_error_text(figures: Figures) -> str:
     if run.matmul_precision is not None:
         return (
             f"{_setting(figures)} the outputs are the same: there are no float32 products, "
-            "or each asks for another precision, or is too small to be rounded, or is of "
+            "or each asks for another precision, or has a vector as an operand, or is of "
             "numbers that rounding keeps."
         )
     text = f"the outputs are those of {run.wide}"

@@ -7,7 +7,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -100,19 +99,12 @@ def test_a_product_is_rounded_wherever_it_stands(name):
 
 
 V = normal(4, 16)
-BIG, LONG = normal(5, 3000, 3400), normal(6, 3400)
 NOT_ROUNDED = {
     "a matrix and a vector": (jnp.dot, (A, V), ["tpu", "a100", "h100"]),
     "two vectors": (jnp.dot, (V, V), ["tpu", "a100"]),
     "a row": (jnp.dot, (A[:1], A), ["tpu", "a100"]),
-    "vectors, each by its matrix": (
-        jax.vmap(jnp.dot),
-        (A.reshape(4, 8, 8), A[:4, :8]),
-        ["a100"],
-    ),
-    "small matrices": (jnp.dot, (A[:5, :9], A[:9, :5]), ["a100"]),  # 90 elements
-    "larger ones": (jnp.dot, (A[:5, :10], A[:10, :5]), []),  # 100
-    "a long vector": (jnp.dot, (BIG, LONG), ["tpu"]),  # 10 million elements
+    "vectors, each by its matrix": (jax.vmap(jnp.dot), (A.reshape(4, 8, 8), A[:4, :8]), []),
+    "small matrices": (jnp.dot, (A[:5, :10], A[:10, :5]), []),
     "one vector by many": (jax.vmap(jnp.dot, (None, 0)), (A, A), []),
     "a convolution": (lambda x, w: lax.conv(x, w, (1, 1), "SAME"), (IMAGES, FILTERS), []),
 }
@@ -230,15 +222,3 @@ def test_a_package_that_asks_for_less_itself_is_to_be_told():
     with jax.default_matmul_precision("bfloat16"):
         f = lambda x: plain.apply(params, x)
         assert within in str(audit_precision(f, A, matmul_precision="tpu"))
-
-
-def test_products_that_are_too_small_for_a_device():
-    x, y = normal(0, 4, 4), normal(1, 4, 4)
-    product = lambda x, y: x @ y
-    report = audit_precision(product, x, y, matmul_precision="a100")
-    assert "or is too small to be" in report.headline
-    rounded = lambda x: jax.lax.reduce_precision(x, 8, 10)
-    reference = np.asarray(product(rounded(x), rounded(y)))
-    report = audit_precision(product, x, y, reference=reference)
-    assert report.differences[0].verdict == "differs"
-    assert 'matmul_precision="tensorfloat32"' in report.differences[0].reason

@@ -129,7 +129,10 @@ def _print_findings(
 ) -> None:
     """Prints what was compiled again, and all that was found in the form asked for."""
     form = options.format or default_form()
-    lines = watch.compilations.lines(options.all) if watch.compilations else []
+    functions = watch.compilations.functions() if watch.compilations else []
+    lines = []
+    for function in functions:
+        lines += function.lines(options.all)
     sys.stdout.flush()  # what the script has printed comes first
     # The forms import JAX's options, which a script without JAX is spared.
     if form == "json":
@@ -146,7 +149,8 @@ def _print_findings(
         if error is not None:
             reports += [(note.text, "error", note.leaves) for note in notes_on(error)]
         if lines:
-            reports.append(("\n".join(lines), "warning", watch.compilations.origins()))
+            origins = [function.origins for function in functions]
+            reports.append(("\n".join(lines), "warning", origins))
         for text, level, record in reports:
             commands = annotations(text, level, origins_in(record))
             print(*commands, sep="\n", file=sys.stderr)

@@ -25,6 +25,7 @@ from .._recording.values import is_concrete
 from .._source.files import is_users, package
 from .._source.inert import code_of, package_of, static
 from .._source.origin import Origin, callers, origin_of_frame
+from .._tracebacks.sites import bound_arguments
 
 _WRAPPERS = ("equinox", "flax")  # whose `jit` wraps JAX's
 
@@ -44,7 +45,7 @@ class CompilingCall:
         out_tree: the structure of its results.
         wrapper: the package that defines the function; if it is Equinox or Flax, its own
             `jit` wraps JAX's.
-        outer_frames: the frames around the call, but JAX's and the wrapper's, inside out.
+        caller: the line outside of JAX and the wrapper that called it.
     """
 
     cached: Function
@@ -56,33 +57,19 @@ class CompilingCall:
     jaxpr: Jaxpr | None
     out_tree: PyTreeDef
     wrapper: str
-    outer_frames: Sequence[FrameType]
-
-    @property
-    def caller(self) -> Origin | None:
-        """The user's line that called it."""
-        for frame in self.outer_frames:
-            if not package(frame.f_code.co_filename):
-                return origin_of_frame(frame)
-        return None
+    caller: Origin | None
 
     @functools.cached_property
     def arguments(self) -> dict[str, PyTree]:
         """The arguments by the names of the parameters."""
         function = self.function
-        args = self.args
         is_function = type(function) in (FunctionType, MethodType, functools.partial)
         if not is_function and package_of(type(function)) not in ("jax", "jaxlib"):
             # To ask the object for its signature may run a function of the user's.
-            function = static(type(function), "__call__")
-            args = (None, *args)  # in place of the object itself
-        try:
-            bound = inspect.signature(function).bind(*args, **self.kwargs).arguments
+            function = MethodType(static(type(function), "__call__"), function)
+        by_name = bound_arguments(function, self.args, self.kwargs)
         # JAX takes functions of C too, which have no signature.
-        except (TypeError, ValueError):
-            return {"args": self.args, "kwargs": self.kwargs}
-        names = list(bound)[len(args) - len(self.args) :]
-        return {name: bound[name] for name in names}
+        return by_name or {"args": self.args, "kwargs": self.kwargs}
 
     def leaves(self) -> dict[KeyPath, Leaf]:
         """Returns the inputs of the program by path."""
@@ -126,14 +113,11 @@ def _call_around(
     static_positions = getattr(settings, "static_argnums", ())
     code = code_of(cached)
     wrapper = package(code.co_filename) if code else ""
-    outer_frames: list[FrameType] = []
+    caller = None
     for frame in outside:
         file = frame.f_code.co_filename
-        if outer_frames:
-            if is_users(file):
-                outer_frames.append(frame)
         # It jits a function of its own, and holds the user's in a closure.
-        elif frame.f_code.co_qualname in PMAP_WRAPPER:
+        if frame.f_code.co_qualname in PMAP_WRAPPER:
             variables = frame.f_locals
             mapped = inspect.getclosurevars(variables["infer_params"]).nonlocals
             function = mapped["wrapped_fun"].f
@@ -144,7 +128,8 @@ def _call_around(
                 function = wrapping.__wrapped__
                 variables = frame.f_locals
         elif is_users(file):
-            outer_frames.append(frame)
+            caller = origin_of_frame(frame)
+            break
     if wrapper == "equinox":
         static_positions = ()  # of the arguments of a function of its own
     return CompilingCall(
@@ -157,5 +142,5 @@ def _call_around(
         jaxpr=None if traced is None else traced.params.get("jaxpr"),
         out_tree=None if traced is None else traced.out_tree,
         wrapper=wrapper,
-        outer_frames=outer_frames,
+        caller=caller,
     )

@@ -1,16 +1,14 @@
 """What a function was compiled for, and what differs between two of its calls."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Hashable
-from types import CodeType
 
 from .._leaves.key_path import KeyPath
 from .._leaves.leaf_type import LeafType
 from .._program.graph import Graph
-from .._source.files import is_installed, is_users, line_text
+from .._source.files import is_installed, is_users
 from .._source.inert import written_code
-from .._source.origin import Origin, Why, origin_at
+from .._source.origin import Origin, Why, origin_of_code
 from .call import CompilingCall
 from .parts import ArgumentPart, parts_of_call
 from .returned import ReturnedLeaf, returned_leaves
@@ -21,44 +19,29 @@ class Compilation:
     """A function that was compiled for a call.
 
     Attributes:
-        code: of the function.
+        line: the first one of the function.
         caller: the user's line of the call.
         parts: the leaves and the constants of the call by path.
         returned: the leaves that come back in another type.
-        sizes: of the arrays in the program, by how many have them.
+        sizes: of the arrays in the program.
     """
 
-    code: CodeType
+    line: Origin
     caller: Origin | None
     parts: dict[KeyPath, ArgumentPart]
     returned: dict[KeyPath, ReturnedLeaf]
-    sizes: Counter[object]
+    sizes: frozenset[object]
 
     @property
     def name(self) -> str:
         """The name of the function, with the line of its definition."""
-        _, _, name = self.code.co_qualname.rpartition("<locals>.")
-        line = line_text(self.code.co_filename, self.code.co_firstlineno)
-        return f"{name} ({line})"
-
-    @property
-    def line(self) -> Origin:
-        """The line of the function's definition."""
-        return origin_at(self.code.co_filename, self.code.co_firstlineno, self.name)
+        _, _, name = self.line.function.rpartition("<locals>.")
+        return f"{name} ({self.line})"
 
     @property
     def layout(self) -> dict[KeyPath, Hashable]:
         """What stands at each path: a leaf, or a constant of a type."""
         return {path: part.role for path, part in self.parts.items()}
-
-    @property
-    def leaf_types(self) -> Hashable:
-        """The types of all leaves."""
-        types = []
-        for path, part in self.parts.items():
-            if part.leaf_type is not None:
-                types.append((path, part.leaf_type))
-        return tuple(types)
 
     def is_called_from(self, caller: Origin | None) -> bool:
         """Returns whether a line calls it; several functions may share a file."""
@@ -86,10 +69,10 @@ class CallDifference:
         after: what the second call had there.
         why: the lines behind that.
         caller: the line of the second call.
-        type_change: of a leaf, if its type is all that matters.
+        change: of a leaf, if its type is all that matters.
         returned: the leaf as the function itself gave it back, in the type of the second
             call.
-        is_size: whether it is a number that is a size of arrays in both programs.
+        is_size: whether it is a number that is a size of arrays in the programs.
     """
 
     path: KeyPath
@@ -97,7 +80,7 @@ class CallDifference:
     after: ArgumentPart
     why: Why
     caller: Origin | None
-    type_change: TypeChange | None = None
+    change: TypeChange | None = None
     returned: ReturnedLeaf | None = None
     is_size: bool = False
 
@@ -108,21 +91,25 @@ def compilation_of(call: CompilingCall) -> Compilation | None:
     if code is None or not is_users(code.co_filename):  # in C, or JAX's
         return None
     # A package that calls itself does so for reasons of its own.
-    if is_installed(code.co_filename) and call.outer_frames:
-        calling_code = call.outer_frames[0].f_code
-        if is_installed(calling_code.co_filename):
-            return None
+    caller = call.caller
+    if caller is not None and is_installed(caller.file) and is_installed(code.co_filename):
+        return None
     leaves = call.leaves()
-    parts = parts_of_call(call, leaves)
-    if call.jaxpr is None:
-        return Compilation(code, call.caller, parts, {}, Counter())
-    graph = Graph(call.jaxpr)
-    sizes: Counter[object] = Counter()
-    for aval in graph.avals:
-        shape = getattr(aval, "shape", ())  # a token has none
-        sizes.update(shape)
-    returned = returned_leaves(call, leaves, graph)
-    return Compilation(code, call.caller, parts, returned, sizes)
+    returned = {}
+    sizes: set[object] = set()
+    if call.jaxpr is not None:
+        graph = Graph(call.jaxpr)
+        returned = returned_leaves(call, leaves, graph)
+        for aval in graph.avals:
+            shape = getattr(aval, "shape", ())  # a token has none
+            sizes.update(shape)
+    return Compilation(
+        line=origin_of_code(code),
+        caller=caller.users if caller else None,
+        parts=parts_of_call(call, leaves),
+        returned=returned,
+        sizes=frozenset(sizes),
+    )
 
 
 def call_differences(before: Compilation, after: Compilation) -> list[CallDifference]:
@@ -133,12 +120,12 @@ def call_differences(before: Compilation, after: Compilation) -> list[CallDiffer
     for path, part in after.parts.items():
         if part.identity != before.parts[path].identity:
             differences.append(_difference(before, after, path))
-    if all(difference.type_change for difference in differences):
+    if all(difference.change for difference in differences):
         return differences
     # With another constant it is another program, but for what came back.
     for number, difference in enumerate(differences):
         if difference.returned is None:
-            differences[number] = dataclasses.replace(difference, type_change=None)
+            differences[number] = dataclasses.replace(difference, change=None)
     return differences
 
 
@@ -148,31 +135,30 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
     new_part = after.parts[path]
     old = old_part.leaf_type
     new = new_part.leaf_type
-    type_change = None
+    change = None
     # Another shape compiles anew in any type.
     if old is not None and new is not None and old.shape == new.shape:
-        type_change = TypeChange(old, new)
-    begin_line = _lines_of_part(old_part, before, after).root
-    if begin_line is None and old is not None and old.weak and len(path) == 1:
-        begin_line = before.caller  # which writes the number
-    why = _lines_of_part(new_part, before, after)
+        change = TypeChange(old, new)
+    begun = _lines_of_part(old_part, before, after).root
+    if begun is None and old is not None and old.weak and len(path) == 1:
+        begun = before.caller  # which writes the number
     returned = before.returned.get(path)
     if returned is not None and returned.leaf_type == new:
         why = returned.why
     else:
         returned = None
-    # An array may be as long as any number is high: a size makes another program.
-    is_size = before.sizes != after.sizes
-    is_size &= old_part.value in before.sizes and new_part.value in after.sizes
+        why = _lines_of_part(new_part, before, after)
+    values = {old_part.value, new_part.value}
     return CallDifference(
         path=path,
         before=old_part,
         after=new_part,
-        why=why._replace(begun=begin_line),
+        why=why._replace(begun=begun),
         caller=after.caller,
-        type_change=type_change,
+        change=change,
         returned=returned,
-        is_size=is_size,
+        # An array may be as long as any number is high: a size makes another program.
+        is_size=not values.isdisjoint(before.sizes ^ after.sizes),
     )
 
 

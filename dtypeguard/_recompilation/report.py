@@ -27,76 +27,57 @@ def lines_of_differences(
         differences: between its calls.
         is_whole: whether to list all.
     """
-    in_order = sorted(differences, key=lambda difference: not difference.type_change)
-    groups = grouped(in_order, _text_and_facts)
+    in_order = sorted(differences, key=lambda difference: difference.change is None)
+    groups = grouped(in_order, lambda difference: (_text(difference), *_facts(difference)))
     listed = groups if is_whole else groups[:CAUSES]
     lines = []
     for group in listed:
-        text, *facts = _text_and_facts(group[0])
-        name = _name(group, is_whole)
-        lines.append(f"  {name}  {text}")
-        for line in columns(facts):
+        paths = [difference.path for difference in group]
+        # Trees that differ have no path: they are all of the arguments.
+        name = ", ".join(path_text(path) or "arguments" for path in paths)
+        if len(paths) > FEW and not is_whole:
+            name = leaves_of_holders(paths)
+        lines.append(f"  {name}  {_text(group[0])}")
+        for line in columns(_facts(group[0])):
             lines.append(f"    {line}")
-    omitted = len(groups) - len(listed)
-    lines += and_more(omitted)
+    lines += and_more(len(groups) - len(listed))
     return lines + _advice(in_order)
-
-
-def _name(group: Sequence[CallDifference], is_whole: bool) -> str:
-    paths = [difference.path for difference in group]
-    if len(paths) > FEW and not is_whole:
-        return leaves_of_holders(paths)
-    # Trees that differ have no path: they are all of the arguments.
-    names = [path_text(path) or "arguments" for path in paths]
-    return ", ".join(names)
-
-
-def _text_and_facts(difference: CallDifference) -> tuple[str | Fact, ...]:
-    return (_text(difference), *_facts(difference))
 
 
 def _text(difference: CallDifference) -> str:
     """Returns a part before and after: `bfloat16 -> float32`."""
-    change = difference.type_change
-    if change is not None:
-        before_type = change.before.without_shape
-        after_type = change.after.without_shape
-        return f"{before_type} -> {after_type}"
+    before = difference.before
+    after = difference.after
     if not difference.path:
         return "of another tree"
-    after = difference.after
     # The text of an object would be a function of the user's.
     if after.is_object:
         return f"another {after.text} each time"
-    return f"{difference.before.text} -> {after.text}"
+    change = difference.change
+    if change is not None:
+        return f"{change.before.without_shape} -> {change.after.without_shape}"
+    return f"{before.text} -> {after.text}"
 
 
 def _facts(difference: CallDifference) -> list[Fact]:
     """Returns the lines behind a difference, what is to be edited first."""
     why = difference.why
-    change = difference.type_change
+    change = difference.change
     if change is None:
-        lines = {"made": why.origin or why.begun}
+        lines = [("made", why.origin or why.begun)]
     else:
         before = change.before.without_shape
         after = change.after.without_shape
-        begins = {f"begins as {before}": why.begun}
-        lines = {f"becomes {after}": why.origin, f"because of {after}": why.cause}
+        lines = [(f"becomes {after}", why.origin), (f"because of {after}", why.cause)]
         # A Python number takes any type: where it begins is to be edited.
-        if change.before.weak:
-            lines = begins | lines
-        else:
-            lines |= begins
+        place = 0 if change.before.weak else len(lines)
+        lines.insert(place, (f"begins as {before}", why.begun))
     facts: dict[str, Fact] = {}
-    for words, line in lines.items():
+    for words, line in lines:
         # A line that did two things stands once.
-        if line is not None and line.place not in facts:
-            code = line.users.code
-            facts[line.place] = (words, line.place, code)
-    if facts:
-        return list(facts.values())
-    caller = str(difference.caller or "")
-    return [("called", caller, "")]
+        if line is not None:
+            facts.setdefault(line.place, (words, line.place, line.users.code))
+    return list(facts.values()) or [("called", str(difference.caller or ""), "")]
 
 
 def _advice(differences: Sequence[CallDifference]) -> list[str]:
@@ -104,7 +85,7 @@ def _advice(differences: Sequence[CallDifference]) -> list[str]:
     sentences = set()
     guarded: dict[str, int | None] = {}  # the items that come back, by parameter
     for difference in differences:
-        change = difference.type_change
+        change = difference.change
         name = tree_name(difference.path)
         returned = difference.returned
         if change is None:
@@ -134,9 +115,7 @@ def _guard_advice(items: dict[str, int | None]) -> str:
     returned = tuple(items.values())
     # By itself `guard_step` takes the first argument and the first result, or the whole.
     is_default = None in returned or "self" in carry or returned == (0,)
-    options = ""
-    if not is_default:
-        options = f", carry={carry!r}, returned={returned}"
+    options = "" if is_default else f", carry={carry!r}, returned={returned}"
     return (
         "Where a step gives back another dtype than it was given: "
         f"dtypeguard.guard_step(step{options}), or dtypeguard.guard(opt) for an optimizer."
@@ -145,16 +124,13 @@ def _guard_advice(items: dict[str, int | None]) -> str:
 
 def _advice_for_constant(difference: CallDifference) -> str:
     """Returns how a constant stays the same; empty if there is nothing to say."""
-    after = difference.after
     path = difference.path
     name = path_text(path)
-    if not path or after.leaf_type is not None:
-        return ""
-    if after.is_object:
+    if difference.after.is_object:
         return f"Make {tree_name(path)} once, before the calls."
     # A number in a tuple or a dict may be a part of a shape.
     is_named = all(isinstance(key, tree_util.GetAttrKey) for key in path[1:])
-    if after.constant_type not in (int, float) or not is_named:
+    if type(difference.after.value) not in (int, float) or not is_named:
         return ""
     # What is traced is no size: the program would not trace.
     if difference.is_size:
@@ -168,24 +144,19 @@ def _advice_for_constant(difference: CallDifference) -> str:
 def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
     before = change.before.dtype
     after = change.after.dtype
+    why = difference.why
     if kind(before) is None or kind(after) is None:  # random keys
         return ""
     if before == after:
         return _WEAK
-    why = difference.why
-    name = path_text(difference.path)
-    begin = f"Begin {name} as {after}"
+    begin = f"Begin {path_text(difference.path)} as {after}"
     if why.begun is not None:
-        line = why.begun.users
-        begin = f"At {line} begin {name} as {after}"
+        begin = f"At {why.begun.users} b{begin[1:]}"
     if change.before.weak:
         return f"{begin}: jnp.asarray(x, jnp.{after})."
-    if fits(after, before):
-        if why.origin is None:
-            return ""
+    if fits(after, before) and why.origin is not None:
         return f"Cast it at {why.origin.users}: {cast_text(before)}."
     # A guard refuses to cast what the step itself gave back in another kind.
     if difference.returned is not None:
-        loss = lost(before, after)
-        return f"{begin}{loss}, or {return_as(before, after)}."
+        return f"{begin}{lost(before, after)}, or {return_as(before, after)}."
     return ""

@@ -39,12 +39,12 @@ class _ResultTree:
 
     Attributes:
         structure: of the tree.
-        start: the number of its first leaf among all results.
+        outputs: of the program, from its first leaf on.
         item: its number; None for all results.
     """
 
     structure: PyTreeDef
-    start: int
+    outputs: list[int]
     item: int | None = None
 
 
@@ -53,8 +53,9 @@ def returned_leaves(
 ) -> dict[KeyPath, ReturnedLeaf]:
     """Returns the leaves that come back in another type, by the path of the argument."""
     changed = {}
-    remaining = list(_result_trees(call))
-    container, _ = remaining[0].structure.node_data() or (None, None)
+    results, *items = _result_trees(call, graph)
+    remaining = [results, *items]
+    container, _ = results.structure.node_data() or (None, None)
     # `guard_step` takes the number of an item, which a dict has not.
     has_items = container in (tuple, list) and call.wrapper != "flax"
     for position, name in enumerate(call.arguments):
@@ -62,67 +63,61 @@ def returned_leaves(
         if call.wrapper == "flax":
             paths.sort(key=_place_in_nnx)
         shapes = [np.shape(leaves[path]) for path in paths]
-        structure = _structure_in_results(call, name)
         for tree in remaining:
-            end = tree.start + len(paths)
-            outputs = graph.outputs[tree.start : end]
+            outputs = tree.outputs[: len(paths)]
             result_shapes = [graph.avals[output].shape for output in outputs]
-            if shapes == result_shapes and _is_argument(call, tree, structure, position):
+            if shapes == result_shapes and _is_argument(tree, call, position):
                 break
         else:
             continue
         # Gradients have the tree of the params, but are not what comes back.
         remaining.remove(tree)
-        item = tree.item if has_items else None
         for path, output in zip(paths, outputs):
             aval = graph.avals[output]
             before = type_in_program(leaves[path])
             after = type_in_program(aval)
             if before != after:
                 attribute = "weak_type" if before.dtype == after.dtype else "dtype"
-                matches = Has(attribute, getattr(aval, attribute))
-                lines = why(graph, output, matches)
+                lines = why(graph, output, Has(attribute, getattr(aval, attribute)))
+                item = tree.item if has_items else None
                 changed[path] = ReturnedLeaf(after, lines, item)
     return changed
 
 
-def _structure_in_results(call: CompilingCall, name: str) -> PyTreeDef:
-    """Returns the structure of an argument as it stands in the results, if it does."""
-    argument = call.arguments[name]
-    if call.wrapper == "equinox":  # which returns constants beside the arrays
-        leaves, structure = tree_util.tree_flatten(argument)
-        arrays = [leaf if is_concrete(leaf) else None for leaf in leaves]
-        argument = tree_util.tree_unflatten(structure, arrays)
-    return tree_util.tree_structure(argument)
+def _result_trees(call: CompilingCall, graph: Graph) -> Iterator[_ResultTree]:
+    """Yields what the user's function gives back, and the items of that."""
+    results = call.out_tree
+    outputs = graph.outputs
+    # The wrappers add trees of their own.
+    if call.wrapper == "flax":
+        results = results.children()[0]
+    elif call.wrapper == "equinox":
+        before, results, *_ = results.children()
+        outputs = outputs[before.num_leaves :]
+    yield _ResultTree(results, outputs)
+    for item, child in enumerate(results.children()):
+        yield _ResultTree(child, outputs, item)
+        outputs = outputs[child.num_leaves :]
 
 
-def _is_argument(
-    call: CompilingCall, tree: _ResultTree, structure: PyTreeDef, position: int
-) -> bool:
+def _is_argument(tree: _ResultTree, call: CompilingCall, position: int) -> bool:
     """Returns whether a tree of the results is an argument of these shapes."""
     if call.wrapper == "flax":
         # NNX gives back the arrays of all arguments, in structures of its own.
         return tree.item == position
+    argument = list(call.arguments.values())[position]
+    if call.wrapper == "equinox":  # which returns constants beside the arrays
+        argument = tree_util.tree_map(_array_or_none, argument)
     # A single leaf of a shape may be anything's.
     is_in_place = tree.item in (None, position)
-    return tree.structure == structure and (structure.num_leaves > 1 or is_in_place)
+    has_many = tree.structure.num_leaves > 1
+    return tree.structure == tree_util.tree_structure(argument) and (
+        has_many or is_in_place
+    )
 
 
-def _result_trees(call: CompilingCall) -> Iterator[_ResultTree]:
-    """Yields what the user's function gives back, and the items of that."""
-    children = call.out_tree.children()
-    start = 0
-    results = call.out_tree
-    # The wrappers add trees of their own.
-    if call.wrapper == "flax":
-        results = children[0]
-    elif call.wrapper == "equinox":
-        start = children[0].num_leaves
-        results = children[1]
-    yield _ResultTree(results, start)
-    for item, child in enumerate(results.children()):
-        yield _ResultTree(child, start, item)
-        start += child.num_leaves
+def _array_or_none(leaf: Leaf) -> Leaf | None:
+    return leaf if is_concrete(leaf) else None
 
 
 def _place_in_nnx(path: KeyPath) -> list[tuple[bool, Any]]:

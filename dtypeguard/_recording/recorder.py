@@ -17,7 +17,7 @@ from typing import Any
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.inert import items_of, variables_of
+from .._source.inert import variables_of
 from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
@@ -62,7 +62,7 @@ class Recorder:
     """Knows the lines that made the values of a script."""
 
     def __init__(self):
-        # Arrays, objects and variables of jaxprs, by identity.
+        # Arrays and variables of jaxprs, by identity.
         self._records: dict[int, tuple[Any, ValueRecord]] = {}
         self._strong: deque[int] = deque()  # those that have no weak references
         # Python numbers, by their text and their names.
@@ -72,7 +72,7 @@ class Recorder:
         self._read_by_line: dict[tuple[str, int], dict[object, ValueRecord]] = {}
 
     def record_of(self, value: Any) -> ValueRecord | None:
-        """Returns how an array, an object or a variable of a jaxpr came to be."""
+        """Returns how an array or a variable of a jaxpr came to be."""
         referent, record = self._records.get(id(value), (None, None))
         if type(referent) is weakref.ref:
             referent = referent()
@@ -273,10 +273,7 @@ class Recorder:
         new = []
         for name in names:
             is_stored = name in words.stored
-            value = variables.get(name)
-            if is_stored:
-                self._add_objects(value, frames)
-            for place, leaf in named_leaves(value):
+            for place, leaf in named_leaves(variables.get(name)):
                 last_name = _last_name((name, *place))
                 is_named = is_stored or last_name in words.attributes
                 if is_number(leaf) and is_named:
@@ -352,26 +349,6 @@ class Recorder:
                 by_name[name] = by_name[source]
                 return
         by_name[name] = ValueRecord(frames, value_type(number))
-
-    def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
-        """Records an object, and those in a tuple: the functions of an optimizer."""
-        objects = [value]
-        for _, part in islice(items_of(value), _MOST_RETURNED):
-            objects.append(part)
-        for part in objects:
-            if _has_weak_references(part) and self.record_of(part) is None:
-                # To ask for a dtype would run a function of the object's.
-                object_type = ValueType(type(part), is_weak=False)
-                self._add(part, ValueRecord(frames, object_type))
-
-
-def _has_weak_references(value: object) -> bool:
-    """Returns whether it is an object that can have them: no number, no tree."""
-    try:
-        weakref.ref(value)
-    except TypeError:
-        return False
-    return not is_concrete(value)
 
 
 def _record_of_result(

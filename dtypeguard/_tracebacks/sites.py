@@ -209,7 +209,7 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
         if count == 0 and "fun" in variables:
             args = variables.get("args", ())
             kwargs = variables.get("kwargs", {})
-            return _bound(variables["fun"], args, kwargs)
+            return bound_arguments(variables["fun"], args, kwargs)
         count += 1
     by_name = {}
     for name in code.co_varnames[:count]:
@@ -223,7 +223,7 @@ def _named_arguments(frame: FrameType) -> dict[str, PyTree]:
     return by_name
 
 
-def _bound(function: Function, args: Args, kwargs: Kwargs) -> dict[str, PyTree]:
+def bound_arguments(function: Function, args: Args, kwargs: Kwargs) -> dict[str, PyTree]:
     """Returns arguments by the names that a function has for them, if it tells them."""
     try:
         signature = inspect.signature(function)

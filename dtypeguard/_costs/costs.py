@@ -2,7 +2,8 @@
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from .._carry.places import Names
 from .._leaves.dtypes import bits
 from .._leaves.types import Aval, DType, Function
 from .._program.graph import Equation, Graph
-from .._program.jaxprs import PRODUCTS
 from .._source.origin import Origin, place_of
 from .._tracebacks.written import Written
 from .work import work_of_stack
@@ -70,27 +70,39 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
         narrow: the dtype that it is expected to compute in; None for the commonest one.
     """
     flops: dict[np.dtype, float] = collections.defaultdict(float)
-    for equation in equations(graph):
-        work = work_of_stack(equation.stack)
-        if work:
-            dtypes = [graph.avals[value].dtype for value in equation.inputs]
-            # JAX promotes operands of two dtypes to the wider one before it multiplies.
-            flops[jnp.dtype(max(dtypes, key=bits))] += work
-    flops_by_name = {str(dtype): count for dtype, count in flops.items()}
-    expected = None if narrow is None else jnp.dtype(narrow)
-    if expected is None:
-        expected = _expected_dtype(graph, flops)
+    for product, work in _products(graph):
+        dtypes = [graph.avals[value].dtype for value in product.inputs]
+        # JAX promotes operands of two dtypes to the wider one before it multiplies.
+        widest = max(dtypes, key=bits)
+        flops[jnp.dtype(widest)] += work
+    flops_by_name = {str(dtype): work for dtype, work in flops.items()}
+    expected = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
     if expected is None:
         return Work(flops_by_name)
     wide = 0.0
-    for dtype, count in flops.items():
+    for dtype, work in flops.items():
         if bits(dtype) > bits(expected):
-            wide += count
+            wide += work
     if not wide:
         return Work(flops_by_name, str(expected))
-    share = wide / sum(flops.values())
-    costs = WideProducts(graph, expected, inputs).costs()
-    return Work(flops_by_name, str(expected), share, costs)
+    total = sum(flops.values())
+    costs = _WideProducts(graph, expected, inputs).costs(total)
+    return Work(flops_by_name, str(expected), wide / total, tuple(costs))
+
+
+def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
+    """Yields the matrix products and convolutions of floats, with their operations."""
+    for equation in equations(graph):
+        work = work_of_stack(equation.stack)
+        if work:
+            yield equation, work
+
+
+def equations(graph: Graph) -> list[Equation]:
+    """Returns each equation that computes something itself, once."""
+    # An equation with several results makes several values.
+    unique = {id(equation): equation for equation in graph.made_by.values()}
+    return list(unique.values())
 
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
@@ -100,36 +112,22 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
         aval = graph.avals[value]
         if _bits_of(aval) >= 16:
             sizes[aval.dtype] += math.prod(aval.shape)
-    half = _of_16_bits(sizes)
-    if sum(half.values()) < _NOTABLE_PART * sum(sizes.values()):
+    notable_size = _NOTABLE_PART * sum(sizes.values())
+    half: list[np.dtype] = []
+    for dtype in {**sizes, **flops}:
         # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
-        half = _of_16_bits(flops)
-    counts = half or sizes
-    return max(counts, key=lambda dtype: counts[dtype], default=None)
-
-
-def _of_16_bits(counts: dict[np.dtype, float]) -> dict[np.dtype, float]:
-    half: dict[np.dtype, float] = {}
-    for dtype, count in counts.items():
-        if bits(dtype) == 16:
-            half[dtype] = count
-    return half
+        is_notable = dtype in flops or sizes[dtype] >= notable_size
+        if is_notable and bits(dtype) == 16:
+            half.append(dtype)
+    candidates = half or list(sizes)
+    return max(candidates, key=lambda dtype: sizes[dtype], default=None)
 
 
 def _bits_of(aval: Aval) -> int:
     return bits(getattr(aval, "dtype", None))
 
 
-def equations(graph: Graph) -> list[Equation]:
-    """Returns each equation that computes something itself, once."""
-    unique: dict[int, Equation] = {}
-    for equation in graph.made_by.values():
-        # An equation with several results makes several values.
-        unique[id(equation)] = equation
-    return list(unique.values())
-
-
-class WideProducts:
+class _WideProducts:
     """The products of a program with a wide operand, and what makes that wide.
 
     Args:
@@ -138,123 +136,99 @@ class WideProducts:
         inputs: the argument of each input, by its path.
     """
 
-    def __init__(self, graph: Graph, narrow: np.dtype, inputs: dict[str, str]):
+    def __init__(self, graph: Graph, narrow: DType, inputs: dict[str, str]):
         self._graph = graph
         self._bits = bits(narrow)
         self._inputs = inputs
-        # The inputs that are narrow, as the bits of a number.
+        # As the bits of a number.
         self._narrow_inputs = 0
-        for place, value in enumerate(graph.inputs):
+        for value in graph.inputs:
             if 0 < _bits_of(graph.avals[value]) <= self._bits:
-                self._narrow_inputs |= 1 << place
+                self._narrow_inputs |= 1 << value
 
-    def costs(self) -> tuple[LineCost, ...]:
+    def costs(self, total: float) -> list[LineCost]:
         """Returns what makes more than a hundredth of the products wide, in order."""
-        products: list[Equation] = []
-        for equation in equations(self._graph):
-            if equation.primitive in PRODUCTS:
-                products.append(equation)
-        causes = self._causes(products)
-        whole_arguments = self._whole_arguments(causes)
+        causes = self._causes()
+        blamed: set[Origin | str] = set()
+        for _, costs in causes:
+            blamed.update(cost.cause for cost in costs)
+        whole_arguments = self._whole_arguments(blamed)
+        rows: dict[str, LineCost] = {}
         works: dict[str, float] = collections.defaultdict(float)
-        costs: dict[str, LineCost] = {}
-        total = 0.0
-        for product, causes_of_product in zip(products, causes):
-            work = work_of_stack(product.stack)
-            total += work
+        for work, costs in causes:
+            # Both operands may be wide because of one line.
             places: set[str] = set()
-            for cost in causes_of_product:
-                cause = whole_arguments.get(cost.cause, cost.cause)
+            for cost in costs:
+                cause = cost.cause
+                if isinstance(cause, str) and self._inputs[cause] in whole_arguments:
+                    cause = self._inputs[cause]
                 place = place_of(cause)
-                costs.setdefault(place, cost._replace(cause=cause))
+                rows.setdefault(place, cost._replace(cause=cause))
                 places.add(place)
             for place in places:
                 works[place] += work
-        rows: list[LineCost] = []
-        for place, work in works.items():
-            share = work / (total or 1.0)
+        notable: list[LineCost] = []
+        # Equal shares are in the order of their places, which is the same in each process.
+        for place in sorted(rows):
+            share = works[place] / total
             if share >= _LEAST_SHARE_OF_WORK:
-                rows.append(costs[place]._replace(share=share))
-        rows.sort(key=_greatest_share_first)
-        return tuple(rows)
+                notable.append(rows[place]._replace(share=share))
+        return sorted(notable, key=attrgetter("share"), reverse=True)
 
-    def _causes(self, products: Sequence[Equation]) -> list[list[LineCost]]:
-        """Returns what makes the operands of each product wide."""
-        causes: list[list[LineCost]] = []
-        forward: dict[object, list[LineCost]] = collections.defaultdict(list)
-        for product in products:
+    def _causes(self) -> list[tuple[float, list[LineCost]]]:
+        """Returns the work of products with wide operands, and what makes those wide."""
+        causes: list[tuple[float, list[LineCost]]] = []
+        forward: dict[object, list[LineCost]] = {}
+        for product, work in _products(self._graph):
             written = Written(product.stack)
             # A gradient has the dtype of its value: the products of its call tell.
             if written.is_backward and written.calls in forward:
-                causes_of_product = forward[written.calls]
+                costs = forward[written.calls]
             else:
-                causes_of_product = self._causes_of(product)
+                costs = self._costs_of(product)
             if not written.is_backward:
-                forward[written.calls].extend(causes_of_product)
-            if any(self._is_wide_value(value) for value in product.inputs[:2]):
-                causes.append(causes_of_product)
-            else:
-                causes.append([])
+                forward.setdefault(written.calls, []).extend(costs)
+            if self._wide_operands(product):
+                causes.append((work, costs))
         return causes
 
     def _is_wide(self, aval: Aval) -> bool:
         return _bits_of(aval) > self._bits
 
-    def _is_wide_value(self, value: int) -> bool:
-        return self._is_wide(self._graph.avals[value])
+    def _wide_operands(self, product: Equation) -> list[int]:
+        avals = self._graph.avals
+        return [value for value in product.inputs[:2] if self._is_wide(avals[value])]
 
-    def _causes_of(self, product: Equation) -> list[LineCost]:
-        """Returns the causes of the wide operands of a product."""
-        operands: list[int] = []
-        for value in product.inputs[:2]:
-            if self._is_wide_value(value):
-                operands.append(value)
+    def _costs_of(self, product: Equation) -> list[LineCost]:
+        """Returns what makes the operands of a product wide."""
         line = line_of(product)
+        operands = self._wide_operands(product)
         if not operands and line is not None:
             # Its result alone is wide, as it asks for. JAX's own narrows that again.
-            if Written(product.stack).is_of_jax_nn:
-                return []
-            return [LineCost(line, line, 0.0)]
-        causes: list[LineCost] = []
+            is_of_jax = Written(product.stack).is_of_jax_nn
+            return [] if is_of_jax else [LineCost(line, line, 0.0)]
+        costs: list[LineCost] = []
         for value in operands:
-            cause = self._cause_of_operand(value, product)
+            blamed = blame(self._graph, value, self._is_wide, self._narrow_inputs)
+            origin = line_of(blamed.promotion)
+            cause = line_of(blamed.cause) or origin
+            if blamed.operand in self._graph.inputs:
+                # Paths are in the order of the inputs.
+                paths = list(self._inputs)
+                cause = paths[blamed.operand]
+                origin = origin or line
             if cause is not None:
-                causes.append(cause)
-        return causes
+                costs.append(LineCost(origin, cause, 0.0))
+        return costs
 
-    def _cause_of_operand(self, value: int, product: Equation) -> LineCost | None:
-        graph = self._graph
-        blamed = blame(graph, value, self._is_wide, self._narrow_inputs)
-        origin = line_of(blamed.promotion)
-        if blamed.operand in graph.inputs:
-            # Paths are in the order of the inputs.
-            place = graph.inputs.index(blamed.operand)
-            path = list(self._inputs)[place]
-            return LineCost(origin or line_of(product), path, 0.0)
-        cause = line_of(blamed.cause) or origin
-        return None if cause is None else LineCost(origin, cause, 0.0)
-
-    def _whole_arguments(
-        self, causes: Sequence[Sequence[LineCost]]
-    ) -> dict[Origin | str, str]:
-        """Returns the arguments of inputs of which all are causes, by their paths."""
-        blamed: set[Origin | str] = set()
-        for costs in causes:
-            blamed.update(cost.cause for cost in costs)
-        in_part: set[str] = set()
+    def _whole_arguments(self, blamed: Collection[Origin | str]) -> set[str]:
+        """Returns the arguments of which all floating inputs are causes."""
+        arguments = set(self._inputs.values())
         for value, (path, argument) in zip(self._graph.inputs, self._inputs.items()):
-            if _bits_of(self._graph.avals[value]) and path not in blamed:
-                in_part.add(argument)
-        arguments: dict[Origin | str, str] = {}
-        for path, argument in self._inputs.items():
-            if argument not in in_part:
-                arguments[path] = argument
+            is_floating = _bits_of(self._graph.avals[value]) > 0
+            if is_floating and path not in blamed:
+                arguments.discard(argument)
         return arguments
-
-
-def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
-    # Equal shares are in the order of their places, which is the same in each process.
-    return -cost.share, place_of(cost.cause)
 
 
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:

@@ -11,36 +11,32 @@ _OPERATIONS: dict[str | None, float] = {"float": 2.0, "complex": 8.0}
 
 
 def work_of_stack(stack: Stack) -> float:
-    """Returns the operations of an equation in all turns of the loops around it."""
-    return _operations(stack[0]) * _repetitions(stack)
+    """Returns the operations of an equation in all turns of the loops around it.
 
-
-def _repetitions(stack: Stack) -> float:
-    """Returns how often an equation runs.
-
-    A `while_loop` counts once, and branches as their mean.
+    The body of a `while_loop` counts once, and branches as their mean.
     """
-    times = 1.0
+    work = _operations(stack[0])
     for outer in stack[1:]:
         name = outer.primitive.name
         if name == "scan":
-            times *= outer.params["length"]
+            work *= outer.params["length"]
         elif name == "cond":
-            times /= len(outer.params["branches"])
+            work /= len(outer.params["branches"])
         elif name == "shard_map":  # its body has the shapes of one shard
             shape = outer.params["mesh"].shape
-            for axis in manual_axes(outer):
-                times *= shape[axis]
-    return times
+            shards = [shape[axis] for axis in manual_axes(outer)]
+            work *= math.prod(shards)
+    return work
 
 
 def _operations(eqn: Equation) -> float:
     """Returns the operations of a matrix product or convolution; 0 for the rest."""
     if eqn.primitive.name not in PRODUCTS:
         return 0.0
-    dtype_kind = kind(eqn.outvars[0].aval.dtype)
+    result = eqn.outvars[0].aval
     # Integers are not rounded, whatever their dtype is.
-    return _OPERATIONS.get(dtype_kind, 0.0) * _multiplications(eqn)
+    operations = _OPERATIONS.get(kind(result.dtype), 0.0)
+    return operations * _multiplications(eqn)
 
 
 def _multiplications(eqn: Equation) -> float:
@@ -52,11 +48,12 @@ def _multiplications(eqn: Equation) -> float:
         terms = [left_shape[axis] for axis in contracted]
         return results * math.prod(terms)
     if eqn.primitive.name == "conv_general_dilated":
-        feature_axis, *_ = eqn.params["dimension_numbers"].rhs_spec
-        features = right_shape[feature_axis]
+        dimensions = eqn.params["dimension_numbers"]
+        features = right_shape[dimensions.rhs_spec[0]]
         # The kernel without its output features: the terms of which a result is the sum.
         terms = math.prod(right_shape) / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.
-        return results * terms / math.prod(eqn.params["lhs_dilation"])
+        dilation = math.prod(eqn.params["lhs_dilation"])
+        return results * terms / dilation
     # Of a ragged product, each row of the left operand goes to one group.
     return math.prod(left_shape) * right_shape[-1]

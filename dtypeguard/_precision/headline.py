@@ -12,16 +12,12 @@ from .._source.origin import Origin, place_of
 from .figures import Figures
 from .rows import KEEP_WIDE, STOCHASTICALLY, IntegerMisfit, NarrowedBits, told_of_argument
 
-# From this share of the squared error, or of the products, on, it is most of it.
-MOST = 0.5
-# An update that loses no more than this share of its elements is no news.
-_LEAST_STUCK = 0.01
+# From this share of its elements on, an update that does not move them comes first.
+_LEAST_STUCK = 0.1
 # XLA leaves out roundings. From this part of the error on, that is said.
 _NOTABLE_DIFFERENCE = 0.1
 # XLA may round the wide numbers differently as well, by so many units in their last place.
 _ROUNDINGS_OF_XLA = 8
-# Numbers below this are printed with all digits: they are noted in float32.
-_EXACT = 1e7
 _MOST_NAMED = 3
 
 
@@ -35,9 +31,11 @@ def headline_text(figures: Figures) -> str:
     if figures.differences:
         sentences.append(headline_of(figures.differences))
     if not is_beside_rounding(figures):
-        if is_stuck(figures):
-            sentences.extend(update_sentences(figures))
-        sentences.extend(_error_sentences(figures))
+        # The error of one step hardly shows an update that is lost.
+        sentences.extend(_lost_updates(figures))
+        if not figures.error:
+            sentences.extend(narrowing_sentences(figures.narrowed))
+        sentences.append(_error_text(figures))
     first, *rest = sentences
     # The first one goes on after `precision:`, so it starts with a small letter.
     capitalized = [text[:1].upper() + text[1:] for text in rest]
@@ -52,51 +50,74 @@ def is_beside_rounding(figures: Figures) -> bool:
     return bool(verdicts) and figures.run.wide == "float64"
 
 
-def _error_sentences(figures: Figures) -> list[str]:
-    if math.isnan(figures.error):
-        return [f"{wide_work_text(figures)} Nothing was run."]
-    if math.isinf(figures.error):
-        return [_not_finite_text(figures)]
-    if figures.error:
-        return [_off_text(figures)]
-    return [*narrowing_sentences(figures.narrowed), _no_error_text(figures)]
-
-
 def _misfit_text(row: IntegerMisfit, wide: str) -> str:
     """Returns the sentence on a line whose integers do not fit their dtype."""
     info = np.iinfo(row.dtype)
     end = info.min if row.value < info.min else info.max
-    reason = f"and {row.dtype} ends at {end:,}"
-    if math.isnan(row.value):
-        value = "NaN"
-        reason = f"which {row.dtype} has not"
-    elif abs(row.value) < _EXACT:
-        value = f"{row.value:,.0f}"
-    else:
-        value = f"{row.value:.4g}"
-    place = place_or_inside_jax(row.origin)
     return (
-        f"{place} makes {value}, {reason}: {row.count:,} of {row.size:,} "
-        f"numbers there do not fit, in the run in {wide} as well."
+        f"{place_or_inside_jax(row.origin)} makes {row.value:,.7g}, and {row.dtype} ends "
+        f"at {end:,}: {row.count:,} of {row.size:,} numbers there do not fit, in the run "
+        f"in {wide} as well."
     )
 
 
-def place_or_inside_jax(origin: Origin | None) -> str:
-    """Returns where a line is."""
-    return "a line inside JAX" if origin is None else place_of(origin)
-
-
 def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
-    """Returns a sentence for each line that narrows what becomes bits or integers."""
+    """Returns a sentence on the first line that narrows what becomes bits or integers."""
     sentences: list[str] = []
-    for row in rows[:_MOST_NAMED]:
-        place = place_or_inside_jax(row.origin)
+    for row in rows[:1]:
         sentences.append(
-            f"{place} narrows {row.before} to {row.after} on the way to "
-            f"bits, a key or an integer: {row.equal:,} of {row.different:,} different "
-            "numbers become equal."
+            f"{place_or_inside_jax(row.origin)} narrows {row.before} to {row.after} on the "
+            f"way to bits, a key or an integer: {row.equal:,} of {row.different:,} "
+            "different numbers become equal."
         )
     return sentences
+
+
+def _lost_updates(figures: Figures) -> list[str]:
+    """Returns the sentence on the update of which rounding takes most away."""
+    shares: dict[str, float] = {}
+    for path, output in figures.outputs.items():
+        share = output.unmoved or 0.0
+        if share > _LEAST_STUCK and not output.vanishes:
+            shares[path] = share
+    if not shares:
+        return []
+    path = max(shares, key=lambda path: shares[path])
+    return [
+        f"Rounding takes the update away in {percent(shares[path])} of the elements of "
+        f"{path or 'the output'}: keep it in {figures.run.wide}, or write {STOCHASTICALLY}."
+    ]
+
+
+def _error_text(figures: Figures) -> str:
+    """Returns the sentence on how far off the outputs are."""
+    run = figures.run
+    error = figures.error
+    if math.isnan(error):
+        return f"{wide_work_text(figures)} Nothing was run."
+    if math.isinf(error):
+        return _not_finite_text(figures)
+    text = f"the outputs are those of {run.wide}"
+    if error and run.is_of_integers:
+        text = f"{percent(error)} of the elements of the outputs differ"
+    elif error:
+        text = f"the outputs are {percent(error)} off"
+    elif run.matmul_precision is not None:
+        text = (
+            "the outputs are the same: there are no float32 products, or each asks for "
+            "another precision, or has a vector as an operand, or is of numbers that "
+            "rounding keeps"
+        )
+    text = f"{_setting(figures)} {text}".strip()
+    # What operations give one by one is not what a user runs.
+    notable = max(_NOTABLE_DIFFERENCE * error, _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps)
+    if abs(run.compiled - error) > notable:
+        text += f" ({percent(run.compiled)} off as XLA compiles it here)"
+    text += _range_text(figures)
+    if figures.unexamined:
+        places = few_of([row.place for row in figures.unexamined])
+        text += f", but for what was not examined: {places}"
+    return f"{text}."
 
 
 def _setting(figures: Figures) -> str:
@@ -108,24 +129,6 @@ def _setting(figures: Figures) -> str:
     return ""
 
 
-def _no_error_text(figures: Figures) -> str:
-    run = figures.run
-    if run.matmul_precision is not None:
-        return (
-            f"{_setting(figures)} the outputs are the same: there are no float32 products, "
-            "or each asks for another precision, or has a vector as an operand, or is of "
-            "numbers that rounding keeps."
-        )
-    text = f"the outputs are those of {run.wide}"
-    # What operations give one by one is not what a user runs.
-    if run.compiled > _ROUNDINGS_OF_XLA * np.finfo(run.wide).eps:
-        text += f" op by op, and {percent(run.compiled)} off as XLA compiles it here"
-    if figures.unexamined:
-        places = few_of([row.place for row in figures.unexamined])
-        text += f", but for what was not examined: {places}"
-    return f"{text}."
-
-
 def _not_finite_text(figures: Figures) -> str:
     setting = _setting(figures) or "as written"
     wide = figures.run.wide
@@ -135,18 +138,6 @@ def _not_finite_text(figures: Figures) -> str:
     if figures.not_finite is None:
         return f"{text}."
     return f"{text}: {figures.not_finite.place} is the first that is not."
-
-
-def _off_text(figures: Figures) -> str:
-    error = percent(figures.error)
-    text = f"the outputs are {error} off"
-    if figures.run.is_of_integers:
-        text = f"{error} of the elements of the outputs differ"
-    text = f"{_setting(figures)} {text}".strip()
-    compiled = figures.run.compiled
-    if abs(compiled - figures.error) > _NOTABLE_DIFFERENCE * figures.error:
-        text += f" ({percent(compiled)} as XLA compiles it here)"
-    return f"{text}{_range_text(figures)}."
 
 
 def _range_text(figures: Figures) -> str:
@@ -167,46 +158,13 @@ def wide_work_text(figures: Figures) -> str:
     work = figures.work
     if work is None or not work.flops:
         return "there are no matrix products to count."
-    if not work.wide:
-        return f"no matrix product runs wider than {work.narrow}."
-    share = percent(work.wide)
+    share = percent(work.wide) if work.wide else "no part"
     return f"{share} of the operations of matrix products run wider than {work.narrow}."
 
 
-# Updates that rounding takes away
-
-
-def _lost_shares(figures: Figures) -> dict[str, float]:
-    """Returns the share of each update that rounding takes away, where that is news."""
-    shares: dict[str, float] = {}
-    for path, output in figures.outputs.items():
-        share = output.unmoved or 0.0
-        if share > _LEAST_STUCK and not output.vanishes:
-            shares[path] = share
-    return shares
-
-
-def is_stuck(figures: Figures) -> bool:
-    """Returns whether rounding takes most of an update away, which is said first then."""
-    return max(_lost_shares(figures).values(), default=0.0) > MOST
-
-
-def update_sentences(figures: Figures) -> list[str]:
-    """Returns the sentence on the update that rounding takes away, if there is one."""
-    # The error of one step hardly shows it.
-    shares = _lost_shares(figures)
-    if not shares:
-        return []
-    path = max(shares, key=lambda path: shares[path])
-    share = shares[path]
-    also = ""
-    if len(shares) > 1:
-        also = f", and in {len(shares) - 1} more"
-    return [
-        f"Rounding takes the update away in {percent(share)} of the elements of "
-        f"{path or 'the output'}{also}: keep it in {figures.run.wide}, or write "
-        f"{STOCHASTICALLY}."
-    ]
+def place_or_inside_jax(origin: Origin | None) -> str:
+    """Returns where a line is."""
+    return "a line inside JAX" if origin is None else place_of(origin)
 
 
 def few_of(names: Sequence[str]) -> str:

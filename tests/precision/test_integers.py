@@ -83,7 +83,7 @@ MISFITS = {
     "a negative": (lambda x: x * -(LEAST * x).astype(jnp.int8), "makes 128, and int8"),
     "a size": (lambda x: x * jnp.abs(LEAST * x.astype(jnp.int8)), "makes 128, and int8"),
     "below 0": (lambda x: x * (U32(3) - U32(5)), "makes -2, and uint32 ends at 0"),
-    "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "NaN, which int32 has not"),
+    "not a number": (lambda x: x * (jnp.log(-x)).astype(int), "makes nan, and int32 ends"),
     "a float": (lambda x: x * (3e9 * x).astype(int), "makes 3e+09, and int32 ends"),
 }
 

@@ -2,8 +2,7 @@
 
 import collections
 import math
-from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -23,6 +22,8 @@ _LEAST_SHARE_OF_WORK = 0.01
 # A program is expected to compute in 16 bits if at least this part of its inputs has them:
 # of bfloat16 params with the float32 moments of Adam beside them, a third.
 _NOTABLE_PART = 0.25
+# Lines and inputs that make values wide, and where narrow values become wide by them.
+_Causes = dict[Origin | int, Origin | None]
 
 
 class LineCost(NamedTuple):
@@ -86,7 +87,7 @@ def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
     if not wide:
         return Work(flops_by_name, str(expected))
     total = sum(flops.values())
-    costs = _WideProducts(graph, expected, inputs).costs(total)
+    costs = _WideProducts(graph, expected).costs(inputs, total)
     return Work(flops_by_name, str(expected), wide / total, tuple(costs))
 
 
@@ -133,102 +134,114 @@ class _WideProducts:
     Args:
         graph: of the program.
         narrow: the dtype that it is expected to compute in.
-        inputs: the argument of each input, by its path.
     """
 
-    def __init__(self, graph: Graph, narrow: DType, inputs: dict[str, str]):
+    def __init__(self, graph: Graph, narrow: DType):
         self._graph = graph
         self._bits = bits(narrow)
-        self._inputs = inputs
+        self._floating_inputs: list[int] = []
         # As the bits of a number.
         self._narrow_inputs = 0
         for value in graph.inputs:
-            if 0 < _bits_of(graph.avals[value]) <= self._bits:
+            bits_of_input = _bits_of(graph.avals[value])
+            if bits_of_input:
+                self._floating_inputs.append(value)
+            if 0 < bits_of_input <= self._bits:
                 self._narrow_inputs |= 1 << value
 
-    def costs(self, total: float) -> list[LineCost]:
-        """Returns what makes more than a hundredth of the products wide, in order."""
-        causes = self._causes()
-        blamed: set[Origin | str] = set()
-        for _, costs in causes:
-            blamed.update(cost.cause for cost in costs)
-        whole_arguments = self._whole_arguments(blamed)
-        rows: dict[str, LineCost] = {}
-        works: dict[str, float] = collections.defaultdict(float)
-        for work, costs in causes:
-            # Both operands may be wide because of one line.
-            places: set[str] = set()
-            for cost in costs:
-                cause = cost.cause
-                if isinstance(cause, str) and self._inputs[cause] in whole_arguments:
-                    cause = self._inputs[cause]
-                place = place_of(cause)
-                rows.setdefault(place, cost._replace(cause=cause))
-                places.add(place)
-            for place in places:
-                works[place] += work
-        notable: list[LineCost] = []
-        # Equal shares are in the order of their places, which is the same in each process.
-        for place in sorted(rows):
-            share = works[place] / total
-            if share >= _LEAST_SHARE_OF_WORK:
-                notable.append(rows[place]._replace(share=share))
-        return sorted(notable, key=attrgetter("share"), reverse=True)
+    def costs(self, inputs: dict[str, str], total: float) -> list[LineCost]:
+        """Returns what makes more than a hundredth of the products wide, in order.
 
-    def _causes(self) -> list[tuple[float, list[LineCost]]]:
+        Args:
+            inputs: the argument of each input, by its path.
+            total: the operations of all products.
+        """
+        products = self._causes()
+        names = self._names_of_inputs(inputs, products)
+        works: dict[Origin | str, float] = collections.defaultdict(float)
+        origins: dict[Origin | str, Origin | None] = {}
+        for work, causes in products:
+            named: set[Origin | str] = set()
+            for cause, origin in causes.items():
+                name = names[cause] if isinstance(cause, int) else cause
+                origins.setdefault(name, origin)
+                named.add(name)
+            for name in named:
+                works[name] += work
+        rows: list[LineCost] = []
+        for name, work in works.items():
+            share = work / total
+            if share >= _LEAST_SHARE_OF_WORK:
+                rows.append(LineCost(origins[name], name, share))
+        rows.sort(key=_greatest_share_first)
+        return rows
+
+    def _names_of_inputs(
+        self, inputs: dict[str, str], products: Sequence[tuple[float, _Causes]]
+    ) -> list[str]:
+        """Returns the path of each input; its argument where all of that is to blame."""
+        blamed: set[Origin | int] = set()
+        for _, causes in products:
+            blamed.update(causes)
+        arguments = list(inputs.values())
+        in_part: set[str] = set()
+        for value in self._floating_inputs:
+            if value not in blamed:
+                in_part.add(arguments[value])
+        names: list[str] = []
+        for path, argument in inputs.items():
+            names.append(path if argument in in_part else argument)
+        return names
+
+    def _causes(self) -> list[tuple[float, _Causes]]:
         """Returns the work of products with wide operands, and what makes those wide."""
-        causes: list[tuple[float, list[LineCost]]] = []
-        forward: dict[object, list[LineCost]] = {}
+        products: list[tuple[float, _Causes]] = []
+        forward: dict[object, _Causes] = {}
         for product, work in _products(self._graph):
             written = Written(product.stack)
             # A gradient has the dtype of its value: the products of its call tell.
             if written.is_backward and written.calls in forward:
-                costs = forward[written.calls]
+                causes = forward[written.calls]
             else:
-                costs = self._costs_of(product)
+                causes = self._causes_of(product)
             if not written.is_backward:
-                forward.setdefault(written.calls, []).extend(costs)
+                forward.setdefault(written.calls, {}).update(causes)
             if self._wide_operands(product):
-                causes.append((work, costs))
-        return causes
+                products.append((work, causes))
+        return products
 
     def _is_wide(self, aval: Aval) -> bool:
         return _bits_of(aval) > self._bits
 
     def _wide_operands(self, product: Equation) -> list[int]:
-        avals = self._graph.avals
-        return [value for value in product.inputs[:2] if self._is_wide(avals[value])]
+        operands: list[int] = []
+        for value in product.inputs[:2]:
+            if self._is_wide(self._graph.avals[value]):
+                operands.append(value)
+        return operands
 
-    def _costs_of(self, product: Equation) -> list[LineCost]:
+    def _causes_of(self, product: Equation) -> _Causes:
         """Returns what makes the operands of a product wide."""
         line = line_of(product)
         operands = self._wide_operands(product)
-        if not operands and line is not None:
-            # Its result alone is wide, as it asks for. JAX's own narrows that again.
-            is_of_jax = Written(product.stack).is_of_jax_nn
-            return [] if is_of_jax else [LineCost(line, line, 0.0)]
-        costs: list[LineCost] = []
+        causes: _Causes = {}
+        # Its result alone is wide, as it asks for. JAX's own narrows that again.
+        if not operands and line and not Written(product.stack).is_of_jax_nn:
+            causes[line] = line
         for value in operands:
             blamed = blame(self._graph, value, self._is_wide, self._narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
             if blamed.operand in self._graph.inputs:
-                # Paths are in the order of the inputs.
-                paths = list(self._inputs)
-                cause = paths[blamed.operand]
-                origin = origin or line
-            if cause is not None:
-                costs.append(LineCost(origin, cause, 0.0))
-        return costs
+                causes[blamed.operand] = origin or line
+            elif cause is not None:
+                causes[cause] = origin
+        return causes
 
-    def _whole_arguments(self, blamed: Collection[Origin | str]) -> set[str]:
-        """Returns the arguments of which all floating inputs are causes."""
-        arguments = set(self._inputs.values())
-        for value, (path, argument) in zip(self._graph.inputs, self._inputs.items()):
-            is_floating = _bits_of(self._graph.avals[value]) > 0
-            if is_floating and path not in blamed:
-                arguments.discard(argument)
-        return arguments
+
+def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
+    # Equal shares are in the order of their places, which is the same in each process.
+    return -cost.share, place_of(cost.cause)
 
 
 def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, all_jaxprs, loop_parts
+from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, Variable, all_jaxprs, loop_parts
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from .matching import Matcher, key_of_line
@@ -139,8 +139,8 @@ class ByPlan(Propagation[PlannedType]):
 
     # Values
 
-    def constant(self, array: Leaf, aval: Aval) -> PlannedType:
-        dtype = dtype_or_none(aval)
+    def constant(self, var: Variable, array: Leaf) -> PlannedType:
+        dtype = dtype_or_none(var.aval)
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if kind(dtype) != "float" or isinstance(array, Tracer):
             return PlannedType(dtype)
@@ -177,7 +177,7 @@ class ByPlan(Propagation[PlannedType]):
         self._entry(node)  # a plan may name a whole loop: the entry has matched then
         return super().node(node, operands)
 
-    def called(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
+    def visit_call(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
         if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
             self.has_product = True
         if body_parameter(node.name) is None and node.name not in OWN_RULES:
@@ -188,11 +188,9 @@ class ByPlan(Propagation[PlannedType]):
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)
-        self.leave(node, results)
+        # A call has the dtypes inside that its results leave in.
+        self.left(node, results)
         return results
-
-    def solve(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
-        return self._as_written(node, values)
 
     def entering(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         if node.rule != "scan":
@@ -207,12 +205,11 @@ class ByPlan(Propagation[PlannedType]):
 
     # Equations
 
-    def opaque(self, node: Node, values: PlannedTypes) -> PlannedTypes:
-        if node.name == "reduce_precision":
-            params = bits_of(node.eqn.invars[0].aval.dtype)
-            # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
-            if params is not None and params.items() <= node.eqn.params.items():
-                return self._moved(node, values)
+    def visit_reduce_precision(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+        params = bits_of(node.eqn.invars[0].aval.dtype)
+        # That of `jax.checkpoint` has the bits of its operand, and rounds nothing.
+        if params is not None and params.items() <= node.eqn.params.items():
+            return self._moved(node, values)
         return self._as_written(node, values)
 
     def computed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
@@ -241,6 +238,11 @@ class ByPlan(Propagation[PlannedType]):
         self.entries[node.number] = WRITTEN
         results = [PlannedType(dtype_or_none(var.aval)) for var in node.eqn.outvars]
         return _with_flags(results, is_asked=_is_asked(values))
+
+    visit_own = _as_written
+    visit_sample = _as_written
+    visit_stochastic = _as_written
+    visit_custom_linear_solve = _as_written
 
     def _in_dtype(
         self, node: Node, values: PlannedTypes, dtype: DType, result: DType | None = None

@@ -7,7 +7,7 @@ loop or branches in which all is as written.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,12 +20,12 @@ from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import as_dtype, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
-from .._numbers.nodes import COMPUTED, OWN, STOCHASTIC, Interpreter
+from .._numbers.nodes import Interpreter
 from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._program.aligned import NO_TRACES, SecondTraces
 from .._program.jaxprs import Variable, loop_parts, manual_axes, open_jaxpr
-from .._program.program import CALL, SOLVE, Block, Node
+from .._program.program import LOOPS, Block, Node
 from .decide import (
     FLOAT32,
     OWN_RULES,
@@ -122,19 +122,18 @@ class Emission(Interpreter):
         self._call_operands = rules.call_operands
 
     def enter(self, block: Block, arguments: Sequence[Leaf]) -> dict[Variable, Any]:
-        values = [*block.consts, *arguments]
-        return dict(zip(block.inputs, self._widen_shared(block, block.inputs, values)))
+        values = super().enter(block, arguments)
+        return dict(zip(values, self._widen_shared(block, list(values), values.values())))
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[None]:
         return _in_context(eqn)
 
-    def kept(
-        self, block: Block, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
-    ) -> Sequence[Any]:
-        return self._widen_shared(block, node.eqn.outvars, results)
+    def node(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+        results = super().node(node, operands)
+        return self._widen_shared(node.block, node.eqn.outvars, results)
 
     def _widen_shared(
-        self, block: Block, variables: Sequence[Variable], values: Sequence[Leaf]
+        self, block: Block, variables: Sequence[Variable], values: Iterable[Leaf]
     ) -> list[Leaf]:
         """Widens narrow values of several uses, since their cotangents are added up."""
         results: list[Leaf] = []
@@ -150,6 +149,10 @@ class Emission(Interpreter):
             is_number = is_inexact(var.aval)
             operands.append(to_dtype(value, var.aval.dtype) if is_number else value)
         return bind(node.eqn, operands, node.eqn.params)
+
+    visit_own = written
+    visit_stochastic = written
+    visit_custom_linear_solve = written
 
     def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Computes an equation that holds no others."""
@@ -169,7 +172,7 @@ class Emission(Interpreter):
 
     # What holds other equations
 
-    def call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Emits a call, with its rule of derivatives if it has one."""
         if body_parameter(node.name) is not None:
             return self.inlined(node, values)
@@ -211,12 +214,16 @@ class Emission(Interpreter):
             inner = [self._inner_jaxpr(node, x, values[1:]) for x in node.inner]
             params["branches"] = tuple(map(_like, params["branches"], inner))
             return bind(node.eqn, values, params)
-        if node.rule in ("scan", "while"):
+        if node.rule in LOOPS:
             return self._loop(node, values, params)
         name = str(body_parameter(node.name))
         inner = self._inner_jaxpr(node, node.inner[0], values)
         params[name] = _like(params[name], inner)
         return bind(node.eqn, values, params)
+
+    visit_scan = inlined
+    visit_while = inlined
+    visit_cond = inlined
 
     def _loop(
         self, node: Node, values: Sequence[Leaf], params: dict[str, Any]
@@ -248,7 +255,7 @@ class Emission(Interpreter):
         carry = self._settled(node, values[first:last])
         return [*shared, *carry, *values[last:]]
 
-    def shards(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_shard_map(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Emits a `shard_map`."""
         if not self._is_changed(node, values):
             return self.written(node, values)
@@ -339,20 +346,6 @@ class Emission(Interpreter):
                 value = to_dtype(value, dtype)
             results.append(value)
         return results
-
-
-Emission.rules = {
-    COMPUTED: Emission.computed,
-    "reduce_precision": Emission.computed,
-    OWN: Emission.written,
-    SOLVE: Emission.written,
-    STOCHASTIC: Emission.written,
-    "scan": Emission.inlined,
-    "while": Emission.inlined,
-    "cond": Emission.inlined,
-    CALL: Emission.call,
-    "shard_map": Emission.shards,
-}
 
 
 def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:

@@ -3,7 +3,7 @@
 The equations are those of the trace so far, as `provenance.py` reads them.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 from .._leaves.types import Leaf
 from .._program.graph import Graph
@@ -58,20 +58,15 @@ def origin_of_whole_numbers(value: Leaf) -> Origin | None:
 
 def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Iterator[int]:
     """Yields a value and its sources, through moves and some primitives."""
-    queue = [start]
-    seen = set()
-    for value in queue:  # which grows
-        if value in seen:
-            continue
-        seen.add(value)
-        yield value
+
+    def sources(value: int) -> Sequence[int]:
         equation = graph.made_by.get(value)
         if equation is None:
-            predecessors = graph.same.get(value, ())
+            predecessors = graph.same_as(value)
             # It crosses the boundary of a call, and of no loop or branch.
-            if len(predecessors) == 1:
-                queue.extend(predecessors)
-        elif equation.primitive in _MOVES:
-            queue.append(equation.inputs[0])  # the others say where
-        elif equation.primitive in computing:
-            queue.extend(equation.inputs)
+            return predecessors if len(predecessors) == 1 else ()
+        if equation.primitive in _MOVES:
+            return equation.inputs[:1]  # the others say where
+        return equation.inputs if equation.primitive in computing else ()
+
+    return graph.behind([start], sources)

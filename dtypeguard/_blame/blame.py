@@ -63,14 +63,7 @@ class Region:
 
     def walk(self, starts: Sequence[int]) -> Iterator[int]:
         """Yields the values of the region behind some, nearest first."""
-        queue = list(starts)
-        seen = set(starts)
-        for value in queue:  # which grows
-            yield value
-            for source in self.sources(value):
-                if source not in seen:
-                    seen.add(source)
-                    queue.append(source)
+        return self.graph.behind(starts, self.sources)
 
     def narrow_operands(self, value: int) -> list[int]:
         """Returns the operands without the property, where an equation introduces it."""

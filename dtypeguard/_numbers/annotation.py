@@ -6,8 +6,9 @@ import numpy as np
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, Equation
+from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal, value_kind
-from .._program.program import CALL, Block, Node
+from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
@@ -62,21 +63,30 @@ class Annotation(Walk[_Known]):
         is_fixed = self._formats.narrow is None
         self.block(block, [is_fixed for _ in avals])
 
-    def enter(self, block, arguments):
+    def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
-        constants = [True for _ in block.consts]
-        return dict(zip(block.inputs, [*constants, *arguments]))
-
-    def literal(self, var):
         is_float = value_kind(var.aval) == "float"
-        return float(var.val) if is_float and _is_number(var) else True
+        return float(array) if is_float and _is_number(var) else True
+
+    def joined(self, values, attempt):
+        return False
+
+    def crossing(self, value, aval):
+        # What enters a loop or a branch may be another value each time.
+        return False
+
+    def entering(self, node, operands):
+        return [False for _ in operands]
+
+    def computed(self, node, operands):
+        return ()
 
     def block(self, block, arguments):
         if self._is_measured:
             nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
             # A callback that prints would print once more with each run.
             block.nodes = nodes
-            block.intended = self._meant(block, block.outputs, None)
+            block.intended = self._meant(block.traces, block.outputs, None)
         results = super().block(block, arguments)
         block.drop_unused()
         return results
@@ -94,12 +104,7 @@ class Annotation(Walk[_Known]):
             self._leave_out(node.stack)
         if node.name == "convert_element_type" and node.rule == COMPUTED:
             node.constant = self._rounded_number(node, operands[0])
-        for block in node.inner:
-            arguments: list[_Known] = list(operands)
-            # What enters a loop or a branch may be another value each time.
-            if node.rule != CALL:
-                arguments = [False for _ in block.inputs[len(block.consts) :]]
-            self.block(block, arguments)
+        super().node(node, operands)
         # A sample is the same on both sides, whatever dtypes the program has.
         return [node.rule == SAMPLE for _ in node.eqn.outvars]
 
@@ -111,7 +116,7 @@ class Annotation(Walk[_Known]):
                 "audit_precision does not run programs with mutable references "
                 f"({node.name}): give it a function that returns new arrays."
             )
-        node.intended = self._meant(node, node.eqn.invars, node.eqn)
+        node.intended = self._meant(node.block.traces, node.eqn.invars, node.eqn)
         node.doubtful = self._doubtful(node)
         # Random numbers are the same sample whatever they are compared with.
         is_known = node.intended or node.doubtful
@@ -120,14 +125,14 @@ class Annotation(Walk[_Known]):
             node.doubtful = ()
 
     def _meant(
-        self, user: Node | Block, variables: Sequence[Variable], eqn: Equation | None
+        self, traces: SecondTraces, variables: Sequence[Variable], eqn: Equation | None
     ) -> dict[int, np.ndarray]:
         """Returns the constants among variables that were meant as different numbers."""
         constants: dict[int, np.ndarray] = {}
         for place, var in enumerate(variables):
             if not self._formats.rounds(getattr(var.aval, "dtype", None)):
                 continue
-            value = user.traces.wide.intended_constant(eqn, place, self._is_judged)
+            value = traces.wide.intended_constant(eqn, place, self._is_judged)
             # A float32 number has lost digits of the source's decimal in any trace.
             if value is None and is_single_number(var):
                 value = np.asarray(var.val)
@@ -144,7 +149,7 @@ class Annotation(Walk[_Known]):
 
         They are as narrow in the trace of float32 arguments, or that has no such equation.
         """
-        aligned = node.traces.wide
+        aligned = node.block.traces.wide
         unknown: list[np.ndarray] = []
         for place, var in enumerate(node.eqn.invars):
             value = aligned.doubtful_constant(node.eqn, place)

@@ -152,11 +152,8 @@ class _RetypedWalk(Walk[Leaf]):
     def dtype_of(self, dtype: DType) -> DType:
         return self._dtypes.get(dtype, dtype)
 
-    def enter(self, block, arguments):
-        return dict(zip(block.inputs, arguments))
-
-    def literal(self, var):
-        return jnp.asarray(var.val, self.dtype_of(var.aval.dtype))
+    def constant(self, var, array):
+        return jnp.asarray(array, self.dtype_of(var.aval.dtype))
 
     def node(self, node, operands):
         return evaluate(node.eqn, operands, self.dtype_of)

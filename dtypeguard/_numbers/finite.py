@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Leaf
+from .._program.graph import Graph
 from .._program.jaxprs import Stack
 from . import plans
 from .measure import Measures
 from .nodes import Noted
-from .plans import Propagation
 from .primitives import is_inexact
 from .probes import Probes
-from .program import NumericProgram
 
 # The number of an equation, and which of its results.
 _ResultKey = tuple[int, int]
@@ -56,66 +55,41 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     bad = {key for key, (count, _) in wide.items() if count}
     born = {key for key, (_, births) in wide.items() if births}
     # What an infinite input, rounded or not, leads to is born of nothing.
-    birth = (
-        _Births(program, lost, lost_here).first() or _Births(program, lost, lost).first()
-    )
+    graph = Graph(program.block)
+    birth = _first_birth(graph, lost, lost_here) or _first_birth(graph, lost, lost)
     nan_inputs: list[int] = []
     for place, array in enumerate(measures.arrays):
         # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
-    return birth, _Births(program, bad, born, nan_inputs).first()
+    return birth, _first_birth(graph, bad, born, nan_inputs)
 
 
-class _Births(Propagation[Birth | None]):
-    """Follows the first birth from which bad values alone lead on."""
+def _first_birth(
+    graph: Graph, bad: _Results, born: _Results, nan_inputs: Collection[int] = ()
+) -> Birth | None:
+    """Returns the first birth from which bad values alone lead to an output."""
 
-    def __init__(
-        self,
-        program: NumericProgram,
-        bad: _Results,
-        born: _Results,
-        nan_inputs: Collection[int] = (),
-    ):
-        super().__init__(program)
-        self._bad = bad
-        self._born = born
-        self._nan_inputs = nan_inputs
+    def key_of(value: int) -> _ResultKey | None:
+        equation = graph.made_by.get(value)
+        return None if equation is None else (equation.number, value - equation.first)
 
-    def first(self) -> Birth | None:
-        """Returns the first birth that leads to an output."""
-        avals = self.program.jaxpr.in_avals
-        arguments: list[Birth | None] = []
-        for place in range(len(avals)):
-            is_birth = place in self._nan_inputs
-            arguments.append(Birth(place - len(avals), ()) if is_birth else None)
-        outputs = self.block(self.program.block, arguments)
-        avals = self.program.jaxpr.out_avals
-        # Integers are finite in any dtype.
-        floats = [birth for birth, aval in zip(outputs, avals) if is_inexact(aval)]
-        return self.joined(floats, 0)
+    def sources(value: int) -> Sequence[int]:
+        key = key_of(value)
+        # What is selected away is followed no further.
+        is_followed = key is None or key in bad or key in born
+        return graph.sources(value) if is_followed else ()
 
-    def constant(self, array, aval):
-        return None
-
-    def joined(self, values, attempt):
-        return min((birth for birth in values if birth is not None), default=None)
-
-    def computed(self, node, values):
-        results: list[Birth | None] = []
-        for place in range(len(node.eqn.outvars)):
-            key = (node.number, place)
-            births: list[Birth | None] = []
-            if key in self._born:
-                births.append(Birth(node.number, node.stack))
-            # What is selected away is followed no further.
-            if key in self._born or key in self._bad:
-                births.extend(values)
-            results.append(self.joined(births, 0))
-        return results
-
-    # The equations inside of a solver are those of its solution alone.
-    opaque = solve = computed
+    # Integers are finite in any dtype.
+    floats = [value for value in graph.outputs if is_inexact(graph.avals[value])]
+    births: list[Birth] = []
+    for value in graph.behind(floats, sources):
+        if value in nan_inputs:
+            births.append(Birth(value - len(graph.inputs), ()))
+        elif key_of(value) in born:
+            equation = graph.made_by[value]
+            births.append(Birth(equation.number, equation.stack))
+    return min(births, default=None)
 
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:

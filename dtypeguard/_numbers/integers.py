@@ -21,8 +21,8 @@ from .._program.program import Node
 from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import evaluate
-from .nodes import SAMPLE, Noted
-from .plans import WRITTEN, Propagation
+from .nodes import Noted
+from .plans import Propagation
 from .primitives import is_inexact, is_key
 from .program import NumericProgram
 
@@ -120,29 +120,38 @@ class _Flow(Propagation[Sources]):
         """Counts values as used for more than their lowest bits."""
         self.used.update(*values)
 
-    def constant(self, array, aval):
+    def constant(self, var, array):
         return _NONE
 
     def joined(self, values, attempt):
         return _NONE.union(*values)
 
-    def entry_of(self, value, aval):
-        return WRITTEN
+    def visit_cond(self, node, values):
+        self.use(values[:1])  # the number of the branch
+        return super().visit_cond(node, values)
 
-    def entering(self, node, values):
-        if node.rule == "cond":  # the number of the branch
-            self.use(values[:1])
-        return values
+    def visit_own(self, node, values):
+        if not self._makes_bits(node, values):
+            self.use(values)
+            return _each_result(node, _NONE)
+        return _each_result(node, _BITS)
 
-    def opaque(self, node, values):
-        has_keys = any(is_key(var.aval) for var in (*node.eqn.invars, *node.eqn.outvars))
-        if has_keys or node.name in primitives.OF_BITS:
-            self.to_bits.update(*values)
+    visit_reduce_precision = visit_own
+    visit_stochastic = visit_own
+
+    def visit_sample(self, node, values):
+        if self._makes_bits(node, values):
             return _each_result(node, _BITS)
-        if node.rule == SAMPLE:
-            return self.computed(node, values)
-        self.use(values)
-        return _each_result(node, _NONE)
+        return self.computed(node, values)
+
+    def _makes_bits(self, node: Node, values: Iterable[Sources]) -> bool:
+        """Notes operands that become bits or a key; returns whether they do."""
+        variables = (*node.eqn.invars, *node.eqn.outvars)
+        makes_bits = node.name in primitives.OF_BITS
+        makes_bits = makes_bits or any(is_key(var.aval) for var in variables)
+        if makes_bits:
+            self.to_bits.update(*values)
+        return makes_bits
 
     def computed(self, node, values):
         numbers = _places_of_numbers(node)

@@ -1,14 +1,13 @@
 """How the equations of a program are run, and what runs them."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .._leaves.types import Equation, Leaf
-from .._program.jaxprs import Variable, expanded, jaxprs_in
-from .._program.program import CALL, CLOSED, Block, Node
+from .._program.jaxprs import expanded, jaxprs_in
+from .._program.program import CALL, CLOSED, Node
 from .._program.walk import Walk
 from .._rounding.rounding import round_with
 from .._tracebacks.written import Written
@@ -47,10 +46,10 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
         return REDUCE_PRECISION
     if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
         return STOCHASTIC
-    if node.form == CALL and _is_transparent(eqn):
+    if node.rule == CALL and _is_transparent(eqn):
         return CALL
-    if node.form not in (CALL, CLOSED):
-        return node.form
+    if node.rule not in (CALL, CLOSED):
+        return node.rule
     if node.name in primitives.OF_BITS or node.name in primitives.DEBUG:
         return OWN
     return OWN if _takes_keys(eqn) or _is_opaque(eqn) else COMPUTED
@@ -98,44 +97,16 @@ class Interpreter(Walk[Any]):
     equation as it stands, is `autocast`.
     """
 
-    def form(self, node):
-        return node.rule
-
-    def enter(self, block, arguments):
-        return dict(zip(block.inputs, [*block.consts, *arguments]))
-
-    def literal(self, var):
-        if hasattr(var.val, "dtype"):
-            return var.val
-        return np.asarray(var.val, var.aval.dtype)
-
-    def constant_as_meant(
-        self, block: Block, user: Node | Block, var: Variable, intended: np.ndarray
-    ) -> Any:
-        """Returns a constant that was meant as another number, where it is used."""
-        raise NotImplementedError
+    def constant(self, var, array):
+        return array if hasattr(array, "dtype") else np.asarray(array, var.aval.dtype)
 
     def context(self, eqn: Equation) -> contextlib.AbstractContextManager[object]:
         """Returns what an equation is computed under."""
         raise NotImplementedError
 
-    def kept(
-        self, block: Block, node: Node, operands: Sequence[Any], results: Sequence[Any]
-    ) -> Sequence[Any]:
-        """Returns the results of an equation as they are kept until they are used."""
-        return results
-
-    def read(self, block, user, place, var, values):
-        intended = user.intended.get(place)
-        if intended is not None:
-            return self.constant_as_meant(block, user, var, intended)
-        return super().read(block, user, place, var, values)
-
-    def visit(self, block, node, values):
+    def add_results(self, node, values):
         with self.context(node.eqn):
-            operands = self.read_all(block, node, node.eqn.invars, values)
-            results = self.kept(block, node, operands, self.node(node, operands))
-            values.update(zip(node.eqn.outvars, results))
+            super().add_results(node, values)
         # A value is gone as soon as nothing needs it: programs fill memory.
         for var in node.last:
             values.pop(var, None)

@@ -4,18 +4,15 @@ What a plan says of an equation is a rule of its own: `WideLines` here has lines
 source wide, and `ByPlan` of `_autocast` what a file names.
 """
 
-import itertools
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from .._leaves.dtypes import kind
-from .._leaves.types import Aval, DType, Leaf
-from .._program.jaxprs import Variable, split_operands
-from .._program.program import CALL, COND, LOOPS, SHARD_MAP, SOLVE, WHILE, Block, Node
+from .._leaves.types import Aval, DType
+from .._program.program import Node
 from .._program.walk import Walk
-from .nodes import COMPUTED, REDUCE_PRECISION, STOCHASTIC
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
 
@@ -89,8 +86,6 @@ PlanState = TypeVar("PlanState")
 class Propagation(Walk[PlanState]):
     """Pushes what a plan knows of values through a program.
 
-    Where a value is one of several, as what a loop carries, their states are joined.
-
     Attributes:
         program: the program.
         entries: what each equation computes in, so far.
@@ -102,124 +97,24 @@ class Propagation(Walk[PlanState]):
         self.entries = np.zeros(program.size, np.int8)
         self.carried = dict[int, tuple[int, ...]]()
 
-    # What a plan says
-
-    def constant(self, array: Leaf, aval: Aval) -> PlanState:
-        """Returns the state of an array that the program holds."""
-        raise NotImplementedError
-
-    def computed(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns the states of the results of an equation without blocks."""
-        raise NotImplementedError
-
-    def opaque(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns the states of the results of an equation that runs as it stands."""
-        raise NotImplementedError
-
-    def called(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns the states of the results of a call."""
-        return self.block(node.inner[0], values)
-
-    def solve(self, node: Node, values: list[PlanState]) -> Sequence[PlanState]:
-        """Returns the states of the results of a linear solver."""
-        return self.block(node.inner[0], solved(node, values))
-
-    def entering(self, node: Node, values: list[PlanState]) -> list[PlanState]:
-        """Returns the operands of a loop, of branches or of shards inside of it."""
-        return values
-
-    def leaving(self, block: Block, values: list[PlanState]) -> list[PlanState]:
-        """Returns the results of a block outside of it."""
-        return values
-
-    def crossing(self, value: PlanState, aval: Aval) -> PlanState:
-        """Returns the state in which a value enters or leaves a loop."""
-        return value
-
     def ended(self, value: PlanState) -> PlanState:
         """Returns a value behind a cast to the dtype that it has."""
         return value
-
-    def joined(self, values: Sequence[PlanState], attempt: int) -> PlanState:
-        """Returns the state of a value of which any of several may be."""
-        raise NotImplementedError
 
     def entry_of(self, value: PlanState, aval: Aval) -> int:
         """Returns the entry in which a value leaves a loop, branches, shards or a call."""
         return WRITTEN
 
-    # The way through a program
-
-    def enter(self, block, arguments):
-        values = dict[Variable, Any]()
-        # The arguments may begin with those of the arrays that the block holds.
-        count = len(block.inputs) - len(arguments)
-        for var, array in zip(block.inputs[:count], block.consts):
-            values[var] = self.constant(array, var.aval)
-        # The caller's arguments come behind them.
-        values.update(zip(block.inputs[count:], arguments))
-        return values
-
-    def literal(self, var):
-        return self.constant(var.val, var.aval)
-
-    def read(self, block, user, place, var, values):
-        value = super().read(block, user, place, var, values)
+    def read(self, user, place, var, values):
+        value = super().read(user, place, var, values)
         return self.ended(value) if place in user.ends else value
 
-    def node(self, node, operands):
-        if node.rule == CALL:
-            return self.called(node, operands)
-        if node.rule == SOLVE:
-            return self.solve(node, operands)
-        if node.rule in LOOPS:
-            return self._left(node, self._loop(node, self.entering(node, operands)))
-        if node.rule in (COND, SHARD_MAP):
-            return self._left(node, self._branches(node, self.entering(node, operands)))
-        if node.rule == COMPUTED:
-            return self.computed(node, operands)
-        return self.opaque(node, operands)
-
-    def _left(self, node: Node, results: list[PlanState]) -> list[PlanState]:
-        self.leave(node, results)
-        variables = node.eqn.outvars
-        return [self.crossing(value, var.aval) for value, var in zip(results, variables)]
-
-    def leave(self, node: Node, values: Sequence[PlanState]) -> None:
-        """Notes what results leave in."""
+    def left(self, node, results):
         entries: list[int] = []
-        for value, var in zip(values, node.eqn.outvars):
+        for value, var in zip(results, node.eqn.outvars):
             entries.append(self.entry_of(value, var.aval))
         self.carried[node.number] = tuple(entries)
-
-    def inside(self, block: Block, arguments: Sequence[PlanState]) -> list[PlanState]:
-        """Returns the results of a block of a loop, of branches or of shards."""
-        return self.leaving(block, self.block(block, arguments))
-
-    def _branches(self, node: Node, operands: list[PlanState]) -> list[PlanState]:
-        if node.rule == COND:
-            operands = operands[1:]  # behind the number of the branch
-        results = [self.inside(block, operands) for block in node.inner]
-        return [self.joined(values, 0) for values in zip(*results)]
-
-    def _loop(self, node: Node, operands: list[PlanState]) -> list[PlanState]:
-        of_condition, shared, first, scanned = split_operands(node.eqn, operands)
-        carry: list[Any] = []
-        for value, var in zip(first, node.eqn.outvars):
-            carry.append(self.crossing(value, var.aval))
-        # What the body returns comes in again, until nothing new does.
-        results: list[Any] = []
-        for attempt in itertools.count(1):
-            results = self.inside(node.inner[0], [*shared, *carry, *scanned])
-            pairs = zip(carry, results)
-            carry_after = [self.joined(pair, attempt) for pair in pairs]
-            if carry_after == carry:
-                break
-            carry = carry_after
-        # The condition sees the carry as the last turn leaves it.
-        if node.rule == WHILE:
-            self.block(node.inner[1], [*of_condition, *carry])
-        return [*carry, *results[len(carry) :]]
+        return super().left(node, results)
 
 
 class WideLines(Propagation[bool]):
@@ -245,7 +140,7 @@ class WideLines(Propagation[bool]):
         self.block(self.program.block, arguments)
         return WidthPlan(self.entries, is_wide, is_wide, self.carried)
 
-    def constant(self, array, aval):
+    def constant(self, var, array):
         return False
 
     def ended(self, value):
@@ -257,12 +152,19 @@ class WideLines(Propagation[bool]):
     def entry_of(self, value, aval):
         return WIDE if value else WRITTEN
 
-    def opaque(self, node, values):
-        # In wide types these are left out, so that they behave like any rounding.
-        is_rounding = node.rule in (REDUCE_PRECISION, STOCHASTIC)
-        if is_rounding and not self.program.formats.is_own:
-            return self.computed(node, values)
+    def visit_own(self, node, values):
         return [False for _ in node.eqn.outvars]
+
+    visit_sample = visit_own
+
+    def visit_rounding(self, node, values):
+        # In wide types it is left out, so that it behaves like any rounding.
+        if self.program.formats.is_own:
+            return self.visit_own(node, values)
+        return self.computed(node, values)
+
+    visit_reduce_precision = visit_rounding
+    visit_stochastic = visit_rounding
 
     def computed(self, node, values):
         if node.name in IN_PLACE:
@@ -270,16 +172,6 @@ class WideLines(Propagation[bool]):
         is_wide = self._is_wide(node, any(values))
         self.entries[node.number] = WIDE if is_wide else WRITTEN
         return [is_wide and is_inexact(var.aval) for var in node.eqn.outvars]
-
-
-def solved(node: Node, values: Sequence[Any]) -> list[Any]:
-    """Returns the operands of the solver of a `custom_linear_solve`."""
-    # Those of the matrix, of its transpose, of the solver, of the solver of the transpose,
-    # and the right-hand side.
-    lengths = node.eqn.params["const_lengths"]
-    sizes = [size or 0 for size in lengths]
-    first = sizes[0] + sizes[1]
-    return [*values[first : first + sizes[2]], *values[sum(sizes) :]]
 
 
 def written(program: NumericProgram) -> WidthPlan:

@@ -20,10 +20,6 @@ from .._program.program import (
     CALL,
     COND,
     LOOPS,
-    SCAN,
-    SHARD_MAP,
-    SOLVE,
-    WHILE,
     Block,
     Node,
 )
@@ -33,15 +29,13 @@ from .evaluate import as_dtype, current_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
     COMPUTED,
-    OWN,
     REDUCE_PRECISION,
-    SAMPLE,
     STOCHASTIC,
     WITHOUT_BLOCKS,
     Interpreter,
     Noted,
 )
-from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan, solved
+from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import SELECTS, is_inexact
 from .probes import Notes, Probes, decision_of, results_following
 from .program import NumericProgram
@@ -212,23 +206,17 @@ class _Run(Interpreter):
 
     # As the walk asks
 
-    def enter(self, block, arguments):
-        constants = [self.arithmetic.constant(array) for array in block.consts]
-        return dict(zip(block.inputs, [*constants, *arguments]))
-
     def context(self, eqn):
         return under_mesh(eqn)
 
-    def kept(self, block, node, operands, results):
-        # The equations inside of a call have noted the same values.
-        if node.rule != CALL:
-            self.probes.results(node.number, results, operands)
-        return results
+    def constant(self, var, array):
+        return self._constant(var, array, None)
 
-    def literal(self, var):
-        return self._constant(var, var.val, None)
-
-    def constant_as_meant(self, block, user, var, intended):
+    def read(self, user, place, var, values):
+        intended = user.intended.get(place)
+        if intended is None:
+            return super().read(user, place, var, values)
+        block = user if isinstance(user, Block) else user.block
         array = var.val if is_literal(var) else block.constants[var]
         constant = self._constant(var, array, intended)
         if not isinstance(user, Node):
@@ -303,7 +291,11 @@ class _Run(Interpreter):
             return self.compiled(numbers, lambda run, x: run.node(node, x), operands)
         if self._flags is not None and _may_round(node, operands):
             return self._flagged(node, operands)
-        return super().node(node, operands)
+        results = super().node(node, operands)
+        # The equations inside of a call have noted the same values.
+        if node.rule != CALL:
+            self.probes.results(node.number, results, operands)
+        return results
 
     def _flagged(self, node: Node, operands: list[Value]) -> list[Leaf]:
         """Returns the results of an equation, rounded if its flag says so."""
@@ -322,7 +314,7 @@ class _Run(Interpreter):
 
     # Loops, branches and shards
 
-    def scan(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_scan(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `scan`."""
         _, shared, carry, scanned = self.entered_loop(node, operands)
         count = len(carry)
@@ -341,7 +333,7 @@ class _Run(Interpreter):
         self.probes.add(notes)
         return [*carry, *rows]
 
-    def loop(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_while(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a `while` loop, with room for the notes of some turns.
 
         Under `vmap` each element of the batch has turns of its own.
@@ -389,7 +381,7 @@ class _Run(Interpreter):
             self.probes.counts[node.inner[0].first, node.number, axis] = turns
         return carry
 
-    def cond(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_cond(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs the branch that is taken; the others have notes of zeros."""
         index, *arguments = self._entered(node, operands)
         followed = self.probes.followed_inside(node)
@@ -416,11 +408,11 @@ class _Run(Interpreter):
                 self.probes.counts[block.first, block.number, None] = is_taken
         return results
 
-    def shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs shards as they stand."""
         # Collectives inside need their mesh, which op by op does not have.
         self.program.leave_out(node.stack)
-        return self.own(node, operands)
+        return self.visit_own(node, operands)
 
     # Rules
 
@@ -444,19 +436,19 @@ class _Run(Interpreter):
         self.probes.decide(node, lambda: decision_of(node, settled, results))
         return list(self.probes.checked(node, settled, results))
 
-    def own(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_own(self, node: Node, operands: list[Value]) -> list[Value]:
         """Computes an equation as it stands."""
         # An equation without a wide form gets what wide equations made, if all is wide.
         if self.plan.entries[node.number] != WIDE:
             operands = [own_form(operand) for operand in operands]
         return list(self.arithmetic.own(node, operands))
 
-    def sample(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_sample(self, node: Node, operands: list[Value]) -> list[Value]:
         """Draws random numbers."""
         results = self.arithmetic.own(node, operands)
         return [self.arithmetic.sample(result) for result in results]
 
-    def call(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_call(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs a call."""
         results = self.block(node.inner[0], operands)
         entries = self.plan.carried.get(node.number)
@@ -464,20 +456,16 @@ class _Run(Interpreter):
             return results
         return self._all_crossed(results, node.eqn.outvars, entries)
 
-    def solve(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs a linear solver."""
-        return self.block(node.inner[0], solved(node, operands))
-
-    def reduce_precision(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_reduce_precision(self, node: Node, operands: list[Value]) -> list[Value]:
         """Rounds, but for wide types."""
         if self.plan.entries[node.number] == WIDE and not self.formats.is_own:
             return operands
         return self.computed(node, operands)
 
-    def stochastic(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_stochastic(self, node: Node, operands: list[Value]) -> list[Value]:
         """Rounds the first floating operand as dtypeguard does, but for wide types."""
         if self.formats.is_own or self.plan.entries[node.number] != WIDE:
-            results = self.own(node, operands)
+            results = self.visit_own(node, operands)
             entry = WRITTEN
         else:
             variables = node.eqn.invars
@@ -485,21 +473,6 @@ class _Run(Interpreter):
             results = [operands[are_floats.index(True)]]
             entry = WIDE
         return self._all_crossed(results, node.eqn.outvars, itertools.repeat(entry))
-
-
-_Run.rules = {
-    COMPUTED: _Run.computed,
-    OWN: _Run.own,
-    SAMPLE: _Run.sample,
-    CALL: _Run.call,
-    SCAN: _Run.scan,
-    WHILE: _Run.loop,
-    COND: _Run.cond,
-    SHARD_MAP: _Run.shard_map,
-    SOLVE: _Run.solve,
-    REDUCE_PRECISION: _Run.reduce_precision,
-    STOCHASTIC: _Run.stochastic,
-}
 
 
 def _may_round(node: Node, operands: Sequence[Value]) -> bool:

@@ -63,7 +63,7 @@ class _SketchWalk(Propagation[int | None]):
         for aval in program.jaxpr.in_avals:
             self.nodes.append(SketchNode((), aval.shape, (), None))
 
-    def constant(self, array, aval):
+    def constant(self, var, array):
         return None
 
     def node(self, node, operands):

@@ -1,12 +1,13 @@
-"""A jaxpr and all jaxprs inside it as one graph of values, to be walked backwards."""
+"""A program as one graph of values, to be walked backwards."""
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .._leaves.types import Aval, Jaxpr, Leaf
-from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr, split_operands
-from .program import CALL, COND, LOOPS, SHARD_MAP, Block, Node
+from .jaxprs import Stack, Variable, all_jaxprs, is_literal, open_jaxpr
+from .program import Block
 from .walk import Walk
 
 # The equations that a graph has before the calls of a jaxpr share theirs, and as a multiple
@@ -17,25 +18,29 @@ _MOST_FOLD = 4
 
 
 class Equation(NamedTuple):
-    """An equation of a jaxpr that computes something itself.
+    """An equation of a program that computes something itself.
 
     Attributes:
         primitive: its name.
         inputs: the values that it is made of.
         stack: JAX's equation, then those whose jaxprs contain it, inside out.
+        number: that of its node.
+        first: the first of its results, which follow each other.
     """
 
     primitive: str
-    inputs: tuple[int, ...]
+    inputs: Sequence[int]
     stack: Stack
+    number: int = -1
+    first: int = -1
 
 
 class Graph(Walk[int]):
-    """The values of a jaxpr, numbered, with calls and loops resolved.
+    """The values of a program, numbered, with calls and loops resolved.
 
-    A value that crosses the boundary of a `jit`, a loop or a branch has another number on
-    the other side, and an entry in `same`. Each call of a jitted function has values of its
-    own, so that a walk leaves it where it came in.
+    A value that leaves a `jit`, a loop or a branch has another number on the other side,
+    and an entry in `same`. Each call of a jitted function has values of its own, so that a
+    walk leaves it where it came in.
 
     Attributes:
         inputs: the values of the arguments, which come first.
@@ -51,9 +56,13 @@ class Graph(Walk[int]):
             their line.
         variables: those of constants and inputs.
         regions: what blame has found in it.
+
+    Args:
+        program: a jaxpr; or a block, whose calls share nothing, since all of it is made.
+        arguments: how many arguments it has, if it begins with what it closes over.
     """
 
-    def __init__(self, jaxpr: Jaxpr, arguments: int | None = None):
+    def __init__(self, program: Jaxpr | Block, arguments: int | None = None):
         self.avals: list[Aval] = []
         self.made_by: dict[int, Equation] = {}
         self.same: dict[int, list[int]] = {}
@@ -62,36 +71,55 @@ class Graph(Walk[int]):
         self.returned_by: dict[int, Jaxpr] = {}
         self.variables: dict[int, Variable] = {}
         self.regions: dict[Any, Any] = {}
-        size = sum(len(inner.eqns) for inner in all_jaxprs(jaxpr))
-        self._remaining = max(_MOST_UNSHARED, _MOST_FOLD * size)
+        self._unshared = math.inf
+        # With the jaxprs, which keep their identities.
         self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
-        block = Block(jaxpr)
-        variables = open_jaxpr(jaxpr).invars
+        if isinstance(program, Block):
+            block = program
+        else:
+            block = Block(program)
+            size = sum(len(inner.eqns) for inner in all_jaxprs(program))
+            self._unshared = max(_MOST_UNSHARED, _MOST_FOLD * size)
+        variables = open_jaxpr(block.jaxpr).invars
         if arguments is not None:
             # JAX puts what a function closes over first.
             variables = variables[max(len(variables) - arguments, 0) :]
-        self.inputs: list[int] = []
-        for variable in variables:
-            value = self._new(variable.aval)
-            self.variables[value] = variable
-            self.inputs.append(value)
+        self.inputs = [self._new(variable.aval) for variable in variables]
+        self.variables.update(zip(self.inputs, variables))
         self.outputs = self.block(block, self.inputs)
 
     # What it tells
 
-    def origins(self, value: int) -> list[int]:
-        """Returns the values that a value may be, past calls, loops and branches."""
-        origins: list[int] = []
-        seen = {value}
-        waiting = [value]
-        for entered in waiting:  # which grows
-            if entered not in self.same:
-                origins.append(entered)
-            for source in self.same.get(entered, ()):
+    def behind(
+        self, starts: Iterable[int], sources: Callable[[int], Iterable[int]]
+    ) -> Iterator[int]:
+        """Yields some values and those behind them, nearest first.
+
+        Args:
+            starts: the values.
+            sources: returns the values from which it goes on, of each value.
+        """
+        waiting = list(starts)
+        seen = set(waiting)
+        for value in waiting:  # which grows
+            yield value
+            for source in sources(value):
                 if source not in seen:
                     seen.add(source)
                     waiting.append(source)
-        return origins
+
+    def sources(self, value: int) -> Sequence[int]:
+        """Returns the values that one is made of, or may be."""
+        equation = self.made_by.get(value)
+        return self.same_as(value) if equation is None else equation.inputs
+
+    def same_as(self, value: int) -> Sequence[int]:
+        """Returns the values that one may be, on the other side of a boundary."""
+        return self.same.get(value, ())
+
+    def origins(self, value: int) -> list[int]:
+        """Returns the values that a value may be, past calls, loops and branches."""
+        return [x for x in self.behind([value], self.same_as) if x not in self.same]
 
     def dependencies(self, value: int) -> int:
         """Returns the inputs that a value depends on, as the bits of an integer."""
@@ -113,116 +141,91 @@ class Graph(Walk[int]):
                     has_changed = True
         return bits_of
 
-    def sources(self, value: int) -> Sequence[int]:
-        """Returns the values that one is made of, or may be."""
-        equation = self.made_by.get(value)
-        if equation is None:
-            return self.same.get(value, ())
-        return equation.inputs
-
     # How it is made
 
-    def _new(self, aval: Aval, source: int | None = None) -> int:
+    def _new(self, aval: Aval, sources: Sequence[int] = ()) -> int:
         value = len(self.avals)
         self.avals.append(aval)
-        if source is not None:
-            self.same[value] = [source]
+        if sources:
+            self.same[value] = list(sources)
         return value
 
     def enter(self, block, arguments):
         # Counted when it is entered, so that deep calls share what is inside early enough.
-        self._remaining -= len(block.nodes)
+        self._unshared -= len(block.nodes)
+        values: dict[Variable, int] = {}
         # A closed-over value gets its number where it is used first.
         first = len(block.inputs) - len(arguments)
-        return dict(zip(block.inputs[first:], arguments))
+        for var, value in zip(block.inputs[first:], arguments):
+            # The body of a `scan` sees slices.
+            is_part = self.avals[value] != var.aval
+            values[var] = self._new(var.aval, [value]) if is_part else value
+        return values
 
-    def read(self, block, user, place, var, values):
-        is_number = is_literal(var)
-        if not is_number and var in values:
+    def read(self, user, place, var, values):
+        if not is_literal(var) and var in values:
             return values[var]
         value = self._new(var.aval)
         self.constants[value] = user.stack
         self.variables[value] = var
         # No equation uses it, so blame asks the function that returns it.
-        if user is block and block.stack:
-            self.returned_by[value] = open_jaxpr(block.jaxpr)
-        if is_number:
+        if isinstance(user, Block) and user.stack:
+            self.returned_by[value] = open_jaxpr(user.jaxpr)
+        if is_literal(var):
             self.values[value] = var.val
-        else:
-            values[var] = value
-            if var in block.constants:
-                self.values[value] = block.constants[var]
+            return value
+        values[var] = value
+        constants = user.constants if isinstance(user, Block) else user.block.constants
+        if var in constants:
+            self.values[value] = constants[var]
         return value
 
     def node(self, node, operands):
         try:
-            results = self._enter(node, operands)
+            return super().node(node, operands)
         except Exception:  # the parameters differ in this release of JAX
-            results = None
-        if results is None:
-            equation = Equation(node.name, tuple(operands), node.stack)
-            return self._results(equation, node.eqn.outvars)
-        return results
+            return self.computed(node, operands)
 
-    def _results(self, equation: Equation, variables: Sequence[Variable]) -> list[int]:
-        """Returns the results of an equation whose inside stays closed."""
-        results: list[int] = []
-        for variable in variables:
-            value = self._new(variable.aval)
+    def computed(self, node, operands):
+        first = len(self.avals)
+        equation = Equation(node.name, operands, node.stack, node.number, first)
+        results = [self._new(var.aval) for var in node.eqn.outvars]
+        for value in results:
             self.made_by[value] = equation
-            results.append(value)
         return results
 
-    def _enter(self, node: Node, operands: list[int]) -> list[int] | None:
-        """Returns the results of a node with others inside; None of another one."""
-        if node.form not in _OPEN:
-            return None
-        block_results: list[list[int]] = []
-        if node.form in LOOPS:
-            block_results.append(self._loop(node, operands))
-        elif node.form == COND:
-            for branch in node.inner:
-                block_results.append(self.block(branch, operands[1:]))
+    visit_custom_linear_solve = computed
+
+    def crossing(self, value, aval):
+        # Behind its source, in the order of the program.
+        return self._new(aval, [value])
+
+    def joined(self, values, attempt):
+        value, *sources = values
+        if not attempt:
+            return self._new(self.avals[value], values)
+        # The carry comes round again.
+        self.same[value].extend(sources)
+        return value
+
+    def visit_call(self, node, operands):
+        block = node.inner[0]
+        if self._unshared > 0:
+            return self.left(node, self.block(block, operands))
+        # Its inside is that of all calls of its jaxpr.
+        key = id(open_jaxpr(block.jaxpr))
+        if key not in self._shared:
+            entered: list[int] = []
+            for var, value in zip(open_jaxpr(block.jaxpr).invars, operands):
+                entered.append(self._new(var.aval, [value]))
+            self._shared[key] = (entered, self.block(block, entered), block.jaxpr)
         else:
-            call = self.block if self._remaining > 0 else self._shared_call
-            block_results.append(call(node.inner[0], operands))
-        # Behind their sources, in the order of the program.
-        results = [self._new(variable.aval) for variable in node.eqn.outvars]
-        for sources in block_results:
-            self._join(results, sources)
-        return results
+            entered, _, _ = self._shared[key]
+            for value, source in zip(entered, operands):
+                self.same[value].append(source)
+        _, results, _ = self._shared[key]
+        return self.left(node, results)
 
-    def _loop(self, node: Node, operands: list[int]) -> list[int]:
-        _, shared, carry, scanned = split_operands(node.eqn, operands)
-        body = node.inner[0]
-        # The body sees slices of the scanned arrays, and the carry comes round again.
-        variables = open_jaxpr(body.jaxpr).invars[len(shared) :]
-        entered: list[int] = []
-        for variable, value in zip(variables, [*carry, *scanned]):
-            entered.append(self._new(variable.aval, value))
-        results = self.block(body, [*shared, *entered])
-        count = len(carry)
-        self._join(entered[:count], results[:count])
-        return [*entered[:count], *results[count:]]
-
-    def _shared_call(self, block: Block, operands: list[int]) -> list[int]:
-        """Returns the results of a call whose inside is that of all calls of its jaxpr."""
-        jaxpr = open_jaxpr(block.jaxpr)
-        if id(jaxpr) in self._shared:
-            entered, results, _ = self._shared[id(jaxpr)]
-            self._join(entered, operands)
-            return results
-        entered = []
-        for variable, value in zip(jaxpr.invars, operands):
-            entered.append(self._new(variable.aval, value))
-        results = self.block(block, entered)
-        # With the jaxpr, which keeps its identity.
-        self._shared[id(jaxpr)] = (entered, results, jaxpr)
-        return results
-
-    def _join(self, values: Sequence[int], sources: Sequence[int]) -> None:
-        for value, source in zip(values, sources):
-            self.same.setdefault(value, []).append(source)
-
-
-_OPEN = LOOPS | {CALL, COND, SHARD_MAP}
+    def condition(self, block, arguments):
+        # It tells how often the values come round, and makes none of them.
+        pass

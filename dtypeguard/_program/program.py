@@ -61,14 +61,15 @@ def _is_called(param: object, eqn: Equation) -> bool:
 class Node:
     """An equation where it stands: a function called twice has two nodes of each.
 
-    The attributes from `rule` on are noted by who runs the program in other dtypes.
+    The attributes from `number` on are noted by who runs the program in other dtypes, and
+    so is another rule.
 
     Attributes:
         eqn: the equation.
+        block: the block that holds it.
         stack: it and those whose jaxprs contain it, inside out.
-        traces: the jaxpr that holds it beside its other traces.
         name: that of its primitive.
-        rule: how it is run.
+        rule: how it is visited: its form, which tells how its inside is read, or another.
         number: its place in the order of the program, after all inside of it.
         line: the number of its line; None if nothing rounds there.
         rounds: whether it rounds as written, where it has a wide form.
@@ -79,7 +80,6 @@ class Node:
         last: the variables that nothing after it uses.
     """
 
-    rule: str
     number = -1
     line: int | None = None
     rounds = False
@@ -89,19 +89,18 @@ class Node:
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
 
-    def __init__(self, eqn: Equation, stack: Stack, traces: SecondTraces):
+    def __init__(self, eqn: Equation, block: "Block"):
         self.eqn = eqn
-        self.stack = stack
-        self.traces = traces
+        self.block = block
+        self.stack: Stack = (eqn, *block.stack)
         self.name: str = eqn.primitive.name
 
     @functools.cached_property
     def _form_and_jaxprs(self) -> tuple[str, Sequence[Jaxpr]]:
         return form_of(self.eqn)
 
-    @property
-    def form(self) -> str:
-        """How its inside is read."""
+    @functools.cached_property
+    def rule(self) -> str:
         form, _ = self._form_and_jaxprs
         return form
 
@@ -112,7 +111,7 @@ class Node:
         _, jaxprs = self._form_and_jaxprs
         # Each place has blocks of its own, and the alignment of its jaxpr is shared.
         for jaxpr in jaxprs:
-            traces = self.traces.of_inner(self.eqn, jaxpr)
+            traces = self.block.traces.of_inner(self.eqn, jaxpr)
             blocks.append(Block(jaxpr, self.stack, traces))
         return blocks
 
@@ -121,17 +120,17 @@ class Node:
     @functools.cached_property
     def ends(self) -> frozenset[int]:
         """The operands that are cast to the dtype that they have, where width ends."""
-        return self.traces.ends_of_width(self.eqn, self.eqn.invars)
+        return self.block.traces.ends_of_width(self.eqn, self.eqn.invars)
 
     @functools.cached_property
     def follows(self) -> bool | None:
         """Whether the target of this conversion follows the dtypes of the arguments."""
-        return self.traces.sibling.follows(self.eqn)
+        return self.block.traces.sibling.follows(self.eqn)
 
     @functools.cached_property
     def asks_for_result(self) -> bool:
         """Whether this product asks for the dtype of its result."""
-        return self.traces.sibling.asks_for_result(self.eqn)
+        return self.block.traces.sibling.asks_for_result(self.eqn)
 
     @functools.cached_property
     def is_backward(self) -> bool:
@@ -183,7 +182,7 @@ class Block:
         """Its equations, in order."""
         # Made when a walk comes: functions that call each other would grow without end.
         equations = open_jaxpr(self.jaxpr).eqns
-        return [Node(eqn, (eqn, *self.stack), self.traces) for eqn in equations]
+        return [Node(eqn, self) for eqn in equations]
 
     @functools.cached_property
     def ends(self) -> frozenset[int]:

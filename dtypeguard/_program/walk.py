@@ -1,10 +1,12 @@
 """The one walk through a program: its calls, loops, branches, shards and solvers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+import itertools
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-from .jaxprs import Variable, is_literal
-from .program import Block, Node
+from .._leaves.types import Aval, Leaf
+from .jaxprs import Variable, is_literal, split_operands
+from .program import WHILE, Block, Node
 
 _T = TypeVar("_T")
 
@@ -12,63 +14,149 @@ _T = TypeVar("_T")
 class Walk(Generic[_T]):
     """One way through a program, for a domain: numbers, traced values, dtypes, and so on.
 
-    Attributes:
-        rules: what computes the results of a node, by its form.
+    A domain says what it knows of constants, what an equation makes of its operands, and
+    what a value is that may be one of several. As in `ast.NodeVisitor`, the method with the
+    name of its rule visits a node: `visit_scan`, say. Without one the node is computed.
     """
 
-    rules: ClassVar[Mapping[str, Callable[..., Sequence[Any]]]]
+    # What a domain says
 
-    def form(self, node: Node) -> str:
-        """Returns the key of a node's rule."""
-        return node.form
-
-    def enter(self, block: Block, arguments: Sequence[_T]) -> dict[Variable, _T]:
-        """Returns the first values of a block, by variable."""
+    def constant(self, var: Variable, array: Leaf) -> _T:
+        """Returns an array, or a number, that the program holds."""
         raise NotImplementedError
 
-    def literal(self, var: Variable) -> _T:
-        """Returns the value of a number that stands in an equation."""
+    def computed(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        """Returns the results of an equation that has no blocks."""
         raise NotImplementedError
 
-    def read(
-        self,
-        block: Block,
-        user: Node | Block,
-        place: int,
-        var: Variable,
-        values: dict[Variable, _T],
-    ) -> _T:
-        """Returns an operand of a node, or a result of a block, by its place there."""
-        # A number stands in its equation and has no variable.
-        return self.literal(var) if is_literal(var) else values[var]
+    def joined(self, values: Sequence[_T], attempt: int) -> _T:
+        """Returns the value that may be any of several.
+
+        Args:
+            values: what branches return; or what comes into a body, and what it returns.
+            attempt: how often the body was walked; 0 of branches.
+        """
+        raise NotImplementedError
+
+    def crossing(self, value: _T, aval: Aval) -> _T:
+        """Returns a value that is carried by a loop, or leaves one, branches or shards."""
+        return value
+
+    def entering(self, node: Node, operands: list[_T]) -> list[_T]:
+        """Returns the operands of a loop, of branches or of shards inside of it."""
+        return operands
+
+    def leaving(self, block: Block, results: list[_T]) -> list[_T]:
+        """Returns the results of a body, of a branch or of shards."""
+        return results
+
+    # The way through a program
 
     def block(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
         """Returns the results of a block."""
         # By variable, since JAX gives each value of a jaxpr one.
         values = self.enter(block, arguments)
         for node in block.nodes:
-            self.visit(block, node, values)
-        return self.read_all(block, block, block.outputs, values)
+            self.add_results(node, values)
+        return self.read_all(block, block.outputs, values)
 
-    def visit(self, block: Block, node: Node, values: dict[Variable, _T]) -> None:
+    def enter(self, block: Block, arguments: Sequence[_T]) -> dict[Variable, _T]:
+        """Returns the first values of a block, by variable."""
+        values: dict[Variable, _T] = {}
+        for var, array in zip(block.inputs, block.consts):
+            values[var] = self.constant(var, array)
+        first = len(block.inputs) - len(arguments)
+        values.update(zip(block.inputs[first:], arguments))
+        return values
+
+    def add_results(self, node: Node, values: dict[Variable, _T]) -> None:
         """Adds the results of a node to the values of its block."""
         # A subclass may compute under a context, and forget values that nothing uses.
-        operands = self.read_all(block, node, node.eqn.invars, values)
+        operands = self.read_all(node, node.eqn.invars, values)
         values.update(zip(node.eqn.outvars, self.node(node, operands)))
-
-    def node(self, node: Node, operands: list[_T]) -> Sequence[_T]:
-        """Returns the results of a node."""
-        # The table is of functions, so that a subclass is read in one place.
-        return self.rules[self.form(node)](self, node, operands)
 
     def read_all(
         self,
-        block: Block,
         user: Node | Block,
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
         operands: list[_T] = []
         for place, var in enumerate(variables):
-            operands.append(self.read(block, user, place, var, values))
+            operands.append(self.read(user, place, var, values))
         return operands
+
+    def read(
+        self, user: Node | Block, place: int, var: Variable, values: dict[Variable, _T]
+    ) -> _T:
+        """Returns an operand of a node, or a result of a block, by its place there."""
+        # A number stands in its equation and has no variable.
+        return self.constant(var, var.val) if is_literal(var) else values[var]
+
+    def node(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        """Returns the results of a node."""
+        visit = getattr(self, f"visit_{node.rule}", self.computed)
+        return visit(node, operands)
+
+    # Nodes with blocks
+
+    def visit_call(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        return self.block(node.inner[0], operands)
+
+    def visit_custom_linear_solve(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        return self.block(node.inner[0], operands_of_solver(node, operands))
+
+    def visit_cond(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        # Behind the number of the branch.
+        arguments = self.entering(node, operands)[1:]
+        results = [self._inside(block, arguments) for block in node.inner]
+        return self.left(node, [self.joined(values, 0) for values in zip(*results)])
+
+    def visit_shard_map(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        results = self._inside(node.inner[0], self.entering(node, operands))
+        return self.left(node, results)
+
+    def visit_scan(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+        body = node.inner[0]
+        entered = self.entering(node, operands)
+        of_condition, shared, first, scanned = split_operands(node.eqn, entered)
+        carry: list[_T] = []
+        for value, var in zip(first, node.eqn.outvars):
+            carry.append(self.crossing(value, var.aval))
+        # What the body returns comes in again, until nothing new does.
+        results: list[_T] = []
+        for attempt in itertools.count(1):
+            results = self._inside(body, [*shared, *carry, *scanned])
+            pairs = zip(carry, results)
+            carry_after = [self.joined(pair, attempt) for pair in pairs]
+            if carry_after == carry:
+                break
+            carry = carry_after
+        if node.rule == WHILE:
+            # The condition sees the carry as the last turn leaves it.
+            self.condition(node.inner[1], [*of_condition, *carry])
+        return self.left(node, [*carry, *results[len(carry) :]])
+
+    visit_while = visit_scan
+
+    def condition(self, block: Block, arguments: list[_T]) -> None:
+        """Walks through the condition of a loop."""
+        self.block(block, arguments)
+
+    def _inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
+        return self.leaving(block, self.block(block, arguments))
+
+    def left(self, node: Node, results: list[_T]) -> list[_T]:
+        """Returns the results of a loop, of branches or of shards outside of it."""
+        variables = node.eqn.outvars
+        return [self.crossing(value, var.aval) for value, var in zip(results, variables)]
+
+
+def operands_of_solver(node: Node, operands: Sequence[Any]) -> list[Any]:
+    """Returns the operands of the solver of a `custom_linear_solve`."""
+    # Those of the matrix, of its transpose, of the solver, of the solver of the transpose,
+    # and the right-hand side.
+    lengths = node.eqn.params["const_lengths"]
+    sizes = [size or 0 for size in lengths]
+    first = sizes[0] + sizes[1]
+    return [*operands[first : first + sizes[2]], *operands[sum(sizes) :]]

@@ -27,16 +27,9 @@ class OutputOrder:
 
     def follows_product(self, output: int) -> bool:
         """Returns whether an output depends on a product or a convolution."""
-        values = [self._graph.outputs[output]]
-        seen: set[int] = set()
-        while values:
-            for source in self._graph.origins(values.pop()):
-                equation = self._graph.made_by.get(source)
-                # Values are shared, so a walk without a memory may take exponential time.
-                if equation is None or source in seen:
-                    continue
-                if equation.primitive in PRODUCTS:
-                    return True
-                seen.add(source)
-                values += equation.inputs
+        graph = self._graph
+        for value in graph.behind([graph.outputs[output]], graph.sources):
+            equation = graph.made_by.get(value)
+            if equation is not None and equation.primitive in PRODUCTS:
+                return True
         return False

@@ -75,7 +75,7 @@ class Annotation(Walk[_Known]):
         # What enters a loop or a branch may be another value each time.
         return False
 
-    def entering(self, node, operands):
+    def entering(self, node, operands) -> list[_Known]:
         return [False for _ in operands]
 
     def computed(self, node, operands):

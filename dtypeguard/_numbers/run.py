@@ -193,7 +193,7 @@ class _Run(Interpreter):
     def _with(self, probes: Probes) -> "_Run":
         return _Run(self.plan, probes, self.arithmetic, self._flags)
 
-    def _inside(
+    def _inside_with_notes(
         self,
         node: Node,
         block: Block,
@@ -322,7 +322,9 @@ class _Run(Interpreter):
         def turn(carry, rows):
             slices, followed = rows
             arguments = [*shared, *carry, *slices]
-            results, notes = self._inside(node, node.inner[0], arguments, followed)
+            results, notes = self._inside_with_notes(
+                node, node.inner[0], arguments, followed
+            )
             return results[:count], (results[count:], notes)
 
         params = node.eqn.params
@@ -353,7 +355,7 @@ class _Run(Interpreter):
         def inside(number, carry):
             arguments = [*shared, *carry]
             decisions = at_turn(followed, number)
-            return self._inside(node, node.inner[0], arguments, decisions)
+            return self._inside_with_notes(node, node.inner[0], arguments, decisions)
 
         def turn(state):
             number, turns, carry, is_on, notes = state
@@ -388,7 +390,9 @@ class _Run(Interpreter):
         branches: list[Callable[[], tuple[list[Leaf], Notes]]] = []
         blank = self.probes.empty(None).notes
         for block in node.inner:
-            branch = functools.partial(self._inside, node, block, arguments, followed)
+            branch = functools.partial(
+                self._inside_with_notes, node, block, arguments, followed
+            )
             branches.append(branch)
             _, shapes = jax.eval_shape(branch)
             blank = blank.updated(zeros_like(shapes))

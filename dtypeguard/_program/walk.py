@@ -25,7 +25,7 @@ class Walk(Generic[_T]):
         """Returns an array, or a number, that the program holds."""
         raise NotImplementedError
 
-    def computed(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def computed(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         """Returns the results of an equation that has no blocks."""
         raise NotImplementedError
 
@@ -42,11 +42,11 @@ class Walk(Generic[_T]):
         """Returns a value that is carried by a loop, or leaves one, branches or shards."""
         return value
 
-    def entering(self, node: Node, operands: list[_T]) -> list[_T]:
+    def entering(self, node: Node, operands: list[_T], /) -> list[_T]:
         """Returns the operands of a loop, of branches or of shards inside of it."""
         return operands
 
-    def leaving(self, block: Block, results: list[_T]) -> list[_T]:
+    def leaving(self, block: Block, results: list[_T], /) -> list[_T]:
         """Returns the results of a body, of a branch or of shards."""
         return results
 
@@ -93,30 +93,30 @@ class Walk(Generic[_T]):
         # A number stands in its equation and has no variable.
         return self.constant(var, var.val) if is_literal(var) else values[var]
 
-    def node(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def node(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         """Returns the results of a node."""
         visit = getattr(self, f"visit_{node.rule}", self.computed)
         return visit(node, operands)
 
     # Nodes with blocks
 
-    def visit_call(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def visit_call(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         return self.block(node.inner[0], operands)
 
-    def visit_custom_linear_solve(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def visit_custom_linear_solve(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         return self.block(node.inner[0], operands_of_solver(node, operands))
 
-    def visit_cond(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def visit_cond(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         # Behind the number of the branch.
         arguments = self.entering(node, operands)[1:]
-        results = [self._inside(block, arguments) for block in node.inner]
+        results = [self.inside(block, arguments) for block in node.inner]
         return self.left(node, [self.joined(values, 0) for values in zip(*results)])
 
-    def visit_shard_map(self, node: Node, operands: list[_T]) -> Sequence[_T]:
-        results = self._inside(node.inner[0], self.entering(node, operands))
+    def visit_shard_map(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
+        results = self.inside(node.inner[0], self.entering(node, operands))
         return self.left(node, results)
 
-    def visit_scan(self, node: Node, operands: list[_T]) -> Sequence[_T]:
+    def visit_scan(self, node: Node, operands: list[_T], /) -> Sequence[_T]:
         body = node.inner[0]
         entered = self.entering(node, operands)
         of_condition, shared, first, scanned = split_operands(node.eqn, entered)
@@ -126,7 +126,7 @@ class Walk(Generic[_T]):
         # What the body returns comes in again, until nothing new does.
         results: list[_T] = []
         for attempt in itertools.count(1):
-            results = self._inside(body, [*shared, *carry, *scanned])
+            results = self.inside(body, [*shared, *carry, *scanned])
             pairs = zip(carry, results)
             carry_after = [self.joined(pair, attempt) for pair in pairs]
             if carry_after == carry:
@@ -143,10 +143,10 @@ class Walk(Generic[_T]):
         """Walks through the condition of a loop."""
         self.block(block, arguments)
 
-    def _inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
+    def inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
         return self.leaving(block, self.block(block, arguments))
 
-    def left(self, node: Node, results: list[_T]) -> list[_T]:
+    def left(self, node: Node, results: list[_T], /) -> list[_T]:
         """Returns the results of a loop, of branches or of shards outside of it."""
         variables = node.eqn.outvars
         return [self.crossing(value, var.aval) for value, var in zip(results, variables)]

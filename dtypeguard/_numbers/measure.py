@@ -26,14 +26,13 @@ from .run import run, run_compiled
 _LEAST_PART = 0.01
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
-# Of more lines than these, so many that follow each other are first measured together.
-_FEW_LINES = 24
 # Programs of no more equations run one by one as fast as XLA compiles them.
 _FEW_EQUATIONS = 200
 # What a check in a program raises: JAX's error has no public name before JAX 0.5. That of
 # `eqx.error_if` leaves a jitted function as a ValueError once a call of the function has
 # gone well (JAX 0.10 and 0.12).
 RAISED_BY_CHECKS = (RuntimeError, ValueError)
+# So many lines that follow each other are first measured together.
 _LINES_IN_GROUP = 8
 # What an error that is not finite counts as beside others.
 _LARGEST_ERROR = 1e6
@@ -79,6 +78,7 @@ class Measures:
             are any. Ints and bools are off by the share of those that differ.
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
+        shares: the share of each line in the squared error, as far as it was measured.
         decisions: what it decides as written, by the number of the equation.
         watched: the equations of which more is noted there, and `notes` what that is.
         given: those that other runs follow; None if it returns ints and bools alone, or
@@ -105,24 +105,24 @@ class Measures:
         # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
         self.given: Noted | None = None
-        self._left_out: list[int] = []
+        self._left_out: Sequence[int] = ()
+        self.shares: dict[int, float] = {}
         self._errors: dict[frozenset[int], float] = {}
-        self._parts: dict[int, float] = {}
+        self._part_of_first = functools.cache(self._measure_part)
 
     @functools.cached_property
     def own(self) -> Inputs:
         """Its inputs, and its outputs in wide types with these decisions."""
-        exact = self._exact_outputs()
         # An output of zeros has no relative error.
-        sizes = [size_of(array) or 1.0 for array in exact]
+        sizes = [size_of(array) or 1.0 for array in self._exact]
         for number in self._left_out:
             sizes[number] = math.inf
-        return Inputs(self.arrays, exact, sizes)
+        return Inputs(self.arrays, self._exact, sizes)
 
     @property
     def has_exact_outputs(self) -> bool:
         """Whether it was run in wide types with these decisions, which takes its time."""
-        return "own" in vars(self)
+        return "_exact" in vars(self)
 
     @functools.cached_property
     def total(self) -> float:
@@ -138,8 +138,9 @@ class Measures:
                 lossless.append(number)
         return lossless
 
-    def _exact_outputs(self) -> list[Leaf]:
-        """Returns the outputs in wide types, and sets which decisions runs follow."""
+    @functools.cached_property
+    def _exact(self) -> list[Leaf]:
+        """The outputs in wide types; sets which decisions runs follow."""
         if not self.are_floats or self.raises:
             return self._outputs(())
         # Errors of a line are compared at the same decisions: one flipped comparison would
@@ -209,20 +210,16 @@ class Measures:
         except RAISED_BY_CHECKS:  # a check in the program
             return True
         for output, written in zip(outputs, self._all_written):
-            if not _are_same(_data_of(output), _data_of(written)):
+            is_float = is_inexact(output)
+            if not np.array_equal(_data_of(output), _data_of(written), equal_nan=is_float):
                 return True
         return False
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Counts no error of these outputs from now on."""
-        self._left_out = list(numbers)
-        if self.has_exact_outputs:
-            for number in numbers:
-                self.own.sizes[number] = math.inf
-            vars(self).pop("total", None)
-        # What was measured with other outputs does not hold any more.
-        self._errors.clear()
-        self._parts.clear()
+        self._left_out = numbers
+        vars(self).pop("own", None)
+        vars(self).pop("total", None)
 
     def error(self, rounding: Iterable[int]) -> float:
         """Returns the error if these lines round and the others are wide."""
@@ -236,46 +233,30 @@ class Measures:
     def measure_alone(self, show_status: Callable[[int], None]) -> None:
         """Measures the error of each line alone, the most important ones first.
 
-        Of many lines, some that follow each other are measured together first: where these
-        cause next to nothing, so does each.
+        Some that follow each other are measured together first: where these cause next to
+        nothing, so does each.
         """
         if not self.total:
             return
         groups: list[range] = []
         for first in range(0, self.lines, _LINES_IN_GROUP):
             groups.append(range(first, min(first + _LINES_IN_GROUP, self.lines)))
-        if len(groups) > 1:
-            groups.sort(key=self.error, reverse=True)
-        for group in groups:
-            if self.lines > _FEW_LINES:
-                error = self.error(group)
-                if error <= _LEAST_ALONE * self.total:
-                    for number in group:
-                        self._errors[frozenset([number])] = error
-                    continue
+        for group in sorted(groups, key=self.error, reverse=True):
+            error = self.error(group)
             for number in group:
-                show_status(number)
-                self.alone(number)
-
-    def measure_shares(self, show_status: Callable[[int], None]) -> None:
-        """Measures the share of each line, the most important ones first."""
-        important = self._important()
-        if np.isfinite([self.total, *map(self.alone, self.reached)]).all():
-            for number in sorted(important, key=self.alone, reverse=True):
-                show_status(number)
-                self._share(number, important)
+                if error <= self._least:
+                    self._errors[frozenset([number])] = error
+                else:
+                    show_status(number)
+                    self.alone(number)
 
     @property
-    def reached(self) -> list[int]:
-        """The lines of which the error alone was measured."""
-        numbers = []
-        for number in range(self.lines):
-            if frozenset([number]) in self._errors:
-                numbers.append(number)
-        return numbers
+    def _least(self) -> float:
+        """What a line causes alone, at most, whose share is next to nothing."""
+        return _LEAST_ALONE * self.total
 
-    def shares(self) -> dict[int, float]:
-        """Returns the share of each line in the squared error, as far as it was measured.
+    def measure_shares(self, show_status: Callable[[int], None]) -> None:
+        """Measures the share of each line, the most important ones first.
 
         It is the part of the error along the whole that comes as this line rounds as well,
         where the lines before it round, and those after it are wide: leaving out an early
@@ -283,63 +264,37 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone, and known once all lines are measured.
         """
-        reached = self.reached
+        reached = [n for n in range(self.lines) if frozenset([n]) in self._errors]
         errors = [self.alone(number) for number in reached]
-        if not self.total:
-            return {}
         if not np.isfinite([self.total, *errors]).all():
             # A line to come may cause all of it, and these next to nothing.
-            if len(reached) < self.lines:
-                return {}
-            return dict(zip(reached, _shares_of_squares(errors)))
-        important = self._important()
-        shares = {number: 0.0 for number in reached if number not in important}
-        for number in important:
-            if self._parts.keys() >= set(self._parts_of(number, important)):
-                shares[number] = self._share(number, important)
-        return shares
+            if len(reached) == self.lines:
+                self.shares = dict(zip(reached, _shares_of_squares(errors)))
+            return
+        small = {number for number in reached if self.alone(number) <= self._least}
+        self.shares = dict.fromkeys(small, 0.0)
+        for number in sorted(set(reached) - small, key=self.alone, reverse=True):
+            show_status(number)
+            # Lines that cause next to nothing go with the line after them.
+            before = set(range(number)) - small
+            without = self._part_of_first(max(before, default=-1) + 1)
+            self.shares[number] = self._part_of_first(number + 1) - without
 
-    def _important(self) -> list[int]:
-        """Returns the lines that cause more than next to nothing alone, in order."""
-        least = _LEAST_ALONE * self.total
-        return [number for number in self.reached if self.alone(number) > least]
-
-    def _parts_of(self, number: int, important: Sequence[int]) -> list[int]:
-        """Returns how many first lines round without a line, and with it."""
-        reached = self.reached
-        first = number
-        # Lines that cause next to nothing go with the line after them.
-        while first - 1 in reached and first - 1 not in important:
-            first -= 1
-        return [first, number + 1]
-
-    def _share(self, number: int, important: Sequence[int]) -> float:
-        without, with_it = self._parts_of(number, important)
-        return self._part_of_first(with_it) - self._part_of_first(without)
-
-    def _part_of_first(self, count: int) -> float:
+    def _measure_part(self, count: int) -> float:
         """Returns the part of the error that the first lines cause together."""
-        if not count:
-            self._parts[count] = 0.0
-        if count not in self._parts:
-            self._parts[count] = self._part_along(count)
-        return self._parts[count]
-
-    def _part_along(self, count: int) -> float:
-        if count == self.lines:
-            return 1.0
+        if count in (0, self.lines):
+            return float(count > 0)
         outputs = self._outputs(range(count))
         # In units of the error, whose square may be too small for a number.
         power = 1 if self.are_floats else 0.5  # of counts
         parts: list[float] = []
-        counted = 0
-        for output, exact, written, size in zip(
-            outputs, self.own.exact, self.written, self.own.sizes
-        ):
-            unit = (size * self.total) ** power
-            parts.append(part_along(output, exact, written, unit))
-            counted += size < math.inf
-        return math.fsum(parts) / counted
+        for number, size in enumerate(self.own.sizes):
+            if size < math.inf:
+                exact = self.own.exact[number]
+                unit = (size * self.total) ** power
+                part = part_along(outputs[number], exact, self.written[number], unit)
+                parts.append(part)
+        return math.fsum(parts) / len(parts)
 
     def alone(self, number: int) -> float:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
@@ -383,7 +338,3 @@ def _not_a_number(aval: Aval) -> Leaf:
 
 def _data_of(array: Leaf) -> np.ndarray:
     return np.asarray(jax.random.key_data(array) if is_key(array) else array)
-
-
-def _are_same(array: np.ndarray, written: np.ndarray) -> bool:
-    return np.array_equal(array, written, equal_nan=is_inexact(array))

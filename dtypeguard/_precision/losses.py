@@ -135,7 +135,7 @@ class LineLosses:
         if self._runs.total and not is_known:
             return {}
         if self._runs.total and measures.total:
-            return measures.shares()
+            return measures.shares
         # There is no error, or all of it is decisions.
         return dict(enumerate(np.zeros(measures.lines).tolist()))
 

@@ -14,7 +14,6 @@ from .._leaves.types import DType, Leaf
 from .._program.program import Node
 from . import primitives
 from .evaluate import (
-    DtypeOf,
     as_dtype,
     binding,
     evaluate,
@@ -37,13 +36,11 @@ class Either(NamedTuple):
 
     Attributes:
         written: in the dtype of the program.
-        wide: in wide types.
-        intended: as it was meant, if its line may round that.
+        wide: in wide types, as it was meant.
     """
 
     written: Leaf
     wide: Leaf
-    intended: np.ndarray | None = None
 
 
 Value = Leaf | Either
@@ -103,11 +100,9 @@ class Arithmetic:
             return array
         written = as_dtype(array, self.formats.written(array.dtype))
         wide_dtype = self.formats.widened(array.dtype)
-        if intended is None:
-            wide = as_dtype(array, wide_dtype)
-        else:
-            wide = jnp.asarray(intended, wide_dtype)
-        return Either(written, wide, intended)
+        if intended is not None:
+            return Either(written, jnp.asarray(intended, wide_dtype))
+        return Either(written, as_dtype(array, wide_dtype))
 
     def sample(self, array: Leaf) -> Value:
         """Returns random numbers: below 1 stays below 1 in a narrow dtype."""
@@ -140,13 +135,9 @@ class Arithmetic:
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
-    def _converted_operands(
-        self,
-        node: Node,
-        values: Sequence[Value],
-        settle: Callable[[Value, DType], Leaf],
-    ) -> list[Leaf]:
-        """Returns the operands of an equation, `as_written` or `as_wide`."""
+    def _operands(self, node: Node, values: Sequence[Value], entry: int) -> list[Leaf]:
+        """Returns the operands of an equation as its entry has them."""
+        settle = self.as_written if entry == WRITTEN else self.as_wide
         pairs = zip(values, node.eqn.invars)
         return [settle(value, var.aval.dtype) for value, var in pairs]
 
@@ -154,12 +145,8 @@ class Arithmetic:
 
     def own(self, node: Node, values: Sequence[Value]) -> list[Leaf]:
         """Returns the results of an equation in the dtypes that the program has."""
-        operands: list[Leaf] = []
-        for value, var in zip(values, node.eqn.invars):
-            operand = wide_form(value)
-            if is_inexact(operand):
-                operand = as_dtype(operand, var.aval.dtype)
-            operands.append(operand)
+        pairs = zip(values, node.eqn.invars)
+        operands = [_cast_inexact(wide_form(value), var.aval.dtype) for value, var in pairs]
         results = evaluate(node.eqn, operands, unchanged_dtype)
         return [self._fenced(result) for result in results]
 
@@ -182,14 +169,13 @@ class Arithmetic:
             entry = ROUNDED
         if rounds_constant or entry == ROUNDED:
             # The line rounds, and so do the numbers that stand on it.
-            values = [_without_meant(value) for value in values]
-        settle = self.as_written if entry == WRITTEN else self.as_wide
-        operands = self._converted_operands(node, values, settle)
+            values = [own_form(value) for value in values]
+        operands = self._operands(node, values, entry)
         try:
             if entry == WRITTEN:
                 results = self._written(node, operands)
             elif entry == ROUNDED and node.rounds:
-                results = self._rounded(node, values, operands)
+                results = self._rounded(node, operands)
             else:
                 results = self._evaluated(node, WIDE, operands)
         except REFUSALS:  # it does not take wider operands
@@ -246,7 +232,9 @@ class Arithmetic:
         algorithm = self.formats.algorithm(node.eqn, is_wide=entry == WIDE)
         if algorithm is not None:
             return product(node.eqn, operands, algorithm)
-        dtype_of = self._dtypes_of(entry)
+        dtype_of = self.formats.widened if entry == WIDE else self.formats.written
+        if isinstance(entry, Computes):
+            dtype_of = entry.of
         if self.is_traced:
             return evaluate(node.eqn, operands, dtype_of)
         # All calls of a jitted function have the same equations.
@@ -256,29 +244,21 @@ class Arithmetic:
             self.program.functions[key] = _compiled_equation(equation_key, run)
         return self.program.functions[key](*operands)
 
-    def _dtypes_of(self, entry: int | Computes) -> DtypeOf:
-        if isinstance(entry, Computes):
-            return entry.of
-        return self.formats.widened if entry == WIDE else self.formats.written
-
-    def _rounded(
-        self, node: Node, values: Sequence[Value], operands: list[Leaf]
-    ) -> list[Leaf]:
+    def _rounded(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         """Returns the wide results, rounded as the equation rounds as written."""
         # A device's rounding is of the operands, which `_written` makes of exact ones.
         if self.formats.products is not None:
             return self._written(node, operands)
         exact = self._evaluated(node, WIDE, operands)
-        narrow = self._converted_operands(node, values, self.as_written)
-        written = [self._fenced(result) for result in self._written(node, narrow)]
+        narrow = self._operands(node, operands, WRITTEN)
+        written = self._written(node, narrow)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        widened = self._converted_operands(node, narrow, self.as_wide)
-        from_narrow = self._evaluated(node, WIDE, widened)
+        from_narrow = self._evaluated(node, WIDE, self._operands(node, narrow, WIDE))
         results: list[Leaf] = []
-        for as_written, result, narrow_result in zip(written, exact, from_narrow):
+        for array, result, narrow_result in zip(written, exact, from_narrow):
             if is_inexact(result):
-                result = rounded_as(as_written, result, narrow_result)
+                result = rounded_as(self._fenced(array), result, narrow_result)
             results.append(result)
         return results
 
@@ -303,13 +283,6 @@ class Arithmetic:
                 result = round_to(result * scale, dtype) / scale
             rounded.append(result)
         return rounded
-
-
-def _without_meant(value: Value) -> Value:
-    """Returns a value as the program has it, if it was meant as another number."""
-    if isinstance(value, Either) and value.intended is not None:
-        return value.written
-    return value
 
 
 def _cast_inexact(array: Leaf, dtype: DType) -> Leaf:

@@ -12,7 +12,6 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .nodes import Noted
 from .probes import Notes, Probes, RunCounts
 from .program import NumericProgram
 
@@ -75,19 +74,13 @@ def _trim(notes: Notes) -> None:
     """Removes the notes of branches that were not taken, and of turns not made."""
     for (first, last, axis), count in notes.counts.items():
         most = _most(count)
-        for noted in (notes.noted, notes.watched):
-            _trim_block(noted, range(first, last), axis, most)
-
-
-def _trim_block(noted: Noted, numbers: range, axis: int | None, most: int) -> None:
-    for key, rows in list(noted.items()):
-        number = key[0] if isinstance(key, tuple) else key
-        if number not in numbers:
-            continue
-        if not most:
-            del noted[key]
-        elif axis is not None:
-            noted[key] = lax.slice_in_dim(rows, 0, most, axis=axis)
+        for key, rows in list(notes.noted.items()):
+            if key[0] not in range(first, last):
+                continue
+            if not most:
+                del notes.noted[key]
+            elif axis is not None:
+                notes.noted[key] = lax.slice_in_dim(rows, 0, most, axis=axis)
 
 
 def _most(count: Leaf) -> int:

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.types import Aval, Leaf
-from .._program.program import WHILE
 from . import plans
 from .arrays import distance, part_along, size_of
 from .integers import watched
 from .nodes import Noted
 from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, is_key, measured
-from .probes import Probes
+from .probes import DECISION, Probes
 from .program import NumericProgram
 from .run import run, run_compiled
 
@@ -79,8 +78,8 @@ class Measures:
         written: these outputs as written.
         raises: whether the program raised in a narrow dtype; what it gives counts as NaN.
         shares: the share of each line in the squared error, as far as it was measured.
-        decisions: what it decides as written, by the number of the equation.
-        watched: the equations of which more is noted there, and `notes` what that is.
+        watched: the equations of which more is noted as written than decisions.
+        notes: what is noted there, and `decisions` the decisions among it.
         given: those that other runs follow; None if it returns ints and bools alone, or
             if wide types are finite only without, as a logarithm of a negative number.
         before_run: is called before each run equation by equation, which it may stop.
@@ -98,9 +97,12 @@ class Measures:
         self.decisions = Noted()
         self.notes = Noted()
         self.watched = watched(program)
-        probes = Probes(self.decisions, watched=self.watched, watched_notes=self.notes)
+        probes = Probes(self.notes, watched=self.watched)
         plan = plans.written(program)
         self._all_written = self._run_all(plan, probes, is_compiled=True)
+        for key, note in self.notes.items():
+            if key[1] == DECISION:
+                self.decisions[key] = note
         self.written = [self._all_written[n] for n in self.outputs]
         # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
@@ -199,12 +201,8 @@ class Measures:
         Args:
             number: of the equation with the numbers that do not fit.
         """
-        # The loops turn as often as before, or the other numbers may have no end.
-        turns: Noted = {}
-        for node in self.program.block.all_nodes():
-            if node.rule == WHILE and node.number in self.decisions:
-                turns[node.number] = self.decisions[node.number]
-        probes = Probes(followed=turns, changed=number)
+        # Loops turn as often as before, or the other numbers may have no end.
+        probes = Probes(followed=self.decisions, changed=number)
         try:
             outputs = run(self.program, plans.written(self.program), self.arrays, probes)
         except RAISED_BY_CHECKS:  # a check in the program
@@ -244,7 +242,7 @@ class Measures:
         for group in sorted(groups, key=self.error, reverse=True):
             error = self.error(group)
             for number in group:
-                if error <= self._least:
+                if error < self._least:
                     self._errors[frozenset([number])] = error
                 else:
                     show_status(number)

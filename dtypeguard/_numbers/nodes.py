@@ -24,9 +24,9 @@ REDUCE_PRECISION = "reduce_precision"
 # Whatever jaxprs these have, none runs in their place.
 WITHOUT_BLOCKS = frozenset([COMPUTED, OWN, SAMPLE, STOCHASTIC, REDUCE_PRECISION])
 
-# What a run notes, by the number of the equation, or by that and what it is of its results;
-# of a loop, with an axis for its turns.
-Noted = dict[Any, Leaf]
+# What a run notes, by the number of the equation and what it is (the place of a result, a
+# name); of a loop, with an axis for its turns.
+Noted = dict[tuple[int, Any], Leaf]
 
 
 def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:

@@ -22,6 +22,9 @@ from .primitives import OF_OWN_DTYPES, SELECTS
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
 
+# What a note of a decision is of, in place of a result.
+DECISION = "decision"
+
 # How often blocks ran: the bodies of loops, and branches. By the first number inside, the
 # one behind the last, and the axis of the turns of a loop.
 RunCounts = dict[tuple[int, int, int | None], Leaf]
@@ -31,19 +34,16 @@ class Notes(NamedTuple):
     """What is noted of a program, or of a part of it.
 
     Attributes:
-        noted: of results, or of decisions.
-        watched: of watched equations.
+        noted: of results, or of decisions and watched equations.
         counts: how often the blocks inside ran.
     """
 
     noted: Noted
-    watched: Noted
     counts: RunCounts
 
     def updated(self, notes: "Notes") -> "Notes":
         """Returns them with other notes in place of some."""
-        merged = [{**old, **new} for old, new in zip(self, notes)]
-        return Notes(*merged)
+        return Notes({**self.noted, **notes.noted}, {**self.counts, **notes.counts})
 
 
 @dataclasses.dataclass
@@ -55,7 +55,7 @@ class Probes:
         note: returns what is noted of a result, of it and its operands. Without it the
             decisions are noted.
         followed: the decisions that the run follows; None if it makes its own.
-        watched: the equations of which more is noted than decisions, in `watched_notes`.
+        watched: the equations of which more is noted than decisions.
         counts: how often blocks ran, where something is noted.
         changed: the number of an equation whose results that do not fit are others.
     """
@@ -64,21 +64,18 @@ class Probes:
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     followed: Noted | None = None
     watched: Watched = NOTHING
-    watched_notes: Noted = dataclasses.field(default_factory=dict)
     counts: RunCounts = dataclasses.field(default_factory=dict)
     changed: int | None = None
 
     def empty(self, followed: Noted | None) -> "Probes":
         """Returns the same probes with nothing noted yet."""
         noted = None if self.noted is None else {}
-        return dataclasses.replace(
-            self, noted=noted, followed=followed, watched_notes={}, counts={}
-        )
+        return dataclasses.replace(self, noted=noted, followed=followed, counts={})
 
     @property
     def notes(self) -> Notes:
         """What is noted so far."""
-        return Notes(self.noted or {}, self.watched_notes, self.counts)
+        return Notes(self.noted or {}, self.counts)
 
     @property
     def notes_nothing(self) -> bool:
@@ -93,27 +90,27 @@ class Probes:
 
     def followed_at(self, node: Node) -> Leaf | None:
         """Returns the decision to follow at an equation."""
-        return None if self.followed is None else self.followed.get(node.number)
+        return (self.followed or {}).get((node.number, DECISION))
 
     def followed_inside(self, node: Node) -> Noted | None:
         """Returns the decisions to follow inside of a loop or of branches."""
         if self.followed is None:
             return None
         numbers = range(node.inner[0].first, node.number)
-        return {n: decision for n, decision in self.followed.items() if n in numbers}
+        return {key: note for key, note in self.followed.items() if key[0] in numbers}
 
     def add(self, notes: Notes) -> None:
         """Adds what was noted inside of a loop or of branches."""
         if self.noted is not None:
             self.noted.update(notes.noted)
-        self.watched_notes.update(notes.watched)
         self.counts.update(notes.counts)
 
     def checked(
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Leaf]:
         """Notes what is watched of an equation; returns its results, changed if asked."""
-        self.watched_notes.update(self.watched.notes(node, operands, results))
+        if self.noted is not None:
+            self.noted.update(self.watched.notes(node, operands, results))
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
@@ -122,7 +119,7 @@ class Probes:
     def decide(self, node: Node, decision: Callable[[], Leaf]) -> None:
         """Notes what an equation decides, if decisions are noted."""
         if self.noted is not None and self.note is None and decides(node):
-            self.noted[node.number] = decision()
+            self.noted[node.number, DECISION] = decision()
 
     def results(
         self, number: int, results: Sequence[Value], operands: Sequence[Value]

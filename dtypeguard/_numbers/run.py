@@ -174,7 +174,7 @@ class _Run(Interpreter):
         entered = self._all_crossed(values, node.eqn.invars, entries)
         # Each line inside has a constant of all turns as it was meant, if it is wide.
         for place, value in enumerate(values[:first]):
-            if isinstance(value, Either) and value.intended is not None:
+            if isinstance(value, Either):
                 entered[place] = value
         return entered
 

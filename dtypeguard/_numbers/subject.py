@@ -28,17 +28,11 @@ from .formats import Formats
 from .primitives import is_inexact, measured
 
 _NOT_TRACED = (
-    "audit_precision got this error while it traced the function, as jax.make_jaxpr does."
+    "audit_precision got this error while it traced the function, as jax.make_jaxpr does. "
+    "Arrays have no values there. Where it asks for one, write jax.lax.cond or jnp.where "
+    "for a branch on it; give a number that decides what is traced as a Python int, and keep "
+    "a float of that kind in functools.partial."
 )
-_NO_VALUES = (
-    " Arrays have no values there. Write jax.lax.cond or jnp.where in place of a branch on "
-    "a value; give a number that decides what is traced as a Python int, and keep a float "
-    "of that kind in functools.partial."
-)
-
-
-# Of Python's own code, which asks a traced array for its value.
-_ERRORS_OF_VALUES = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 class Traced(NamedTuple):
@@ -98,10 +92,8 @@ class Subject:
                 "audit_precision needs values and got tracers: call it outside of jax.jit, "
                 "jax.grad and other transformations, with the transformed function."
             )
-        self.has_values = True
-        for leaf in self.given.arrays:
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                self.has_values = False
+        is_abstract = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.given.arrays]
+        self.has_values = not any(is_abstract)
 
     def other(self, args: Args, kwargs: Mapping[str, PyTree]) -> SplitTree:
         """Returns arguments by position and by name, with the arrays apart."""
@@ -140,7 +132,7 @@ class Subject:
                 program, outputs = make_jaxpr_with_aux(run, *arrays)
             except Exception as error:
                 # The error itself stays: the user's line is in its traceback.
-                error.add_note(_note_on_tracing(error))
+                error.add_note(_NOT_TRACED)
                 raise
             # As the caller has it: the audit itself may turn x64 on later.
             has_double = has_float64()
@@ -150,8 +142,8 @@ class Subject:
             sibling = wide
             # What follows the arguments shows where these have dtypes that no argument has.
             if is_planned:
-                dtypes = sibling_dtypes(arrays)
-                sibling = beside_trace(program, run.arrays_of, arrays, dtypes)
+                siblings = sibling_dtypes(arrays)
+                sibling = beside_trace(program, run.arrays_of, arrays, siblings)
         # Of integers alone nothing rounds.
         paths: list[str] = []
         if any(is_inexact(aval) for aval in avals_in(program)):
@@ -194,12 +186,6 @@ def _is_unchanged(leaf: Leaf, arrays: Sequence[Leaf]) -> bool:
     if isinstance(leaf, (bool, int)):
         return True
     return any(leaf is array for array in arrays)
-
-
-def _note_on_tracing(error: Exception) -> str:
-    """Returns what is said of an error in a trace."""
-    asks_for_value = isinstance(error, _ERRORS_OF_VALUES) or "hashable" in str(error)
-    return _NOT_TRACED + _NO_VALUES if asks_for_value else _NOT_TRACED
 
 
 def formats_of(avals: Sequence[Aval], wide: DType, narrow: DType) -> Formats:

@@ -220,7 +220,7 @@ def audit_call(
             work=work,
             rounded=prepared.rounded,
             unknown=unknown_in_program(measures.program),
-            is_traced_wide=traced.traces.wide.is_aligned,
+            is_traced_wide=traced.traces.wide.second is not None,
             integers=misfits(measures),
             narrowed=narrowed_bits(measures),
             unexamined=_unexamined(prepared),

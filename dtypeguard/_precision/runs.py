@@ -27,7 +27,7 @@ from .._numbers.measure import (
 from .._numbers.nodes import Noted
 from .._numbers.plans import WIDE, WidthPlan
 from .._numbers.primitives import SELECTS, is_inexact
-from .._numbers.probes import Probes
+from .._numbers.probes import DECISION, Probes
 from .._numbers.program import NumericProgram
 from .._program.graph import Graph
 from .._program.program import Node
@@ -389,10 +389,11 @@ def _changed_decisions(
     flipped: collections.Counter[Origin | None] = collections.Counter()
     counts: collections.Counter[Origin | None] = collections.Counter()
     for node in program.block.all_nodes():
-        if node.number not in written or node.number not in wide:
+        key = (node.number, DECISION)
+        if key not in written or key not in wide:
             continue
-        decision = written[node.number]
-        wide_decision = wide[node.number]
+        decision = written[key]
+        wide_decision = wide[key]
         # In other turns of a loop; or a value by which others are chosen.
         if decision.shape != wide_decision.shape or node.name in SELECTS:
             continue

@@ -5,8 +5,8 @@ argument's dtype has rounded, and a dtype that follows the arguments from one th
 source asks for.
 """
 
+import collections
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,15 @@ import numpy as np
 
 from .._leaves.dtypes import bits, dtype_of, kind
 from .._leaves.types import Equation, Jaxpr, Leaf
-from .jaxprs import PRODUCTS, Variable, expanded, jaxprs_in, open_jaxpr, value_kind
+from .jaxprs import (
+    PRODUCTS,
+    Variable,
+    expanded,
+    is_literal,
+    jaxprs_in,
+    open_jaxpr,
+    value_kind,
+)
 
 _BFLOAT16 = np.dtype(jnp.bfloat16)
 _FLOAT16 = np.dtype("float16")
@@ -29,22 +37,15 @@ Use = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
-    """Returns dtypes for a second trace in which each floating argument moves.
+    """Returns dtypes for a second trace in which the floating arguments move.
 
-    All get one dtype that no argument has. With two of them, a promotion of both could give
-    the dtype of the first trace by chance, as float16 and bfloat16 give float32.
+    All get one dtype. With two of them, a promotion of both could give the dtype of the
+    first trace by chance, as float16 and bfloat16 give float32.
     """
-    floats: set[np.dtype] = set()
-    for array in arrays:
-        dtype = dtype_of(array)
-        if kind(dtype) == "float" and bits(dtype) >= 16:
-            floats.add(dtype)
-    sibling = _FLOAT16 if _BFLOAT16 in floats and _FLOAT16 not in floats else _BFLOAT16
-    siblings = dict.fromkeys(floats, sibling)
-    if sibling in floats:
-        # No sibling is free, so these two exchange theirs.
-        siblings[_BFLOAT16] = _FLOAT16
-    return siblings
+    dtypes = {dtype_of(array) for array in arrays}
+    sibling = _FLOAT16 if _BFLOAT16 in dtypes else _BFLOAT16
+    floats = [dtype for dtype in dtypes if kind(dtype) == "float" and bits(dtype) >= 16]
+    return {dtype: sibling for dtype in floats if dtype != sibling}
 
 
 def beside_trace(
@@ -84,47 +85,44 @@ def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
 class Alignment:
     """The equations of a jaxpr, each with the equation in its place in a second trace.
 
-    They are aligned in order. Conversions between floats are left out of the order, since
-    some of them are there in one trace alone. Their effect is read where their results are
-    used.
+    Equations that are alike but for dtypes are aligned in order, if both traces have
+    equally many of them. Conversions between floats are left out, since some of them are
+    there in one trace alone: their effect is read where their results are used.
 
     Attributes:
-        second: the second trace.
-        is_aligned: whether there is a second trace; without one it tells nothing.
+        second: the second trace; None if there is none, which tells nothing.
     """
 
     def __init__(self, first: Jaxpr | None = None, second: Jaxpr | None = None):
         self.second = second
-        self.is_aligned = first is not None
-        self._pairs: dict[int, tuple[Equation, Equation]] = {}
+        self._partners: dict[int, Equation] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}
         self._constants: dict[Use, tuple[np.ndarray, np.ndarray]] = {}
         self._moves: dict[int, set[bool]] = {}
         self._ends: set[Use] = set()
-        if self.is_aligned:
-            self._align(_TraceValues(first), _TraceValues(second))
-
-    def _align(self, first: "_TraceValues", second: "_TraceValues") -> None:
-        self._first = first
-        self._second = second
-        self._pair_equations()
-        for eqn, partner in self._pairs.values():
-            self._compare_uses(id(eqn), eqn.invars, partner.invars)
+        if first is None or second is None:
+            return
+        # Kept, since their equations are told by their identity.
+        self._first = _TraceValues(first)
+        self._second = _TraceValues(second)
+        for key, steps in self._first.steps.items():
+            second_steps = self._second.steps.get(key, [])
+            if len(second_steps) != len(steps):  # nothing tells which is which
+                continue
+            for eqn, partner in zip(steps, second_steps):
+                self._partners[id(eqn)] = partner
+                self._compare(eqn, eqn.invars, partner.invars)
         outputs = self._first.jaxpr.outvars
         second_outputs = self._second.jaxpr.outvars
         # A function may return another tree for other dtypes.
         if len(outputs) == len(second_outputs):
-            self._compare_uses(_OF_OUTPUTS, outputs, second_outputs)
+            self._compare(None, outputs, second_outputs)
 
     # What it tells
 
     def partner(self, eqn: Equation) -> Equation | None:
         """Returns the equation of the second trace in the place of one of the first."""
-        pair = self._pairs.get(id(eqn))
-        if pair is None:
-            return None
-        _, partner = pair
-        return partner
+        return self._partners.get(id(eqn))
 
     def inner_alignment(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment":
         """Returns the alignment of a jaxpr that an equation contains."""
@@ -133,7 +131,11 @@ class Alignment:
             return NO_ALIGNMENT
         for first, second in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
             if open_jaxpr(first) is open_jaxpr(jaxpr):
-                return self._align_inner(first, second)
+                # Calls of one function share their jaxpr, and so the answers about it.
+                key = (id(open_jaxpr(first)), id(open_jaxpr(second)))
+                if key not in self._inner:
+                    self._inner[key] = Alignment(first, second)
+                return self._inner[key]
         return NO_ALIGNMENT
 
     def intended_constant(
@@ -147,7 +149,7 @@ class Alignment:
             rounds: whether it has to round to the constant of the first trace: the eps of a
                 dtype does not round to that of another one.
         """
-        constants = self._constants.get(_use_of(eqn, place))
+        constants = self._constants.get((id(eqn), place))
         if constants is None:
             return None
         first, second = constants
@@ -158,21 +160,12 @@ class Alignment:
         return second
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
-        """Returns a constant of the first trace of which the second tells nothing more.
-
-        JAX may have made a strong 16-bit number float32, where it meets the arguments: then
-        an integer is as it was meant, and anything else may not be.
-        """
-        constants = self._constants.get(_use_of(eqn, place))
+        """Returns a constant of the first trace of which the second tells nothing more."""
+        constants = self._constants.get((id(eqn), place))
         if constants is None:
             return None
         first, second = constants
-        if not _are_equal(first, second):
-            return None
-        is_integer = np.array_equal(second, np.round(second))
-        if is_integer and bits(second.dtype) >= 32:
-            return None
-        return first
+        return first if _are_equal(first, second) else None
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
@@ -180,16 +173,14 @@ class Alignment:
         None if the two traces do not say.
         """
         moves = self._moves.get(id(eqn), set())
-        if len(moves) != 1:
-            return None
-        return True in moves
+        return True in moves if len(moves) == 1 else None
 
     def ends_width(self, eqn: Equation | None, place: int) -> bool:
         """Returns whether an operand, or an output, is cast to the dtype that it has.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
         """
-        return _use_of(eqn, place) in self._ends
+        return (id(eqn), place) in self._ends
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
@@ -203,64 +194,40 @@ class Alignment:
 
     # How it is made
 
-    def _pair_equations(self) -> None:
-        steps = self._first.steps
-        second_steps = self._second.steps
-        keys = [_alignment_key(eqn) for eqn in steps]
-        second_keys = [_alignment_key(eqn) for eqn in second_steps]
-        if keys == second_keys:  # which takes no search, and is the rule
-            blocks = [(0, 0, len(keys))]
-        else:
-            matcher = difflib.SequenceMatcher(None, keys, second_keys, autojunk=False)
-            blocks = matcher.get_matching_blocks()
-        for start, second_start, size in blocks:
-            for number in range(size):
-                eqn = steps[start + number]
-                partner = second_steps[second_start + number]
-                self._pairs[id(eqn)] = (eqn, partner)
-
-    def _align_inner(self, first: Jaxpr, second: Jaxpr) -> "Alignment":
-        # Calls of one jitted function share their jaxpr, and so the answers about it.
-        key = (id(open_jaxpr(first)), id(open_jaxpr(second)))
-        if key not in self._inner:
-            self._inner[key] = Alignment(first, second)
-        return self._inner[key]
-
-    def _compare_uses(
-        self, user: int, variables: Sequence[Variable], second: Sequence[Variable]
+    def _compare(
+        self,
+        user: Equation | None,
+        variables: Sequence[Variable],
+        second_variables: Sequence[Variable],
     ) -> None:
         """Compares what an equation, or the caller of the jaxpr, gets in the two traces."""
-        for place, (var, second_var) in enumerate(zip(variables, second)):
-            if _has_float(var) and _has_float(second_var):
-                self._compare_use((user, place), var, second_var)
-
-    def _compare_use(self, use: Use, var: Variable, second_var: Variable) -> None:
-        casts = self._first.casts_of(var)
-        second_casts = self._second.casts_of(second_var)
-        root = self._first.root_of(var)
-        second_root = self._second.root_of(second_var)
-        if casts:
-            use = (id(casts[0]), 0)  # the conversion is what uses the root
-        has_one_more = len(second_casts) == len(casts) + 1
-        # In the first trace this cast would change nothing, so JAX left it out.
-        if has_one_more and _target(second_casts[0]) == root.aval.dtype:
-            self._ends.add(use)
-        if casts:
-            is_moved = var.aval.dtype != second_var.aval.dtype
-            self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
-        self._compare_constants(use, root, second_root)
+        for place, (var, second_var) in enumerate(zip(variables, second_variables)):
+            if not (_has_float(var) and _has_float(second_var)):
+                continue
+            use = (id(user), place)
+            casts = self._first.casts_of(var)
+            if casts:
+                use = (id(casts[0]), 0)  # the conversion is what uses the root
+                is_moved = var.aval.dtype != second_var.aval.dtype
+                self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
+            root = casts[0].invars[0] if casts else var
+            second_casts = self._second.casts_of(second_var)
+            second_root = second_casts[0].invars[0] if second_casts else second_var
+            # In the first trace this cast would change nothing, so JAX left it out.
+            has_one_more = len(second_casts) == len(casts) + 1
+            if has_one_more and second_casts[0].outvars[0].aval.dtype == root.aval.dtype:
+                self._ends.add(use)
+            self._compare_constants(use, root, second_root)
 
     def _compare_constants(self, use: Use, root: Variable, second_root: Variable) -> None:
         value = self._first.constant(root)
         second_value = self._second.constant(second_root)
-        if value is None or second_value is None:
+        # An array that the function closes over is as it is.
+        is_closed_over = value is second_value and np.size(value) > 1
+        if value is None or second_value is None or is_closed_over:
             return
-        if value is second_value and np.size(value) > 1:
-            return  # an array that the function closes over is as it is
-        first = np.asarray(value)
-        second = np.asarray(second_value)
-        if first.shape == second.shape and kind(second.dtype) == "float":
-            self._constants[use] = (first, second)
+        if np.shape(value) == np.shape(second_value):
+            self._constants[use] = (np.asarray(value), np.asarray(second_value))
 
 
 NO_ALIGNMENT = Alignment()
@@ -299,51 +266,35 @@ class SecondTraces:
 
 
 NO_TRACES = SecondTraces()
-_OF_OUTPUTS = 0  # in place of the identity of an equation
-
-
-def _use_of(eqn: Equation | None, place: int) -> Use:
-    if eqn is None:
-        return (_OF_OUTPUTS, place)
-    return (id(eqn), place)
 
 
 class _TraceValues:
-    """The equations of a trace, and where its values come from."""
+    """The equations of a trace, by what they are but for dtypes, and its values."""
 
     def __init__(self, jaxpr: Jaxpr):
-        self.closed = jaxpr  # kept, since its equations are told by their identity
         self.jaxpr = open_jaxpr(jaxpr)
-        self.steps: list[Equation] = []
+        self.steps = collections.defaultdict[object, list[Equation]](list)
         self._casts: dict[Variable, Equation] = {}
         for eqn in self.jaxpr.eqns:
             if _is_float_cast(eqn):
                 self._casts[eqn.outvars[0]] = eqn
             else:
-                self.steps.append(eqn)
+                self.steps[_alignment_key(eqn)].append(eqn)
         constants = getattr(jaxpr, "consts", ())
         self._constants = dict(zip(self.jaxpr.constvars, constants))
 
     def casts_of(self, var: Variable) -> list[Equation]:
         """Returns the conversions that lead to a variable, in order."""
         casts: list[Equation] = []
-        while not hasattr(var, "val") and var in self._casts:
+        while not is_literal(var) and var in self._casts:
             cast = self._casts[var]
-            casts.append(cast)
+            casts.insert(0, cast)
             var = cast.invars[0]
-        casts.reverse()
         return casts
-
-    def root_of(self, var: Variable) -> Variable:
-        """Returns what the conversions before a variable convert."""
-        casts = self.casts_of(var)
-        if not casts:
-            return var
-        return casts[0].invars[0]
 
     def constant(self, var: Variable) -> Leaf | None:
         """Returns the value of a literal, or of a constant of the trace."""
-        if hasattr(var, "val"):
+        if is_literal(var):
             return np.asarray(var.val, var.aval.dtype)
         return self._constants.get(var)
 
@@ -354,18 +305,12 @@ def _is_float_cast(eqn: Equation) -> bool:
     return _has_float(eqn.invars[0]) and _has_float(eqn.outvars[0])
 
 
-def _target(cast: Equation) -> np.dtype:
-    return cast.outvars[0].aval.dtype
-
-
 def _has_float(var: Variable) -> bool:
     return value_kind(var.aval) == "float"
 
 
 def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
-    numbers = first.astype(float)
-    second_numbers = second.astype(float)
-    return np.array_equal(numbers, second_numbers, equal_nan=True)
+    return np.array_equal(first.astype(float), second.astype(float), equal_nan=True)
 
 
 def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
@@ -376,17 +321,10 @@ def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:
 
 def _inner_jaxprs(eqn: Equation) -> list[Jaxpr]:
     expansion = expanded(eqn)
-    if expansion is not None:
-        return [expansion]
-    return jaxprs_in(eqn.params)
+    return jaxprs_in(eqn.params) if expansion is None else [expansion]
 
 
 def _alignment_key(eqn: Equation) -> tuple[Any, ...]:
     """Returns the part of an equation that does not depend on dtypes."""
-    shapes = tuple(getattr(var.aval, "shape", ()) for var in eqn.outvars)
-    return (
-        eqn.primitive.name,
-        eqn.params.get("name"),
-        shapes,
-        len(jaxprs_in(eqn.params)),
-    )
+    shapes = [getattr(var.aval, "shape", ()) for var in eqn.outvars]
+    return (eqn.primitive.name, eqn.params.get("name"), *shapes)

@@ -16,10 +16,8 @@ def is_plain(value: np.ndarray) -> bool:
     """Returns whether a constant was probably meant as it is: few digits, or a limit."""
     limit = float(jnp.finfo(value.dtype).max)
     numbers = np.abs(np.asarray(value, np.float64))
-    is_plain = have_few_digits(numbers)
-    is_plain |= numbers == limit
-    is_plain |= ~np.isfinite(numbers)
-    return bool(np.all(is_plain))
+    is_limit = (numbers == limit) | ~np.isfinite(numbers)
+    return bool(np.all(is_limit | have_few_digits(numbers)))
 
 
 def have_few_digits(numbers: np.ndarray) -> np.ndarray:

@@ -30,8 +30,8 @@ from .primitives import is_inexact, measured
 _NOT_TRACED = (
     "audit_precision got this error while it traced the function, as jax.make_jaxpr does. "
     "Arrays have no values there. Where it asks for one, write jax.lax.cond or jnp.where "
-    "for a branch on it; give a number that decides what is traced as a Python int, and keep "
-    "a float of that kind in functools.partial."
+    "for a branch; give a number that decides what is traced as a Python int, and keep a "
+    "float of that kind in functools.partial."
 )
 
 

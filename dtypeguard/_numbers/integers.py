@@ -252,9 +252,9 @@ def _places_of_numbers(node: Node) -> Sequence[int]:
     return _PLACES_OF_NUMBERS.get(node.name, places)
 
 
-# What is noted of each: how many numbers do not fit, of how many, and the one furthest out
-# of range; 0 if none of them is a number.
-COUNT, SIZE, FURTHEST = range(3)
+# What is noted of each: how many numbers do not fit, and the one furthest out of range (0
+# if none of them is a number).
+COUNT, FURTHEST = range(2)
 
 
 def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
@@ -265,19 +265,15 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
         greatest = jnp.max(numbers, initial=0)
         least = jnp.min(numbers, initial=0)
         furthest = jnp.where(greatest >= -least, greatest, least)
-        figures = [jnp.sum(is_wrong), result.size, furthest]
         # In float32, which a loop can carry with x64 off.
-        return jnp.stack([jnp.asarray(x, np.float32) for x in figures])
+        return jnp.stack([jnp.sum(is_wrong), furthest]).astype(np.float32)
 
 
 def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns a result in which all numbers that do not fit are changed."""
     with set_x64(True):
         _, is_wrong = _compared_exactly(node, operands, result)
-        # Every other bit, up to the second highest one, changes a number of any size.
-        unsigned = np.dtype(f"uint{8 * result.dtype.itemsize}")
-        pattern = jnp.asarray(jnp.iinfo(unsigned).max // 3, result.dtype)
-        return jnp.where(is_wrong, result ^ pattern, result)
+        return jnp.where(is_wrong, ~result, result)
 
 
 def _compared_exactly(
@@ -290,19 +286,15 @@ def _compared_exactly(
         if place in numbers:
             operand = lax.convert_element_type(operand, np.float64)
         wide_operands.append(operand)
-    info = jnp.iinfo(result.dtype)
-    is_conversion = node.name == "convert_element_type"
-    if is_conversion and kind(operands[0].dtype) == "float":
-        # Backends saturate, so the number is compared with the range. Both ends are powers
-        # of two, which float64 has.
+    if node.name == "convert_element_type":
         exact = jnp.trunc(wide_operands[0])
-        is_above = exact >= float(info.max + 1)
-        is_below = exact < float(info.min)
-        return exact, is_above | is_below | jnp.isnan(exact)
-    (exact,) = evaluate(node.eqn, wide_operands, _as_double)
-    # Float64 is no more than a rounding off, and what has wrapped is so by a power of two.
-    off = jnp.abs(exact - result.astype(np.float64))
-    return exact, off >= 2.0 ** (info.bits - 1)
+    else:
+        (exact,) = evaluate(node.eqn, wide_operands, _as_double)
+    info = jnp.iinfo(result.dtype)
+    is_outside = (exact > float(info.max)) | (exact < float(info.min))
+    # Float64 has numbers of 64 bits rounded: what has wrapped is off by a power of two.
+    is_near = jnp.abs(exact - result.astype(np.float64)) < 2.0 ** (info.bits - 1)
+    return exact, is_outside | ~is_near
 
 
 def _as_double(dtype: DType) -> DType:

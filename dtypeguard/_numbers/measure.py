@@ -2,7 +2,6 @@
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -60,11 +59,9 @@ class Inputs(NamedTuple):
 
     def off(self, outputs: Sequence[Leaf]) -> float:
         """Returns how far off outputs are: the root mean square over those that count."""
-        counted: list[float] = []
-        for error, size in zip(self.errors(outputs), self.sizes):
-            if size < math.inf:
-                counted.append(error)
-        return float(np.sqrt(np.mean(np.square(counted)))) if counted else 0.0
+        errors = np.array(self.errors(outputs))
+        counted = errors[np.isfinite(self.sizes)]
+        return float(np.sqrt(np.mean(np.square(counted))))
 
 
 class Measures:
@@ -303,18 +300,16 @@ class Measures:
 
         None if that is less than a hundredth of what the line causes alone.
         """
-        errors: dict[float, float] = {}
+        constants: dict[float, float] = {}
         # A number alone is rounded, so that advice can name it.
         for constant, rounded in self.program.lines[number].constants.items():
-            if constant == rounded:
-                continue
-            plan = plans.constant(self.program, number, constant)
-            outputs = self.run(plan, Probes(followed=self.given))
-            errors[constant] = self.own.off(outputs)
-        if not errors:
-            return None
-        worst, error = max(errors.items(), key=operator.itemgetter(1))
-        return worst if error >= _LEAST_PART * self.alone(number) else None
+            if constant != rounded:
+                plan = plans.constant(self.program, number, constant)
+                outputs = self.run(plan, Probes(followed=self.given))
+                constants[self.own.off(outputs)] = constant
+        worst = max(constants, default=0.0)
+        least = _LEAST_PART * self.alone(number)
+        return constants.get(worst) if worst >= least else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._numbers.integers import COUNT, FURTHEST, SIZE
+from .._numbers.integers import COUNT, FURTHEST
 from .._numbers.measure import Measures
 from .._source.origin import Origin
 from .._tracebacks.written import Written
@@ -21,7 +21,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         if noted is None:
             continue
         # A row for each turn of the loops around it.
-        figures = np.asarray(noted, np.float64).reshape(-1, 3)
+        figures = np.asarray(noted, np.float64).reshape(-1, 2)
         wrong = figures[figures[:, COUNT] > 0]
         if not len(wrong):
             continue
@@ -39,7 +39,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
             dtype=str(node.eqn.outvars[0].aval.dtype),
             value=furthest or np.nan,
             count=int(np.sum(wrong[:, COUNT])),
-            size=int(np.sum(figures[:, SIZE])),
+            size=len(figures) * node.eqn.outvars[0].aval.size,
         )
     return tuple(rows.values())
 

@@ -295,8 +295,6 @@ def check_precision(
     report = audit(seconds=0)
     # The first fault that matters: numbers of another computation need no bound.
     wrong = [x.name for x in report.differences if x.verdict == "differs"]
-    # A function without products does no such work.
-    wide_share = report.work.wide if report.work else 0.0
     fault = ""
     if report.integers:
         fault = "makes integers that do not fit their dtype"
@@ -305,10 +303,10 @@ def check_precision(
     # Shapes alone have no error, which is within no bound.
     elif max_error is not None and not report.error <= max_error:
         fault = f"has a relative error of {report.error:.2g}, more than {max_error:g}"
-    elif max_wide_work is not None and wide_share > max_wide_work:
+    elif max_wide_work is not None and report.work.wide > max_wide_work:
         fault = (
-            f"has {100 * wide_share:.3g}% of its matrix products wider than needed, more "
-            f"than {100 * max_wide_work:g}%"
+            f"has {100 * report.work.wide:.3g}% of its matrix products wider than needed, "
+            f"more than {100 * max_wide_work:g}%"
         )
     if fault:
         raise AssertionError(f"{getattr(f, '__name__', 'f')} {fault}.\n{audit()}")

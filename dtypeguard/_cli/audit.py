@@ -1,11 +1,9 @@
 """Audits the optimizer or the step that a command line names."""
 
 import argparse
-import contextlib
 import dataclasses
 import inspect
 import shlex
-from collections.abc import Iterator
 from typing import Any, TextIO
 
 from .._audit.audit import audit
@@ -14,41 +12,24 @@ from .._carry.call import Call
 from .._carry.carry import carry_of
 from .._leaves.arguments import is_transformation, parameters, required
 from .._leaves.compat import add_x64, x64_enabled
-from .._leaves.types import DType, Optimizer
+from .._leaves.types import Optimizer
 from .._recording.monitored import RECORD
 from .._sweep.inputs import Entry
 from .forms import CommandResult, check_files, deliver
-from .options import UsageError, right
+from .options import UsageError, parse, right
 from .targets import FORM, Reader, as_usage_error
 
-
-@dataclasses.dataclass(frozen=True)
-class _AuditedTypes:
-    """The types that an optimizer is audited in, and whether x64 is on."""
-
-    params: tuple[DType, ...] = ("float32",)
-    grads: tuple[DType, ...] | None = None
-    x64: bool = False
-
-    def __str__(self) -> str:
-        text = f"--params {','.join(self.params)}"
-        if self.grads:
-            text += f" --grads {','.join(self.grads)}"
-        return f"{text} --x64" if self.x64 else text
-
-
 # An optimizer that does not keep its types shows that with one of these.
-_TELLING_TYPES = (
-    _AuditedTypes(),
-    _AuditedTypes(params=("bfloat16", "float32")),
-    _AuditedTypes(params=("bfloat16",), grads=("float32",)),
-    _AuditedTypes(x64=True),
+_TELLING_OPTIONS = (
+    "--params float32",
+    "--params bfloat16,float32",
+    "--params bfloat16 --grads float32",
+    "--params float32 --x64",
 )
 _OF_OPTIMIZER = ("set", "params", "grads")
 _OF_STEP = ("carry", "returned")
 # The defaults of these options: 0 is that of `--carry`.
 _NOT_GIVEN = (None, [], 0)
-_CARRY_ADVICE = "Here these are --carry and --returned, such as --carry params,opt_state."
 
 
 def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
@@ -64,7 +45,7 @@ def audit_command(options: argparse.Namespace, stdout: TextIO) -> int:
             raise UsageError(f"--{name} is for {kind}. For a step write: {command}")
     with RECORD:
         report = _audit_step_of(options) if is_step else _audit_optimizer_of(options)
-    result = CommandResult(str(report), report, report.to_json(), report.ok, "green")
+    result = CommandResult(str(report), report, report.to_json(), report.ok)
     return deliver(result, options, stdout)
 
 
@@ -81,50 +62,41 @@ def _audit_optimizer_of(options: argparse.Namespace) -> AuditReport:
     """Returns the audit in the types asked for, or the first of several that tells."""
     reader = Reader(options)
     if options.params or options.grads:
-        types = _AuditedTypes(options.params or ("float32",), options.grads, options.x64)
-        return _audit_optimizer_in(reader, options, types)
-    reports: dict[_AuditedTypes, AuditReport] = {}
-    for types in _TELLING_TYPES:
-        types = dataclasses.replace(types, x64=types.x64 or options.x64)
-        if types in reports:  # with --x64 two of them are the same
-            continue
-        report = _audit_optimizer_in(reader, options, types)
+        return _audit_optimizer_in(reader, options)
+    reports: list[AuditReport] = []
+    for words in _TELLING_OPTIONS:
+        telling = parse(["audit", options.target, *words.split()])
+        telling.set = options.set
+        telling.x64 = telling.x64 or options.x64
+        report = _audit_optimizer_in(reader, telling)
         # In types that nobody asked for, an update may be as wide as its gradient.
-        is_telling = any(drift.where != "updates" for drift in report.drifts)
-        if not report.ok and (is_telling or not reports):
-            return dataclasses.replace(report, note=f"Found with {types}.")
-        reports[types] = report
-    tried = ", ".join(map(str, reports))
-    first_report, *_ = reports.values()
-    return dataclasses.replace(first_report, note=f"Tried {tried}.")
+        if any(drift.where != "updates" for drift in report.drifts):
+            return dataclasses.replace(report, note=f"Found with {words}.")
+        reports.append(report)
+    return dataclasses.replace(reports[0], note=f"Tried {', '.join(_TELLING_OPTIONS)}.")
 
 
-def _audit_optimizer_in(
-    reader: Reader, options: argparse.Namespace, types: _AuditedTypes
-) -> AuditReport:
+def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditReport:
     """Returns the audit in some types, with the optimizer made under their flag."""
-    grads = types.grads or types.params
-    with add_x64(types.x64):
-        needs_x64 = {"float64", "complex128"}.intersection(types.params + grads)
+    params_dtypes = options.params or ("float32",)
+    grads_dtypes = options.grads or params_dtypes
+    with add_x64(options.x64):
+        needs_x64 = {"float64", "complex128"}.intersection(params_dtypes + grads_dtypes)
         if needs_x64 and not x64_enabled():
             raise UsageError(f"{min(needs_x64)} needs --x64 as well")
-        target = options.target
         # An optimizer is made under the flag: `init` alone would not show what it stores.
-        value = reader.target()
-        is_optimizer = is_transformation(value) and not inspect.isclass(value)
-        if is_optimizer and options.set:
-            raise UsageError(f"{target} is an optimizer already and takes no --set")
-
-        def make() -> Optimizer:
-            if is_optimizer:
-                return value
-            return _optimizer_of(target, value, dict(options.set))
-
-        opt = make()
-        arrays, updates, extra_args = Entry(target, make).inputs(types.params, grads)
-        report = audit(opt, arrays, updates=updates, extra_args=extra_args)
-    name = target.rpartition(":")[2]
-    return dataclasses.replace(report, name=name if is_optimizer else f"{name}(...)")
+        opt = reader.target()
+        name = options.target.rpartition(":")[2]
+        if not is_transformation(opt) or inspect.isclass(opt):
+            opt = _optimizer_of(options.target, opt, dict(options.set))
+            name = f"{name}(...)"
+        elif options.set:
+            text = f"{options.target} is an optimizer already and takes no --set"
+            raise UsageError(text)
+        entry = Entry(options.target, lambda: opt)
+        params, updates, extra_args = entry.inputs(params_dtypes, grads_dtypes)
+        report = audit(opt, params, updates=updates, extra_args=extra_args)
+    return dataclasses.replace(report, name=name)
 
 
 def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
@@ -169,7 +141,7 @@ def _audit_step_of(options: argparse.Namespace) -> AuditReport:
                 f"Write: dtypeguard audit {target}"
             )
         call = reader.call()
-        with _as_carry_error():
+        try:
             carry = carry_of("audit", call.function, options.carry, options.returned)
             carried = Call(call.function, carry, call.args, call.kwargs)
             if not any(tree.arrays for tree in carried.carried):
@@ -184,19 +156,13 @@ def _audit_step_of(options: argparse.Namespace) -> AuditReport:
                 returned=options.returned,
                 kwargs=call.kwargs,
             )
+        except (TypeError, ValueError) as error:
+            # The library speaks of its arguments.
+            advice = "Here these are --carry and --returned, such as --carry params,state."
+            raise UsageError(str(error), advice) from error
     # A wrapper may add arguments: only a call that failed tells that they do not fit.
-    if report.error and report.error.is_of_call:
-        misfit = call.misfit()
-        if misfit:
-            what = f"{call.inputs} does not give what {call.target} takes: {misfit}"
-            raise UsageError(f"{what}. {FORM}")
+    misfit = call.misfit()
+    if misfit and report.error and report.error.is_of_call:
+        text = f"{call.inputs} does not give what {call.target} takes: {misfit}. {FORM}"
+        raise UsageError(text)
     return dataclasses.replace(report, name=call.target.rpartition(":")[2])
-
-
-@contextlib.contextmanager
-def _as_carry_error() -> Iterator[None]:
-    """Names the options in place of the arguments of which the library speaks."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error), _CARRY_ADVICE) from error

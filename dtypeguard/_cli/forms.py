@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -31,42 +30,36 @@ class CommandResult:
         record: the lines of source in its fields are annotated on GitHub.
         json: for programs.
         is_ok: whether the exit status is 0.
-        style: of the headline on a terminal, where all is well.
     """
 
     text: str
     record: object
     json: str
     is_ok: bool
-    style: str = ""
 
 
 def deliver(result: CommandResult, options: argparse.Namespace, stdout: TextIO) -> int:
     """Prints a result in the form that is asked for, and returns the exit status."""
     status = 0 if result.is_ok else 1
     form = options.format or default_form()
-    is_printed = form == "json" or options.json in _STANDARD_OUTPUT
+    if options.json in _STANDARD_OUTPUT:
+        form = "json"
+    elif options.json is not None:
+        write_file(options.json, result.json)
     # A file and text on the terminal go together; JSON that is printed stands alone.
-    if options.json or is_printed:
-        if options.json not in (None, *_STANDARD_OUTPUT):
-            write_file(options.json, result.json)
-        if is_printed:
-            print_text(result.json.rstrip(), stdout)
-            return status
-    _print_as_text(result, stdout)
+    if form == "json":
+        print_text(result.json.rstrip(), stdout)
+        return status
+    write = printer(stdout)
+    headline, *lines = result.text.rstrip().splitlines()
+    write(headline, "bold" if result.is_ok else "bold red")
+    for line in lines:
+        write(line)
     if form == "github":
         level = "warning" if result.is_ok else "error"
         for line in annotations(result.text, level, origins_in(result.record)):
             print_text(line, stdout)
     return status
-
-
-def _print_as_text(result: CommandResult, stdout: TextIO) -> None:
-    write = printer(stdout)
-    headline, *lines = result.text.rstrip().splitlines()
-    write(headline, f"bold {result.style}".rstrip() if result.is_ok else "bold red")
-    for line in lines:
-        write(line)
 
 
 def as_json(data: Any) -> str:
@@ -95,8 +88,8 @@ def check_files(*names: str | None) -> None:
 def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[str]:
     """Yields the commands with which GitHub shows a report beside lines of source.
 
-    All of the report stands at the first of the user's lines, its rows at the lines that
-    they name. An error without a line is shown above the files.
+    All of the report stands at the first of the user's lines, its headline at the others.
+    An error without a line is shown above the files.
 
     Args:
         text: the report.
@@ -107,33 +100,20 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    places: dict[str, Origin] = {}
+    lines: dict[str, Origin] = {}
     for origin in origins:
         # A package's lines are in no pull request.
         if not is_installed(origin.users.file):
-            places[str(origin.users)] = origin.users
-    # Lines that the report leaves out would be noise: GitHub shows ten.
-    rows: dict[str, list[str]] = {}
-    for row in text.splitlines():
-        for place in places:
-            if re.search(rf"{re.escape(place)}\b", row):
-                rows.setdefault(place, []).append(row)
+            lines[str(origin.users)] = origin.users
     headline = text.partition("\n")[0]
-    title = headline.partition(": ")[2] or headline
-    if not rows and level == "error":
-        yield f"::{level} {_titled(title)}::{_escaped(text)}"
-    for number, (place, rows_of_place) in enumerate(rows.items()):
-        message = text
-        if number > 0:
-            title = " ".join(rows_of_place[0].split())
-            message = "\n".join(rows_of_place)
-        file = _path_in_repository(places[place].file)
-        where = f"file={_escaped(file, ':,')},line={places[place].line}"
-        yield f"::{level} {where},{_titled(title)}::{_escaped(message)}"
-
-
-def _titled(title: str) -> str:
-    return f"title=dtypeguard%3A {_escaped(title, ':,')}"
+    title = f"title=dtypeguard%3A {_escaped(headline.partition(': ')[2] or headline, ':,')}"
+    if not lines and level == "error":
+        yield f"::{level} {title}::{_escaped(text)}"
+    message = text
+    for line in lines.values():
+        file = _escaped(_path_in_repository(line.file), ":,")
+        yield f"::{level} file={file},line={line.line},{title}::{_escaped(message)}"
+        message = headline
 
 
 def origins_in(record: object) -> Iterator[Origin]:

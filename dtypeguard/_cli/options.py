@@ -8,8 +8,6 @@ import ast
 import contextlib
 import math
 import os
-import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,19 +21,32 @@ class UsageError(Exception):
 # The types of options --------------------------------------------------------------------
 
 
+def _literal(text: str) -> object:
+    """Returns a literal of Python; the text where that is none."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
+
+
 def _parse_setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
     # Other languages write them so, and a string in their place would count as true.
-    literal = value.title() if value in ("true", "false", "none") else value
-    with contextlib.suppress(ValueError, SyntaxError):
-        return name, ast.literal_eval(literal)
-    return name, value
+    if value in ("true", "false", "none"):
+        value = value.title()
+    return name, _literal(value)
 
 
 # As a jaxpr shortens them, which is where most dtypes are read.
-_FULL_NAMES = {"bf": "bfloat", "f": "float", "c": "complex"}
+_FULL_NAMES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
 
 
 def _dtypes(text: str) -> tuple[str, ...]:
@@ -44,13 +55,13 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
     dtypes = []
     for name in text.split(","):
-        full = re.sub(r"^(bf|f|c)(?=\d)", lambda x: _FULL_NAMES[x[0]], name.strip())
         try:
-            dtypes.append(str(jnp.dtype(full)))
+            dtype = jnp.dtype(_FULL_NAMES.get(name, name))
         except TypeError:
             raise argparse.ArgumentTypeError(f"{name!r} is not a dtype") from None
-        if not jnp.issubdtype(full, jnp.inexact):
+        if not jnp.issubdtype(dtype, jnp.inexact):
             raise argparse.ArgumentTypeError(f"{name} is not floating or complex")
+        dtypes.append(str(dtype))
     return tuple(dtypes)
 
 
@@ -74,9 +85,8 @@ def _seconds(text: str) -> float | None:
     return None if text.lower() == "none" else _number_from_zero(text)
 
 
-def _parse_places(text: str) -> int | str | tuple[int | str, ...]:
-    # As Python counts them, a position may be negative.
-    places = [int(x) if x.lstrip("-").isdecimal() else x for x in text.split(",")]
+def _parse_places(text: str) -> object:
+    places = [_literal(place) for place in text.split(",")]
     return places[0] if len(places) == 1 else tuple(places)
 
 
@@ -345,15 +355,10 @@ def parser() -> argparse.ArgumentParser:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Returns the options of a command line."""
-    command = words[0] if words else ""
-    if "--step" in words and command != "run":  # all behind `run` is the script's
-        print(
-            "dtypeguard: --step is not needed: --inputs says that a target is a step.",
-            file=sys.stderr,
-        )
     try:
         return parser().parse_args(words)
     except UsageError as error:
+        command = words[0] if words else ""
         if command.endswith(".py"):
             advice = f"Did you mean dtypeguard run {command}?"
         else:

@@ -11,10 +11,8 @@ from .._leaves.compat import add_x64
 from .._leaves.types import PyTree
 from .._precision.audit import audit_call
 from .._precision.curve import check_call, plan_call
-from .._precision.plan_search import PlanSearch
 from .._precision.planned import PlannedInputs
 from .._precision.prepared import Show, status
-from .._precision.report import PrecisionReport
 from .._precision.rows import plain
 from .._recording.monitored import RECORD
 from .forms import CommandResult, as_json, check_files, deliver
@@ -40,10 +38,8 @@ def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
         # A search does not see these.
         held_out = [reader.call(name) for name in options.held_out]
         inputs = PlannedInputs(held_out=[(x.args, x.kwargs) for x in held_out])
-        if options.check:
-            result = _measure_plan(options, call, inputs, show)
-        elif options.out:
-            result = _search_plan(options, call, inputs, show)
+        if options.check or options.out:
+            result = _plan(options, call, inputs, show)
         else:
             reference = _reference(options.reference, reader, call)
             result = _measure(options, call, inputs, reference, show)
@@ -77,67 +73,40 @@ def _measure(
             f"--max-error needs values, and {options.inputs} gives a jax.ShapeDtypeStruct. "
             "Let it give arrays, or leave out --max-error"
         )
-    # NaN is no error that was measured, but that of shapes without values.
-    is_ok = not math.isinf(report.error)
-    if options.max_error is not None and report.error > options.max_error:
-        is_ok = False
-    if any(difference.verdict == "differs" for difference in report.differences):
-        is_ok = False
-    if report.integers:
-        is_ok = False
-    if report.unreached is not None and report.unreached.is_interrupted:
-        is_ok = False
-    style = _style(report, options.max_error, options.tolerance)
-    return CommandResult(str(report), report, report.to_json(), is_ok, style)
+    faults = [
+        # NaN is no error that was measured, but that of shapes without values.
+        math.isinf(report.error),
+        options.max_error is not None and report.error > options.max_error,
+        any(difference.verdict == "differs" for difference in report.differences),
+        bool(report.integers),
+        report.unreached is not None and report.unreached.is_interrupted,
+    ]
+    return CommandResult(str(report), report, report.to_json(), not any(faults))
 
 
-def _style(report: PrecisionReport, *bounds: float | None) -> str:
-    """Returns green for what is right: without a bound, an error is neither."""
-    if any(bound is not None and report.error <= bound for bound in bounds):
-        return "green"
-    has_costs = report.work and report.work.costs
-    has_findings = report.error or report.integers or has_costs
-    return "" if has_findings else "green"
-
-
-def _search_plan(
+def _plan(
     options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
 ) -> CommandResult:
-    """Returns the plan that a search finds, and writes it."""
-    with call.running():
-        search = plan_call(
-            call.function,
-            call.args,
-            call.kwargs,
-            options.narrow,
-            options.tolerance,
-            inputs,
-            show,
-        )
-    # Saved although it is of no use: the user may look at it, and the status tells.
-    search.plan.save(options.out)
-    text = f"{search}\n{options.out} is written."
-    return _result_of(search, text, search.is_of_use)
-
-
-def _measure_plan(
-    options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
-) -> CommandResult:
-    """Returns what a function loses by the plan of a file."""
+    """Returns the plan that a search finds, and writes it; or that of a file, measured."""
+    run = check_call if options.check else plan_call
+    subject = options.check or options.narrow
     with call.running(PlanError):
-        search = check_call(
+        search = run(
             call.function,
             call.args,
             call.kwargs,
-            options.check,
+            subject,
             options.tolerance,
             inputs,
             show,
         )
-    return _result_of(search, str(search), search.is_within)
-
-
-def _result_of(search: PlanSearch, text: str, is_ok: bool) -> CommandResult:
+    text = str(search)
+    is_ok = search.is_within
+    if options.out:
+        # Saved although it is of no use: the user may look at it, and the status tells.
+        search.plan.save(options.out)
+        text += f"\n{options.out} is written."
+        is_ok = search.is_of_use
     data = plain(search) | {"ok": is_ok}
     return CommandResult(text, search, as_json(data), is_ok)
 
@@ -157,11 +126,8 @@ def _reference(name: str | None, reader: Reader, call: NamedCall) -> PyTree:
             )
         return reference
     try:
-        file = np.load(name)
-        if isinstance(file, np.ndarray):  # of numpy.save, for the only output
-            return {"out": file}
-        with file:
-            return {key: file[key] for key in file.files}
+        with np.load(name) as file:
+            return dict(file)
     except Exception as error:
         raise UsageError(
             f"--reference {name} cannot be read ({type(error).__name__}). Write "

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
-import importlib.util
+import importlib.machinery
 import os
 import shlex
 import sys
@@ -54,22 +54,21 @@ class NamedCall:
         """
         try:
             yield
-        except UsageError:
-            raise
         except usage_errors as error:
             raise UsageError(str(error)) from error
         except Exception as error:
             reason = _reason(error)
+            sentences = [f"{self.target} cannot be measured: {reason}"]
             if callable(self.function) and self.misfit():
-                text = f"{self.target} does not run with what {self.inputs} gives: {reason}"
-                raise UsageError(text, FORM) from error
-            if origin_of_error(error) is None:
-                raise UsageError(f"{self.target} cannot be measured: {reason}") from error
-            raise UsageError(
-                f"{self.target} raises {reason}",
-                "It is an error of the program itself, called with what "
-                f"{self.inputs} gives.",
-            ) from error
+                does_not_run = f"{self.target} does not run with what {self.inputs} gives"
+                sentences = [f"{does_not_run}: {reason}", FORM]
+            elif origin_of_error(error) is not None:
+                sentences = [
+                    f"{self.target} raises {reason}",
+                    "It is an error of the program itself, called with what "
+                    f"{self.inputs} gives.",
+                ]
+            raise UsageError(*sentences) from error
 
 
 class Reader:
@@ -117,18 +116,18 @@ class Reader:
             raise UsageError(f"{name!r} is not MODULE:NAME or FILE.py:NAME. {advice}")
         # Once: a second import would make other classes, which match nothing.
         if where not in self._modules:
-            self._modules[where] = _imported(where, attribute, advice)
+            self._modules[where] = _imported(where, advice)
         value = self._modules[where]
-        for part in attribute.split("."):
-            try:
-                value = getattr(value, part)
-            except AttributeError:
-                similar = difflib.get_close_matches(part, dir(value), 1)
-                question = f" Did you mean {similar[0]}?" if similar else ""
-                text = f"{where} has no {attribute}.{question} {advice}"
-                raise UsageError(text) from None
-            except Exception as error:  # a property or a lazy module raised it
-                raise UsageError(f"{name} cannot be read: {_reason(error)}") from error
+        # A property or a lazy module may raise another error.
+        with as_usage_error(f"{name} cannot be read", advice):
+            for part in attribute.split("."):
+                try:
+                    value = getattr(value, part)
+                except AttributeError:
+                    similar = difflib.get_close_matches(part, dir(value), 1)
+                    question = f" Did you mean {similar[0]}?" if similar else ""
+                    text = f"{where} has no {attribute}.{question} {advice}"
+                    raise UsageError(text) from None
         return value
 
 
@@ -150,41 +149,32 @@ def _reason(error: BaseException) -> str:
     return text if origin is None else f"{text}\n    {origin.place}  {origin.code}"
 
 
-def _imported(where: str, attribute: str, advice: str) -> ModuleType:
+def _imported(where: str, advice: str) -> ModuleType:
     """Imports a file or a module."""
     is_file = where.endswith(".py")
-    try:
-        return _import_file(where) if is_file else _import_module(where)
-    except (Exception, SystemExit) as error:  # a script may exit
-        if is_file and "relative import" in str(error):  # in Python's words
-            advice = f"As a part of its package: write PACKAGE.MODULE:{attribute}."
-        elif not isinstance(error, ImportError) and origin_of_error(error) is not None:
-            advice = 'Importing a script runs it: train under if __name__ == "__main__":'
-        text = f"{where} cannot be imported: {_reason(error)}"
-        raise UsageError(text, advice) from error
-
-
-def _import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # as `python -m` does
-        sys.path.insert(0, os.getcwd())
-    return importlib.import_module(name)
+    if is_file:
+        advice = 'Importing a script runs it: train under if __name__ == "__main__":'
+    with as_usage_error(f"{where} cannot be imported", advice):
+        if is_file:
+            return _import_file(where)
+        if os.getcwd() not in sys.path:  # as `python -m` does
+            sys.path.insert(0, os.getcwd())
+        return importlib.import_module(where)
 
 
 def _import_file(file: str) -> ModuleType:
     path = os.path.abspath(file)
     name = os.path.basename(path).removesuffix(".py")
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file")
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = path
     # Classes of the file are pickled, and found again, by the name of their module.
     sys.modules.setdefault(name, module)
     # A script may parse the options of the command line when it is imported.
     argv = sys.argv
     sys.argv = [file]
     try:
-        spec.loader.exec_module(module)
+        importlib.machinery.SourceFileLoader(name, path).exec_module(module)
     finally:
         sys.argv = argv
     return module

@@ -62,6 +62,9 @@ class Work(NamedTuple):
     costs: tuple[LineCost, ...] = ()
 
 
+NO_WORK = Work({})
+
+
 def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
     """Counts what a program computes.
 

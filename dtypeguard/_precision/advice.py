@@ -22,7 +22,8 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
         line: the line.
         keeps: whether what it makes stays wide, or is cast back.
     """
-    wide = f"jnp.{_wide_name(formats, line)}"
+    name = _wide_name(formats, line)
+    wide = f"jnp.{name}"
     origin = line.origin
     if origin is None:
         return f"Keep the inputs in {wide}."
@@ -37,13 +38,13 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
             f"{origin.place} rounds the new params: write {STOCHASTICALLY}, which rounds "
             f"them stochastically, or keep them in {wide}."
         )
-    if origin.is_of_optimizer and _has_16_bits(line) and not line.only_casts:
+    has_16_bits = formats.wide.itemsize <= _BYTES_OF_FLOAT32
+    if origin.is_of_optimizer and has_16_bits and not line.only_casts:
         return (
             f"{origin.place} rounds inside the optimizer: write dtypeguard.guard(opt, "
             f"policy=dtypeguard.Policy(compute_dtype={wide})), which computes and "
             f"keeps its state in {formats.wide}."
         )
-    name = wide.removeprefix("jnp.")
     text = f"Compute {origin.place} in {name}"
     # A line in a package is not the user's to change; its call is.
     if origin.called_from:
@@ -52,7 +53,7 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
         text += ", and cast its result back"
     if line.is_in_loop:
         text += f". Where a loop carries it, start the carry in {name} as well"
-    if formats.wide.itemsize > _BYTES_OF_FLOAT32 and not has_float64:
+    if not has_16_bits and not has_float64:
         text += ". That needs jax_enable_x64"
     return f"{text}."
 
@@ -65,17 +66,12 @@ def _wide_name(formats: Formats, line: Line) -> str:
     return str(formats.wide)
 
 
-def _has_16_bits(line: Line) -> bool:
-    return any(jnp.dtype(dtype).itemsize < _BYTES_OF_FLOAT32 for dtype in line.dtypes)
-
-
 def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
     """Returns what to write where dtypeguard rounds, to the nearest or at random."""
     casts = list(line.casts)
-    # Stochastic rounding is one jitted function, and a plain cast is none.
-    is_at_random = not line.primitives.isdisjoint(("jit", "pjit"))
     text = f"On {origin.place}, {casts_text(casts)} rounds: keep it in {wide}"
-    if is_at_random:
+    # Stochastic rounding is one jitted function, and a plain cast is none.
+    if not line.primitives.isdisjoint(("jit", "pjit")):
         return f"{text}."
     if casts[0].owner == "guard":
         text += f" by policy=dtypeguard.Policy(compute_dtype={wide})"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .._autocast.plan import Plan
-from .._costs.costs import Work, input_names, work_of
+from .._costs.costs import NO_WORK, input_names, work_of
 from .._leaves.arguments import check_number, shown
 from .._leaves.types import Args, DType, Function, PyTree, public
 from .._numbers.formats import Formats, products_named
@@ -18,7 +17,7 @@ from .advice import advice_of
 from .curve import Curve
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
-from .plan_search import PlanSearch
+from .plan_search import PlanSearch, error_of, share_of
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import NO_STATUS, Prepared, Show, check_progress, prepare, running, status
 from .products import check_options, product_losses
@@ -129,7 +128,9 @@ def audit_precision(
     """
     check_progress("audit_precision", progress)
     inputs = inputs_of("audit_precision", also, held_out, kwargs, budget)
-    check_seconds("audit_precision", seconds)
+    if seconds is not None:
+        right = "write how many seconds, 0 for none, or None for as many as it takes"
+        check_number("audit_precision", "seconds", seconds, lambda x: x >= 0, right)
     with status(progress) as show_status:
         options = wide, narrow, tolerance, x64, matmul_precision, reference, show_status
         report = audit_call(f, args, kwargs, *options, inputs, seconds)
@@ -138,13 +139,6 @@ def audit_precision(
         print(report)
         raise KeyboardInterrupt
     return report
-
-
-def check_seconds(owner: str, seconds: float | None) -> None:
-    """Raises an error for what is no time."""
-    if seconds is not None:
-        right = "write how many seconds, 0 for none, or None for as many as it takes"
-        check_number(owner, "seconds", seconds, lambda x: x >= 0, right)
 
 
 def audit_call(
@@ -194,7 +188,7 @@ def audit_call(
         subject.check_values("reference", "compare")
         compare = comparison(reference, subject, traced, formats)
     graph = Graph(traced.program)
-    work = None
+    work = NO_WORK
     if products is None:
         work = work_of(graph, input_names(f, subject.given.paths), narrow)
     run = PlainRun(
@@ -215,7 +209,7 @@ def audit_call(
         show_status("looking at integers")
         report = PrecisionReport(
             error=runs.total,
-            outputs=_output_errors(prepared, has_updates=work is not None),
+            outputs=_output_errors(prepared, has_updates=products is None),
             not_finite=prepared.not_finite,
             work=work,
             rounded=prepared.rounded,
@@ -223,7 +217,6 @@ def audit_call(
             is_traced_wide=traced.traces.wide.second is not None,
             integers=misfits(measures),
             narrowed=narrowed_bits(measures),
-            unexamined=_unexamined(prepared),
             run=run._replace(
                 compiled=runs.compiled(),
                 is_of_integers=not measures.are_floats,
@@ -246,7 +239,11 @@ def audit_call(
             measured = losses.losses(remedy, None if search is None else search.lines)
     fixed = Fixed(measured.run.error, measured.run.price)
     if search is not None:
-        fixed = _fixed_by_plan(search.plan, work)
+        # The plan counts what is narrow, and the fix pays for what is wide.
+        price = 1 - share_of(search.plan) if work.flops else 0.0
+        fixed = Fixed(error_of(search.plan), price)
+    # Runs with lines wide may have found more of them.
+    unexamined = measures.program.unexamined
     return dataclasses.replace(
         report,
         losses=measured.lines,
@@ -254,7 +251,7 @@ def audit_call(
         decisions=Decisions(measured.flipped, runs.decisions),
         scaling=measured.scaling,
         search=search,
-        unexamined=_unexamined(prepared),
+        unexamined=tuple(Unexamined(name, origin) for name, origin in unexamined),
         unreached=measured.unreached,
     )
 
@@ -279,28 +276,11 @@ def _search(
 def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputError]:
     """Returns how far off each output is, by its path."""
     runs = prepared.runs
-    errors = dict(enumerate(runs.by_output))
-    # Left out of the total, these count as 0 by now; the report still has their errors.
-    errors.update(prepared.vanishing)
     unmoved = runs.unmoved() if has_updates else {}
     outputs: dict[str, OutputError] = {}
-    for number, error in errors.items():
+    for number, path in enumerate(prepared.traced.paths):
+        # Left out of the total, these count as 0 by now; the report still has their errors.
+        error = prepared.vanishing.get(number, runs.by_output[number])
         vanishes = number in prepared.vanishing
-        path = prepared.traced.paths[number]
         outputs[path] = OutputError(error, unmoved.get(number), vanishes)
     return outputs
-
-
-def _unexamined(prepared: Prepared) -> tuple[Unexamined, ...]:
-    """Returns what runs as written, of which runs with lines wide may find more."""
-    rows: list[Unexamined] = []
-    for primitive, origin in prepared.measures.program.unexamined:
-        rows.append(Unexamined(primitive, origin))
-    return tuple(rows)
-
-
-def _fixed_by_plan(plan: Plan, work: Work | None) -> Fixed:
-    has_products = work is not None and any(work.flops.values())
-    # The plan counts what is narrow, and the fix pays for what is wide.
-    price = 1 - (plan.share or 0.0) if has_products else 0.0
-    return Fixed(plan.error or 0.0, price)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from .._autocast.plan import Plan
-from .._costs.costs import Work
+from .._costs.costs import NO_WORK, Work
 from .._reference.difference import Difference, Divergence
 from .._source.origin import Origin
 from .plan_search import PlanSearch
@@ -36,7 +36,7 @@ class Figures:
     decisions: Decisions = dataclasses.field(default_factory=Decisions)
     not_finite: Origin | None = None
     scaling: Scaled | None = None
-    work: Work | None = None
+    work: Work = NO_WORK
     differences: tuple[Difference, ...] = ()
     divergence: Divergence | None = None
     search: PlanSearch | None = None

@@ -156,7 +156,7 @@ def _range_text(figures: Figures) -> str:
 def wide_work_text(figures: Figures) -> str:
     """Returns how much of the products runs wide."""
     work = figures.work
-    if work is None or not work.flops:
+    if not work.flops:
         return "there are no matrix products to count."
     share = percent(work.wide) if work.wide else "no part"
     return f"{share} of the operations of matrix products run wider than {work.narrow}."

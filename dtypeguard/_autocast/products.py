@@ -22,10 +22,9 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import as_dtype, bound_product, current_mesh
+from .._numbers.evaluate import as_dtype, bind, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.jaxprs import open_jaxpr
-from .derivatives import bind
 
 BILINEAR = ("dot_general", "conv_general_dilated")
 MULTIPLY = Primitive(AUTOCAST_PRODUCT)

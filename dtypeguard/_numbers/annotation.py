@@ -163,7 +163,8 @@ class Annotation(Walk[_Known]):
     def _rounded_number(self, node: Node, operand: _Known) -> float | None:
         """Returns the number that a conversion rounds, if it does."""
         dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
-        if isinstance(operand, bool) or kind(dtype) != "float":
+        rounds = self._formats.rounds(dtype) and kind(dtype) == "float"
+        if isinstance(operand, bool) or not rounds:
             return None
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand))

@@ -202,10 +202,7 @@ class Arithmetic:
             operands, results = self.computed(node, arrays, WRITTEN)
             dtypes = [computes.result for _ in results]
             return operands, self._rounded_as_if_scaled(results, dtypes)
-        operands: list[Leaf] = []
-        for array in arrays:
-            is_float = kind(array.dtype) == "float"
-            operands.append(as_dtype(array, computes.dtype) if is_float else array)
+        operands = [computes.settled(array) for array in arrays]
         try:
             results = self._evaluated(node, computes, operands)
         except REFUSALS:

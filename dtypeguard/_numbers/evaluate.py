@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,26 +33,33 @@ def evaluate(eqn: Equation, operands: Sequence[Leaf], dtype_of: DtypeOf) -> list
     return run(*operands)
 
 
-def evaluate_in(
-    eqn: Equation, operands: Sequence[Leaf], dtype: DType, result: DType
-) -> list[Leaf]:
-    """Returns the results of an equation in a dtype, whatever it is written in."""
-    settled: list[Leaf] = []
-    for operand in operands:
-        is_float = value_kind(operand) == "float"
-        settled.append(as_dtype(jnp.asarray(operand), dtype) if is_float else operand)
+class Computes(NamedTuple):
+    """The dtypes of floating operands and results of an equation, whatever is written."""
+
+    dtype: DType
+    result: DType
+
+    def of(self, dtype: DType) -> DType:
+        """Returns the dtype of a result that is written in another."""
+        return self.result if kind(dtype) == "float" else dtype
+
+    def settled(self, operand: Leaf) -> Leaf:
+        """Returns an operand in the dtype of floating ones."""
+        if value_kind(operand) != "float":
+            return operand
+        return as_dtype(jnp.asarray(operand), self.dtype)
+
+
+def evaluate_in(eqn: Equation, operands: Sequence[Leaf], computes: Computes) -> list[Leaf]:
+    """Returns the results of an equation in some dtypes, whatever it is written in."""
     params = dict(eqn.params)
     if eqn.primitive.name == "reduce_precision":
-        params.update(bits_of(dtype) or {})  # those of its operand
-    asks_for_nothing = params.get("preferred_element_type", 0) is None
-    if asks_for_nothing and value_kind(eqn.outvars[0].aval) == "float":
+        params.update(bits_of(computes.dtype) or {})  # those of its operand
+    if params.get("preferred_element_type", 0) is None:
         # A ragged product, whose result has otherwise the dtype of its operands.
-        params["preferred_element_type"] = result
-
-    def result_for_floats(dtype: DType) -> DType:
-        return result if kind(dtype) == "float" else dtype
-
-    return evaluate(eqn.replace(params=params), settled, result_for_floats)
+        params["preferred_element_type"] = computes.of(eqn.outvars[0].aval.dtype)
+    settled = [computes.settled(operand) for operand in operands]
+    return evaluate(eqn.replace(params=params), settled, computes.of)
 
 
 def bits_of(dtype: DType) -> dict[str, int] | None:
@@ -98,18 +105,24 @@ def binding(eqn: Equation, dtype_of: DtypeOf) -> tuple[object, Callable[..., lis
     if primitive.name == "convert_element_type":
         # A weak result would take part in no promotion as the program has it.
         params["weak_type"] = False
-    bind_params = primitive.get_bind_params(params)
-    functions: Sequence[Any] = ()
-    if isinstance(bind_params, tuple):  # in some releases, functions come beside
-        functions, bind_params = bind_params
 
     def run(*operands: Leaf) -> list[Leaf]:
         if primitive.name == "dot_general":
-            return [bound_product(primitive, operands, bind_params)]
-        results = primitive.bind(*functions, *operands, **bind_params)
-        return results if primitive.multiple_results else [results]
+            return [bound_product(primitive, operands, params)]
+        return bind(eqn, operands, params)
 
-    return (primitive, *functions, *bind_params.items()), run
+    return (primitive, *params.items()), run
+
+
+def bind(eqn: Equation, operands: Sequence[Leaf], params: dict[str, Any]) -> list[Leaf]:
+    """Returns the results of an equation with other operands and parameters."""
+    primitive = eqn.primitive
+    functions: Sequence[Any] = ()
+    bound = primitive.get_bind_params(params)
+    if isinstance(bound, tuple):  # in some releases, functions come beside
+        functions, bound = bound
+    results = primitive.bind(*functions, *operands, **bound)
+    return list(results) if primitive.multiple_results else [results]
 
 
 def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:

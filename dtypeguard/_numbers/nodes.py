@@ -13,7 +13,7 @@ from .._rounding.rounding import round_with
 from .._tracebacks.written import Written
 from . import primitives
 from .formats import Formats
-from .primitives import is_inexact
+from .primitives import is_inexact, is_key
 
 # How an equation is run: by its form, or as one of these.
 COMPUTED = "computed"
@@ -21,8 +21,9 @@ OWN = "own"
 SAMPLE = "sample"
 STOCHASTIC = "stochastic"
 REDUCE_PRECISION = "reduce_precision"
+ROUNDINGS = frozenset([STOCHASTIC, REDUCE_PRECISION])
 # Whatever jaxprs these have, none runs in their place.
-WITHOUT_BLOCKS = frozenset([COMPUTED, OWN, SAMPLE, STOCHASTIC, REDUCE_PRECISION])
+WITHOUT_BLOCKS = ROUNDINGS | {COMPUTED, OWN, SAMPLE}
 
 # What a run notes, by the number of the equation and what it is (the place of a result, a
 # name); of a loop, with an axis for its turns.
@@ -46,21 +47,15 @@ def rule_of(node: Node, is_fixed: bool, formats: Formats) -> str:
         return REDUCE_PRECISION
     if eqn.params.get("name") == round_with.__name__:  # pyright: ignore[reportAttributeAccessIssue]: as of any function
         return STOCHASTIC
-    if node.rule == CALL and _is_transparent(eqn):
-        return CALL
     if node.rule not in (CALL, CLOSED):
         return node.rule
-    if node.name in primitives.OF_BITS or node.name in primitives.DEBUG:
+    # Of a call that does more than its jaxpr, the inside is left as it is.
+    if node.rule == CALL and (node.name in primitives.CALLS or expanded(eqn) is not None):
+        return CALL
+    if node.name in primitives.AS_WRITTEN or any(is_key(var.aval) for var in eqn.invars):
         return OWN
-    return OWN if _takes_keys(eqn) or _is_opaque(eqn) else COMPUTED
-
-
-def _is_transparent(eqn: Equation) -> bool:
-    """Returns whether a call does nothing beside its jaxpr."""
-    name = eqn.primitive.name
-    if name in primitives.CALLS or name == primitives.AUTOCAST_PRODUCT:
-        return True
-    return expanded(eqn) is not None
+    is_opaque = node.name not in primitives.COMBINES and jaxprs_in(eqn.params)
+    return OWN if is_opaque else COMPUTED
 
 
 def has_reference(eqn: Equation) -> bool:
@@ -68,26 +63,13 @@ def has_reference(eqn: Equation) -> bool:
     return any(hasattr(var.aval, "inner_aval") for var in (*eqn.invars, *eqn.outvars))
 
 
-def _takes_keys(eqn: Equation) -> bool:
-    return any(primitives.is_key(var.aval) for var in eqn.invars)
-
-
-def _is_opaque(eqn: Equation) -> bool:
-    name = eqn.primitive.name
-    if name in primitives.AS_WRITTEN:
-        return True
-    return name not in primitives.COMBINES and bool(jaxprs_in(eqn.params))
-
-
 def has_no_wide_form(eqn: Equation) -> bool:
     """Returns whether an equation that runs as it stands computes with floats."""
-    if _is_opaque(eqn):
+    if any(is_inexact(var.aval) for var in eqn.invars):
         return True
-    takes_floats = any(is_inexact(var.aval) for var in eqn.invars)
-    if takes_floats and eqn.primitive.name in primitives.OF_BITS:
-        return True
-    gives_floats = any(is_inexact(var.aval) for var in eqn.outvars)
-    return gives_floats and _takes_keys(eqn)
+    # Of bits, it makes no more numbers than there are.
+    makes_floats = any(is_inexact(var.aval) for var in eqn.outvars)
+    return makes_floats and eqn.primitive.name not in primitives.OF_BITS
 
 
 class Interpreter(Walk[Any]):

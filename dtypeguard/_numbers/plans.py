@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from .._leaves.dtypes import kind
-from .._leaves.types import Aval, DType
+from .._leaves.types import Aval
 from .._program.program import Node
 from .._program.walk import Walk
+from .evaluate import Computes
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
 
@@ -23,17 +23,6 @@ WRITTEN = 0
 WIDE = 1
 ROUNDED = 2
 FIRST_DTYPE = 3
-
-
-class Computes(NamedTuple):
-    """The dtypes of floating operands and results of an equation, whatever is written."""
-
-    dtype: DType
-    result: DType
-
-    def of(self, dtype: DType) -> DType:
-        """Returns the dtype of a result that is written in another."""
-        return self.result if kind(dtype) == "float" else dtype
 
 
 class WidthPlan(NamedTuple):

@@ -23,11 +23,12 @@ _MOVE_REALS = ForeignNames("abs sign")
 # A product of `dtypeguard.autocast`, with the jaxpr that rounds its operands.
 AUTOCAST_PRODUCT = "autocast_product"
 # Their jaxprs are run as if they stood where the call does.
-CALLS = ForeignNames(
+_CALLS = ForeignNames(
     "jit@jax>=0.7 pjit@jax<0.7 closed_call@jax<0.12 remat2 custom_jvp_call custom_lin "
     "custom_vjp_call custom_vjp_call_jaxpr@jax<0.6 eval_jaxpr@jax>=0.4.31 "
     "composite@jax>=0.5 custom_vmap_call"
 )
+CALLS = _CALLS | {AUTOCAST_PRODUCT}
 # Their jaxprs say how two numbers are combined.
 COMBINES = ForeignNames(
     "reduce reduce_window scatter scatter-add scatter-mul scatter-min scatter-max "
@@ -37,7 +38,7 @@ COMBINES = ForeignNames(
 IN_PLACE = COMBINES - {"reduce", "reduce_window"}
 DEBUG = ForeignNames("debug_callback debug_print@jax>=0.7")
 # Other orders come out of these in another dtype, or they take no other.
-AS_WRITTEN = ForeignNames(
+_UNCHANGEABLE = ForeignNames(
     "pure_callback io_callback eig schur geqp3@jax>=0.5 rng_uniform ffi_call@jax>=0.4.31 "
     "call_hi_primitive@jax>=0.10"
 )
@@ -48,6 +49,7 @@ OF_OWN_DTYPES = ForeignNames(
 )
 SELECTS = ForeignNames("select_and_scatter_add select_and_gather_add")
 OF_BITS = ForeignNames("bitcast_convert_type random_bits rng_bit_generator")
+AS_WRITTEN = _UNCHANGEABLE | OF_BITS | DEBUG
 
 
 def is_inexact(value: Leaf) -> bool:

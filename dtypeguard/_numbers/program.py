@@ -6,20 +6,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, DType, Equation, Jaxpr
+from .._leaves.dtypes import bits
+from .._leaves.types import Aval, DType, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
 from .._program.program import Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
-from . import primitives
 from .annotation import Annotation
 from .constants import most_changed, number_in_dtype
 from .formats import Formats
-from .lines import Lines
-from .nodes import COMPUTED, REDUCE_PRECISION, STOCHASTIC
-from .primitives import is_inexact
+from .lines import Line, Lines
+from .nodes import COMPUTED, ROUNDINGS
+from .primitives import is_inexact, moves
 
 
 class NumericProgram:
@@ -87,87 +86,74 @@ class NumericProgram:
         """Makes the first line, which stands for the inputs."""
         line = self.lines[self.lines.number_of(())]
         for aval in self.jaxpr.in_avals:
-            if is_inexact(aval):
-                written = self.formats.written(aval.dtype)
-                if written != aval.dtype:
-                    line.dtypes.add(str(written))
+            written = self.formats.written(aval.dtype)
+            if written != aval.dtype:
+                line.dtypes.add(str(written))
 
     def _note_line(self, node: Node) -> None:
         """Notes at its line what an equation rounds."""
-        dtypes = self._written_dtypes(node.eqn)
+        results = self._types_as_written(node.eqn.outvars)
         # The range of these dtypes tells whether scaling the loss can help.
         if node.is_backward:
-            self.backward.update(dtype for dtype in dtypes if 0 < bits(dtype) < 32)
+            self.backward.update(x.dtype for x in results if 0 < bits(x.dtype) < 32)
         self._note_numbers(node)
-        node.rounds = self._is_rounding(node, dtypes)
+        node.rounds = self._is_rounding(node, results)
         if not node.rounds:
             return
-        node.line = self.lines.number_of(node.stack)
-        line = self.lines[node.line]
+        line = self._line_of(node)
         algorithm = self.formats.algorithm(node.eqn, is_wide=False)
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
             line.products.append(node.stack)
             line.note(node.stack, str(algorithm.dtype))
             return
-        for dtype in dtypes:
-            if kind(dtype) in ("float", "complex"):
-                line.note(node.stack, str(dtype))
+        for result in results:
+            if is_inexact(result):
+                line.note(node.stack, str(result.dtype))
 
-    def _written_dtypes(self, eqn: Equation) -> list[np.dtype]:
-        """Returns the dtypes of an equation's results as written."""
-        dtypes: list[np.dtype] = []
-        for var in eqn.outvars:
-            if hasattr(var.aval, "dtype"):
-                dtypes.append(self.formats.written(var.aval.dtype))
-        return dtypes
+    def _line_of(self, node: Node) -> Line:
+        """Returns the line of an equation, at which it rounds."""
+        node.line = self.lines.number_of(node.stack)
+        return self.lines[node.line]
 
     def _note_numbers(self, node: Node) -> None:
         """Notes the numbers that an equation rounds."""
+        # They are rounded where they are used, if the equation there rounds or not.
         for place, constant in node.intended.items():
             var = node.eqn.invars[place]
             dtype = self.formats.written(var.aval.dtype)
             number = most_changed(constant, dtype)
             rounded = number_in_dtype(number, dtype)
-            is_number = is_literal(var) and not constant.ndim
-            if is_number and dtype == var.aval.dtype:
+            if is_literal(var) and dtype == var.aval.dtype:
                 # A limit of a dtype does not round to that of another one.
-                rounded = number_in_dtype(var.val, dtype)
+                rounded = float(var.val)
             self._note_number(node, number, rounded, dtype)
         if node.constant is not None:
-            dtype = self.formats.written(node.eqn.outvars[0].aval.dtype)
-            rounded = number_in_dtype(node.constant, dtype)
-            self._note_number(node, node.constant, rounded, dtype)
+            (result,) = self._types_as_written(node.eqn.outvars)
+            rounded = number_in_dtype(node.constant, result.dtype)
+            self._note_number(node, node.constant, rounded, result.dtype)
 
     def _note_number(self, node: Node, number: float, rounded: float, dtype: DType) -> None:
-        if not self.formats.rounds(dtype):
-            return
         node.constants = [*node.constants, number]
-        # The number is rounded where it is used, if the equation there rounds or not.
-        node.line = self.lines.number_of(node.stack)
-        line = self.lines[node.line]
+        line = self._line_of(node)
         line.dtypes.add(str(dtype))
         line.constants[number] = rounded
 
-    def _is_rounding(self, node: Node, dtypes: Sequence[DType]) -> bool:
+    def _is_rounding(self, node: Node, results: Sequence[Aval]) -> bool:
         """Returns whether an equation rounds as written, where it has a wide form."""
-        if node.rule in (STOCHASTIC, REDUCE_PRECISION):
-            if self.formats.is_own:
-                return False
-            return any(self.formats.rounds(dtype) for dtype in dtypes)
+        formats = self.formats
+        if node.rule in ROUNDINGS:
+            return not formats.is_own and any(formats.rounds(x.dtype) for x in results)
         if node.rule != COMPUTED:
             return False
         # All but the products is the same on both sides there.
-        if self.formats.products is not None:
-            return self.formats.products.rounds(node.eqn)
+        if formats.products is not None:
+            return formats.products.rounds(node.eqn)
         operands = self._types_as_written(node.eqn.invars)
-        results = self._types_as_written(node.eqn.outvars)
-        if not any(is_inexact(result) for result in results):
-            return False
         # A number that is only moved was rounded where it was made.
-        if primitives.moves(node.eqn, operands, results):
+        if not any(map(is_inexact, results)) or moves(node.eqn, operands, results):
             return False
-        return any(self.formats.rounds(x.dtype) for x in (*results, *operands))
+        return any(formats.rounds(x.dtype) for x in (*results, *operands))
 
     def _types_as_written(self, variables: Sequence[Variable]) -> list[Aval]:
         """Returns types with the dtypes of values as written."""

@@ -63,7 +63,7 @@ def _audit_optimizer_of(options: argparse.Namespace) -> AuditReport:
     reader = Reader(options)
     if options.params or options.grads:
         return _audit_optimizer_in(reader, options)
-    reports: list[AuditReport] = []
+    reports = []
     for words in _TELLING_OPTIONS:
         telling = parse(["audit", options.target, *words.split()])
         telling.set = options.set

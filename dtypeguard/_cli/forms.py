@@ -100,7 +100,7 @@ def annotations(text: str, level: str, origins: Iterable[Origin]) -> Iterator[st
         GitHub Docs, "Workflow commands for GitHub Actions",
         https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
-    lines: dict[str, Origin] = {}
+    lines = {}
     for origin in origins:
         # A package's lines are in no pull request.
         if not is_installed(origin.users.file):

@@ -98,8 +98,8 @@ class Reader:
         if not SplitTree(spread(value)).arrays:
             content = "None" if value is None else "no array"
             raise UsageError(f"{inputs} gives {content}: nothing would be checked. {FORM}")
-        args: Args = ()
-        kwargs: Kwargs = {}
+        args = ()
+        kwargs = {}
         # By type alone: a named tuple, or a dict of an own kind, is one argument.
         if type(value) is dict:
             kwargs = value

@@ -23,7 +23,7 @@ _LEAST_SHARE_OF_WORK = 0.01
 # of bfloat16 params with the float32 moments of Adam beside them, a third.
 _NOTABLE_PART = 0.25
 # Lines and inputs that make values wide, and where narrow values become wide by them.
-_Causes = dict[Origin | int, Origin | None]
+_Causes = dict[Origin | str, Origin | None]
 
 
 class LineCost(NamedTuple):
@@ -33,7 +33,7 @@ class LineCost(NamedTuple):
         origin: the line at which narrow values become wide because of it; None for the
             operand of a product itself.
         cause: the line that makes the wide values, a cast or a constant; the path of an
-            input, if that is wide, or its argument, if all of that is.
+            input, if that is wide.
         share: the share of the operations of matrix products and convolutions that run wide
             because of it, alone or together with others.
     """
@@ -65,33 +65,36 @@ class Work(NamedTuple):
 NO_WORK = Work({})
 
 
-def work_of(graph: Graph, inputs: dict[str, str], narrow: DType = None) -> Work:
+def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
     """Counts what a program computes.
 
     Args:
         graph: of the program.
-        inputs: the argument of each input, by its path.
+        inputs: the paths of its inputs.
         narrow: the dtype that it is expected to compute in; None for the commonest one.
     """
-    flops: dict[np.dtype, float] = collections.defaultdict(float)
+    flops = collections.defaultdict(float)
     for product, work in _products(graph):
         dtypes = [graph.avals[value].dtype for value in product.inputs]
         # JAX promotes operands of two dtypes to the wider one before it multiplies.
         widest = max(dtypes, key=bits)
         flops[jnp.dtype(widest)] += work
     flops_by_name = {str(dtype): work for dtype, work in flops.items()}
-    expected = _expected_dtype(graph, flops) if narrow is None else jnp.dtype(narrow)
-    if expected is None:
+    if narrow is None:
+        narrow = _expected_dtype(graph, flops)
+    if narrow is None:
         return Work(flops_by_name)
+    expected = jnp.dtype(narrow)
+    name = str(expected)
     wide = 0.0
     for dtype, work in flops.items():
         if bits(dtype) > bits(expected):
             wide += work
     if not wide:
-        return Work(flops_by_name, str(expected))
+        return Work(flops_by_name, name)
     total = sum(flops.values())
-    costs = _WideProducts(graph, expected).costs(inputs, total)
-    return Work(flops_by_name, str(expected), wide / total, tuple(costs))
+    products = _WideProducts(graph, expected, inputs)
+    return Work(flops_by_name, name, wide / total, products.costs(total))
 
 
 def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
@@ -111,20 +114,21 @@ def equations(graph: Graph) -> list[Equation]:
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
     """Returns the dtype that a program is to compute in: the commonest of its inputs."""
-    sizes: dict[np.dtype, float] = collections.defaultdict(float)
+    sizes = collections.defaultdict(float)
     for value in graph.inputs:
         aval = graph.avals[value]
         if _bits_of(aval) >= 16:
             sizes[aval.dtype] += math.prod(aval.shape)
     notable_size = _NOTABLE_PART * sum(sizes.values())
-    half: list[np.dtype] = []
+    half = []
     for dtype in {**sizes, **flops}:
         # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
         is_notable = dtype in flops or sizes[dtype] >= notable_size
         if is_notable and bits(dtype) == 16:
             half.append(dtype)
-    candidates = half or list(sizes)
-    return max(candidates, key=lambda dtype: sizes[dtype], default=None)
+    if half:
+        return max(half, key=lambda dtype: sizes[dtype])
+    return max(sizes, key=lambda dtype: sizes[dtype], default=None)
 
 
 def _bits_of(aval: Aval) -> int:
@@ -137,69 +141,28 @@ class _WideProducts:
     Args:
         graph: of the program.
         narrow: the dtype that it is expected to compute in.
+        inputs: the paths of its inputs.
     """
 
-    def __init__(self, graph: Graph, narrow: DType):
+    def __init__(self, graph: Graph, narrow: DType, inputs: Sequence[str]):
         self._graph = graph
         self._bits = bits(narrow)
-        self._floating_inputs: list[int] = []
+        self._inputs = inputs
         # As the bits of a number.
         self._narrow_inputs = 0
         for value in graph.inputs:
-            bits_of_input = _bits_of(graph.avals[value])
-            if bits_of_input:
-                self._floating_inputs.append(value)
-            if 0 < bits_of_input <= self._bits:
+            if 0 < _bits_of(graph.avals[value]) <= self._bits:
                 self._narrow_inputs |= 1 << value
 
-    def costs(self, inputs: dict[str, str], total: float) -> list[LineCost]:
+    def costs(self, total: float) -> tuple[LineCost, ...]:
         """Returns what makes more than a hundredth of the products wide, in order.
 
         Args:
-            inputs: the argument of each input, by its path.
             total: the operations of all products.
         """
-        products = self._causes()
-        names = self._names_of_inputs(inputs, products)
-        works: dict[Origin | str, float] = collections.defaultdict(float)
-        origins: dict[Origin | str, Origin | None] = {}
-        for work, causes in products:
-            named: set[Origin | str] = set()
-            for cause, origin in causes.items():
-                name = names[cause] if isinstance(cause, int) else cause
-                origins.setdefault(name, origin)
-                named.add(name)
-            for name in named:
-                works[name] += work
-        rows: list[LineCost] = []
-        for name, work in works.items():
-            share = work / total
-            if share >= _LEAST_SHARE_OF_WORK:
-                rows.append(LineCost(origins[name], name, share))
-        rows.sort(key=_greatest_share_first)
-        return rows
-
-    def _names_of_inputs(
-        self, inputs: dict[str, str], products: Sequence[tuple[float, _Causes]]
-    ) -> list[str]:
-        """Returns the path of each input; its argument where all of that is to blame."""
-        blamed: set[Origin | int] = set()
-        for _, causes in products:
-            blamed.update(causes)
-        arguments = list(inputs.values())
-        in_part: set[str] = set()
-        for value in self._floating_inputs:
-            if value not in blamed:
-                in_part.add(arguments[value])
-        names: list[str] = []
-        for path, argument in inputs.items():
-            names.append(path if argument in in_part else argument)
-        return names
-
-    def _causes(self) -> list[tuple[float, _Causes]]:
-        """Returns the work of products with wide operands, and what makes those wide."""
-        products: list[tuple[float, _Causes]] = []
-        forward: dict[object, _Causes] = {}
+        works = collections.defaultdict(float)
+        origins: _Causes = {}
+        forward = {}
         for product, work in _products(self._graph):
             written = Written(product.stack)
             # A gradient has the dtype of its value: the products of its call tell.
@@ -209,15 +172,25 @@ class _WideProducts:
                 causes = self._causes_of(product)
             if not written.is_backward:
                 forward.setdefault(written.calls, {}).update(causes)
-            if self._wide_operands(product):
-                products.append((work, causes))
-        return products
+            # One whose result alone is wide is as fast as a narrow one.
+            if not self._wide_operands(product):
+                continue
+            for cause, origin in causes.items():
+                origins.setdefault(cause, origin)
+                works[cause] += work
+        rows = []
+        for cause, work in works.items():
+            share = work / total
+            if share >= _LEAST_SHARE_OF_WORK:
+                rows.append(LineCost(origins[cause], cause, share))
+        rows.sort(key=_greatest_share_first)
+        return tuple(rows)
 
     def _is_wide(self, aval: Aval) -> bool:
         return _bits_of(aval) > self._bits
 
     def _wide_operands(self, product: Equation) -> list[int]:
-        operands: list[int] = []
+        operands = []
         for value in product.inputs[:2]:
             if self._is_wide(self._graph.avals[value]):
                 operands.append(value)
@@ -229,14 +202,16 @@ class _WideProducts:
         operands = self._wide_operands(product)
         causes: _Causes = {}
         # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        if not operands and line and not Written(product.stack).is_of_jax_nn:
+        is_asked_for = not operands and not Written(product.stack).is_of_jax_nn
+        if is_asked_for and line is not None:
             causes[line] = line
         for value in operands:
             blamed = blame(self._graph, value, self._is_wide, self._narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
             if blamed.operand in self._graph.inputs:
-                causes[blamed.operand] = origin or line
+                path = self._inputs[blamed.operand]
+                causes[path] = origin or line
             elif cause is not None:
                 causes[cause] = origin
         return causes
@@ -247,20 +222,21 @@ def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
     return -cost.share, place_of(cost.cause)
 
 
-def input_names(f: Function, paths: Sequence[str]) -> dict[str, str]:
-    """Returns the arguments of inputs, by the paths that a user would write.
+def input_names(f: Function, paths: Sequence[str]) -> list[str]:
+    """Returns the paths of inputs as a user would write them.
 
     Args:
         f: the function.
         paths: of its inputs, in a tree `(args, kwargs)`.
     """
     names = Names(f)
-    arguments: dict[str, str] = {}
+    inputs = []
     for path in paths:
         # The first key is of the tree: 0 is by position, which the signature names.
+        is_by_position = path.startswith("[0]")
         key, _, rest = path[4:].partition("]")
         argument = key.strip("'")
-        if path.startswith("[0]"):
+        if is_by_position:
             argument = names.at(int(key))
-        arguments[argument + rest] = argument
-    return arguments
+        inputs.append(argument + rest)
+    return inputs

@@ -277,7 +277,7 @@ def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputErr
     """Returns how far off each output is, by its path."""
     runs = prepared.runs
     unmoved = runs.unmoved() if has_updates else {}
-    outputs: dict[str, OutputError] = {}
+    outputs = {}
     for number, path in enumerate(prepared.traced.paths):
         # Left out of the total, these count as 0 by now; the report still has their errors.
         error = prepared.vanishing.get(number, runs.by_output[number])

@@ -23,7 +23,7 @@ _MOST_NAMED = 3
 
 def headline_text(figures: Figures) -> str:
     """Returns what is off; first what makes all else beside the point."""
-    sentences: list[str] = []
+    sentences = []
     if figures.rounded:
         sentences.append(f"{told_of_argument(figures.rounded[0])} {KEEP_WIDE}")
     if figures.integers:
@@ -63,7 +63,7 @@ def _misfit_text(row: IntegerMisfit, wide: str) -> str:
 
 def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
     """Returns a sentence on the first line that narrows what becomes bits or integers."""
-    sentences: list[str] = []
+    sentences = []
     for row in rows[:1]:
         sentences.append(
             f"{place_or_inside_jax(row.origin)} narrows {row.before} to {row.after} on the "
@@ -75,7 +75,7 @@ def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
 
 def _lost_updates(figures: Figures) -> list[str]:
     """Returns the sentence on the update of which rounding takes most away."""
-    shares: dict[str, float] = {}
+    shares = {}
     for path, output in figures.outputs.items():
         share = output.unmoved or 0.0
         if share > _LEAST_STUCK and not output.vanishes:

@@ -117,7 +117,7 @@ def _makes_all_wide(figures: Figures) -> bool:
 
 def _unknown_constants(figures: Figures) -> list[str]:
     """Returns the sentence on constants that were rounded before the trace, it may be."""
-    names: list[str] = []
+    names = []
     for row in figures.unknown:
         where = place_or_inside_jax(row.origin)
         names.append(f"{row.value:.6g} (within {row.within:.1g}, {where})")
@@ -161,7 +161,7 @@ def _decision_rows(figures: Figures) -> list[str]:
     # Of outputs that are integers, decisions are all of the error.
     if share and not figures.run.is_of_integers:
         title += f": {share}"
-    table: list[Sequence[str]] = []
+    table = []
     for row in decisions.lines[:_MOST_DECISIONS]:
         flipped = percent(row.flipped / row.count)
         place = place_or_inside_jax(row.origin)
@@ -175,7 +175,7 @@ def _costs(figures: Figures) -> list[str]:
     # With `narrow`, all is as if it were narrow.
     if not work.costs or figures.run.narrow is not None:
         return []
-    table: list[Sequence[str]] = [("share", "line", "made wide by", "")]
+    table = [("share", "line", "made wide by", "")]
     for cost in work.costs:
         where = "" if cost.origin is None else place_of(cost.origin)
         cause = "itself" if cost.cause == cost.origin else place_of(cost.cause)
@@ -220,7 +220,7 @@ def _remedies(figures: Figures) -> list[str]:
     if figures.search is not None:
         title = f"For dtypeguard.autocast, a {figures.search.headline}"
         return [title, *_indented(figures.search.rows())]
-    sentences: list[str] = []
+    sentences = []
     if _makes_all_wide(figures):
         return sentences
     for loss in figures.fix:
@@ -258,13 +258,13 @@ def _unreached(figures: Figures) -> list[str]:
 
 def _output_notes(figures: Figures) -> list[str]:
     """Returns which outputs are furthest off, and which ones do not count."""
-    counted: list[str] = []
-    vanishing: list[str] = []
+    counted = []
+    vanishing = []
     worst_first = sorted(figures.outputs.items(), key=_error_of_output, reverse=True)
     for path, output in worst_first:
         names = vanishing if output.vanishes else counted
         names.append(f"{path or 'the output'} ({percent(output.error)})")
-    sentences: list[str] = []
+    sentences = []
     if len(counted) >= _MANY_OUTPUTS and figures.error:
         sentences.append(f"Furthest off of {len(counted)} outputs: {few_of(counted)}.")
     if vanishing:
@@ -283,7 +283,7 @@ def _error_of_output(item: tuple[str, OutputError]) -> float:
 
 def _trace_notes(figures: Figures) -> list[str]:
     """Returns what the trace hides: constants as they were meant, numbers behind bits."""
-    sentences: list[str] = []
+    sentences = []
     if not figures.is_traced_wide and figures.run.matmul_precision is None:
         sentences.append(
             "It does not trace with float32 arguments, so its constants count as they are."

@@ -6,12 +6,10 @@ JAX, which a script may choose first.
 """
 
 import dataclasses
-import inspect
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,7 +24,6 @@ from .values import (
     arrays_in,
     is_concrete,
     is_number,
-    is_of_numpy,
     is_tracer,
     leaves_given_to_jax,
     named_leaves,
@@ -35,10 +32,8 @@ from .values import (
 from .words import Words, words_of
 
 _MOST_CALLERS = 12  # of a line
-_MOST_FRAMES = 500  # between two of the user's
 _MOST_RETURNED = 20  # values of a call
 _MOST_STRONG = 10_000  # values that have no weak references
-_MOST_READ = 50  # arrays, by one run of a line
 
 Read = tuple[LeafPlace, ValueRecord]  # the place in a tree; empty for what the line names
 
@@ -46,12 +41,10 @@ Read = tuple[LeafPlace, ValueRecord]  # the place in a tree; empty for what the 
 class _RunningFunction:
     """A running function of the user's, at a statement."""
 
-    __slots__ = ("code", "line", "read", "results", "statement")
-
     def __init__(self, code: CodeType):
         self.code = code
-        self.line = 0
-        self.statement = 0  # its first line
+        self.line = 0  # that runs; 0 where its end will not be seen
+        self.statement = range(0)  # its lines
         # What the statement reads: variables, and what its calls return.
         self.read: list[Read] = []
         # What a function returned that JAX called there.
@@ -77,13 +70,7 @@ class Recorder:
         if type(referent) is weakref.ref:
             referent = referent()
         # What is gone may have had the same identity.
-        if record is not None and referent is value:
-            return record
-        if not is_of_numpy(value) or not is_of_numpy(value.base):
-            return None
-        # A view has the line of the array that it views.
-        holder = value.base
-        return self.record_of(holder) if holder.dtype == value.dtype else None
+        return record if referent is value else None
 
     def record_of_number(self, name: str, value: object) -> ValueRecord | None:
         """Returns how a number came to be, by its name or if one line alone gave it."""
@@ -118,20 +105,18 @@ class Recorder:
     def on_arguments(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
         self.on_call(frame)
-        code = frame.f_code
+        # As a function begins, no variables but its arguments have values.
         variables = variables_of(frame)
-        names_by_kind = inspect.getargs(code)
-        names = [*names_by_kind.args, names_by_kind.varargs, names_by_kind.varkw]
-        arguments = {name: variables.get(name) for name in names}
+        names = [name for name in frame.f_code.co_varnames if name in variables]
+        arguments = [variables[name] for name in names]
         caller = frame.f_back
         if caller is not None and _is_of_recorded_file(caller):
             frames = _frames(caller, caller.f_lineno)
             words = words_of(caller.f_code).get(caller.f_lineno)
-            for name, value in arguments.items():
-                if is_number(value):
-                    self._add_number(name, value, words, frames)
+            for name, value in zip(names, arguments):
+                self._add_number(name, value, words, frames)
         tracers = []
-        for place, leaf in named_leaves(list(arguments.values())):
+        for place, leaf in named_leaves(arguments):
             if is_tracer(leaf) and self.record_of(leaf) is None:
                 tracers.append((place[-1], leaf))
         if tracers:
@@ -163,35 +148,34 @@ class Recorder:
         """Records what a function of the user's returns or yields, and who gets it."""
         self.on_line(frame, frame.f_lineno)
         self.on_result(frame, value)
-        for outer in islice(callers(frame), _MOST_FRAMES):
-            if not _is_of_recorded_file(outer):
+        for caller in callers(frame):
+            if not _is_of_recorded_file(caller):
                 continue
-            running = self._running.get(id(outer))
-            if running is None:
-                return
-            if outer is frame.f_back:
+            running = self._running.get(id(caller))
+            if running is not None and caller is frame.f_back:
                 running.read += self._reads_of(value)
-                return
-            # What JAX calls comes out of it as other values.
-            arrays = arrays_in(value)
-            running.results = [self.record_of(leaf) for leaf in arrays]
+            elif running is not None:
+                # What JAX calls comes out of it as other values.
+                running.results = [self.record_of(leaf) for leaf in arrays_in(value)]
             return
 
     def on_result(self, frame: FrameType, value: PyTree) -> None:
         """Records what a call on the current line of a user's function returns."""
+        running = self._running.get(id(frame))
+        if running is None:
+            return
         line = frame.f_lineno
         frames = _frames(frame, line)
+        words = words_of(frame.f_code).get(line)
         arrays = []
         for place, leaf in named_leaves(value):
             name = _last_name(place)
-            if is_concrete(leaf) and self.record_of(leaf) is None:
+            if is_concrete(leaf):
                 arrays.append((place, leaf))
             elif type(leaf) is float and name.isidentifier():
                 self._add_number(name, leaf, None, frames)
-        self._add_arrays(frame, line, arrays)
-        running = self._running.get(id(frame))
-        if running is not None:
-            running.read += self._reads_of(value)[:_MOST_RETURNED]
+        self._add_arrays(running, frames, arrays, words)
+        running.read += self._reads_of(value)[:_MOST_RETURNED]
 
     def _reads_of(self, value: PyTree) -> list[Read]:
         """Returns the arrays in a value and the known numbers, by their places."""
@@ -232,16 +216,12 @@ class Recorder:
             running = self._running[id(frame)]
         words_by_line = words_of(code)
         if running.line in words_by_line:
-            last_words = words_by_line[running.line]
-            self._after_line(frame, running, last_words)
+            self._after_line(frame, running, words_by_line[running.line])
         # What lines do that are not seen would be taken for what this one does.
-        running.line = line
-        if is_last:
-            running.line = 0
+        running.line = 0 if is_last else line
         words = words_by_line.get(line)
-        statement = words_by_line.get(running.statement)
-        if statement is None or not running.statement <= line <= statement.end:
-            running.statement = line
+        if line not in running.statement:
+            running.statement = range(line, words.end + 1 if words else line)
             running.read = []
             running.results = ()
         if words is not None:
@@ -255,9 +235,7 @@ class Recorder:
             value = variables.get(name, frame.f_globals.get(name))
             for place, record in self._reads_of(value):
                 # A leaf that the line names is read by itself.
-                if words.names(place):
-                    place = ()
-                reads.append((place, record))
+                reads.append(((), record) if words.names(place) else (place, record))
         return reads
 
     def _after_line(
@@ -270,43 +248,37 @@ class Recorder:
         # A call may change an object, but for a global one, which others share.
         if words.calls:
             names += [name for name in words.read if name in variables]
-        new = []
+        arrays = []
         for name in names:
             is_stored = name in words.stored
             for place, leaf in named_leaves(variables.get(name)):
                 last_name = _last_name((name, *place))
-                is_named = is_stored or last_name in words.attributes
-                if is_number(leaf) and is_named:
+                if is_concrete(leaf) and (is_stored or place):
+                    arrays.append((place, leaf))
+                elif is_stored or last_name in words.attributes:
                     self._add_number(last_name, leaf, words, frames)
-                elif is_stored or (place and is_concrete(leaf)):
-                    new.append((place, leaf))
-        records = [record for names, record in running.read if not names]
-        line = (frame.f_code.co_filename, running.line)
-        read = self._read_by_line.setdefault(line, {})
         # One for each maker: a line in a loop reads many arrays of few lines.
-        for record in records[:_MOST_READ]:
-            read[record.line or record.type] = record
-        unknown = []
-        for place, leaf in new:
-            if self.record_of(leaf) is None:
-                unknown.append((place, leaf))
-        self._add_arrays(frame, running.line, unknown)
+        read = self._read_by_line.setdefault(frames[0][:2], {})
+        for place, record in running.read:
+            if not place:
+                read[record.line or record.type] = record
+        self._add_arrays(running, frames, arrays, words)
 
     def _add_arrays(
-        self, frame: FrameType, line: int, arrays: list[tuple[LeafPlace, Leaf]]
+        self,
+        running: _RunningFunction,
+        frames: Sequence[Frame],
+        arrays: Sequence[tuple[LeafPlace, Leaf]],
+        words: Words | None,
     ) -> None:
-        """Records arrays that a line has made."""
-        running = self._running.get(id(frame))
-        if not arrays or running is None:
-            return
-        frames = _frames(frame, line)
-        words = words_of(frame.f_code).get(line)
-        results: Sequence[ValueRecord | None] = [None for _ in arrays]
+        """Records those of some arrays that are new as made by a line."""
+        new = [(place, leaf) for place, leaf in arrays if self.record_of(leaf) is None]
+        results: Sequence[ValueRecord | None] = [None for _ in new]
         # JAX gives back as many arrays as the function that it called.
-        if len(running.results) == len(arrays):
+        if len(running.results) == len(new):
             results = running.results
             running.results = ()
-        for (place, leaf), result in zip(arrays, results):
+        for (place, leaf), result in zip(new, results):
             leaf_type = value_type(leaf)
             if result is not None and result.type.dtype == leaf.dtype:
                 record = ValueRecord(frames, leaf_type, [result], is_passed=True)
@@ -339,6 +311,8 @@ class Recorder:
         self, name: str, number: object, words: Words | None, frames: Sequence[Frame]
     ) -> None:
         """Records a number under the line of a number that is named, else under its own."""
+        if not is_number(number):
+            return
         by_name = self._numbers.setdefault(repr(number), {})
         names = [name]
         if words is not None:
@@ -368,21 +342,15 @@ def _record_of_result(
     return ValueRecord(frames, array_type, sources, is_promoted)
 
 
-def _at(names: LeafPlace, reads: Iterable[Read]) -> list[ValueRecord]:
+def _at(place: LeafPlace, reads: Sequence[Read]) -> list[ValueRecord]:
     """Returns what was read at a place of a tree, and what is no tree."""
-    not_in_trees = []
-    most_common = 1
-    parts: list[ValueRecord] = []
-    for place, record in reads:
-        common = _common_end(place, names)
-        if not place:
-            not_in_trees.append(record)
-        elif common == most_common:
-            parts.append(record)
-        elif common > most_common:
-            most_common = common
-            parts = [record]
-    return not_in_trees + parts
+    ends = [_common_end(read_place, place) for read_place, _ in reads]
+    longest = max([1, *ends])
+    records = []
+    for end, (read_place, record) in zip(ends, reads):
+        if end == longest or not read_place:
+            records.append(record)
+    return records
 
 
 def _common_end(first: LeafPlace, second: LeafPlace) -> int:

@@ -67,11 +67,6 @@ def is_tracer(value: object) -> bool:
     return is_concrete(value) and hasattr(type(value), "_trace")
 
 
-def is_of_numpy(value: object) -> bool:
-    """Returns whether a value is an array or a scalar of NumPy."""
-    return package_of(type(value)) == "numpy" and is_concrete(value)
-
-
 def is_number(value: object) -> bool:
     """Returns whether a value is a number of Python, and no bool."""
     return type(value) in (int, float, complex)

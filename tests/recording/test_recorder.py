@@ -155,7 +155,6 @@ def test_the_lines_that_made_values(recorded):
     assert {name: maker(getattr(module, name)) for name in names} == {
         name: marks[name] for name in names
     }
-    assert maker(module.grid.T[0]) == marks["grid"]  # a view, of no line of its own
 
 
 NUMBERS = """

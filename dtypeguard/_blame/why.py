@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
@@ -34,9 +33,6 @@ class Has:
     value: object
 
     def __call__(self, aval: Aval) -> bool:
-        # A complex number is as wide as the floats of which it is made: `1j * x`.
-        if self.value == np.complex128 and getattr(aval, "dtype", None) == np.float64:
-            return not is_weak(aval)
         return getattr(aval, self.attribute, None) == self.value
 
 

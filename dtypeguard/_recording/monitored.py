@@ -19,9 +19,9 @@ from .._source.inert import code_of
 from .._source.origin import callers, release
 from .recorder import Recorder
 
-# How often a line is looked at, and a call of a function is seen.
+# How often a line, a call or a return of the user's is looked at.
 _MOST_LOOKS = 10
-_MOST_CALLS = 1000
+_MOST_RETURNS = 1000  # of a function that the user calls, from all lines
 # How often the arrays of before are looked at as recording begins.
 _MOST_STARTS = 100
 _TOOLS = (4, 3)  # places for tools that no known tool takes
@@ -63,13 +63,11 @@ class Monitored:
     def unseen(self) -> Iterator[None]:
         """A context in which nothing that this thread does is recorded."""
         thread = get_ident()
-        is_outermost = thread not in self._busy
         self._busy.add(thread)
         try:
             yield
         finally:
-            if is_outermost:
-                self._busy.discard(thread)
+            self._busy.discard(thread)
 
     def _start(self) -> None:
         """Begins, in the functions that run as well."""
@@ -126,56 +124,49 @@ class Monitored:
         self._counts[id(code), event] += 1
         return self._counts[id(code), event]
 
+    def _again(self, code: CodeType, event: object) -> object:
+        """Returns what switches an event off, once it was looked at often enough."""
+        if self._count(code, event) < _MOST_LOOKS:
+            return None
+        return self._monitoring.DISABLE
+
     def _record(
         self, record: Callable[..., None], frame: FrameType, *arguments: object
     ) -> None:
         """Calls the recorder; what goes wrong there is not the script's affair."""
+        if get_ident() in self._busy:
+            return
         with self.unseen():
             with contextlib.suppress(Exception):
                 record(frame, *arguments)
             release([frame])
 
     def _on_start(self, code: CodeType, instruction: int) -> object:
-        is_seen = get_ident() not in self._busy
         if code.co_qualname in TRACED:
-            if is_seen:
-                self._record(self.recorder.on_trace_end, sys._getframe(1))
+            self._record(self.recorder.on_trace_end, sys._getframe(1))
             return None
         if not is_recorded(code.co_filename):
             return self._monitoring.DISABLE
         self._watch(code, self._users_events)
-        count = self._count(code, instruction)
-        if count > _MOST_CALLS:
-            self._monitoring.set_local_events(self._tool, code, 0)
-            return self._monitoring.DISABLE
-        if is_seen and count > _MOST_LOOKS:
-            self.recorder.on_call(sys._getframe(1))  # not one that had the same identity
-        elif is_seen:
-            self._record(self.recorder.on_arguments, sys._getframe(1))
-        return None
+        self._record(self.recorder.on_call, sys._getframe(1))
+        return self._again(code, instruction)
 
     def _on_line(self, code: CodeType, line: int) -> object:
-        if get_ident() in self._busy:
-            return None
-        is_last = self._count(code, line) >= _MOST_LOOKS
+        answer = self._again(code, line)
+        is_last = answer is not None
         self._record(self.recorder.on_line, sys._getframe(1), line, is_last)
-        return self._monitoring.DISABLE if is_last else None
+        return answer
 
     def _on_return(self, code: CodeType, instruction: int, value: object) -> object:
-        if get_ident() in self._busy:
-            return None
         frame = sys._getframe(1)
         if is_recorded(code.co_filename):
-            if self._count(code, ("return", instruction)) <= _MOST_LOOKS:
-                self._record(self.recorder.on_return, frame, value)
-            self.recorder.on_end(frame)
-            return None
-        caller = frame.f_back
-        if caller is not None and is_recorded(caller.f_code.co_filename):
-            count = self._count(code, ("to", caller.f_lineno))
-            if count <= _MOST_LOOKS:
-                self._record(self.recorder.on_result, caller, value)
-        is_often = self._count(code, "returns") > _MOST_CALLS
+            self._record(self.recorder.on_return, frame, value)
+            return self._again(code, ("return", instruction))
+        caller = frame.f_back or frame
+        is_of_line = is_recorded(caller.f_code.co_filename)
+        if is_of_line and self._again(code, ("to", caller.f_lineno)) is None:
+            self._record(self.recorder.on_result, caller, value)
+        is_often = self._count(code, "returns") > _MOST_RETURNS
         return self._monitoring.DISABLE if is_often else None
 
     def _on_call(

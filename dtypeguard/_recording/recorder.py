@@ -95,16 +95,8 @@ class Recorder:
     # Calls of the user's functions
 
     def on_call(self, frame: FrameType) -> None:
-        """Records that a function of the user's begins."""
-        self._running[id(frame)] = _RunningFunction(frame.f_code)
-
-    def on_end(self, frame: FrameType) -> None:
-        """Records that a function of the user's ends or yields."""
-        self._running.pop(id(frame), None)
-
-    def on_arguments(self, frame: FrameType) -> None:
         """Links the numbers and tracers that a function is given to their lines."""
-        self.on_call(frame)
+        self._running[id(frame)] = _RunningFunction(frame.f_code)
         # As a function begins, no variables but its arguments have values.
         variables = variables_of(frame)
         names = [name for name in frame.f_code.co_varnames if name in variables]
@@ -148,6 +140,7 @@ class Recorder:
         """Records what a function of the user's returns or yields, and who gets it."""
         self.on_line(frame, frame.f_lineno)
         self.on_result(frame, value)
+        del self._running[id(frame)]
         for caller in callers(frame):
             if not _is_of_recorded_file(caller):
                 continue
@@ -212,8 +205,8 @@ class Recorder:
         running = self._running.get(id(frame))
         # It may have begun before recording, or in place of one whose end was not seen.
         if running is None or running.code is not code:
-            self.on_call(frame)
-            running = self._running[id(frame)]
+            running = _RunningFunction(code)
+            self._running[id(frame)] = running
         words_by_line = words_of(code)
         if running.line in words_by_line:
             self._after_line(frame, running, words_by_line[running.line])

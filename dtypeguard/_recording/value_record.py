@@ -1,6 +1,7 @@
 """How a value came to be: its line, and what may have given it its type."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from .._source.origin import Frame, Why, origin_of_frames
@@ -33,45 +34,27 @@ class ValueRecord:
         """The line of the value; None for a value without a line."""
         return self.frames[0] if self.frames else None
 
-    def steps(self) -> "list[ValueRecord]":
-        """Returns the records that gave it its type, nearest first.
+    @functools.cached_property
+    def steps(self) -> "Sequence[ValueRecord]":
+        """The records that gave it its type, nearest first.
 
         They go back as long as what a line reads has the type from one line alone.
         """
-        return self._steps({})
-
-    def _steps(self, steps_by_id: "dict[int, list[ValueRecord]]") -> "list[ValueRecord]":
-        if id(self) not in steps_by_id:
-            steps_by_id[id(self)] = []  # for a record that is behind itself
-            steps = self._further_steps(steps_by_id)
-            if self.frames and not self.is_passed:
-                steps = [self, *steps]
-            steps_by_id[id(self)] = steps
-        return steps_by_id[id(self)]
-
-    def _further_steps(
-        self, steps_by_id: "dict[int, list[ValueRecord]]"
-    ) -> "list[ValueRecord]":
-        longest: list[ValueRecord] = []
+        longest: Sequence[ValueRecord] = ()
         first_lines = set()
         for source in self.sources:
-            if self.is_passed or self._has_type_of(source):
-                steps = source._steps(steps_by_id)
-                first_line = steps[-1].line if steps else None
-                first_lines.add(first_line)
-                longest = max(longest, steps, key=len)
-        return longest if len(first_lines) == 1 else []
-
-    def _has_type_of(self, source: "ValueRecord") -> bool:
-        if source.type == self.type:
-            return True
-        # A complex number is as wide as the floats of which it is made.
-        dtypes = (str(self.type.dtype), str(source.type.dtype))
-        return dtypes == ("complex128", "float64") and not source.type.is_weak
+            if self.is_passed or source.type == self.type:
+                first_lines.add(source.steps[-1].line if source.steps else None)
+                longest = max(longest, source.steps, key=len)
+        if len(first_lines) != 1:
+            longest = ()
+        if not self.frames or self.is_passed:
+            return longest
+        return (self, *longest)
 
     def why(self) -> Why:
         """Returns the line that gave the value its type, and the line to edit."""
-        steps = self.steps()
+        steps = self.steps
         if not steps:
             return Why(is_earlier=not (self.frames or self.sources))
         # The nearest line that promotes is the one to cast at.

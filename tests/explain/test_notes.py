@@ -228,15 +228,6 @@ def a_cast_before_the_gradient(fixed):
     return lax.scan(body, params, jnp.ones((2, 3), BF16))
 
 
-@noted("begin")
-def a_complex_number_of_wide_floats(fixed):
-    with jax.enable_x64(True):
-        rates = jnp.asarray(np.arange(3.0))  # named
-        factor = jnp.exp(1j * rates)  # not
-        body = lambda c, _: (c * factor, None)
-        return lax.scan(body, jnp.ones(3, complex if fixed else jnp.complex64), None, 2)
-
-
 # ... what comes back narrower is cast at the line that narrowed it ------------------------
 
 

@@ -79,6 +79,7 @@ class Measures:
         notes: what is noted there, and `decisions` the decisions among it.
         given: those that other runs follow; None if it returns ints and bools alone, or
             if wide types are finite only without, as a logarithm of a negative number.
+        left_out: the outputs whose errors do not count.
         before_run: is called before each run equation by equation, which it may stop.
     """
 
@@ -104,7 +105,7 @@ class Measures:
         # No line is to blame for a conversion of numbers that fit.
         self._lossless = self._find_lossless()
         self.given: Noted | None = None
-        self._left_out: Sequence[int] = ()
+        self.left_out: Sequence[int] = ()
         self.shares: dict[int, float] = {}
         self._errors: dict[frozenset[int], float] = {}
         self._part_of_first = functools.cache(self._measure_part)
@@ -112,11 +113,15 @@ class Measures:
     @functools.cached_property
     def own(self) -> Inputs:
         """Its inputs, and its outputs in wide types with these decisions."""
-        # An output of zeros has no relative error.
-        sizes = [size_of(array) or 1.0 for array in self._exact]
-        for number in self._left_out:
+        return self.inputs(self.arrays, self._exact)
+
+    def inputs(self, arrays: Sequence[Leaf], exact: list[Leaf]) -> Inputs:
+        """Returns inputs with the measured outputs for them in wide types."""
+        # An output of zeros has no norm that an error could be relative to.
+        sizes = [size_of(array) or 1.0 for array in exact]
+        for number in self.left_out:
             sizes[number] = math.inf
-        return Inputs(self.arrays, self._exact, sizes)
+        return Inputs(list(arrays), exact, sizes)
 
     @property
     def has_exact_outputs(self) -> bool:
@@ -210,12 +215,6 @@ class Measures:
                 return True
         return False
 
-    def leave_out(self, numbers: Sequence[int]) -> None:
-        """Counts no error of these outputs from now on."""
-        self._left_out = numbers
-        vars(self).pop("own", None)
-        vars(self).pop("total", None)
-
     def error(self, rounding: Iterable[int]) -> float:
         """Returns the error if these lines round and the others are wide."""
         key = frozenset(rounding)
@@ -259,6 +258,9 @@ class Measures:
         causes next to nothing alone has none. Where the error is not finite, they are as
         the squares of what lines cause alone, and known once all lines are measured.
         """
+        if not self.total:
+            self.shares = dict.fromkeys(range(self.lines), 0.0)
+            return
         reached = [n for n in range(self.lines) if frozenset([n]) in self._errors]
         errors = [self.alone(number) for number in reached]
         if not np.isfinite([self.total, *errors]).all():

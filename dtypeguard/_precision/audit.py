@@ -1,7 +1,6 @@
 """Audits the precision of a function: the lines that lose it, and what to compute wider."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,17 +12,16 @@ from .._numbers.formats import Formats, products_named
 from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._reference.comparison import comparison
-from .advice import advice_of
 from .curve import Curve
 from .integers import misfits, narrowed_bits
 from .losses import LineLosses
 from .plan_search import PlanSearch, error_of, share_of
 from .planned import BUDGET, ONE_INPUT, PlannedInputs, has_plan, inputs_of
 from .prepared import NO_STATUS, Prepared, Show, check_progress, prepare, running, status
-from .products import check_options, product_losses
+from .products import check_options
 from .report import PrecisionReport
 from .rounded import unknown_in_program
-from .rows import Decisions, Fixed, OutputError, PlainRun, Unexamined
+from .rows import Fixed, OutputError, PlainRun, Unexamined
 from .time_limit import TimeLimit
 
 # The part of the time in which a plan is searched: the rest is for lines.
@@ -77,7 +75,7 @@ def audit_precision(
             wider than the commonest floating dtype of the inputs.
         tolerance: the relative error that `fix` has to reach; by default what leaves a
             tenth of the squared error. With `narrow`, `plan` and `search` have the plan
-            within it, for [`dtypeguard.autocast`][].
+            within it in place of `fix`, for [`dtypeguard.autocast`][].
         x64: whether `jax_enable_x64` is on when `f` is traced; None leaves it alone.
         matmul_precision: if given, the program is compared with itself, its products and
             convolutions of float32 operands rounded as another device rounds them: "tpu"
@@ -231,29 +229,15 @@ def audit_call(
         search = None
         if tolerance is not None and inputs.budget and has_plan(formats):
             search = _search(prepared, tolerance, inputs, show_status, limit)
-        losses = LineLosses(measures, runs, tolerance, show_status, limit)
-        if products is not None:
-            measured = product_losses(losses, runs, products, tolerance)
-        else:
-            remedy = functools.partial(advice_of, formats, traced.has_float64)
-            measured = losses.losses(remedy, None if search is None else search.lines)
-    fixed = Fixed(measured.run.error, measured.run.price)
-    if search is not None:
-        # The plan counts what is narrow, and the fix pays for what is wide.
-        price = 1 - share_of(search.plan) if work.flops else 0.0
-        fixed = Fixed(error_of(search.plan), price)
+        if search is not None:
+            # The plan counts what is narrow, and the fix pays for what is wide.
+            price = 1 - share_of(search.plan) if work.flops else 0.0
+            fixed = Fixed(error_of(search.plan), price)
+            report = dataclasses.replace(report, fixed=fixed, search=search)
+        report = LineLosses(prepared, tolerance, show_status, limit).add_to(report)
     # Runs with lines wide may have found more of them.
-    unexamined = measures.program.unexamined
-    return dataclasses.replace(
-        report,
-        losses=measured.lines,
-        fixed=fixed,
-        decisions=Decisions(measured.flipped, runs.decisions),
-        scaling=measured.scaling,
-        search=search,
-        unexamined=tuple(Unexamined(name, origin) for name, origin in unexamined),
-        unreached=measured.unreached,
-    )
+    unexamined = [Unexamined(*found) for found in measures.program.unexamined]
+    return dataclasses.replace(report, unexamined=tuple(unexamined))
 
 
 def _search(
@@ -276,11 +260,9 @@ def _search(
 def _output_errors(prepared: Prepared, has_updates: bool) -> dict[str, OutputError]:
     """Returns how far off each output is, by its path."""
     runs = prepared.runs
-    unmoved = runs.unmoved() if has_updates else {}
     outputs = {}
     for number, path in enumerate(prepared.traced.paths):
-        # Left out of the total, these count as 0 by now; the report still has their errors.
-        error = prepared.vanishing.get(number, runs.by_output[number])
-        vanishes = number in prepared.vanishing
-        outputs[path] = OutputError(error, unmoved.get(number), vanishes)
+        unmoved = runs.unmoved(number) if has_updates else None
+        vanishes = number in runs.vanishing
+        outputs[path] = OutputError(runs.by_output[number], unmoved, vanishes)
     return outputs

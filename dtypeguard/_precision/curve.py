@@ -1,7 +1,6 @@
 """The search for a plan: a curve from all narrow to all wide, of which each row was run."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 
@@ -12,17 +11,15 @@ from .._leaves.table import columns, percent
 from .._leaves.types import Args, DType, Function, PyTree
 from .fix import smallest
 from .headline import few_of
-from .plan_search import PlanSearch, error_of, is_within, share_of
+from .plan_search import PlanSearch, error_of, share_of
 from .planned import PlannedInputs, Trials, plannable
-from .prepared import Prepared, Show, running
+from .prepared import Prepared, Show
 from .ranking import Ranking
 
 # Without a tolerance, the plan keeps this part of what can be narrow.
 _MOST_SHARE = 0.95
 # How often a plan is searched that is within the tolerance as it runs.
 _ATTEMPTS = 3
-# A tolerance may be exceeded by no more than this where switched runs have no error.
-_LARGEST_RATIO = 1e18
 # Of the narrow lines that lose most, in a check.
 _WORST = 5
 
@@ -37,8 +34,7 @@ def plan_call(
     show_status: Show,
 ) -> PlanSearch:
     """Searches the plan of a call."""
-    prepared = plannable(f, args, kwargs, narrow, show_status)
-    with running(prepared.traced, prepared.formats):
+    with plannable(f, args, kwargs, narrow, show_status) as prepared:
         curve = Curve(prepared, tolerance, inputs, show_status)
         curve.search()
         return curve.found()
@@ -51,7 +47,7 @@ class Curve:
     `autocast` has it, compiled, on all inputs.
 
     Attributes:
-        rows: the plans that were run.
+        rows: the plans that were run, with their figures, which plans are equal without.
     """
 
     def __init__(
@@ -76,7 +72,7 @@ class Curve:
         self._ranking = Ranking(
             self._trials, self._default_plan, inputs.budget, show_status
         )
-        self.rows: list[Plan] = []
+        self.rows: dict[Plan, Plan] = {}
 
     def search(self) -> None:
         """Runs the rows; what was run counts wherever it ends."""
@@ -87,9 +83,7 @@ class Curve:
         order = self._ranking.order()
         for parts in (order[:1], order):
             self._run(self._plan_of(parts))
-        if self._tolerance is None:
-            self._run(self._plan_of(self._cheap_parts(order)))
-        else:
+        if self._tolerance is not None:
             self._reach(order, self._tolerance)
         self._explain(self._best_row())
 
@@ -98,68 +92,45 @@ class Curve:
         plan = self._best_row()
         return PlanSearch(
             plan=plan,
-            curve=tuple(sorted(self.rows, key=_narrowest_first)),
+            curve=tuple(sorted(self.rows.values(), key=_narrowest_first)),
             notes=tuple(self._notes(plan)),
-            lines=self._ranking.lines(plan),
         )
 
     def _plan_of(self, wide: Collection[int]) -> Plan:
-        entries = self._ranking.entries(frozenset(wide))
+        entries = self._ranking.entries(wide)
         return dataclasses.replace(self._default_plan, entries=entries)
 
-    def _run(self, plan: Plan) -> Plan:
-        """Returns a plan with its figures, which is a row from now on."""
-        # Figures count for nothing where plans are compared.
+    def _run(self, plan: Plan) -> float:
+        """Returns the error of a plan, which is a row from now on."""
         if plan not in self.rows:
             self._show(f"running it with {len(plan.entries)} entries wide")
-            self.rows.append(self._trials.measured(plan))
-        return self.rows[self.rows.index(plan)]
+            self.rows[plan] = self._trials.measured(plan)
+        return error_of(self.rows[plan])
 
     def _reach(self, order: Sequence[int], tolerance: float) -> None:
         """Runs rows until one is within the tolerance."""
-        plan = self._default_plan
+        if self._run(self._default_plan) <= tolerance:
+            return
+        bound = tolerance
         for _ in range(_ATTEMPTS):
-            error = error_of(self._run(plan))
+            parts = smallest(order, self._ranking.error, bound)
+            error = self._run(self._plan_of(parts))
             if error <= tolerance:
                 return
             # Compiled, a program may leave out roundings, and have others.
-            ratio = 1.0
-            if 0 < error < math.inf:
-                ratio = self._ranking.error(self._ranking.named(plan)) / error
-            bound = tolerance * min(ratio, _LARGEST_RATIO)
-            plan = self._plan_of(self._enough(order, bound))
-        self._run(plan)
-
-    def _enough(self, order: Sequence[int], bound: float) -> Collection[int]:
-        """Returns the cheaper of the best parts for their price and the cheapest ones."""
-        ranking = self._ranking
-        cheapest_first = sorted(order, key=lambda number: ranking.work_of([number]))
-        # The best part for its price may be dear, where some cheap ones are enough
-        # together.
-        sets = [smallest(parts, ranking.error, bound) for parts in (order, cheapest_first)]
-        return min(sets, key=ranking.work_of)
-
-    def _cheap_parts(self, order: Sequence[int]) -> list[int]:
-        """Returns the best parts that leave most of the work narrow."""
-        room = (1 - _MOST_SHARE) * self._ranking.work_of(order)
-        parts: list[int] = []
-        for number in order:
-            work = self._ranking.work_of([number])
-            if work <= room:
-                room -= work
-                parts.append(number)
-        return parts
+            bound *= tolerance / error
 
     def _best_row(self) -> Plan:
         """Returns the plan with most narrow within the tolerance, or the best cheap one."""
+        rows = list(self.rows.values())
         if self._tolerance is None:
-            most = max(share_of(plan) for plan in self.rows)
-            cheap = [plan for plan in self.rows if share_of(plan) >= _MOST_SHARE * most]
+            most = max(share_of(plan) for plan in rows)
+            cheap = [plan for plan in rows if share_of(plan) >= _MOST_SHARE * most]
             return min(cheap, key=error_of)
-        within = [plan for plan in self.rows if error_of(plan) <= self._tolerance]
+        within = [plan for plan in rows if error_of(plan) <= self._tolerance]
         if not within:
             # No row is within: the closest one, and the report says by how much it is not.
-            return min(self.rows, key=error_of)
+            return min(rows, key=error_of)
         return max(within, key=_merit)
 
     def _explain(self, plan: Plan) -> None:
@@ -167,23 +138,21 @@ class Curve:
         entries: list[PlanEntry] = []
         for entry in plan.entries:
             remaining = [x for x in plan.entries if x is not entry]
-            without = dataclasses.replace(plan, entries=tuple(remaining))
-            if without in self.rows:  # which was run as the user runs it
-                error = error_of(self._run(without))
-            else:
-                error = self._ranking.error(self._ranking.named(without))
+            error = self._ranking.error(self._ranking.named(remaining))
             entries.append(dataclasses.replace(entry, error=error))
-        explained = dataclasses.replace(plan, entries=tuple(entries))
-        self.rows[self.rows.index(plan)] = explained
+        self.rows[plan] = dataclasses.replace(plan, entries=tuple(entries))
 
     def _notes(self, plan: Plan) -> list[str]:
         """Returns what a search says beside its curve."""
         notes: list[str] = []
-        if self._trials.apart is not None:
-            apart = percent(self._trials.apart)
+        trials = self._trials
+        first, *more = [*trials.searched, *trials.held_out]
+        if more:
+            # An error means little beside outputs that differ less than that.
+            apart = percent(min(first.off(inputs.exact) for inputs in more))
             notes.append(f"In float32, the outputs for two inputs are {apart} apart.")
-        if self._trials.updated:
-            paths = few_of([path or "the output" for path in self._trials.updated])
+        if trials.updated:
+            paths = few_of([path or "the output" for path in trials.updated])
             notes.append(f"For {paths}, the error is that of the update.")
         if plan.loss_scale is not None:
             notes.append(f"Measured with the loss multiplied by {plan.loss_scale:g}.")
@@ -212,31 +181,32 @@ def check_call(
 ) -> PlanSearch:
     """Measures a function by the plan of a file."""
     plan = Plan.load(path)
-    prepared = plannable(f, args, kwargs, plan.narrow, show_status)
-    with running(prepared.traced, prepared.formats):
+    notes: list[str] = []
+    if plan.error is not None:
+        share = percent(share_of(plan))
+        notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
+    with plannable(f, args, kwargs, plan.narrow, show_status) as prepared:
         trials = Trials(prepared, inputs)
         show_status("running it by the plan")
         # A file keeps the tolerance that its plan was searched for.
         bound = plan.tolerance if tolerance is None else tolerance
         measured = trials.measured(dataclasses.replace(plan, tolerance=bound))
-        notes: list[str] = []
-        if plan.error is not None:
-            share = percent(plan.share or 0.0)
-            notes.append(f"In the plan it was {percent(plan.error)} off, {share} narrow.")
-        if not is_within(measured):
-            # Runs of single lines are worth their time only where there is something to
-            # blame.
-            ranking = Ranking(trials, plan, inputs.budget, show_status)
-            notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
-            notes.extend(f"  {row}" for row in _worst_rows(ranking))
-            notes.append("Search a plan anew, or give one of them an entry.")
-    return PlanSearch(measured, (measured,), tuple(notes))
+        search = PlanSearch(measured, (measured,), tuple(notes))
+        if search.is_within:
+            return search
+        # Runs of single lines are worth their time only where there is something to blame.
+        ranking = Ranking(trials, plan, inputs.budget, show_status)
+        notes.append(f"Of what is {plan.narrow}, these lines lose most alone:")
+        notes.extend(f"  {row}" for row in _worst_rows(ranking))
+        notes.append("Search a plan anew, or give one of them an entry.")
+    return dataclasses.replace(search, notes=tuple(notes))
 
 
 def _worst_rows(ranking: Ranking) -> list[str]:
     """Returns a table of the narrow lines that lose most alone."""
-    errors: list[tuple[float, str]] = []
-    for number, part in enumerate(ranking.parts):
-        errors.append((ranking.alone(number), str(part.entries[-1])))
-    errors.sort(reverse=True)
-    return columns([(percent(error), name) for error, name in errors[:_WORST]])
+    numbers = range(len(ranking.parts))
+    table: list[Sequence[str]] = []
+    for number in sorted(numbers, key=ranking.alone, reverse=True)[:_WORST]:
+        entry = ranking.parts[number].entries[-1]
+        table.append((percent(ranking.alone(number)), str(entry)))
+    return columns(table)

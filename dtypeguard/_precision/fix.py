@@ -1,7 +1,7 @@
 """The search for a fix: few lines that are enough where they compute wider."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .runs import Runs, WideRun
 
@@ -30,85 +30,53 @@ def allowed_error(runs: Runs, tolerance: float | None) -> float:
 def fix_of(
     runs: Runs,
     bound: float,
-    is_asked: bool,
     order: Sequence[int],
     candidates: Sequence[int],
+    level: str | None,
 ) -> WideRun:
     """Returns the cheapest line that is enough; else lines each of which is needed.
 
-    If none are enough and no tolerance was asked for, what leaves half is of use.
+    If none are enough, what leaves half is of use.
 
     Args:
         runs: of the program.
         bound: the error that is small enough.
-        is_asked: whether the user asked for this error.
         order: lines, the most important ones first.
         candidates: those that may be enough by themselves.
+        level: the precision of the products of wide lines, in audits of products.
     """
-    if runs.total <= bound:
-        return runs.nothing
-    alone: dict[int, WideRun] = {}
-    for number in candidates:
-        run = _better_run(runs, bound, [number])
-        is_of_inputs = runs.program.lines[number].origin is None
-        # To keep inputs wide is no more than to compute all so.
-        if is_asked or not is_of_inputs or run.price <= _DEAR:
-            alone[number] = run
-    if not alone:
-        return runs.nothing
-    enough = [run for run in alone.values() if run.error <= bound]
-    cheapest = min(enough, key=_price_of, default=None)
-    if cheapest is not None and cheapest.price <= _DEAR:
-        return cheapest
+
+    def wide(lines: Iterable[int]) -> WideRun:
+        run = runs.with_wide(lines, level)
+        # What makes no product wide costs nothing.
+        if run.price and run.error <= bound:
+            casting = runs.with_wide(lines, level, keeps=False)
+            if casting.error <= bound:
+                return casting
+        return run
+
+    def merit(run: WideRun) -> tuple[int, float, int, float]:
+        if run.error <= bound:
+            return 0, run.price > _DEAR, len(run.lines), run.price
+        # What leaves nearly the same is as good.
+        return 1, round(4 * run.left), len(run.lines), run.left
+
+    nothing = runs.nothing._replace(level=level)
+    alone = {number: wide([number]) for number in candidates}
+    best = min([nothing, *alone.values()], key=merit)
+    if not alone or (best.error <= bound and best.price <= _DEAR):
+        return best
 
     def rank(number: int) -> tuple[bool, float]:
-        if number not in alone:
-            return False, 1.0
+        run = alone.get(number, nothing)
         # What makes most products wide comes last, and is dropped first.
-        return alone[number].price > _DEAR, alone[number].left
+        return run.price > _DEAR, run.left
 
-    def error(lines: Sequence[int]) -> float:
-        return _better_run(runs, bound, lines).error
-
-    ranked = [n for n in order if n in alone or n not in candidates]
-    ranked.sort(key=rank)
-    lines = smallest(ranked[:_MOST_TOGETHER], error, bound)
-    together = _better_run(runs, bound, lines)
-    if cheapest is not None and together.price > _DEAR:
-        return cheapest
-    # If no lines reach what was asked for, these come closest.
-    if is_asked or together.error <= bound:
-        return together
-    tried = [*alone.values(), together]
-    helpful = [run for run in tried if run.error <= _HALF**0.5 * runs.total]
-    return min(helpful, key=_few_lines_first, default=runs.nothing)
-
-
-def _better_run(runs: Runs, bound: float, lines: Sequence[int]) -> WideRun:
-    """Returns the better run with some lines wide, which stay wide or are cast back."""
-    keeping = runs.with_wide(lines, keeps=True)
-    # Inputs are not cast back.
-    if any(runs.program.lines[number].origin is None for number in lines):
-        return keeping
-    if keeping.error <= bound:
-        # What makes no product wide costs nothing.
-        if not keeping.price:
-            return keeping
-        casting = runs.with_wide(lines, keeps=False)
-        is_better = casting.error <= bound and casting.price < keeping.price
-    else:
-        casting = runs.with_wide(lines, keeps=False)
-        is_better = casting.error < keeping.error
-    return casting if is_better else keeping
-
-
-def _price_of(run: WideRun) -> float:
-    return run.price
-
-
-def _few_lines_first(run: WideRun) -> tuple[float, int, float]:
-    # What leaves nearly the same is as good.
-    return round(4 * run.left), len(run.lines), run.left
+    ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
+    lines = smallest(ranked, lambda lines: wide(lines).error, bound)
+    best = min([*alone.values(), wide(lines)], key=merit)
+    is_of_use = best.error <= bound or best.left <= _HALF
+    return best if is_of_use else nothing
 
 
 def smallest(

@@ -8,37 +8,32 @@ from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .rows import IntegerMisfit, NarrowedBits
 
-# For so many equations it is tried whether the outputs depend on what does not fit.
+# For so many lines it is tried whether the outputs depend on what does not fit.
 _MOST_TRIED = 8
 
 
 def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
     """Returns the lines whose integers do not fit, if outputs depend on them, in order."""
-    rows = dict[Origin | None, IntegerMisfit]()
+    rows: dict[Origin | None, IntegerMisfit] = {}
     tried = 0
     for node in measures.program.block.all_nodes():
-        noted = measures.notes.get((node.number, "fit"))
-        if noted is None:
-            continue
         # A row for each turn of the loops around it.
+        noted = measures.notes.get((node.number, "fit"), np.zeros(2))
         figures = np.asarray(noted, np.float64).reshape(-1, 2)
-        wrong = figures[figures[:, COUNT] > 0]
-        if not len(wrong):
-            continue
         origin = Written(node.stack).origin
         # What follows on the same line may be a consequence.
-        if origin in rows or tried == _MOST_TRIED:
+        if not figures[:, COUNT].any() or origin in rows or tried == _MOST_TRIED:
             continue
         tried += 1
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
-        furthest = float(max(wrong[:, FURTHEST], key=abs))
+        wrong = figures[figures[:, COUNT] > 0]
         rows[origin] = IntegerMisfit(
             origin=origin,
             dtype=str(node.eqn.outvars[0].aval.dtype),
-            value=furthest or np.nan,
-            count=int(np.sum(wrong[:, COUNT])),
+            value=float(max(wrong[:, FURTHEST], key=abs)) or np.nan,
+            count=int(np.sum(figures[:, COUNT])),
             size=len(figures) * node.eqn.outvars[0].aval.size,
         )
     return tuple(rows.values())
@@ -46,8 +41,7 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
 
 def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
     """Returns the narrowing conversions that lead to bits, a key or an integer."""
-    rows = list[NarrowedBits]()
-    watched = measures.watched
+    rows: list[NarrowedBits] = []
     for node in measures.program.block.all_nodes():
         operand = measures.notes.get((node.number, "given"))
         if operand is None or not np.any(measures.notes[node.number, "loses"]):
@@ -60,13 +54,8 @@ def narrowed_bits(measures: Measures) -> tuple[NarrowedBits, ...]:
         narrowed = different.astype(measures.program.formats.written(after))
         _, counts = np.unique(narrowed.astype(np.float64), return_counts=True)
         equal = int(np.sum(counts[counts > 1]))
-        if equal or node.number in watched.to_bits:
-            row = NarrowedBits(
-                origin=Written(node.stack).origin,
-                before=str(before),
-                after=str(after),
-                equal=equal,
-                different=different.size,
-            )
+        if equal or node.number in measures.watched.to_bits:
+            origin = Written(node.stack).origin
+            row = NarrowedBits(origin, str(before), str(after), equal, different.size)
             rows.append(row)
     return tuple(rows)

@@ -11,13 +11,6 @@ _NOT_FINITE = 1e30
 _MOST_ENTRIES_SHOWN = 2
 
 
-def is_within(plan: Plan) -> bool:
-    """Returns whether the figures of a plan are within its tolerance, if it has one."""
-    bound = _NOT_FINITE if plan.tolerance is None else plan.tolerance
-    errors = [error for error in (plan.error, plan.held_out) if error is not None]
-    return bool(errors) and max(errors) <= bound
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanSearch:
     """A plan with the figures of its runs, after a search or a check.
@@ -26,18 +19,18 @@ class PlanSearch:
         plan: the plan.
         curve: plans from all narrow to all wide, with their figures; it is one of them.
         notes: what a reader of the figures has to know.
-        lines: the numbers of the program's lines that its entries name.
     """
 
     plan: Plan
     curve: tuple[Plan, ...]
     notes: tuple[str, ...] = ()
-    lines: frozenset[int] = dataclasses.field(default=frozenset(), repr=False)
 
     @property
     def is_within(self) -> bool:
         """Whether the plan is within its tolerance, on what is held out as well."""
-        return is_within(self.plan)
+        plan = self.plan
+        bound = _NOT_FINITE if plan.tolerance is None else plan.tolerance
+        return error_of(plan) <= bound and (plan.held_out or 0.0) <= bound
 
     @property
     def is_of_use(self) -> bool:
@@ -48,13 +41,18 @@ class PlanSearch:
     def headline(self) -> str:
         """The plan in a sentence."""
         plan = self.plan
+        bound = percent(plan.tolerance or 0.0)
         if plan.share == 0 and self.is_within:
-            bound = percent(plan.tolerance or 0.0)
             return f"plan: nothing to gain: within {bound}, no product is narrow."
         share = f"{percent(share_of(plan))} of the multiply-adds in {plan.narrow}"
         count = len(plan.entries)
         wide = "1 line" if count == 1 else f"{count or 'no'} lines"
-        return f"plan: {share}, {wide} wide, {_error_text(plan)}."
+        error = f"{percent(error_of(plan))} off"
+        if plan.held_out is not None:
+            error += f" ({percent(plan.held_out)} held out)"
+        if plan.tolerance is not None:
+            error += f", {'within' if self.is_within else 'not within'} {bound}"
+        return f"plan: {share}, {wide} wide, {error}."
 
     def rows(self) -> list[str]:
         """Returns the curve as a table; the plan has a star."""
@@ -63,7 +61,7 @@ class PlanSearch:
             table.append(
                 (
                     "*" if plan is self.plan else " ",
-                    percent(plan.error or 0.0),
+                    percent(error_of(plan)),
                     "" if plan.held_out is None else percent(plan.held_out),
                     percent(share_of(plan)),
                     _wide_text(plan),
@@ -85,17 +83,6 @@ def _wide_text(plan: Plan) -> str:
     text = ", ".join(str(entry) for entry in plan.entries[:_MOST_ENTRIES_SHOWN])
     more = len(plan.entries) - _MOST_ENTRIES_SHOWN
     return f"{text}, {more} more" if more > 0 else text
-
-
-def _error_text(plan: Plan) -> str:
-    """Returns how far off a plan is, and whether that is within its tolerance."""
-    text = f"{percent(plan.error or 0.0)} off"
-    if plan.held_out is not None:
-        text += f" ({percent(plan.held_out)} held out)"
-    if plan.tolerance is None:
-        return text
-    within = "within" if is_within(plan) else "not within"
-    return f"{text}, {within} {percent(plan.tolerance)}"
 
 
 def error_of(plan: Plan) -> float:

@@ -1,7 +1,8 @@
 """Programs that are run by plans: their inputs, and what each plan gives."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,6 @@ import numpy as np
 from .._autocast.decide import by_plan
 from .._autocast.emit import narrowed
 from .._autocast.plan import Plan
-from .._costs.work import work_of_stack
 from .._leaves.arguments import shown
 from .._leaves.compat import as_function
 from .._leaves.dtypes import bits
@@ -25,6 +25,7 @@ from .._numbers.subject import Subject, formats_of
 from .._program.graph import Graph
 from .._program.program import Node
 from .prepared import Prepared, Show, prepare, running
+from .runs import shares_of
 
 BUDGET = 300
 _NARROW_BITS = 16
@@ -82,14 +83,15 @@ def has_plan(formats: Formats) -> bool:
     return formats.narrow in _NARROW_DTYPES and formats.wide == np.float32
 
 
+@contextlib.contextmanager
 def plannable(
     f: Function,
     args: Args,
     kwargs: Mapping[str, PyTree] | None,
     narrow: DType,
     show_status: Show,
-) -> Prepared:
-    """Runs a call as if all of it were narrow."""
+) -> Iterator[Prepared]:
+    """Runs a call as if all of it were narrow; more runs are made within."""
     subject = Subject(f, args, kwargs, None)
     subject.check_values("a plan", "measure")
     show_status("tracing")
@@ -101,7 +103,7 @@ def plannable(
             "narrow=jnp.float16: a plan has no other."
         )
     with running(traced, formats):
-        return prepare(subject, traced, Graph(traced.program), formats, show_status)
+        yield prepare(subject, traced, Graph(traced.program), formats, show_status)
 
 
 class Trials:
@@ -109,78 +111,58 @@ class Trials:
 
     Attributes:
         program: the program.
+        searched: the inputs that a search runs it on.
+        held_out: those that a search does not see.
+        updated: the paths of the outputs of which the error is that of an update.
         has_products: whether there are products in it.
         work: the share of each equation in the multiply-adds, or in all that rounds if
             there are no products.
-        updated: the paths of the outputs of which the error is that of an update.
-        apart: how far the outputs for two inputs are apart; None of one input.
     """
 
     def __init__(self, prepared: Prepared, inputs: PlannedInputs):
         self._prepared = prepared
-        self._runs = prepared.runs
-        self.program = prepared.measures.program
-        self._searched = [self._runs.inputs(prepared.measures.arrays)]
-        self._searched.extend(self._inputs(call) for call in inputs.also)
-        self._held_out = [self._inputs(call) for call in inputs.held_out]
-        self.updated = [prepared.traced.paths[number] for number in self._runs.updated]
-        # An error means little beside outputs that differ less than that between inputs.
-        first, *more = [*self._searched, *self._held_out]
-        self.apart = min((first.off(inputs.exact) for inputs in more), default=None)
-        work: dict[int, float] = {}
-        rounding: dict[int, float] = {}
-        for node in self.program.block.all_nodes():
-            work[node.number] = work_of_stack(node.stack)
-            rounding[node.number] = float(node.rounds)
-        self.has_products = any(work.values())
+        runs = prepared.runs
+        self.program = runs.program
+        self.searched = [runs.inputs(prepared.measures.arrays)]
+        self.searched.extend(self._inputs(call) for call in inputs.also)
+        self.held_out = [self._inputs(call) for call in inputs.held_out]
+        self.updated = [prepared.traced.paths[number] for number in runs.updated]
+        self.has_products = any(runs.work.values())
+        self.work = runs.work
         if not self.has_products:
-            work = rounding
-        total = sum(work.values())
-        # Equations without work are not counted as narrow or wide.
-        self.work: dict[int, float] = {}
-        for number, part in work.items():
-            if part:
-                self.work[number] = part / total
+            nodes = self.program.block.all_nodes()
+            self.work = shares_of({node.number: float(node.rounds) for node in nodes})
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""
         args, kwargs = call
         arguments = self._prepared.subject.given
         tree = self._prepared.subject.other(args, kwargs)
-        avals = self._prepared.traced.program.in_avals
         arrays: list[Leaf] = []
-        for path, tree_path, array, aval in zip(
-            arguments.paths, tree.paths, tree.arrays, avals
+        for path, tree_path, leaf, aval in zip(
+            arguments.paths, tree.paths, tree.arrays, self.program.jaxpr.in_avals
         ):
-            is_same = path == tree_path and jnp.shape(array) == aval.shape
-            if not is_same or jnp.asarray(array).dtype != aval.dtype:
+            array = jnp.asarray(leaf)
+            types = (path, aval.shape, aval.dtype)
+            if (tree_path, array.shape, array.dtype) != types:
                 raise TypeError(
                     f"audit_precision got other inputs with {tree_path}: "
-                    f"{type_or_class(array)}, and the arguments have {path}: "
+                    f"{type_or_class(leaf)}, and the arguments have {path}: "
                     f"{type_or_class(aval)}. Give a plan inputs of the same types and "
                     "shapes, in the same order."
                 )
-            arrays.append(jnp.asarray(array, aval.dtype))
-        return self._runs.inputs(arrays)
+            arrays.append(array)
+        return self._prepared.runs.inputs(arrays)
 
-    def error(
-        self,
-        function: Callable[..., Sequence[Leaf]],
-        inputs: Sequence[Inputs] | None = None,
-    ) -> float:
-        """Returns the greatest error of what computes the program.
+    def error(self, function: Callable[..., Sequence[Leaf]], inputs: list[Inputs]) -> float:
+        """Returns the greatest error of what computes the program, on some inputs.
 
-        Args:
-            function: takes its arrays, and returns its results.
-            inputs: what to run it on; None for those in the search.
+        The greatest, not the mean: a plan has to be right for all of them.
         """
-        if inputs is None:
-            inputs = self._searched
         errors: list[float] = []
         for example in inputs:
             self._prepared.measures.before_run()
-            errors.append(self._runs.error_of(function, example))
-        # The greatest, not the mean: a plan has to be right for all of them.
+            errors.append(self._prepared.runs.error_of(function, example))
         return max(errors)
 
     def measured(self, plan: Plan) -> Plan:
@@ -204,31 +186,27 @@ class Trials:
 
         share = 0.0
         for node in self.program.block.all_nodes():
-            if node.number in self.work and self._is_narrow(node, widths):
+            if is_narrow(node, widths):
                 share += self.work[node.number]
-        held_out = self.error(function, self._held_out) if self._held_out else None
-        error = self.error(function)
+        held_out = self.error(function, self.held_out) if self.held_out else None
+        error = self.error(function, self.searched)
         return dataclasses.replace(plan, error=error, held_out=held_out, share=share)
-
-    def narrows(self, node: Node, widths: WidthPlan) -> bool:
-        """Returns whether a plan has an equation compute in 16 bits."""
-        computes = widths.computes(int(widths.entries[node.number]))
-        return computes is not None and bits(computes.dtype) <= _NARROW_BITS
-
-    def _is_narrow(self, node: Node, widths: WidthPlan) -> bool:
-        """Returns whether an equation computes in 16 bits, by the plan or as written."""
-        if widths.entries[node.number]:
-            return self.narrows(node, widths)
-        # An equation that the plan leaves as written computes in its widest operand.
-        operands = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
-        return max(map(bits, operands), default=0) <= _NARROW_BITS
 
     @property
     def name(self) -> str:
         """What is measured, for a reader of the plan."""
         f = self._prepared.subject.f
-        class_name = type(f).__name__
-        name = getattr(f, "__name__", class_name)
-        if any(node.is_backward for node in self.program.block.all_nodes()):
-            return f"autocast({name}), with the gradient inside"
-        return f"autocast({name})"
+        name = getattr(f, "__name__", type(f).__name__)
+        nodes = self.program.block.all_nodes()
+        has_gradient = any(node.is_backward for node in nodes)
+        return f"autocast({name}){', with the gradient inside' if has_gradient else ''}"
+
+
+def is_narrow(node: Node, widths: WidthPlan) -> bool:
+    """Returns whether an equation computes in 16 bits, by the plan or as written."""
+    computes = widths.computes(int(widths.entries[node.number]))
+    if computes is not None:
+        return bits(computes.dtype) <= _NARROW_BITS
+    # An equation that the plan leaves as written computes in its widest operand.
+    operands = [getattr(var.aval, "dtype", None) for var in node.eqn.invars]
+    return max(map(bits, operands), default=0) <= _NARROW_BITS

@@ -27,6 +27,7 @@ from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
 from .._source.origin import Origin
 from .._tracebacks.written import Written
+from .headline import place_or_inside_jax
 from .integers import misfits
 from .rounded import argument_path, rounded_arguments
 from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
@@ -53,35 +54,33 @@ class Show:
         self._is_terminal = is_terminal
         self._every = every
         self._last = time.monotonic()
-        self._headline = ""
+        self._clear = _CLEAR
 
     def __call__(self, text: str) -> None:
         """Shows what is being done."""
-        if self._stream is None:
-            return
         if self._is_terminal:
-            print(f"{_CLEAR}{text}", end="", file=self._stream, flush=True)
+            self._print(f"{_CLEAR}{text}", end="")
         elif time.monotonic() - self._last >= self._every:
-            print(text, file=self._stream, flush=True)
+            self._print(text)
             self._last = time.monotonic()
 
     def headline(self, text: str) -> None:
         """Shows what is known already, above what is being done."""
-        self(text)
-        if self._stream is not None and self._is_terminal:
+        # A line that a terminal breaks would not be gone when it is cleared.
+        self(text[: shutil.get_terminal_size().columns - 1])
+        if self._is_terminal:
             # On a row of its own, which the next status does not write over.
-            print(file=self._stream, flush=True)
-            self._headline = text
+            self._print("")
+            self._clear = f"{_CLEAR}\033[A{_CLEAR}"
 
     def clear(self) -> None:
         """Leaves nothing on a terminal: the report has it all."""
-        if self._stream is None or not self._is_terminal:
-            return
-        columns = shutil.get_terminal_size().columns
-        # A terminal breaks a long headline into several rows, which are cleared one by one.
-        rows = -(-len(self._headline) // columns)
-        above = _CLEAR + "\033[A" if self._headline else ""
-        print(above * rows + _CLEAR, end="", file=self._stream, flush=True)
+        if self._is_terminal:
+            self._print(self._clear, end="")
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        if self._stream is not None:
+            print(text, end=end, file=self._stream, flush=True)
 
 
 NO_STATUS = Show(None, False, math.inf)
@@ -95,8 +94,6 @@ class Prepared(NamedTuple):
         traced: the program.
         measures: of it.
         runs: of it.
-        vanishing: the outputs that rounding alone decides, with their errors. They do not
-            count, if there are others.
         not_finite: the line that makes the first value that is not finite as written.
         rounded: the arguments that were rounded to 0 or 1, by which it divides.
     """
@@ -105,7 +102,6 @@ class Prepared(NamedTuple):
     traced: Traced
     measures: Measures
     runs: Runs
-    vanishing: dict[int, float]
     not_finite: Origin | None
     rounded: tuple[RoundedArgument, ...]
 
@@ -146,12 +142,7 @@ def prepare(
     show_status("running it in wide types")
     runs = Runs(measures, graph)
     first_bad = _first_bad_line(subject, traced, measures, runs, rounded)
-    vanishing = {number: runs.by_output[number] for number in runs.vanishing()}
-    # With all of them left out there would be no error to report.
-    if 0 < len(vanishing) < len(traced.paths):
-        measures.leave_out(list(vanishing))
-        runs.leave_out(list(vanishing))
-    return Prepared(subject, traced, measures, runs, vanishing, first_bad, rounded)
+    return Prepared(subject, traced, measures, runs, first_bad, rounded)
 
 
 def _first_bad_line(
@@ -177,40 +168,33 @@ def _first_bad_line(
             "random numbers with jax.random and a key, and let a callback return the same "
             "for the same arguments."
         )
-    if _are_finite([*runs.written, *runs.own.exact]):
+    if all(jnp.isfinite(array).all() for array in (*runs.written, *runs.own.exact)):
         return None
     # Decisions as written may make finite what is not with others.
     wrong: list[str] = []
     for path, array in zip(traced.paths, measures.own.exact):
-        if not _are_finite([array]):
-            wrong.append(path)
+        if not jnp.isfinite(array).all():
+            wrong.append(path or "the output")
     if measures.raises or (math.isfinite(measures.total) and not wrong):
         return None
     # Looked for only now: to note where values stop being finite takes more runs.
     written, in_wide = not_finite(measures)
     if in_wide is None:
         return Written(written.stack).origin if written else None
-    lost = ", ".join(path for path in wrong if path) or "the output"
-    wide = measures.program.formats.wide
+    lost = (
+        f"{', '.join(wrong)} of {f} is not finite in {measures.program.formats.wide} either"
+    )
     if rounded:
-        raise ValueError(
-            f"audit_precision: {told_of_argument(rounded[0])} So {lost} of {f} is not "
-            f"finite in {wide} either. {KEEP_WIDE}"
-        )
+        told = told_of_argument(rounded[0])
+        raise ValueError(f"audit_precision: {told} So {lost}. {KEEP_WIDE}")
     cause = _cause_of_non_finite(in_wide, subject.given.paths)
     overflow = ""
     for row in misfits(measures)[:1]:
-        place = "inside JAX" if row.origin is None else row.origin.place
-        overflow = f": those of {place} do not fit {row.dtype}"
+        overflow = f": those of {place_or_inside_jax(row.origin)} do not fit {row.dtype}"
     raise ValueError(
-        f"audit_precision: {lost} of {f} is not finite in {wide} either. First {cause} is "
-        "not. Give it arguments for which all are finite, and floats in place of ints that "
-        f"overflow{overflow}."
+        f"audit_precision: {lost}. First {cause} is not. Give it arguments for which all "
+        f"are finite, and floats in place of ints that overflow{overflow}."
     )
-
-
-def _are_finite(arrays: Sequence[Leaf]) -> bool:
-    return all(bool(jnp.isfinite(array).all()) for array in arrays)
 
 
 def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:

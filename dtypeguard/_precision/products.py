@@ -1,7 +1,5 @@
 """An audit of products as another device does them: its levels and its advice."""
 
-import functools
-
 import jax
 
 from .._leaves.arguments import shown
@@ -9,9 +7,6 @@ from .._leaves.types import DType
 from .._numbers.formats import Products
 from .._numbers.lines import Line
 from .._source.files import is_installed, package
-from .fix import allowed_error
-from .losses import LineLosses, Losses
-from .runs import Runs
 
 
 def check_options(products: Products, wide: DType, narrow: DType) -> None:
@@ -25,7 +20,7 @@ def check_options(products: Products, wide: DType, narrow: DType) -> None:
             )
 
 
-def _remedy_of_line(level: str, line: Line, _: bool) -> str:
+def remedy_of_product(level: str, line: Line) -> str:
     """Returns what to write for a line."""
     precision = f"jax.lax.Precision.{level}"
     origin = line.origin
@@ -50,18 +45,3 @@ def _asks(line: Line) -> bool:
     is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
     precisions = (stack[0].params.get("precision") for stack in line.products)
     return is_default and any(precision is not None for precision in precisions)
-
-
-def product_losses(
-    losses: LineLosses, runs: Runs, products: Products, tolerance: float | None
-) -> Losses:
-    """Returns the lines whose products lose precision, by the cheapest level that helps."""
-    first, *levels = products.levels
-    # From the cheapest level on: each next one multiplies the products that a device does.
-    runs.level = first
-    measured = losses.losses(functools.partial(_remedy_of_line, first), None)
-    for level in levels:
-        if measured.run.error > allowed_error(runs, tolerance):
-            runs.level = level
-            measured = losses.losses(functools.partial(_remedy_of_line, level), None)
-    return measured

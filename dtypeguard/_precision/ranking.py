@@ -6,13 +6,11 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-import numpy as np
-
 from .._autocast.decide import by_plan
 from .._autocast.matching import MatchedLine, key_of_line, matches
 from .._autocast.plan import Plan, PlanEntry
 from .._numbers.plans import WidthPlan
-from .planned import Trials
+from .planned import Trials, is_narrow
 from .prepared import Show
 from .switched import switched_program
 
@@ -30,7 +28,7 @@ class Part(NamedTuple):
     """
 
     line: MatchedLine
-    nodes: frozenset[int]
+    nodes: list[int]
     work: float
 
     @property
@@ -59,37 +57,8 @@ class Ranking:
         self.is_spent = False
         self._errors: dict[frozenset[int], float] = {}
         widths = by_plan(trials.program, plan)
-        self.parts = self._narrow_parts(widths)
-        nodes = [part.nodes for part in self.parts]
-        scale = plan.loss_scale
-        self._run_switched = switched_program(trials.program, widths, nodes, scale)
-        self._named = functools.cache(self._parts_named)  # which ends with the search
-
-    def _narrow_parts(self, widths: WidthPlan) -> list[Part]:
-        """Returns the narrow equations that round, by what an entry can name."""
-        first_lines: dict[MatchedLine, MatchedLine] = {}
-        numbers: dict[MatchedLine, list[int]] = {}
-        for node in self._trials.program.block.all_nodes():
-            if node.rounds and self._trials.narrows(node, widths):
-                line = key_of_line(node.stack)
-                # Lines that an entry cannot tell apart are one.
-                line = first_lines.setdefault(line.loose, line)
-                numbers.setdefault(line, []).append(node.number)
-        parts: list[Part] = []
-        for line, nodes in numbers.items():
-            # What has no place in the source cannot be named by an entry.
-            if line.place:
-                work = sum(self._trials.work.get(number, 0.0) for number in nodes)
-                parts.append(Part(line, frozenset(nodes), work))
-        return parts
-
-    def _parts_named(self, entry: PlanEntry) -> frozenset[int]:
-        """Returns the parts that an entry of a plan names."""
-        numbers: list[int] = []
-        for number, part in enumerate(self.parts):
-            if matches(entry, part.line):
-                numbers.append(number)
-        return frozenset(numbers)
+        self.parts = _narrow_parts(trials, widths)
+        self._run_switched = switched_program(trials.program, widths, plan.loss_scale)
 
     def error(self, wide: Collection[int]) -> float:
         """Returns the error with some parts wide; infinity if no run is left."""
@@ -100,8 +69,9 @@ class Ranking:
                 # Not an error of the program: a search takes it for not enough, and ends.
                 return math.inf
             self._show(f"trying what stays wide: run {len(self._errors) + 1}")
-            function = functools.partial(self._run_switched, key)
-            self._errors[key] = self._trials.error(function)
+            nodes = [node for number in key for node in self.parts[number].nodes]
+            function = functools.partial(self._run_switched, nodes)
+            self._errors[key] = self._trials.error(function, self._trials.searched)
         return self._errors[key]
 
     def alone(self, number: int) -> float:
@@ -113,45 +83,46 @@ class Ranking:
 
     def order(self) -> list[int]:
         """Returns the parts by how much error a wide part takes away for its price."""
-        worth: list[float] = []
-        for number, part in enumerate(self.parts):
+
+        def worth(number: int) -> float:
             error = min(self.alone(number), _LARGEST_ERROR)
-            worth.append(error**2 / (part.work or 1.0))
-        return [int(number) for number in np.argsort(-np.array(worth), stable=True)]
+            return error**2 / (self.parts[number].work or 1.0)
 
-    def work_of(self, parts: Collection[int]) -> float:
-        """Returns the share of the multiply-adds in some parts."""
-        return sum(self.parts[number].work for number in parts)
+        return sorted(range(len(self.parts)), key=worth, reverse=True)
 
-    def lines(self, plan: Plan) -> frozenset[int]:
-        """Returns the program's lines that a plan has wide, by their numbers."""
-        nodes: set[int] = set()
-        for number in self.named(plan):
-            nodes |= self.parts[number].nodes
-        lines: set[int] = set()
-        for node in self._trials.program.block.all_nodes():
-            if node.number in nodes and node.line is not None:
-                lines.add(node.line)
-        return frozenset(lines)
+    def named(self, entries: Collection[PlanEntry]) -> list[int]:
+        """Returns the parts that some entries of a plan name."""
+        numbers: list[int] = []
+        for number, part in enumerate(self.parts):
+            if any(matches(entry, part.line) for entry in entries):
+                numbers.append(number)
+        return numbers
 
-    def named(self, plan: Plan) -> frozenset[int]:
-        """Returns the parts that the entries of a plan name."""
-        return frozenset[int]().union(*(self._named(entry) for entry in plan.entries))
-
-    def entries(self, wide: frozenset[int]) -> tuple[PlanEntry, ...]:
+    def entries(self, wide: Collection[int]) -> tuple[PlanEntry, ...]:
         """Returns the entries that name some parts and no more."""
         entries: dict[PlanEntry, None] = {}
         for number in sorted(wide):
-            entry = self._widest_entry(number, wide)
-            share = self.work_of(self._named(entry))
+            # The entry that names most is the shortest to read.
+            *wider, entry = self.parts[number].entries
+            for candidate in reversed(wider):
+                if set(self.named([candidate])) <= set(wide):
+                    entry = candidate
+            share = sum(self.parts[part].work for part in self.named([entry]))
             entries[dataclasses.replace(entry, share=share)] = None
         return tuple(entries)
 
-    def _widest_entry(self, number: int, wide: frozenset[int]) -> PlanEntry:
-        """Returns the first entry of a part that names no part which is not wide."""
-        # The entry that names most comes first: it is the shortest to read.
-        *wider, narrowest = self.parts[number].entries
-        for entry in wider:
-            if self._named(entry) <= wide:
-                return entry
-        return narrowest
+
+def _narrow_parts(trials: Trials, widths: WidthPlan) -> list[Part]:
+    """Returns the narrow equations that round, by what an entry can name."""
+    parts: dict[MatchedLine, Part] = {}
+    for node in trials.program.block.all_nodes():
+        is_planned = widths.entries[node.number] and is_narrow(node, widths)
+        line = key_of_line(node.stack)
+        # What has no place in the source cannot be named by an entry.
+        if node.rounds and is_planned and line.place:
+            # Lines that an entry cannot tell apart are one.
+            part = parts.setdefault(line.loose, Part(line, [], 0.0))
+            part.nodes.append(node.number)
+            work = part.work + trials.work[node.number]
+            parts[line.loose] = part._replace(work=work)
+    return list(parts.values())

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import DType, Leaf
+from .._leaves.types import Leaf
 from .._numbers.constants import have_few_digits, number_in_dtype
 from .._numbers.finite import count_births
 from .._numbers.measure import Measures
@@ -30,26 +30,22 @@ def rounded_arguments(
         measures: of the program.
         paths: of its arguments, in a tree (args, kwargs).
     """
-    rows: list[RoundedArgument] = []
-    births: int | None = None
+    decimals: dict[int, float] = {}
     for place, array in enumerate(measures.arrays):
-        is_narrow = kind(array.dtype) == "float" and bits(array.dtype) == 16
-        if not is_narrow or array.size != 1:
-            continue
-        value = float(np.asarray(array).reshape(()))
-        decimal = _next_to(value, array.dtype)
-        if decimal is None:
-            continue
-        if births is None:
-            births = count_births(measures, measures.arrays)
-        # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
-        if not births:
-            break
+        decimal = _decimal_beside(array)
+        if decimal is not None:
+            decimals[place] = decimal
+    # Arguments are tried only if values stop being finite: a 1 is mostly meant as a 1.
+    births = count_births(measures, measures.arrays) if decimals else 0
+    rows: list[RoundedArgument] = []
+    for place, decimal in decimals.items():
+        array = measures.arrays[place]
         arrays: list[Leaf] = list(measures.arrays)
         arrays[place] = jnp.full(array.shape, decimal, measures.program.formats.wide)
-        if count_births(measures, arrays) < births:
+        if births and count_births(measures, arrays) < births:
             path = argument_path(paths[place])
-            rows.append(RoundedArgument(path, value, str(array.dtype), decimal))
+            row = RoundedArgument(path, round(decimal), str(array.dtype), decimal)
+            rows.append(row)
     return tuple(rows)
 
 
@@ -59,16 +55,18 @@ def argument_path(path: str) -> str:
     return f"{name}{path[3:]}"
 
 
-def _next_to(value: float, dtype: DType) -> float | None:
-    """Returns a short decimal that a dtype rounds to 0, or from below to 1."""
-    if value not in (0.0, 1.0):
+def _decimal_beside(array: Leaf) -> float | None:
+    """Returns a short decimal that a 16-bit dtype rounds to a scalar 0 or 1."""
+    is_narrow = kind(array.dtype) == "float" and bits(array.dtype) == 16
+    if not is_narrow or array.size != 1:
         return None
     # The shortest decimal is what somebody would have written.
     for places in range(1, _MOST_PLACES):
         step = 10.0**-places
-        decimal = round(1 - step, places) if value else step
-        if number_in_dtype(decimal, dtype) == value:
-            return decimal
+        for decimal in (step, round(1 - step, places)):
+            rounded = number_in_dtype(decimal, array.dtype)
+            if rounded in (0.0, 1.0) and rounded == float(array.reshape(())):
+                return decimal
     return None
 
 
@@ -82,14 +80,12 @@ def unknown_in_program(program: NumericProgram) -> tuple[UnknownConstant, ...]:
             numbers = np.asarray(array, np.float64).reshape(-1)
             # Numbers such as 0.5 or 3 are exact in any dtype, and say nothing of a
             # rounding.
-            number = int(np.argmin(have_few_digits(numbers)))
-            _, exponent = np.frexp(numbers[number])
-            eps = float(jnp.finfo(array.dtype).eps)
+            number = float(numbers[np.argmin(have_few_digits(numbers))])
             row = UnknownConstant(
                 origin=Written(node.stack).origin,
-                value=float(numbers[number]),
+                value=number,
                 dtype=str(array.dtype),
-                within=float(np.ldexp(eps, int(exponent) - 2)),
+                within=float(np.spacing(np.asarray(abs(number), array.dtype))) / 2,
             )
             # A constant is used by several equations of its line.
             rows.setdefault((row.origin, row.value), row)

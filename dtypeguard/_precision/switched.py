@@ -6,7 +6,7 @@ themselves.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,14 +27,12 @@ from .._program.program import Node
 
 @dataclasses.dataclass
 class _SwitchedArithmetic(Arithmetic):
-    """Rounds what a plan makes narrow, but for the parts that are switched wide.
+    """Rounds what a plan makes narrow, but for the equations that are switched wide.
 
     Attributes:
-        part_of: the part of each equation, by its number.
-        is_wide: the switch of each part.
+        is_wide: the switch of each equation, by its number.
     """
 
-    part_of: Mapping[int, int]
     is_wide: Leaf
 
     def named(self, node: Node, values: Sequence[Value], computes: Computes):
@@ -54,45 +52,33 @@ class _SwitchedArithmetic(Arithmetic):
             rounded = lax.reduce_precision(array, range_bits, jnp.finfo(dtype).nmant)
         else:
             rounded = round_to(array, dtype)
-        if node.number not in self.part_of:  # no entry can name it
-            return rounded
-        return jnp.where(self.is_wide[self.part_of[node.number]], array, rounded)
+        return jnp.where(self.is_wide[node.number], array, rounded)
 
 
 def switched_program(
-    program: NumericProgram,
-    widths: WidthPlan,
-    parts: Sequence[Collection[int]],
-    scale: float | None,
+    program: NumericProgram, widths: WidthPlan, scale: float | None
 ) -> Callable[..., list[Leaf]]:
-    """Returns a function that runs a program by a plan, with some parts switched wide.
+    """Returns a function that runs a program by a plan, with some equations switched wide.
 
-    It takes the places of these parts, and the inputs of the program.
+    It takes the numbers of these equations, and the inputs of the program.
 
     Args:
         program: the program.
-        widths: what its equations compute in, with no part wide.
-        parts: the numbers of the equations of each part.
+        widths: what its equations compute in where they are not.
         scale: of the loss, if it has one.
     """
-    part_of: dict[int, int] = {}
-    for place, numbers in enumerate(parts):
-        for number in numbers:
-            part_of[number] = place
     # Values stay in their own dtypes between equations: no switch changes a type.
     plan = widths._replace(carried={})
     formats = Formats(program.formats.wide)
-
     key = object()  # no other part of the program computes the same
 
     def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Notes]:
-        arithmetic = _SwitchedArithmetic(program, formats, True, scale, part_of, is_wide)
+        arithmetic = _SwitchedArithmetic(program, formats, True, scale, is_wide)
         run = _Run(plan, Probes(), arithmetic)
         return run.outputs(arrays), run.probes.notes
 
     def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
-        is_wide = np.zeros(len(parts), bool)
-        is_wide[list(wide)] = True
+        is_wide = np.isin(np.arange(program.size), list(wide))
         return call_compiled(program, key, compute, [is_wide, arrays], Probes())
 
     return run_switched

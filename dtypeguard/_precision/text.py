@@ -71,13 +71,13 @@ def _answer(figures: Figures) -> list[str]:
     tolerance = figures.run.tolerance
     if math.isnan(figures.error) or not figures.error:
         return []
-    if figures.scaling is not None and not figures.fix:
-        return [f"With the loss scaled it is {percent(figures.scaling.error)}."]
     # Nothing to fix: what follows would be advice that nobody needs.
     if tolerance is not None and figures.error <= tolerance:
         return [f"That is within your {percent(tolerance)}."]
     if figures.search is not None:
         return [f"By the plan below it is {percent(figures.fixed.error)}."]
+    if figures.scaling is not None and not figures.fix:
+        return [f"With the loss scaled it is {percent(figures.scaling.error)}."]
     if figures.fix:
         return [_fix_text(figures)]
     # "No line helps" would be a claim about lines that were not measured.

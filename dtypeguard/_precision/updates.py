@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from .._program.graph import Equation, Graph
 
-_VALUE_KEEPING = frozenset(
-    ["convert_element_type", "copy", "optimization_barrier", "select_n"]
-)
-_ADDS = frozenset(["add", "add_any", "sub"])
+_VALUE_KEEPING = ("convert_element_type", "copy", "optimization_barrier", "select_n")
+_ADDS = ("add", "add_any", "sub")
 
 
 def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]:
@@ -28,18 +26,10 @@ def updated_inputs(graph: Graph, outputs: Sequence[int]) -> dict[int, list[int]]
 def _inputs_added_to(graph: Graph, output: int) -> list[int]:
     """Returns the inputs of its shape to which an output adds, maybe in turns of a loop."""
     shape = _shape_of(graph, output)
-    waiting = [(output, False)]
-    seen: set[tuple[int, bool]] = set()
-    inputs: list[int] = []
-    while waiting:
-        state = waiting.pop()
-        value, is_added = state
-        # Params and their update have one shape: none goes through a sum or a broadcast.
-        if state in seen or _shape_of(graph, value) != shape:
-            continue
-        seen.add(state)
-        if value < len(graph.inputs) and is_added:
-            inputs.append(value)
+    # Values, and whether the output adds something to them.
+    states = [(output, False)]
+    seen = set(states)
+    for value, is_added in states:  # which grows
         equation = graph.made_by.get(value)
         if equation is None:
             sources = graph.same.get(value, ())
@@ -47,8 +37,12 @@ def _inputs_added_to(graph: Graph, output: int) -> list[int]:
             sources = _changed_operands(graph, equation)
             is_added = is_added or equation.primitive in _ADDS
         for source in sources:
-            waiting.append((source, is_added))
-    return inputs
+            state = (source, is_added)
+            # Params and their update have one shape: none goes through a sum.
+            if state not in seen and _shape_of(graph, source) == shape:
+                seen.add(state)
+                states.append(state)
+    return [value for value, is_added in states if is_added and value in graph.inputs]
 
 
 def _shape_of(graph: Graph, value: int) -> tuple[int, ...] | None:
@@ -60,8 +54,7 @@ def _changed_operands(graph: Graph, equation: Equation) -> Sequence[int]:
     inputs = equation.inputs
     if equation.primitive == "sub":
         return inputs[:1]
-    if equation.primitive in _VALUE_KEEPING | _ADDS:
-        return inputs
     has_number = not all(_shape_of(graph, value) for value in inputs)
     # A decay; the number itself has another shape than params.
-    return inputs if equation.primitive == "mul" and has_number else ()
+    is_decay = equation.primitive == "mul" and has_number
+    return inputs if is_decay or equation.primitive in _VALUE_KEEPING + _ADDS else ()

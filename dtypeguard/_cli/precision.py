@@ -19,8 +19,6 @@ from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .targets import NamedCall, Reader
 
-SILENCE = 10.0  # seconds, after which a pipe is told what a command is at
-
 
 def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
     """Measures a function, searches a plan or checks one; shows what is found."""
@@ -32,7 +30,7 @@ def precision_command(options: argparse.Namespace, stdout: TextIO) -> int:
             f"--narrow is for a search: {options.check} says what is narrow. Leave it out"
         )
     check_files(options.json, options.out)
-    with RECORD, status(every=SILENCE) as show, add_x64(options.x64):
+    with RECORD, status() as show, add_x64(options.x64):
         reader = Reader(options)
         call = reader.call()
         # A search does not see these.

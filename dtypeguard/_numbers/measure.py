@@ -123,11 +123,6 @@ class Measures:
             sizes[number] = math.inf
         return Inputs(list(arrays), exact, sizes)
 
-    @property
-    def has_exact_outputs(self) -> bool:
-        """Whether it was run in wide types with these decisions, which takes its time."""
-        return "_exact" in vars(self)
-
     @functools.cached_property
     def total(self) -> float:
         """The root mean square of the errors of these outputs as written."""

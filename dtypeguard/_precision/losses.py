@@ -114,7 +114,7 @@ class LineLosses:
         if not self._runs.decisions:
             return 0.0
         # The runs that tell it were not made in time.
-        if not self._measures.has_exact_outputs:
+        if not self._measures.shares:
             return math.nan
         rounding = self._measures.total
         if math.isinf(max(self._runs.total, rounding)):

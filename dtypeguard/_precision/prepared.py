@@ -7,7 +7,6 @@ import contextlib
 import math
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO, TypeVar
 
@@ -40,29 +39,24 @@ _CLEAR = "\r\033[K"
 class Show:
     """Shows on standard error what is being done.
 
-    On a terminal that is one line, below the headline once that is known. A pipe gets lines
-    if it is asked for, or one after some seconds without one.
+    On a terminal that is one line, below the headline once that is known. Else each text is
+    a line of its own.
 
     Args:
         stream: where to; None for nowhere.
         is_terminal: whether the line is written again and again.
-        every: after so many seconds a pipe gets a line.
     """
 
-    def __init__(self, stream: TextIO | None, is_terminal: bool, every: float):
+    def __init__(self, stream: TextIO | None = None, is_terminal: bool = False):
         self._stream = stream
         self._is_terminal = is_terminal
-        self._every = every
-        self._last = time.monotonic()
         self._clear = _CLEAR
 
     def __call__(self, text: str) -> None:
         """Shows what is being done."""
         if self._is_terminal:
-            self._print(f"{_CLEAR}{text}", end="")
-        elif time.monotonic() - self._last >= self._every:
-            self._print(text)
-            self._last = time.monotonic()
+            text = _CLEAR + text
+        self._print(text, end="" if self._is_terminal else "\n")
 
     def headline(self, text: str) -> None:
         """Shows what is known already, above what is being done."""
@@ -83,7 +77,7 @@ class Show:
             print(text, end=end, file=self._stream, flush=True)
 
 
-NO_STATUS = Show(None, False, math.inf)
+NO_STATUS = Show()
 
 
 class Prepared(NamedTuple):
@@ -209,15 +203,13 @@ def _cause_of_non_finite(birth: Birth, paths: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def status(progress: bool | None = None, every: float = math.inf) -> Iterator[Show]:
+def status(progress: bool | None = None) -> Iterator[Show]:
     """A function that shows on standard error what is being done.
 
-    A pipe gets all with `progress=True`, or a line after `every` seconds without one.
+    A pipe gets it with `progress=True` alone.
     """
     is_terminal = progress is not False and sys.stderr.isatty()
-    if progress is not None:
-        every = 0.0 if progress else math.inf
-    show = Show(sys.stderr, is_terminal, every)
+    show = Show(sys.stderr if is_terminal or progress else None, is_terminal)
     try:
         yield show
     finally:

@@ -1,15 +1,12 @@
 """The command line on the precision of a function, and on plans: reports, exit codes."""
 
-import io
 import json
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 from dtypeguard import Plan
-from dtypeguard._cli import precision
 from tests.support.trained import written
 
 pytestmark = pytest.mark.third_party
@@ -107,14 +104,6 @@ def test_dtypes_in_short_and_in_full(command):
     assert (found[2]["run"]["narrow"], found[2]["run"]["wide"]) == ("float16", "float64")
     assert found[0]["run"]["tolerance"] == 1e-4
     assert not jax.config.jax_enable_x64
-
-
-@pytest.mark.parametrize(("silence", "is_told"), [(0.0, True), (1e6, False)])
-def test_long_work_speaks_now_and_then_in_a_pipe(command, monkeypatch, silence, is_told):
-    monkeypatch.setattr(precision, "SILENCE", silence)
-    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    assert command(AVERAGE)[0] == 0
-    assert (pipe.getvalue().count("\n") > 1) is is_told
 
 
 TRAIN = "precision train.py:step --inputs train.py:inputs"

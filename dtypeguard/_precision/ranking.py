@@ -76,9 +76,8 @@ class Ranking:
 
     def alone(self, number: int) -> float:
         """Returns the error where one part alone rounds; 0 if no run is left."""
-        wide = set(range(len(self.parts)))
-        wide.remove(number)
-        error = self.error(wide)
+        everything = set(range(len(self.parts)))
+        error = self.error(everything - {number})
         return 0.0 if self.is_spent else error
 
     def order(self) -> list[int]:

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -10,11 +9,10 @@ import jax.numpy as jnp
 
 from .._leaves.arguments import shown
 from .._leaves.compat import check_release
-from .._leaves.types import Args, DType, Function, Kwargs, PyTree, public
-from .._program.aligned import NO_TRACES, SecondTraces
+from .._leaves.types import DType, Function, public
 from .calls import WholeCall
-from .decide import may_ask
 from .emit import Emitter
+from .matching import PlanUse
 from .plan import NARROW, PRODUCTS, Plan, PlanError, entries_of
 
 _P = ParamSpec("_P")
@@ -92,14 +90,19 @@ def autocast(
             "plan: autocast(step, jnp.bfloat16)."
         )
     check_release("autocast")
-    calls = _Autocast(f, checked)
+    emitter = Emitter(checked)
 
     # The attributes of a callable object are its params, and none of this function's.
     @functools.wraps(f, updated=())
     def function(*args, **kwargs):
-        return calls(args, kwargs)
+        call = WholeCall(f, args, kwargs)
+        # Each call traces: what the function closes over may have changed.
+        jaxpr, traced_result = call.trace()
+        results = emitter.emit_as_returned(jaxpr, call.arrays, call.second_traces(jaxpr))
+        _check(emitter.use, f)
+        return call.finish(traced_result, results)
 
-    vars(function).update(plan=checked, kept=calls.notes)
+    vars(function).update(plan=checked, kept=emitter.use.notes)
     return function
 
 
@@ -120,41 +123,13 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     return Plan(narrow)
 
 
-class _Autocast:
-    """What calls of one function share.
-
-    Attributes:
-        notes: the lines that compute as written though the plan makes them narrow.
-    """
-
-    def __init__(self, function: Function, plan: Plan):
-        self._function = function
-        self._plan = plan
-        self._emitter = Emitter(plan)
-        self.notes = self._emitter.notes
-        # Calls share the emitter. One may call the function again while it is traced.
-        self._lock = threading.RLock()
-
-    def __call__(self, args: Args, kwargs: Kwargs) -> PyTree:
-        call = WholeCall(self._function, args, kwargs)
-        # Each call traces: what the function closes over may have changed.
-        with self._lock:
-            jaxpr, traced_result = call.trace()
-            traces = NO_TRACES
-            # A second trace costs as much as the first, and tells nothing of other
-            # programs.
-            if may_ask(jaxpr):
-                traces = SecondTraces(sibling=call.trace_sibling(jaxpr))
-            results = self._emitter.emit_as_returned(jaxpr, call.arrays, traces)
-            self._check()
-        return call.finish(traced_result, results)
-
-    def _check(self) -> None:
-        self._emitter.matcher.check()
-        asks_for_products = self._plan.default == PRODUCTS and not self._plan.entries
-        if asks_for_products and not self._emitter.has_product:
-            name = getattr(self._function, "__name__", "the function")
-            raise PlanError(
-                f"autocast found no product in {name}, so nothing of it is narrow. Give it "
-                'the function that multiplies, or a plan with default = "all".'
-            )
+def _check(use: PlanUse, function: Function) -> None:
+    """Checks that a plan says something of a program."""
+    use.check()
+    asks_for_products = use.plan.default == PRODUCTS and not use.plan.entries
+    if asks_for_products and not use.has_product:
+        name = getattr(function, "__name__", "the function")
+        raise PlanError(
+            f"autocast found no product in {name}, so nothing of it is narrow. Give it "
+            'the function that multiplies, or a plan with default = "all".'
+        )

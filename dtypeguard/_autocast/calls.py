@@ -19,7 +19,8 @@ from .._carry.modules import (
 from .._carry.split import SplitTree
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.types import Args, Function, Jaxpr, Kwargs, Leaf, NNXObject, PyTree
-from .._program.aligned import Alignment, beside_trace, sibling_dtypes
+from .._program.aligned import NO_TRACES, SecondTraces, beside_trace, sibling_dtypes
+from .decide import may_ask
 
 # A Python number may decide what is traced.
 _STATIC_NUMBERS = (bool, int, float, complex)
@@ -67,14 +68,18 @@ class WholeCall:
         """Returns the closed jaxpr of the call, and its result without arrays."""
         return make_jaxpr_with_aux(self._run, self.arrays)
 
-    def trace_sibling(self, program: Jaxpr) -> Alignment:
+    def second_traces(self, program: Jaxpr) -> SecondTraces:
         """Returns the traced call beside its trace of arrays in other dtypes."""
+        # A second trace costs as much as the first, and tells nothing of other programs.
+        if not may_ask(program):
+            return NO_TRACES
 
         def run(*arrays):
             results, _ = self._run(arrays)
             return results
 
-        return beside_trace(program, run, self.arrays, sibling_dtypes(self.arrays))
+        dtypes = sibling_dtypes(self.arrays)
+        return SecondTraces(sibling=beside_trace(program, run, self.arrays, dtypes))
 
     def _run(self, arrays: Sequence[Leaf]) -> tuple[list[Leaf], TracedResult]:
         args, kwargs = gathered(self._arguments.merged(arrays))

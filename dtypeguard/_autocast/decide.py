@@ -18,10 +18,16 @@ from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
 from .._numbers.program import NumericProgram
-from .._program.jaxprs import PRODUCTS as PRODUCT_NAMES, Variable, all_jaxprs, loop_parts
+from .._program.jaxprs import (
+    PRODUCTS as PRODUCT_NAMES,
+    Variable,
+    all_jaxprs,
+    loop_parts,
+    value_kind,
+)
 from .._program.program import Block, Node
 from .._tracebacks.written import Written
-from .matching import Matcher, key_of_line
+from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
 
 FLOAT32 = np.dtype("float32")
@@ -36,19 +42,20 @@ _PASS_LOSSES = SUMS | ForeignNames("add sub mul div sort top_k")
 _CHECKPOINT_NAMES = ForeignNames("name")  # of `jax.ad_checkpoint.checkpoint_name`
 # Their derivative is a sum, which is added up wide.
 _SPREADS = ForeignNames("gather pvary@jax>=0.6.2 pbroadcast")
-_CALLS_WITH_JAXPR = ForeignNames("jit@jax>=0.7 pjit@jax<0.7 remat2")
-_CALLS_WITH_CALL_JAXPR = ForeignNames("closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31")
+# Calls that take other jaxprs than they were traced with.
+PLAIN_CALLS = ForeignNames(
+    "jit@jax>=0.7 pjit@jax<0.7 remat2 closed_call@jax<0.12 eval_jaxpr@jax>=0.4.31"
+)
 # Those with rules of derivatives of their own.
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call")
 
+_ASKING = PRODUCT_NAMES | {"convert_element_type"}
 
-def body_parameter(primitive: str) -> str | None:
-    """Returns the parameter of a call that holds its jaxpr; None of other primitives."""
-    if primitive in _CALLS_WITH_JAXPR:
-        return "jaxpr"
-    if primitive in _CALLS_WITH_CALL_JAXPR:
-        return "call_jaxpr"
-    return None
+# Why a value stays as wide as it is written: by an explicit cast of the user's, or for a
+# number in it that is 0 or infinite in the narrow dtype.
+_ASKED = "asked for"
+_LOST = "lost"
+_NO_REASONS: frozenset[str] = frozenset()
 
 
 class PlannedType(NamedTuple):
@@ -56,13 +63,11 @@ class PlannedType(NamedTuple):
 
     Attributes:
         dtype: its dtype by the plan.
-        is_asked: whether it is wide by an explicit cast of the user's.
-        is_lost: whether a number in it is 0 or infinite in the narrow dtype.
+        reasons: why it stays wide.
     """
 
     dtype: DType
-    is_asked: bool = False
-    is_lost: bool = False
+    reasons: frozenset[str] = _NO_REASONS
 
 
 PlannedTypes = list[PlannedType]
@@ -75,9 +80,7 @@ def may_ask(jaxpr: Jaxpr) -> bool:
     """
     for inner in all_jaxprs(jaxpr):
         for eqn in inner.eqns:
-            name = eqn.primitive.name
-            is_cast = name == "convert_element_type" and is_floating(eqn.invars[0].aval)
-            if (is_cast or name in PRODUCT_NAMES) and is_floating(eqn.outvars[0].aval):
+            if eqn.primitive.name in _ASKING and is_floating(eqn.outvars[0].aval):
                 return True
     return False
 
@@ -88,12 +91,11 @@ def by_plan(program: NumericProgram, plan: Plan) -> WidthPlan:
     Raises:
         ValueError: if an entry matches nothing of it.
     """
-    matcher = Matcher(plan)
-    rules = ByPlan(program, plan, matcher, {})
-    types = [PlannedType(dtype_or_none(aval)) for aval in program.jaxpr.in_avals]
-    rules.block(program.block, types)
+    use = PlanUse(plan)
+    rules = ByPlan(program, use)
+    rules.block(program.block, planned_types(program.jaxpr.in_avals))
     # A plan whose entry names nothing belongs to other code, and must not pass for applied.
-    matcher.check()
+    use.check()
     return rules.width_plan
 
 
@@ -102,33 +104,23 @@ class ByPlan(Propagation[PlannedType]):
 
     Args:
         program: the program.
-        plan: the plan.
-        matcher: finds the entries of equations.
-        notes: the lines that compute as written though the plan makes them narrow.
+        use: the plan in use.
         default_entry: the entry of lines without one.
 
     Attributes:
-        has_product: whether it has a product, narrow or not.
         call_operands: the types of the operands of calls, by their numbers.
     """
 
     def __init__(
-        self,
-        program: NumericProgram,
-        plan: Plan,
-        matcher: Matcher,
-        notes: dict[str, None],
-        default_entry: PlanEntry | None = None,
+        self, program: NumericProgram, use: PlanUse, default_entry: PlanEntry | None = None
     ):
         super().__init__(program)
-        self._plan = plan
-        self._matcher = matcher
-        self._notes = notes
+        self._use = use
+        self._plan = use.plan
         self._default_entry = default_entry
         # A width plan is an array of numbers: these are the dtypes that its numbers stand
         # for.
         self._dtypes: dict[Computes, int] = {}
-        self.has_product = False
         self.call_operands: dict[int, PlannedTypes] = {}
 
     @property
@@ -151,8 +143,8 @@ class ByPlan(Propagation[PlannedType]):
         greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
         with np.errstate(all="ignore"):
             narrow = np.asarray(greatest).astype(self._plan.narrow)
-        is_lost = not np.isfinite(narrow) or (narrow == 0 and greatest != 0)
-        return PlannedType(dtype, is_lost=bool(is_lost))
+        is_lost = greatest > 0 and not 0 < narrow < np.inf
+        return PlannedType(dtype, frozenset([_LOST]) if is_lost else _NO_REASONS)
 
     def crossing(self, value: PlannedType, aval: Aval) -> PlannedType:
         if self._plan.default == ALL:
@@ -164,7 +156,7 @@ class ByPlan(Propagation[PlannedType]):
         dtypes = [value.dtype for value in values]
         # In the first turns of a loop the body tells; then the wider of both.
         dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
-        return PlannedType(dtype, _is_asked(values), _hold_lost_number(values))
+        return PlannedType(dtype, _reasons(values))
 
     def entry_of(self, value: PlannedType, aval: Aval) -> int:
         if value.dtype == dtype_or_none(aval) or not is_floating(aval):
@@ -179,12 +171,11 @@ class ByPlan(Propagation[PlannedType]):
 
     def visit_call(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
         if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
-            self.has_product = True
-        if body_parameter(node.name) is None and node.name not in OWN_RULES:
+            self._use.has_product = True
+        if node.name not in PLAIN_CALLS and node.name not in OWN_RULES:
             return self._as_written(node, values)
         self.call_operands[node.number] = values
-        body = node.inner[0]
-        results = self.leaving(body, self.block(body, values))
+        results = self.inside(node.inner[0], values)
         if any(node.eqn.params.get("donated_invars", ())):
             # A buffer that is donated has room for a result of its own dtype.
             results = _widest_of_each(results, node.eqn.outvars)
@@ -216,28 +207,20 @@ class ByPlan(Propagation[PlannedType]):
         results = _rule_of_equation(node.eqn)(self, node, values)
         # A lost divisor makes the quotient large, and loses no number of it.
         counted = values[:1] if node.name == "div" else values
-        if node.name in _PASS_LOSSES and _hold_lost_number(counted):
-            return _with_flags(results, is_lost=True)
+        if node.name in _PASS_LOSSES and _LOST in _reasons(counted):
+            return _replace_floats(results, reasons=_reasons(results) | {_LOST})
         return results
 
     def _entry(self, node: Node) -> PlanEntry | None:
-        return self._matcher.entry(node.stack) or self._default_entry
+        return self._use.entry(node.stack) or self._default_entry
 
     def _entry_for(self, computes: Computes) -> int:
         return FIRST_DTYPE + self._dtypes.setdefault(computes, len(self._dtypes))
 
-    def _note(self, node: Node, reason: str) -> None:
-        """Notes a line that computes as written though the plan makes it narrow."""
-        line = str(key_of_line(node.stack)) or "inside JAX"
-        self._notes[f"{line}: kept {reason}"] = None
-
-    def _note_loss(self, node: Node, dtype: DType) -> None:
-        self._note(node, f"by a constant that {dtype} does not hold")
-
     def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN
-        results = [PlannedType(dtype_or_none(var.aval)) for var in node.eqn.outvars]
-        return _with_flags(results, is_asked=_is_asked(values))
+        reasons = _reasons(values) & {_ASKED}
+        return _replace_floats(planned_types(avals_of(node.eqn.outvars)), reasons=reasons)
 
     visit_own = _as_written
     visit_sample = _as_written
@@ -245,85 +228,66 @@ class ByPlan(Propagation[PlannedType]):
     visit_custom_linear_solve = _as_written
 
     def _in_dtype(
-        self, node: Node, values: PlannedTypes, dtype: DType, result: DType | None = None
+        self,
+        node: Node,
+        values: PlannedTypes,
+        dtype: DType | None,
+        result: DType | None = None,
     ) -> PlannedTypes:
         """Computes in a dtype, with a result of the same or of another one."""
-        result = dtype if result is None else result
-        variables = [*node.eqn.invars, *node.eqn.outvars]
-        floats = [var.aval for var in variables if is_floating(var.aval)]
+        if dtype is None:
+            return self._as_written(node, values)
+        result = result or dtype
         # Nothing changes: bound as it stands, the equation compiles to the same HLO.
-        if result == dtype and all(aval.dtype == dtype for aval in floats):
+        if result == dtype and _float_dtypes(node) == {dtype}:
             return self._as_written(node, values)
         self.entries[node.number] = self._entry_for(Computes(dtype, result))
-        types: PlannedTypes = []
-        for var in node.eqn.outvars:
-            # Indices and masks beside the floats keep their own dtypes.
-            result_dtype = result if is_floating(var.aval) else dtype_or_none(var.aval)
-            types.append(PlannedType(result_dtype))
-        return types
+        return _replace_floats(planned_types(avals_of(node.eqn.outvars)), dtype=result)
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
-        entry = self._entry(node)
-        is_product = node.name in PRODUCT_NAMES
         if not any(is_floating(var.aval) for var in node.eqn.outvars):
             return None
-        if entry is None:
-            if not is_product and self._plan.default != ALL:
-                return None
-            dtype = self._plan.narrow
-        elif is_narrower(entry.dtype, FLOAT32):
-            dtype = entry.dtype
-        else:
+        entry = self._entry(node)
+        is_product = node.name in PRODUCT_NAMES
+        dtype = self._plan.narrow if entry is None else entry.dtype
+        if not is_narrower(dtype, FLOAT32):
             # To be wide harms nothing of what the source asks for.
-            return entry.dtype
-        if (is_product or entry is None) and not self._may_be_narrow(node, is_product):
+            return dtype
+        if entry is None and not is_product:
+            has_floats = any(kind(value.dtype) == "float" for value in values)
+            if self._plan.default != ALL or not has_floats:
+                return None
+        # A product of narrow operands is as the source has it.
+        narrowed = {FLOAT32} if is_product else {FLOAT32, self._plan.narrow}
+        if (is_product or entry is None) and not _float_dtypes(node) <= narrowed:
             return None
         # Other bits would be other draws.
-        if Written(node.stack).is_of_sampler:
+        is_draw = Written(node.stack).is_of_sampler
+        if is_draw or node.name in primitives.OF_OWN_DTYPES:
             return None
+        reasons = _reasons(values)
         if is_product and precision_of_product(node.eqn):
-            self._note(node, "by the precision that it asks for")
-            return None
-        if _is_asked(values):
-            self._note(node, "by its own cast")
-            return None
-        if _hold_lost_number(values):
-            self._note_loss(node, dtype)
-            return None
-        return dtype
-
-    def _may_be_narrow(self, node: Node, is_product: bool) -> bool:
-        """Returns whether an equation is in float32, or narrow already."""
-        allowed = [FLOAT32] if is_product else [FLOAT32, self._plan.narrow]
-        variables = [*node.eqn.invars, *node.eqn.outvars]
-        return all(v.aval.dtype in allowed for v in variables if is_floating(v.aval))
+            self._use.note(node.stack, "by the precision that it asks for")
+        elif _ASKED in reasons:
+            self._use.note(node.stack, "by its own cast")
+        elif _LOST in reasons:
+            self._use.note(node.stack, f"by a constant that {dtype} does not hold")
+        else:
+            return dtype
+        return None
 
     def _plain(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its entry, or of what the plan makes narrow."""
-        has_floats = any(kind(value.dtype) == "float" for value in values)
-        if not has_floats and self._entry(node) is None:
-            return self._as_written(node, values)
-        dtype = self._dtype_for(node, values)
-        needs_float32 = node.name in primitives.OF_OWN_DTYPES
-        if dtype is None or (needs_float32 and bits(dtype) < 32):
-            return self._as_written(node, values)
-        return self._in_dtype(node, values, dtype)
+        return self._in_dtype(node, values, self._dtype_for(node, values))
 
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
         floats = [value for value in values if kind(value.dtype) == "float"]
         dtypes = {value.dtype for value in floats}
-        if len(dtypes) == 1:
-            results = self._in_dtype(node, values, dtypes.pop())
-        elif _hold_lost_number(floats):
-            self._note_loss(node, self._plan.narrow)
-            results = self._as_written(node, values)
-        else:
-            return self._plain(node, values)
-        return _with_flags(
-            results, is_asked=_is_asked(floats), is_lost=_hold_lost_number(floats)
-        )
+        dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
+        results = self._in_dtype(node, values, dtype)
+        return _replace_floats(results, reasons=_reasons(floats))
 
     def _spread(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As its operands, but wide ones stay so: the derivative is a sum."""
@@ -332,9 +296,7 @@ class ByPlan(Propagation[PlannedType]):
     def _summed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written but where an entry says more."""
         entry = self._entry(node)
-        if entry is None:
-            return self._as_written(node, values)
-        return self._in_dtype(node, values, entry.dtype)
+        return self._in_dtype(node, values, None if entry is None else entry.dtype)
 
     def _converted(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """As written: a cast is the user's."""
@@ -343,22 +305,22 @@ class ByPlan(Propagation[PlannedType]):
         entry = self._entry(node)
         if entry is not None and kind(after) == "float" and not node.is_asked:
             return self._in_dtype(node, values, entry.dtype)
-        widens = node.is_asked and is_narrower(before, after)
-        if widens and node.follows is None:
-            self._note(node, "by a cast that may be asked for")
-        was_asked = values[0].is_asked and not is_narrower(after, before)
-        results = self._as_written(node, values)
-        value = values[0]._replace(dtype=results[0].dtype, is_asked=False)
-        return _with_flags([value], is_asked=widens or was_asked)
+        reasons = values[0].reasons
+        if is_narrower(after, before):
+            reasons = reasons - {_ASKED}
+        elif node.is_asked and is_narrower(before, after):
+            reasons = reasons | {_ASKED}
+            if node.follows is None:
+                self._use.note(node.stack, "by a cast that may be asked for")
+        return _replace_floats(self._as_written(node, values), reasons=reasons)
 
     def _multiplied(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """A product or a convolution."""
-        self.has_product = True
+        self._use.has_product = True
         dtype = self._dtype_for(node, values)
         if dtype is None:
-            results = self._as_written(node, values)
             # A product may follow one that asks for float32, and is not asked for itself.
-            return [PlannedType(value.dtype) for value in results]
+            return self._as_written(node, [])
         result = node.eqn.outvars[0].aval.dtype
         operands = [dtype_or_none(var.aval) for var in node.eqn.invars[:2]]
         widens = any(is_narrower(operand, result) for operand in operands)
@@ -382,12 +344,11 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
         return ByPlan._summed
     if name == "convert_element_type":
         return ByPlan._converted
+    operands = avals_of(eqn.invars)
+    results = avals_of(eqn.outvars)
+    kinds = {value_kind(aval) for aval in [*operands, *results]}
     # A narrow dtype cannot count: bfloat16 has no 257.
-    if name == "iota":
-        return ByPlan._as_written
-    operands = [var.aval for var in eqn.invars]
-    results = [var.aval for var in eqn.outvars]
-    if not _are_real(operands, results):
+    if name == "iota" or not kinds.isdisjoint(["complex", None]):
         return ByPlan._as_written
     moves = name in _CHECKPOINT_NAMES or primitives.moves(eqn, operands, results)
     if not operands or not moves:
@@ -399,26 +360,25 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
     return ByPlan._moved
 
 
-def _are_real(operands: Sequence[Aval], results: Sequence[Aval]) -> bool:
-    """Returns whether an equation has real operands alone, and floating results."""
-    result_kinds = {kind(dtype_or_none(aval)) for aval in results}
-    kinds = result_kinds | {kind(dtype_or_none(aval)) for aval in operands}
-    return "float" in result_kinds and kinds.isdisjoint(["complex", None])
-
-
 def precision_of_product(eqn: Equation) -> str:
     """Returns what a product asks for: "highest", "high/default" or an algorithm.
 
     "" if it asks for nothing.
     """
     setting = eqn.params.get("precision")
-    names: list[str] = []
     precisions = setting if isinstance(setting, tuple) else (setting,)
+    names: list[str] = []
     for precision in precisions:
         name = str(getattr(precision, "name", precision)).lower()
         if precision is not None and name not in names:
             names.append(name)
     return "" if names == ["default"] else "/".join(names)
+
+
+def _float_dtypes(node: Node) -> set[DType]:
+    """Returns the dtypes of the floating operands and results of an equation."""
+    avals = avals_of([*node.eqn.invars, *node.eqn.outvars])
+    return {aval.dtype for aval in avals if is_floating(aval)}
 
 
 def widest(value: PlannedType, aval: Aval) -> PlannedType:
@@ -433,20 +393,28 @@ def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTy
     return [widest(value, var.aval) for value, var in zip(values, variables)]
 
 
-def _hold_lost_number(values: Sequence[PlannedType]) -> bool:
-    return any(value.is_lost for value in values)
+def planned_types(values: Sequence[Any]) -> PlannedTypes:
+    """Returns the types of arrays or abstract values as they are."""
+    return [PlannedType(dtype_or_none(value)) for value in values]
 
 
-def _is_asked(values: Sequence[PlannedType]) -> bool:
-    return any(value.is_asked for value in values)
+def avals_of(variables: Sequence[Variable]) -> list[Aval]:
+    """Returns the types of the variables of a jaxpr."""
+    return [var.aval for var in variables]
 
 
-def _with_flags(values: PlannedTypes, **flags: bool) -> PlannedTypes:
+def _reasons(values: Sequence[PlannedType]) -> frozenset[str]:
+    """Returns all reasons for which some of the values stay wide."""
+    return _NO_REASONS.union(*(value.reasons for value in values))
+
+
+def _replace_floats(values: PlannedTypes, **fields: Any) -> PlannedTypes:
+    """Returns types with other fields of the floating ones."""
+    # Indices and masks beside the floats keep their own dtypes.
     types: PlannedTypes = []
     for value in values:
-        if kind(value.dtype) == "float":
-            value = value._replace(**flags)
-        types.append(value)
+        is_float = kind(value.dtype) == "float"
+        types.append(value._replace(**fields) if is_float else value)
     return types
 
 
@@ -457,7 +425,7 @@ def dtype_or_none(value: Any) -> DType:
 
 def is_floating(value: Any) -> bool:
     """Returns whether an array or an abstract value is a floating one."""
-    return kind(dtype_or_none(value)) == "float"
+    return value_kind(value) == "float"
 
 
 def is_narrower(dtype: DType, reference_dtype: DType) -> bool:

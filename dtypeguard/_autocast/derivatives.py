@@ -6,95 +6,82 @@ for it: run as its primal, a function would have another derivative, without a w
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from .._carry.tracing import make_jaxpr_with_aux
 from .._leaves.compat import as_function
-from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Function, Jaxpr, Leaf
 from .._numbers.evaluate import as_dtype, bind
 from .._numbers.primitives import is_inexact
-from .decide import PlannedTypes, dtype_or_none
+from .decide import PlannedTypes, avals_of, dtype_or_none
 
 # Emits a jaxpr, of its arguments and the types of the first ones.
 Emit = Callable[[Jaxpr, Sequence[Leaf], PlannedTypes], tuple[list[Leaf], PlannedTypes]]
-# Brings the results of an equation to the dtypes in which they leave it.
-SettleResults = Callable[[Sequence[Leaf]], list[Leaf]]
 
 
 class OwnRule:
-    """A function with a rule of derivatives of its own.
+    """The rule of derivatives of an equation, by a plan.
 
     Args:
-        eqn: its equation.
+        eqn: the equation.
+        inner: the jaxpr that runs in place of its function.
         emit: emits the jaxpr of a rule.
         operand_types: the types of its operands.
-        settle: brings its results to the dtypes in which they leave.
     """
 
     def __init__(
-        self, eqn: Equation, emit: Emit, operand_types: PlannedTypes, settle: SettleResults
+        self, eqn: Equation, inner: Jaxpr, emit: Emit, operand_types: PlannedTypes
     ):
         self._eqn = eqn
+        self._inner = inner
         self._emit = emit
         self._operand_types = operand_types
-        self._settle = settle
-        self._operands: list[Aval] = [var.aval for var in eqn.invars]
-        self._results: list[Aval] = [var.aval for var in eqn.outvars]
-        # The places of the operands and of the results that have derivatives.
-        self._active = _inexact_places(self._operands)
-        self._active_results = _inexact_places(self._results)
-        self._operand_dtypes: list[DType] = []
         self._residual_types: PlannedTypes = []
+        self._operands = avals_of(eqn.invars)
 
-    def call(self, inner: Jaxpr, values: Sequence[Leaf]) -> list[Leaf]:
-        """Returns the results of a jaxpr in place of the primal, with the rule."""
+    def function(self) -> Function:
+        """Returns the function of the jaxpr with this rule."""
 
         def primal(*arrays):
-            return as_function(inner)(*arrays)
+            return as_function(self._inner)(*arrays)
 
+        function: Any
         if self._eqn.primitive.name == "custom_jvp_call":
             function = jax.custom_jvp(primal)
             function.defjvp(self._jvp)
-            return function(*values)
-        self._operand_dtypes = [dtype_or_none(values[place]) for place in self._active]
-        function = jax.custom_vjp(primal)
-        function.defvjp(self._forward, self._backward)
-        return function(*values)
+        else:
+            function = jax.custom_vjp(primal)
+            function.defvjp(self._forward, self._backward)
+        return function
 
-    def _as_written(self, *arrays: Leaf) -> tuple[list[Leaf], list[Leaf]]:
-        """Returns the results that have derivatives, and all results."""
-        results = bind(self._eqn, arrays, self._eqn.params)
-        return [results[place] for place in self._active_results], results
+    def _as_written(self, *arrays: Leaf) -> list[Leaf]:
+        return bind(self._eqn, arrays, self._eqn.params)
 
     def _jvp(
         self, primals: Sequence[Leaf], tangents: Sequence[Leaf]
     ) -> tuple[list[Leaf], list[Leaf]]:
-        def rule(primals, active_tangents):
-            every = _with_zeros(self._operands, active_tangents)
-            _, moved, results = jax.jvp(self._as_written, primals, every, has_aux=True)
-            return results, moved
+        def rule(primals, tangents):
+            return jax.jvp(self._as_written, primals, tangents)
 
-        active_avals = [self._operands[place] for place in self._active]
-        jaxpr = jax.make_jaxpr(rule)(self._operands, active_avals)
-        arrays = [*primals, *(tangents[place] for place in self._active)]
-        outputs, _ = self._emit(jaxpr, arrays, self._operand_types)
-        count = len(self._results)
-        results = self._settle(outputs[:count])
+        jaxpr = jax.make_jaxpr(rule)(self._operands, _types_of_tangents(self._operands))
+        outputs, _ = self._emit(jaxpr, [*primals, *tangents], self._operand_types)
+        results = self._inner.out_avals
+        count = len(results)
         # JAX asks for tangents in the dtypes of the results.
-        moved: list[Leaf] = []
-        for tangent, place in zip(outputs[count:], self._active_results):
-            moved.append(as_dtype(tangent, results[place].dtype))
-        return results, _with_zeros(self._results, moved)
+        tangent_types = _types_of_tangents(results)
+        return in_types(outputs[:count], results), in_types(outputs[count:], tangent_types)
 
     @functools.cached_property
     def _passes(self) -> tuple[Jaxpr, Jaxpr]:
         """The forward and the backward pass of a rule."""
 
         def forward(*arrays):
-            _, back, results = jax.vjp(self._as_written, *arrays, has_aux=True)
+            results, back = jax.vjp(self._as_written, *arrays)
             # A function that JAX returns for the backward pass is a tree: its leaves are
             # residuals.
             residuals, structure = tree_util.tree_flatten(back)
@@ -103,46 +90,46 @@ class OwnRule:
         first, structure = make_jaxpr_with_aux(forward, *self._operands)
 
         def backward(residuals, cotangents):
-            derivatives = tree_util.tree_unflatten(structure, residuals)(cotangents)
-            return [derivatives[place] for place in self._active]
+            return tree_util.tree_unflatten(structure, residuals)(cotangents)
 
-        residuals = first.out_avals[len(self._results) :]
-        cotangents = [self._results[place] for place in self._active_results]
-        return first, jax.make_jaxpr(backward)(residuals, cotangents)
+        results = avals_of(self._eqn.outvars)
+        residuals = first.out_avals[len(results) :]
+        return first, jax.make_jaxpr(backward)(residuals, _types_of_tangents(results))
 
     def _forward(self, *arrays):
         outputs, types = self._emit(self._passes[0], arrays, self._operand_types)
-        count = len(self._results)
+        results = self._inner.out_avals
+        count = len(results)
         # JAX traces the forward pass first.
         self._residual_types = types[count:]
-        return self._settle(outputs[:count]), outputs[count:]
+        return in_types(outputs[:count], results), outputs[count:]
 
     def _backward(self, residuals, cotangents):
-        active_cotangents = [cotangents[place] for place in self._active_results]
-        arrays = [*residuals, *active_cotangents]
+        arrays = [*residuals, *cotangents]
         derivatives, _ = self._emit(self._passes[1], arrays, self._residual_types)
-        # None is no cotangent: of an integer, or where the rule gives none.
-        every: list[Leaf] = [None for _ in self._operands]
-        for place, derivative, dtype in zip(
-            self._active, derivatives, self._operand_dtypes
-        ):
-            # JAX asks for the derivative in the dtype of the operand.
-            every[place] = as_dtype(derivative, dtype)
-        return tuple(every)
+        # JAX asks for the derivative in the dtype of the operand.
+        return tuple(in_types(derivatives, _types_of_tangents(self._inner.in_avals)))
 
 
-def _inexact_places(avals: Sequence[Aval]) -> list[int]:
-    return [place for place, aval in enumerate(avals) if is_inexact(aval)]
-
-
-def _with_zeros(avals: Sequence[Aval], active: Sequence[Leaf]) -> list[Leaf]:
-    """Returns the derivatives of all values, with zeros of integers."""
-    derivatives: list[Leaf] = []
-    remaining = iter(active)
+def _types_of_tangents(avals: Sequence[Aval]) -> list[Aval]:
+    """Returns the types of derivatives: JAX's float0 of what has none."""
+    types: list[Aval] = []
     for aval in avals:
-        if is_inexact(aval):
-            derivatives.append(next(remaining))
-        else:
-            # JAX takes no other tangent of an integer.
-            derivatives.append(np.zeros(aval.shape, jax.dtypes.float0))
-    return derivatives
+        if not is_inexact(aval):
+            aval = aval.update(dtype=jax.dtypes.float0, weak_type=False)
+        types.append(aval)
+    return types
+
+
+def in_types(values: Sequence[Leaf], avals: Sequence[Aval]) -> list[Leaf]:
+    """Returns values in the dtypes of some types."""
+    return [to_dtype(value, dtype_or_none(aval)) for value, aval in zip(values, avals)]
+
+
+def to_dtype(array: Leaf, dtype: DType) -> Leaf:
+    """Returns an array, or a number of a jaxpr, in a dtype."""
+    if dtype_or_none(array) == dtype:
+        return array
+    if isinstance(array, jax.Array):
+        return as_dtype(array, dtype)
+    return jnp.asarray(np.asarray(array).astype(dtype))

@@ -12,69 +12,55 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import source_info_util
 
-from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
-from .._numbers.evaluate import as_dtype, bind, bits_of, evaluate_in, of_mesh
+from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
 from .._numbers.nodes import Interpreter
-from .._numbers.primitives import is_inexact
 from .._numbers.program import NumericProgram
 from .._program.aligned import NO_TRACES, SecondTraces
-from .._program.jaxprs import Variable, loop_parts, manual_axes, open_jaxpr
-from .._program.program import LOOPS, Block, Node
+from .._program.jaxprs import Variable, manual_axes, open_jaxpr, split_operands
+from .._program.program import Block, Node
 from .decide import (
     FLOAT32,
     OWN_RULES,
+    PLAIN_CALLS,
     ByPlan,
     PlannedType,
     PlannedTypes,
-    body_parameter,
+    avals_of,
     dtype_or_none,
     is_floating,
     is_narrower,
+    planned_types,
 )
-from .derivatives import OwnRule
-from .matching import Matcher
+from .derivatives import OwnRule, in_types, to_dtype
+from .matching import PlanUse
 from .plan import Plan, PlanEntry
-from .products import BILINEAR, multiply, product_of
+from .products import Product, multiply
 
 # Of these XLA may leave out the rounding on one side.
+_BILINEAR = ("dot_general", "conv_general_dilated")
 _COMPARING = frozenset(["eq", "ne", "max", "min", "reduce_max", "reduce_min"])
 # A long process may call a function with ever new shapes.
 _MOST_EMITTED = 2000
 _FORMATS = Formats(FLOAT32)
 
 
-@contextlib.contextmanager
-def _in_context(eqn: Equation) -> Iterator[None]:
-    """Restores the line, the scopes and the mesh with which an equation was traced."""
-    info = eqn.source_info
-    names = source_info_util.current_name_stack() + info.name_stack
-    with source_info_util.user_context(info.traceback, name_stack=names), eqn.ctx.manager:
-        yield
-
-
 class Emitter:
     """Emits programs by a plan.
 
     Attributes:
-        plan: the plan.
-        matcher: finds the entries of equations.
-        notes: the lines that compute as written though the plan makes them narrow.
+        use: the plan in use.
         emitted: the inner jaxprs that were emitted, by what decides them.
-        has_product: whether a program has a product, narrow or not.
     """
 
     def __init__(self, plan: Plan):
-        self.plan = plan
-        self.matcher = Matcher(plan)
-        self.notes: dict[str, None] = {}
+        self.use = PlanUse(plan)
         self.emitted: dict[object, Jaxpr] = {}
-        self.has_product = False
 
     def emit(
         self,
@@ -94,12 +80,9 @@ class Emitter:
             traces: other traces of the jaxpr.
         """
         program = NumericProgram(jaxpr, _FORMATS, traces, is_measured=False)
-        rules = ByPlan(program, self.plan, self.matcher, self.notes, default_entry)
-        types = list(types)
-        for array in arrays[len(types) :]:
-            types.append(PlannedType(dtype_or_none(array)))
+        rules = ByPlan(program, self.use, default_entry)
+        types = [*types, *planned_types(arrays[len(types) :])]
         result_types = rules.block(program.block, types)
-        self.has_product = self.has_product or rules.has_product
         return Emission(rules, self).block(program.block, arrays), result_types
 
     def emit_as_returned(
@@ -107,10 +90,7 @@ class Emitter:
     ) -> list[Leaf]:
         """Returns the results of a closed jaxpr in the types in which it returns them."""
         emitted, _ = self.emit(jaxpr, arrays, traces=traces)
-        results: list[Leaf] = []
-        for result, aval in zip(emitted, jaxpr.out_avals):
-            results.append(_as_returned(result, aval))
-        return results
+        return list(map(_as_returned, emitted, jaxpr.out_avals))
 
 
 class Emission(Interpreter):
@@ -125,11 +105,20 @@ class Emission(Interpreter):
         values = super().enter(block, arguments)
         return dict(zip(values, self._widen_shared(block, list(values), values.values())))
 
-    def context(self, eqn: Equation) -> contextlib.AbstractContextManager[None]:
-        return _in_context(eqn)
+    @contextlib.contextmanager
+    def context(self, eqn: Equation) -> Iterator[None]:
+        """Restores the line, the scopes and the mesh with which an equation was traced."""
+        info = eqn.source_info
+        names = source_info_util.current_name_stack() + info.name_stack
+        line = source_info_util.user_context(info.traceback, name_stack=names)
+        with line, eqn.ctx.manager:
+            yield
 
     def node(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
-        results = super().node(node, operands)
+        if node.inner and not self._may_differ(node, operands):
+            results = self.written(node, operands)
+        else:
+            results = super().node(node, operands)
         return self._widen_shared(node.block, node.eqn.outvars, results)
 
     def _widen_shared(
@@ -144,10 +133,7 @@ class Emission(Interpreter):
 
     def written(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Binds an equation as it stands."""
-        operands: list[Leaf] = []
-        for value, var in zip(values, node.eqn.invars):
-            is_number = is_inexact(var.aval)
-            operands.append(to_dtype(value, var.aval.dtype) if is_number else value)
+        operands = in_types(values, avals_of(node.eqn.invars))
         return bind(node.eqn, operands, node.eqn.params)
 
     visit_own = written
@@ -161,8 +147,9 @@ class Emission(Interpreter):
         computes = self._plan.computes(int(self._plan.entries[node.number]))
         if computes is None:
             return self.written(node, values)
-        if node.name in BILINEAR and is_narrower(computes.dtype, FLOAT32):
-            product = product_of(node.eqn, computes.dtype, computes.result)
+        if node.name in _BILINEAR and is_narrower(computes.dtype, FLOAT32):
+            params = tuple(node.eqn.params.items())
+            product = Product(node.eqn.primitive, params, computes.dtype, computes.result)
             return [multiply(product, values)]
         try:
             return evaluate_in(node.eqn, values, computes)
@@ -173,95 +160,60 @@ class Emission(Interpreter):
     # What holds other equations
 
     def visit_call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """Emits a call, with its rule of derivatives if it has one."""
-        if body_parameter(node.name) is not None:
-            return self.inlined(node, values)
-        # A backward pass may be narrow though the forward one is as written.
-        may_differ = node.name == "custom_vjp_call" or self._is_changed(node, values)
-        if node.name not in OWN_RULES or not may_differ:
+        if node.name in PLAIN_CALLS:
+            return self._with_body(node, values)
+        if node.name not in OWN_RULES:
             return self.written(node, values)
         emit = functools.partial(
             self._emitter.emit, default_entry=self._entry_of_rule(node)
         )
-        settle = functools.partial(self._settled, node)
-        rule = OwnRule(node.eqn, emit, self._call_operands[node.number], settle)
-        return rule.call(self._inner_jaxpr(node, node.inner[0], values), values)
+        inner = self._inner_jaxpr(node, node.inner[0], values)
+        rule = OwnRule(node.eqn, inner, emit, self._call_operands[node.number])
+        return rule.function()(*values)
 
     def _entry_of_rule(self, node: Node) -> PlanEntry | None:
         """Returns the entry for the lines of a rule, which are traced as that of its call.
 
-        The entry of its function stands for them; entries of its expressions are noted.
+        It is that of its function: an expression of the function is none of the rule.
         """
-        entry_of = self._emitter.matcher.entry
-        entries: list[PlanEntry] = []
         for inner in node.inner[0].all_nodes():
-            entry = entry_of(inner.stack)
-            if entry is not None and entry not in entries:
-                entries.append(entry)
-        of_function = [entry for entry in entries if entry.expression is None]
-        default_entry = of_function[0] if of_function else None
-        for entry in entries:
-            if entry not in (default_entry, entry_of(node.stack)):
-                self._emitter.notes[f"{entry}: not in its rule of derivatives"] = None
-        return default_entry
+            entry = self._emitter.use.entry(inner.stack)
+            if entry is not None and entry.expression is None:
+                return entry
+        return None
 
-    def inlined(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """Emits a jitted call, a loop or branches with other jaxprs inside."""
-        if not self._is_changed(node, values):
-            return self.written(node, values)
-        params = dict(node.eqn.params)
-        if node.rule == "cond":
-            inner = [self._inner_jaxpr(node, x, values[1:]) for x in node.inner]
-            params["branches"] = tuple(map(_like, params["branches"], inner))
-            return bind(node.eqn, values, params)
-        if node.rule in LOOPS:
-            return self._loop(node, values, params)
-        name = str(body_parameter(node.name))
-        inner = self._inner_jaxpr(node, node.inner[0], values)
-        params[name] = _like(params[name], inner)
+    def visit_cond(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        branches = [self._inner_jaxpr(node, block, values) for block in node.inner]
+        params = {**node.eqn.params, "branches": tuple(branches)}
         return bind(node.eqn, values, params)
 
-    visit_scan = inlined
-    visit_while = inlined
-    visit_cond = inlined
+    def visit_scan(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        of_condition, shared, carry, scanned = split_operands(node.eqn, values)
+        # The cotangents of what the turns share are added up.
+        shared = _all_wide_but_rounded(node.eqn.invars, shared)
+        carry = self._settled(node, node.eqn.outvars, carry)
+        return self._with_body(node, [*of_condition, *shared, *carry, *scanned])
 
-    def _loop(
-        self, node: Node, values: Sequence[Leaf], params: dict[str, Any]
-    ) -> list[Leaf]:
-        parts = loop_parts(node.eqn)
-        first = parts.of_condition + parts.consts
-        values = self._loop_operands(node, values, first, parts.carried)
-        inner = self._inner_jaxpr(node, node.inner[0], values[parts.of_condition :])
-        if node.rule == "scan":
-            params["jaxpr"] = _like(parts.body, inner)
-            return bind(node.eqn, values, params)
-        params["body_jaxpr"] = _like(parts.body, inner)
-        # A condition takes its own constants and the carry; those of the body lie in
-        # between.
-        arguments = values[: parts.of_condition] + values[first:]
-        # It gives a bool, which leaves it in no other dtype.
-        condition = self._inner_jaxpr(None, node.inner[1], arguments)
-        params["cond_jaxpr"] = _like(params["cond_jaxpr"], condition)
-        return bind(node.eqn, values, params)
+    def visit_while(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+        of_condition, shared, carry, _ = split_operands(node.eqn, values)
+        carry = self._settled(node, node.eqn.outvars, carry)
+        operands = [*of_condition, *carry]
+        condition = self._inner_jaxpr(node, node.inner[1], operands)
+        values = [*of_condition, *shared, *carry]
+        return self._with_body(node, values, cond_jaxpr=condition)
 
-    def _loop_operands(
-        self, node: Node, values: Sequence[Leaf], first: int, count: int
-    ) -> list[Leaf]:
-        """Brings the operands of a loop to their dtypes; so many are carried."""
-        shared = list(values[:first])
-        if node.rule == "scan":  # the cotangents of what the turns share are added up
-            shared = _all_wide_but_rounded(node.eqn.invars, shared)
-        last = first + count
-        carry = self._settled(node, values[first:last])
-        return [*shared, *carry, *values[last:]]
+    def _with_body(self, node: Node, values: Sequence[Leaf], **params: Jaxpr) -> list[Leaf]:
+        """Binds an equation with what its first block emits, and with other parameters."""
+        body = node.inner[0]
+        for name, value in node.eqn.params.items():
+            if value is body.jaxpr:
+                params[name] = self._inner_jaxpr(node, body, values)
+        return bind(node.eqn, values, {**node.eqn.params, **params})
 
     def visit_shard_map(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
-        """Emits a `shard_map`."""
-        if not self._is_changed(node, values):
-            return self.written(node, values)
-
         def run(arrays):
-            return self._block_results(node, node.inner[0], arrays)
+            block = node.inner[0]
+            return self._settled(node, block.outputs, self.block(block, arrays))
 
         params = node.eqn.params
         # The parameters of the primitive have other names in other releases.
@@ -275,71 +227,51 @@ class Emission(Interpreter):
         )
         return mapped(list(values))
 
-    def _is_changed(self, node: Node, values: Sequence[Leaf]) -> bool:
-        """Returns whether an equation, or one inside of it, has narrow values."""
+    def _may_differ(self, node: Node, values: Sequence[Leaf]) -> bool:
+        """Returns whether an equation is given, or makes, values in other dtypes."""
+        # A backward pass may be narrow though the forward one is as written.
+        if node.name == "custom_vjp_call":
+            return True
         # Equations inside of another one have the numbers before its own.
         first = min(block.first for block in node.inner)
-        if self._plan.entries[first : node.number + 1].any():
+        if self._plan.entries[first : node.number].any():
             return True
-        for number in range(first, node.number + 1):
-            if any(self._plan.carried.get(number, ())):
-                return True
-        for value, var in zip(values, node.eqn.invars):
-            if is_floating(var.aval) and dtype_or_none(value) != var.aval.dtype:
-                return True
-        return False
+        pairs = zip(values, node.eqn.invars)
+        return any(_is_in_other_dtype(value, var.aval) for value, var in pairs)
 
-    def _inner_jaxpr(
-        self, node: Node | None, block: Block, values: Sequence[Leaf]
-    ) -> Jaxpr:
-        """Returns a block as a closed jaxpr, for operands of the types of these.
-
-        Args:
-            node: the equation whose results it has; None for the condition of a loop.
-            block: the block.
-            values: its arguments.
-        """
+    def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
+        """Returns the jaxpr of a block of an equation, whose last operands it has."""
         variables = block.inputs[len(block.consts) :]
         avals: list[Aval] = []
-        for var, value in zip(variables, values):
-            avals.append(_retyped_aval(var.aval, dtype_or_none(value)))
+        for var, value in zip(variables, values[len(values) - len(variables) :]):
+            aval = var.aval
+            if _is_in_other_dtype(value, aval):
+                aval = aval.update(dtype=value.dtype, weak_type=False)
+            avals.append(aval)
+        part = self._plan.part(block.first, block.number)
+        carried = self._plan.carried.get(node.number)
         # An equal jaxpr of another identity would compile once more.
-        key = self._key_of_block(node, block, avals)
+        key = (open_jaxpr(block.jaxpr), tuple(avals), part, carried)
         emitted = self._emitter.emitted
         if key not in emitted:
 
             def run(arrays):
-                return self._block_results(node, block, arrays)
+                return self._settled(node, block.outputs, self.block(block, arrays))
 
             if len(emitted) > _MOST_EMITTED:
                 emitted.clear()
             emitted[key] = jax.make_jaxpr(run)(avals)
-        return emitted[key]
+        # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
+        is_open = open_jaxpr(block.jaxpr) is block.jaxpr
+        return open_jaxpr(emitted[key]) if is_open else emitted[key]
 
-    def _key_of_block(
-        self, node: Node | None, block: Block, avals: Sequence[Aval]
-    ) -> tuple[object, ...]:
-        """Returns what decides how a block is emitted."""
-        carried: Sequence[int] = ()
-        if node is not None:
-            carried = self._plan.carried.get(node.number, ())
-        dtypes = tuple(dtype_or_none(aval) for aval in avals)
-        part = self._plan.part(block.first, block.number)
-        return (open_jaxpr(block.jaxpr), dtypes, part, carried)
-
-    def _block_results(
-        self, node: Node | None, block: Block, arrays: Sequence[Leaf]
+    def _settled(
+        self, node: Node, variables: Sequence[Variable], values: Sequence[Leaf]
     ) -> list[Leaf]:
-        results = self.block(block, arrays)
-        if node is None:
-            return results
-        return self._settled(node, results)
-
-    def _settled(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
         """Brings results of an equation to the dtypes in which they leave it."""
         results: list[Leaf] = []
         entries = self._plan.carried[node.number]
-        for value, var, entry in zip(values, node.eqn.outvars, entries):
+        for value, var, entry in zip(values, variables, entries):
             if is_floating(var.aval):
                 computes = self._plan.computes(entry)
                 dtype = var.aval.dtype if computes is None else computes.result
@@ -360,7 +292,7 @@ def narrowed(jaxpr: Jaxpr, plan: Plan, traces: SecondTraces) -> Jaxpr:
         return emitter.emit_as_returned(jaxpr, arrays, traces)
 
     narrow_jaxpr = jax.make_jaxpr(run)(*jaxpr.in_avals)
-    emitter.matcher.check()
+    emitter.use.check()
     return narrow_jaxpr
 
 
@@ -378,15 +310,6 @@ def _as_returned(array: Leaf, aval: Aval) -> Leaf:
         return lax.convert_element_type_p.bind(
             array, new_dtype=aval.dtype, weak_type=aval.weak_type, sharding=None
         )
-
-
-def to_dtype(array: Leaf, dtype: DType) -> Leaf:
-    """Returns an array, or a number of a jaxpr, in a dtype."""
-    if dtype_or_none(array) == dtype:
-        return array
-    if isinstance(array, jax.Array):
-        return as_dtype(array, dtype)
-    return jnp.asarray(np.asarray(array).astype(dtype))
 
 
 def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
@@ -407,15 +330,5 @@ def _all_wide_but_rounded(
     return [_wide_but_rounded(value, var.aval) for value, var in zip(values, variables)]
 
 
-def _like(original: Jaxpr, replacement: Jaxpr) -> Jaxpr:
-    """Returns a closed jaxpr as the parameter in whose place it stands."""
-    # `jit` and loops hold closed jaxprs, `jax.checkpoint` an open one.
-    if open_jaxpr(original) is original:
-        return open_jaxpr(replacement)
-    return replacement
-
-
-def _retyped_aval(aval: Aval, dtype: DType) -> Aval:
-    if dtype in (None, dtype_or_none(aval)):
-        return aval
-    return aval.update(dtype=dtype, weak_type=False)
+def _is_in_other_dtype(value: Leaf, aval: Aval) -> bool:
+    return is_floating(aval) and value.dtype != aval.dtype

@@ -6,7 +6,6 @@ that was written for a program matches it.
 
 import ast
 import difflib
-import fnmatch
 import functools
 import os
 from types import CodeType
@@ -85,17 +84,30 @@ def file_name(file: str) -> str:
     return name.replace(os.sep, "/")
 
 
-class Matcher:
-    """Finds the entry of each equation, and remembers which entries have matched."""
+class PlanUse:
+    """A plan, its entries by line, and notes of where it is not followed.
+
+    Attributes:
+        plan: the plan.
+        notes: the lines that compute as written though the plan makes them narrow.
+        has_product: whether a program has a product, narrow or not.
+    """
 
     def __init__(self, plan: Plan):
-        self._entries = plan.entries
+        self.plan = plan
+        self.notes: dict[str, None] = {}
+        self.has_product = False
         self._entry_of_line: dict[MatchedLine, PlanEntry | None] = {}
         self._matched: set[int] = set()
 
+    def note(self, stack: Stack, reason: str) -> None:
+        """Notes a line that computes as written though the plan makes it narrow."""
+        line = str(key_of_line(stack)) or "inside JAX"
+        self.notes[f"{line}: kept {reason}"] = None
+
     def entry(self, stack: Stack) -> PlanEntry | None:
         """Returns the entry of an expression, or of the function that it is in."""
-        if not self._entries:
+        if not self.plan.entries:
             return None
         line = key_of_line(stack)
         if line not in self._entry_of_line:
@@ -104,7 +116,7 @@ class Matcher:
 
     def _find_entry(self, line: MatchedLine) -> PlanEntry | None:
         matching: list[PlanEntry] = []
-        for number, entry in enumerate(self._entries):
+        for number, entry in enumerate(self.plan.entries):
             if matches(entry, line):
                 self._matched.add(number)
                 matching.append(entry)
@@ -118,11 +130,11 @@ class Matcher:
             ValueError: names all that did not, with the nearest line of the program.
         """
         rows: list[str] = []
-        for number, entry in enumerate(self._entries):
+        for number, entry in enumerate(self.plan.entries):
             if number not in self._matched:
                 rows.append(f"  {entry}{self._nearest(entry)}")
         if rows:
-            count = f"{len(rows)} of {len(self._entries)} entries of the plan"
+            count = f"{len(rows)} of {len(self.plan.entries)} entries of the plan"
             head = f"{count} match nothing in this program:"
             raise PlanError("\n".join([head, *rows]))
 
@@ -132,8 +144,7 @@ class Matcher:
         for line in self._entry_of_line:
             if line.place:
                 name = line.place if entry.expression is None else str(line)
-                has_scope = entry.scope and line.scope
-                names.add(f"{name} in scope {line.scope}" if has_scope else name)
+                names.add(f"{name} in scope {line.scope}" if entry.scope else name)
         # Even a poor match shows how lines of this program are named.
         nearest = difflib.get_close_matches(str(entry), sorted(names), 1, 0.0)
         if not nearest:
@@ -147,44 +158,20 @@ def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int, int]:
 
 def matches(entry: PlanEntry, line: MatchedLine) -> bool:
     """Returns whether an entry of a plan names a line."""
-    return (
-        _is_in_scope(entry.scope, line.scope)
-        and _is_expression(entry.expression, line.expression)
-        and _is_in_function(entry.place, line.place)
-    )
-
-
-def _is_expression(entry_text: str | None, text: str | None) -> bool:
-    if entry_text is None:  # of all the function
-        return True
-    return _without_floats(entry_text) == _without_floats(text or "")
-
-
-def _is_in_function(entry_place: str, line_place: str) -> bool:
-    """Returns whether a line is in the function of an entry, or in a function inside."""
-    entry_file, _, entry_function = entry_place.partition(":")
-    file, _, function = line_place.partition(":")
-    if not file:
+    if entry.scope is not None and f"/{entry.scope}/" not in f"/{line.scope}/":
         return False
+    if (
+        entry.expression is not None
+        and _without_floats(entry.expression) != line.loose.expression
+    ):
+        return False
+    entry_file, _, entry_function = entry.place.partition(":")
+    file, _, function = line.place.partition(":")
     # The plan may have been written from another folder of the project.
-    is_deeper = file.endswith(f"/{entry_file}") or entry_file.endswith(f"/{file}")
-    if file != entry_file and not is_deeper:
-        return False
-    if not entry_function or function == entry_function:
-        return True
-    return function.startswith(f"{entry_function}.")
-
-
-def _is_in_scope(pattern: str | None, scope: str) -> bool:
-    """Returns whether some scopes in a row fit the names of a pattern."""
-    if pattern is None or pattern == scope:
-        return True
-    patterns = pattern.split("/")
-    names = scope.split("/")
-    for start in range(len(names) - len(patterns) + 1):
-        if all(map(fnmatch.fnmatchcase, names[start:], patterns)):
-            return True
-    return False
+    files = sorted([f"/{entry_file}", f"/{file}"], key=len)
+    is_in_file = files[1].endswith(files[0])
+    # A function may be inside of that of the entry.
+    return is_in_file and f"{function}.".startswith(f"{entry_function}.")
 
 
 @functools.lru_cache(10_000)

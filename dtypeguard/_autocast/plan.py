@@ -6,8 +6,6 @@ The text that a plan is read from may have been changed by an editor.
 import dataclasses
 import math
 import os
-import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.arguments import shown
-from .._leaves.toml import quoted, toml_line
 from .._leaves.types import public
+from .toml import quoted, read_toml, toml_line
 
 PRODUCTS = "products"
 ALL = "all"
@@ -148,13 +146,13 @@ class Plan:
                 # A loss is multiplied by the scale as it stands: no digit is left out.
                 digits = float(number) if key == "loss_scale" else f"{number:.4g}"
                 lines.append(f"{key} = {digits}")
-        entries_by_scope: dict[str | None, list[PlanEntry]] = {}
-        for entry in sorted(self.entries, key=_scope_of_entry):
-            entries_by_scope.setdefault(entry.scope, []).append(entry)
-        for scope, entries in entries_by_scope.items():
-            lines += ["", f"[scope.{quoted(scope)}]" if scope else "[entries]"]
-            for entry in entries:
-                lines += entry.lines()
+        title = ""
+        for entry in sorted(self.entries, key=lambda entry: entry.scope or ""):
+            table = f"[scope.{quoted(entry.scope)}]" if entry.scope else "[entries]"
+            if table != title:
+                lines += ["", table]
+            title = table
+            lines += entry.lines()
         return "\n".join([*lines, ""])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -172,95 +170,68 @@ class Plan:
         """
         name = os.fspath(path)
         try:
-            # Some editors begin a file with a byte order mark.
-            with open(name, encoding="utf-8-sig") as file:
-                data = tomllib.loads(file.read())
+            data = read_toml(name, "version", _VERSION)
         except FileNotFoundError:
             raise PlanError(
                 f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
                 f"{name}` writes a plan; the dtypes of autocast are bfloat16 and float16."
             ) from None
         except (OSError, ValueError) as error:
-            raise PlanError(f"{name} is no plan that can be read: {error}.") from None
-        return cls(**_plan_fields(name, data))
+            raise PlanError(
+                f"{name} is no plan that can be read: {error}. Write it anew with "
+                "`dtypeguard precision --out`."
+            ) from None
+        return _plan_of_data(name, data)
 
 
-def _scope_of_entry(entry: PlanEntry) -> str:
-    return entry.scope or ""
-
-
-def _plan_fields(name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a plan in a file.
-
-    Raises:
-        ValueError: if there is no plan; says what to write.
-    """
-    # First of all: another version may have other keys.
-    version = data.get("version")
-    if version != _VERSION:
-        raise PlanError(
-            f"{name} has version {version!r}, and this dtypeguard reads version "
-            f"{_VERSION}. Write the plan anew with `dtypeguard precision --out`."
-        )
+def _plan_of_data(name: str, data: dict[str, Any]) -> Plan:
     unknown = sorted(data.keys() - _KEYS)
     if unknown:
         raise PlanError(
             f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
             f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
         )
-    fields: dict[str, Any] = {
-        "narrow": _one_of(name, "narrow", data.get("narrow"), NARROW),
-        "default": _one_of(name, "default", data.get("default", PRODUCTS), _DEFAULTS),
-        "entries": tuple(_all_entries(name, data)),
-        "measured": str(data.get("measured", "")),
-    }
-    for key in _NUMBER_KEYS:
-        if key in data:
-            fields[key] = _figure(name, key, data[key])
-    return fields
+    entries = list(entries_of(name, data.get("entries", {})))
+    for scope, dtype_of_key in _table(name, data.get("scope", {})).items():
+        entries.extend(entries_of(name, dtype_of_key, scope))
+    numbers = {key: _figure(name, key, data[key]) for key in _NUMBER_KEYS if key in data}
+    return Plan(
+        narrow=jnp.dtype(_one_of(name, "narrow", data.get("narrow"), NARROW)),
+        default=_one_of(name, "default", data.get("default", PRODUCTS), _DEFAULTS),
+        entries=tuple(entries),
+        measured=str(data.get("measured", "")),
+        **numbers,
+    )
 
 
 def _figure(name: str, key: str, value: Any) -> float:
     is_number = type(value) in (int, float)  # in Python, true is a number as well
-    if is_number and 0 <= value <= sys.float_info.max:
+    if is_number and (0 <= value < math.inf or (value == math.inf and key in _MEASURED)):
         return float(value)
-    if is_number and value == math.inf and key in _MEASURED:
-        return value
     raise PlanError(
         f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the line "
         "out."
     )
 
 
-def _all_entries(name: str, data: Mapping[str, Any]) -> Iterator[PlanEntry]:
-    """Yields the entries of all tables."""
-    scopes = _checked_table(name, "scope", data.get("scope", {}))
-    yield from entries_of(name, _checked_table(name, "entries", data.get("entries", {})))
-    for scope, entries in scopes.items():
-        # An empty scope would be outside of all, where [entries] are.
-        title = f"scope.{scope}" if scope.strip() else "scope"
-        table = entries if scope.strip() else scope
-        yield from entries_of(name, _checked_table(name, title, table), scope)
-
-
-def _checked_table(name: str, title: str, value: Any) -> Mapping[str, Any]:
+def _table(name: str, value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     raise PlanError(
-        f"{name} has {title} = {value!r}, which is no table of entries. Write [entries], "
-        "or [scope.NAME] with the name of a jax.named_scope, and entries below it."
+        f"{name} has {value!r} in place of a table of entries. Write [entries], or "
+        "[scope.NAME] with the name of a jax.named_scope, and entries below it."
     )
 
 
 def entries_of(
-    name: str, dtype_of_key: Mapping[str, Any], scope: str | None = None
+    name: str, dtype_of_key: Any, scope: str | None = None
 ) -> Iterator[PlanEntry]:
     """Yields the entries of functions, and of expressions in them.
 
     Raises:
         ValueError: if a name or a dtype cannot be used.
     """
-    for key, value in dtype_of_key.items():
+    for key, value in _table(name, dtype_of_key).items():
         dtype = jnp.dtype(_one_of(name, quoted(key), value, _PLAN_DTYPES))
         file, _, place = key.partition(":")
         function, _, expression = place.partition(":")

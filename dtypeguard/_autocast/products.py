@@ -6,8 +6,8 @@ products in its backward pass. `multiply` has neither: the derivative for an ope
 operand's own dtype, made by a product of narrow values that is added up in that dtype.
 
 `multiply` is a primitive and no `jax.custom_jvp`, which takes fifteen times as long to
-trace. Its derivative is JAX's own product of rounded operands, which policies of
-`jax.checkpoint` look for, and a tangent of the primitive `TANGENT`, which is linear.
+trace. It computes JAX's own product of rounded operands, which policies of
+`jax.checkpoint` look for; its tangents are products by the primitive again.
 """
 
 import functools
@@ -21,14 +21,13 @@ from jax.extend import source_info_util
 from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive, x64_enabled
-from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
-from .._numbers.evaluate import as_dtype, bind, bound_product, current_mesh
+from .._leaves.types import Aval, DType, Jaxpr, Leaf
+from .._numbers.evaluate import RetypedWalk, as_dtype, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.jaxprs import open_jaxpr
+from .._program.program import Block
 
-BILINEAR = ("dot_general", "conv_general_dilated")
 MULTIPLY = Primitive(AUTOCAST_PRODUCT)
-TANGENT = Primitive("autocast_tangent")
 _MOST_PRODUCTS = 2000
 
 
@@ -37,8 +36,9 @@ class Product(NamedTuple):
 
     Attributes:
         primitive: `dot_general` or a convolution.
-        params: the parameters of the equation, with the dtype of the result.
+        params: the parameters of its equation.
         dtype: the dtype to which the operands are rounded.
+        result: the dtype of the result.
         mapped: the axes of `jax.vmap` for the operands and for the result, the inner ones
             first.
     """
@@ -46,15 +46,11 @@ class Product(NamedTuple):
     primitive: Any
     params: tuple[tuple[str, Any], ...]
     dtype: DType
-    mapped: tuple[tuple[Sequence[int | None], int], ...] = ()
+    result: DType
+    mapped: tuple[tuple[tuple[int | None, ...], int], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.primitive} in {self.dtype}"
-
-    def with_result(self, result: DType) -> "Product":
-        """Returns the same product with a result of another dtype."""
-        params = {**dict(self.params), "preferred_element_type": result}
-        return self._replace(params=tuple(params.items()))
 
     def compute(self, *operands: Leaf) -> Leaf:
         """Computes JAX's product of rounded operands."""
@@ -65,40 +61,29 @@ class Product(NamedTuple):
 
     def _compute_unmapped(self, *operands: Leaf) -> Leaf:
         rounded = [as_dtype(jnp.asarray(x), self.dtype) for x in operands]
-        return bound_product(self.primitive, rounded, dict(self.params))
-
-
-def product_of(eqn: Equation, dtype: DType, result: DType) -> Product:
-    """Returns the product of an equation with operands and a result in these dtypes."""
-    product = Product(eqn.primitive, tuple(eqn.params.items()), dtype)
-    return product.with_result(result)
+        params = {**dict(self.params), "preferred_element_type": self.result}
+        return bound_product(self.primitive, rounded, params)
 
 
 def multiply(product: Product, operands: Sequence[Leaf]) -> Leaf:
     """Multiplies; the derivatives have the dtypes of the operands."""
-    avals = tuple(jax.typeof(x) for x in operands)
     # The jaxpr is for readers: audits, costs and `jax.make_jaxpr` see the rounding.
-    jaxpr = _product_jaxpr(product, avals)
+    jaxpr = _product_jaxpr(product, _operand_types(operands), _context())
     return MULTIPLY.bind(*operands, product=product, jaxpr=jaxpr)
 
 
-def _cached_trace(function: Callable[..., Jaxpr]) -> Callable[..., Jaxpr]:
-    """Keeps the jaxprs that a function makes, by its arguments and JAX's context."""
-
-    @functools.lru_cache(_MOST_PRODUCTS)
-    def trace_in(context: object, *arguments):
-        return function(*arguments)
-
-    # What a trace makes of equal arguments depends on the context as well.
-    def trace(*arguments):
-        precision = getattr(jax.config, "jax_default_matmul_precision", None)
-        return trace_in((current_mesh(), x64_enabled(), precision), *arguments)
-
-    return trace
+def _operand_types(operands: Sequence[Leaf]) -> tuple[Aval, ...]:
+    return tuple(jax.typeof(x) for x in operands)
 
 
-@_cached_trace
-def _product_jaxpr(product: Product, avals: tuple[Aval, ...]) -> Jaxpr:
+def _context() -> object:
+    """Returns the part of JAX's context on which a trace of equal arguments depends."""
+    precision = getattr(jax.config, "jax_default_matmul_precision", None)
+    return current_mesh(), x64_enabled(), precision
+
+
+@functools.lru_cache(_MOST_PRODUCTS)
+def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxpr:
     closed = jax.make_jaxpr(product.compute)(*avals)
     # Other lines of the user's share this jaxpr, so its equations have no line themselves.
     no_source = source_info_util.new_source_info()
@@ -116,16 +101,12 @@ def _product_jvp(
         if not isinstance(tangent, ad.Zero):
             operands = list(narrow)
             operands[place] = tangent
-            parts.append(TANGENT.bind(*operands, product=product))
+            parts.append(multiply(product, operands))
     return product.compute(*narrow), functools.reduce(lax.add, parts)
 
 
 def _transposed(
-    cotangent: Leaf,
-    *operands: Any,
-    product: Product,
-    place: int,
-    jaxpr: Jaxpr | None = None,
+    cotangent: Leaf, *operands: Any, product: Product, place: int, jaxpr: Jaxpr
 ) -> Leaf:
     """Computes the derivative for one operand, of the other operand and the cotangent.
 
@@ -133,85 +114,61 @@ def _transposed(
     of the operand as its result.
     """
     linear = operands[place].aval
-    other_operand = operands[1 - place]
-    rounded = [as_dtype(x, product.dtype) for x in (cotangent, other_operand)]
-    narrow_aval = linear.update(dtype=product.dtype, weak_type=False)
-    avals = tuple(jax.typeof(x) for x in rounded)
-    narrow_product = product.with_result(product.dtype)
-    transpose = open_jaxpr(_transpose_jaxpr(narrow_product, place, narrow_aval, avals))
-    # Equation by equation, since the product among them gets another result dtype.
-    values = dict(zip(transpose.invars, rounded))
-    for eqn in transpose.eqns:
-        # A literal has its value with it.
-        inputs = [x.val if hasattr(x, "val") else values[x] for x in eqn.invars]
-        if eqn.primitive.name in BILINEAR:
-            wide_product = product_of(eqn, product.dtype, linear.dtype)
-            results = [wide_product.compute(*inputs)]
-        else:
-            results = bind(eqn, inputs, eqn.params)
-        values |= zip(eqn.outvars, results)
-    return values[transpose.outvars[0]]
+    narrow_linear = linear.update(dtype=product.dtype, weak_type=False)
+    narrow_product = product._replace(result=product.dtype)
+    rounded = [as_dtype(x, product.dtype) for x in (cotangent, operands[1 - place])]
+    transpose = _transpose_jaxpr(
+        narrow_product, place, narrow_linear, _operand_types(rounded), _context()
+    )
+    walk = RetypedWalk({product.dtype: linear.dtype})
+    (derivative,) = walk.block(Block(transpose), rounded)
+    return derivative
 
 
-@_cached_trace
+@functools.lru_cache(_MOST_PRODUCTS)
 def _transpose_jaxpr(
-    product: Product, place: int, linear: Aval, avals: tuple[Aval, ...]
+    product: Product, place: int, linear: Aval, avals: tuple[Aval, ...], _: object
 ) -> Jaxpr:
     """Returns JAX's transpose of a product, of the cotangent and the other operand."""
 
     def transposed(cotangent, operand):
         def multiply_linear(x):
-            if place == 0:
-                return product.compute(x, operand)
-            return product.compute(operand, x)
+            operands = [operand]
+            operands.insert(place, x)
+            return product.compute(*operands)
 
         return jax.linear_transpose(multiply_linear, linear)(cotangent)
 
     return jax.make_jaxpr(transposed)(*avals)
 
 
-def _map_product(
-    product: Product, operands: Sequence[Leaf], in_axes: Sequence[int | None]
-) -> tuple[Product, int]:
-    """Returns a product under `jax.vmap`, and the axis of its result that is mapped."""
-    avals = tuple(jax.typeof(x) for x in operands)
-
-    def map_to(axis: int) -> Product:
+def _map_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):
+    def product_with(axis: int) -> Product:
         return product._replace(mapped=(*product.mapped, (tuple(in_axes), axis)))
 
-    *_, last = open_jaxpr(_product_jaxpr(map_to(0), avals)).eqns
+    mapped = _product_jaxpr(product_with(0), _operand_types(operands), _context())
+    last = open_jaxpr(mapped).eqns[-1]
     # JAX moves the axis to the front from where it has it, and there it needs no move.
     axis = last.params["permutation"][0] if last.primitive.name == "transpose" else 0
-    return map_to(axis), axis
+    return multiply(product_with(axis), operands), axis
 
 
-def _batch_product(operands, in_axes, *, product: Product, jaxpr: Jaxpr):
-    mapped, axis = _map_product(product, operands, in_axes)
-    return multiply(mapped, operands), axis
-
-
-def _batch_tangent(operands, in_axes, *, product: Product):
-    mapped, axis = _map_product(product, operands, in_axes)
-    return TANGENT.bind(*operands, product=mapped), axis
-
-
-def _compute(*operands, product: Product, jaxpr: Jaxpr | None = None):
+def _compute(*operands, product: Product, jaxpr: Jaxpr):
     return product.compute(*operands)
 
 
-def _product_aval(*avals, product: Product, jaxpr: Jaxpr | None = None):
-    return _product_jaxpr(product, avals).out_avals[0]
+def _result_aval(*operands, product: Product, jaxpr: Jaxpr):
+    return jaxpr.out_avals[0]
 
 
-for _primitive, _batch in ((MULTIPLY, _batch_product), (TANGENT, _batch_tangent)):
-    _primitive.def_impl(_compute)
-    _primitive.def_abstract_eval(_product_aval)
-    mlir.register_lowering(_primitive, mlir.lower_fun(_compute, multiple_results=False))
-    batching.primitive_batchers[_primitive] = _batch
-    ad.defbilinear(
-        _primitive,
-        functools.partial(_transposed, place=0),
-        functools.partial(_transposed, place=1),
-    )
-# A tangent is linear; the derivative of a product is made of JAX's own product as well.
+MULTIPLY.def_impl(_compute)
+MULTIPLY.def_abstract_eval(_result_aval)
+mlir.register_lowering(MULTIPLY, mlir.lower_fun(_compute, multiple_results=False))
+batching.primitive_batchers[MULTIPLY] = _map_product
+ad.defbilinear(
+    MULTIPLY,
+    functools.partial(_transposed, place=0),
+    functools.partial(_transposed, place=1),
+)
+# The derivative of a product is made of JAX's own product as well.
 ad.primitive_jvps[MULTIPLY] = _product_jvp

@@ -1,12 +1,11 @@
 """A lock as a TOML file: written and read."""
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .._leaves.toml import quoted, toml_key, toml_line, toml_list
+from .._autocast.toml import quoted, read_toml, toml_key, toml_line, toml_list
 from .computations import ENTRY_KINDS, LockEntry
 from .step import TABLES, Lock
 
@@ -62,16 +61,7 @@ def read_lock(path: str) -> Lock:
         LockError: if there is none, or it is damaged.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        data = tomllib.loads(text)
-        # First of all: another format may have other tables.
-        if data.get("format") != _FORMAT:
-            version = data.get("format")
-            raise ValueError(f"it has format {version}; this dtypeguard reads {_FORMAT}")
-        if not text.rstrip().endswith(_END):
-            raise ValueError("its last line is missing")
-        return _lock_of_data(data)
+        return _lock_of_data(read_toml(path, "format", _FORMAT, _END))
     except OSError as error:
         reason = f"{path} cannot be read: {error.strerror}."
         raise LockError(f"{reason} Write it with --out {path}.") from None

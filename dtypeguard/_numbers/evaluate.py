@@ -144,7 +144,7 @@ def _retyped_jaxpr(
     jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object
 ) -> Jaxpr:
     """Returns a jaxpr without constants, such as a sum of two numbers, in other dtypes."""
-    walk = _RetypedWalk(dict(dtypes))
+    walk = RetypedWalk(dict(dtypes))
     block = Block(jaxpr)
     arguments: list[Leaf] = []
     for var in block.inputs:
@@ -156,7 +156,7 @@ def _retyped_jaxpr(
     return retyped.jaxpr if is_open else retyped
 
 
-class _RetypedWalk(Walk[Leaf]):
+class RetypedWalk(Walk[Leaf]):
     """Evaluates a jaxpr in other dtypes."""
 
     def __init__(self, dtypes: dict[DType, DType]):

@@ -2,6 +2,28 @@
 
 import json
 import re
+import tomllib
+from typing import Any
+
+
+def read_toml(path: str, key: str, version: int, end: str = "") -> dict[str, Any]:
+    """Reads a file that has its version under a key, and a last line.
+
+    Raises:
+        ValueError: if it is damaged, or of another version.
+    """
+    # Some editors begin a file with a byte order mark.
+    with open(path, encoding="utf-8-sig") as file:
+        text = file.read()
+    data = tomllib.loads(text)
+    # First of all: another version may have other keys.
+    if data.get(key) != version:
+        raise ValueError(
+            f"it has {key} {data.get(key)!r}, and this dtypeguard reads {key} {version}"
+        )
+    if not text.rstrip().endswith(end):
+        raise ValueError("its last line is missing")
+    return data
 
 
 def quoted(text: str) -> str:

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from jax import tree_util
 
 from .._blame.behind import origin_of_equation, origin_of_numbers
-from .._blame.body import Results, difference
+from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
 from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
 from .._leaves.key_path import TreeName, key_value
 from .._leaves.table import count
 from .._leaves.types import Aval, Leaf
+from .._program.jaxprs import open_jaxpr
 from .._source.files import is_installed
 from .._source.origin import Origin, Why
-from .finding import Failure, Finding, RefusedLeaf
+from .finding import Failure, Finding, RefusedLeaf, users_line
 from .frames import ControlFlow, control_flow
 
 
@@ -53,7 +54,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     places = [body.name + path for path in body.carried.paths]
     drifts = _refused_drifts(call, failure)
     leaves = []
-    for number, drift in enumerate(drifts.values()):
+    for drift in drifts.values():
         place = places.index(drift.path) if drift.path in places else None
         first = None if place is None else call.first[place]
         # No line in what JAX wrote is anything to the user.
@@ -63,7 +64,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         if first is not None and not is_shared:
             begins_at = _line_of_first(first, drift, call, failure)
         why = Why(origin, drift.cause, begins_at)
-        leaf = RefusedLeaf(number, call.path(drift.path), drift.avals, why, place)
+        leaf = RefusedLeaf(call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
         leaves.append(dataclasses.replace(leaf, begins_as_rarer=is_rarer))
     verb = "comes" if len(leaves) == 1 else "come"
@@ -146,16 +147,18 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
     change more often than the lossless direction did.
     """
     before, after = leaf.dtypes
-    line = leaf.why.begun
-    if line is None or is_installed(line.users.file):
+    if not users_line(leaf.why.begun):
         return False
     # What has no line in the body is to be changed where it begins.
     if is_weak(leaf.values[0]) or leaf.why.origin is None:
         return True
     if leaf.is_of_optimizer or leaf.why.cause is None:  # the user's own cast
         return False
-    # By kind first: a float among ints is no narrow float.
     dtypes = [dtype_of(value) for value in call.first]
+    for jaxpr in map(open_jaxpr, call.bodies["body"].jaxprs[:1]):
+        # With what the body closes over.
+        dtypes = [x.aval.dtype for x in (*jaxpr.constvars, *jaxpr.invars)]
+    # By kind first: a float among ints is no narrow float.
     return (rank(before), dtypes.count(before)) <= (rank(after), dtypes.count(after))
 
 
@@ -163,58 +166,37 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
 
 
 def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
-    """Returns the leaves that differ: as the first branch has them, and as others do."""
-    branches = []
+    """Returns the leaves that differ, as each branch returns them."""
+    branches = {}
     for name, body in call.bodies.items():
         results = body.results()
         if results is not None:
-            branches.append((name, results))
+            branches[name] = results
+    # Branches that return different trees have no leaves to compare.
+    counts = {len(results.graph.outputs) for results in branches.values()}
     differing = []
-    for number in range(_number_of_results(branches)):
-        returned = _differing_branches(branches, number)
-        avals = [results.aval(number) for _, results in returned]
-        if returned and _names_dtypes_of(failure, *avals[:2]):
-            differing.append((number, returned))
+    for number in range(min(counts) if len(counts) == 1 else 0):
+        avals = [results.aval(number) for results in branches.values()]
+        if any(difference(avals[0], aval) for aval in avals):
+            differing.append(number)
     # JAX names all results of one branch that differ.
     paths = re.findall(r"he output of .+?(?: at path (.+?))? has type", failure.message)
     if len(paths) != len(differing):
-        paths = [f"[{number}]" for number, _ in differing]
+        paths = [f"[{number}]" for number in differing]
     leaves = []
-    for path, (number, returned) in zip(paths, differing):
-        dtypes = {results.aval(number).dtype for _, results in returned}
-        for name, results in returned:
+    for path, number in zip(paths, differing):
+        dtypes = {results.aval(number).dtype for results in branches.values()}
+        what = "dtype" if len(dtypes) > 1 else "shape"
+        for name, results in branches.items():
             # A branch may return what it was given: that is made outside of it.
-            why, passed_on = results.lines(number, "dtype" if len(dtypes) > 1 else "shape")
+            why, passed_on = results.lines(number, what)
+            values = (results.aval(number),)
             leaf = RefusedLeaf(
-                number=len(leaves),
-                path=call.path(f"result{path}"),
-                values=(results.aval(number),),
-                why=why,
-                branch=name,
-                passed_on=passed_on,
+                call.path(f"result{path}"), values, why, branch=name, passed_on=passed_on
             )
             leaves.append(leaf)
-    number_of_leaves = count(differing)
     headline = (
-        f"the branches of {call.kind.name} give {number_of_leaves} of their result in "
+        f"the branches of {call.kind.name} give {count(differing)} of their result in "
         "different types."
     )
     return Finding(headline, leaves, call)
-
-
-def _number_of_results(branches: Sequence[tuple[str, Results]]) -> int:
-    """Returns how many leaves each branch returns; 0 if they return different trees."""
-    counts = {len(results.graph.outputs) for _, results in branches}
-    return counts.pop() if len(counts) == 1 else 0
-
-
-def _differing_branches(
-    branches: Sequence[tuple[str, Results]], number: int
-) -> list[tuple[str, Results]]:
-    """Returns the first branch and those with another result; empty if there are none."""
-    _, first_results = branches[0]
-    differing = []
-    for name, results in branches:
-        if difference(first_results.aval(number), results.aval(number)):
-            differing.append((name, results))
-    return [branches[0], *differing] if differing else []

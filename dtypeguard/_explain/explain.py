@@ -15,7 +15,7 @@ from .arguments import find_arguments, find_checked
 from .choose import choose
 from .compiled import find_in_compiled
 from .control_flow import find_in_control_flow
-from .derivatives import find_cotangents, find_gradients_of_ints
+from .derivatives import find_cotangents
 from .finding import Failure, Finding
 from .messages import complaint, complaint_of_a_package
 from .text import noted, text_of
@@ -157,10 +157,9 @@ def _finding(failure: Failure) -> Finding | None:
     else:
         finding = find_in_compiled(failure) or find_in_control_flow(failure)
     # A rule of a derivative raises nothing itself: JAX does, where it adds up.
-    if finding is None:
-        finding = find_cotangents(failure) or find_gradients_of_ints(failure)
+    finding = finding or find_cotangents(failure)
     # Any message may name dtypes: last, and only if another library has raised it.
     if finding is None and about is None and failure.may_be_a_check:
         about = complaint_of_a_package(failure.message)
-        finding = find_checked(failure, about) if about else None
+        return find_checked(failure, about) if about else None
     return finding

@@ -49,12 +49,11 @@ class Failure:
         return any(name.startswith("backward_pass") for name in names)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RefusedLeaf:
     """A leaf of a type that JAX refuses.
 
     Attributes:
-        number: its place among the leaves of the error.
         path: in the user's objects.
         values: a carry's before and after, another leaf's own.
         why: the lines behind its type.
@@ -67,7 +66,6 @@ class RefusedLeaf:
         wanted: the dtype that a call takes; None if its arguments are to be alike.
     """
 
-    number: int
     path: str
     values: tuple[Aval | Leaf, ...]
     why: Why = dataclasses.field(default_factory=Why)
@@ -99,6 +97,30 @@ class RefusedLeaf:
         return fits(first, self.dtype)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether no argument of a call holds the leaf beside others."""
+        return self.argument is None or self.argument.is_whole
+
+    @property
+    def written(self) -> str:
+        """The leaf as the call writes it, else its path."""
+        if self.argument is not None and self.argument.is_whole:
+            return self.argument.text or self.path
+        return self.path
+
+    @property
+    def is_odd_after(self) -> bool:
+        """Whether the dtype in which the leaf of a carry comes back is the odd one.
+
+        Then the line that gave it this dtype is to be changed. In 16 bits a sum or an
+        average would stall: such a leaf begins wider.
+        """
+        before, after = self.dtypes
+        is_of_one_kind = kind(before) == kind(after)
+        is_wide = before.itemsize >= 4 and is_of_one_kind
+        return is_wide and self.is_castable and not self.begins_as_rarer
+
+    @property
     def is_reshaped(self) -> bool:
         """Whether the values differ in their shapes."""
         return len({np.shape(value) for value in self.values}) > 1
@@ -126,13 +148,9 @@ class RefusedCall:
 
     Attributes:
         site: the line of the call.
-        is_only_for_ints: whether JAX wants ints of what is no index and no size.
-        is_of_ints_beside_floats: whether ints are differentiated beside floats.
     """
 
     site: Site
-    is_only_for_ints: bool = False
-    is_of_ints_beside_floats: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +158,9 @@ class SharedArrays:
     """A call that donates one array in several arguments.
 
     Attributes:
-        site: the line of the call.
         holder: the arguments, as the call writes them.
     """
 
-    site: Site
     holder: str
 
 

@@ -6,18 +6,17 @@ A message is read here and nowhere else.
 import dataclasses
 import re
 
+import jax
 import jax.numpy as jnp
 
-from .._leaves.types import DType
+from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.types import DType, Leaf
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
-_REFUSED = rf"(?P<refused>{_TYPE})"
 _WANTED = rf"(?P<wanted>{_TYPE})"
-# The types of what a message refuses, where it does not say which.
-_NAMED_TYPES = re.compile(rf"(?:dtype|got:?|type|as)[ =]({_TYPE})")
-_FLOATS = frozenset(["bfloat16", "float16", "float32", "float64", "complex64"])
 _SHORT_INTS = frozenset(["int2", "uint2", "int4", "uint4"])
-_IN_64_BITS = {"float32": "float64", "complex64": "complex128"}
+_GRADIENTS_OF_INTS = frozenset([str(jax.dtypes.float0)])
+_IN_64_BITS = {"float64": "complex128"}
 
 # The parameters that say where or which: their types have nothing to do with the others'.
 _STARTS = frozenset(["start_index", "start_indices", "scatter_indices"])
@@ -35,10 +34,9 @@ class Role:
     """What messages of one kind say.
 
     Attributes:
-        pattern: with the type that is refused, the one wanted, and the parameter.
+        pattern: with the type that is wanted, and the parameter.
         wanted: the dtype that JAX takes; "alike" for arguments of one type.
         parameters: those that it is about; empty if it may be any.
-        is_only: whether no other is meant where one of these parameters is there.
         is_checked: whether a function refuses what it looked up in the user's call.
         refused: the types that are refused where the message names none.
     """
@@ -46,7 +44,6 @@ class Role:
     pattern: str
     wanted: str = ""
     parameters: frozenset[str] = frozenset()
-    is_only: bool = False
     is_checked: bool = False
     refused: frozenset[str] = frozenset()
 
@@ -54,25 +51,20 @@ class Role:
 # The first that fits a message is its role.
 ROLES = (
     Role(
-        rf"expected tangent dtype {_WANTED}, but got tangent dtype {_REFUSED}",
+        f"expected tangent dtype {_WANTED}, but got tangent dtype",
         parameters=frozenset(["tangents"]),
-        is_only=True,
     ),
-    Role(rf"Invalid dtype for `swap`. Ref dtype: {_WANTED}. Value dtype: {_REFUSED}"),
-    Role(rf"Dtype mismatch for .*: expected {_WANTED} and called with {_REFUSED}"),
+    Role(f"Invalid dtype for `swap`. Ref dtype: {_WANTED}. Value dtype:"),
+    Role(f"Dtype mismatch for .*: expected {_WANTED} and called with"),
     Role(
         "(?s)cotangent type does not match function output, expected "
-        rf".*?{_WANTED}.*? but got .*?{_REFUSED}"
+        f".*?{_WANTED}.*? but got"
     ),
-    Role(
-        f"with holomorphic=True requires inputs with complex dtype, but got {_REFUSED}",
-        "complex64",
-    ),
+    Role("with holomorphic=True requires inputs with complex dtype", "complex64"),
     Role(
         r"must be integers of the same type, got:?(?:,? u?int\d+)+$",
         "alike",
         _INDICES,
-        is_only=True,
     ),
     Role(
         "arguments to have the same dtypes|must be same dtype|"
@@ -82,16 +74,15 @@ ROLES = (
     ),
     Role(
         "(?s)(?:for argument to (?i:vjp) function|called on tangent values inconsistent)"
-        rf".*[Gg]ot (?:tangent aval )?~?{_REFUSED}.*? expected ~?{_WANTED}"
+        f".*[Gg]ot .*? expected ~?{_WANTED}"
     ),
-    Role("select `which` must be bool", "bool", PLACES, is_only=True),
+    Role("select `which` must be bool", "bool", PLACES),
     Role(
         "object cannot be interpreted as an integer|converted to a scalar index|"
         "integer or boolean arrays are valid indices|"
         "concrete values of integer type(?!(?s:.*)Tracer)|every element be an integer type",
         "int32",
         _SIZES,
-        is_only=True,
     ),
     Role(r"^(?P<parameter>\w+) (argument to \w+ )?must (have|be) an integer", "int32"),
     Role(
@@ -111,19 +102,13 @@ ROLES = (
         "subtype of <class 'numpy.integer'>|subdtype of <class 'numpy.integer'>",
         "int32",
         is_checked=True,
-        refused=_FLOATS,
-    ),
-    Role(
-        "dtype argument to `.*` must be a float",
-        "float32",
-        is_checked=True,
-        refused=_FLOATS,
     ),
     # NumPy's `sum` of a type that it has not heard of.
     Role("Invalid integer data type", "int32", is_checked=True, refused=_SHORT_INTS),
+    Role("Called .* with a float0", "float32", is_checked=True, refused=_GRADIENTS_OF_INTS),
     Role(
-        rf"^data type \W*(?:dtype|class)?\W*(?:numpy\.)?{_REFUSED}.* not "
-        "(?:compatible with finfo|inexact)",
+        "dtype argument to `.*` must be a float|"
+        "^data type .* not (?:compatible with finfo|inexact)",
         "float32",
         is_checked=True,
     ),
@@ -137,18 +122,28 @@ class Complaint:
     Attributes:
         refused: the types that it refuses; those of Python's numbers by their types.
         wanted: the dtype that is taken; None if arguments are to be alike.
-        role: its row of the table.
         parameters: those that it is about; empty if it may be any.
+        is_checked: whether a function refuses what it looked up in the user's call.
     """
 
     refused: frozenset[str]
-    wanted: DType | None
-    role: Role
+    wanted: DType | None = None
     parameters: frozenset[str] = frozenset()
+    is_checked: bool = False
 
-    def refuses(self, dtype: DType) -> bool:
-        """Returns whether a dtype is among the types."""
-        return str(dtype) in self.refused
+    def refuses(self, value: Leaf) -> bool:
+        """Returns whether a value has one of the types."""
+        if type(value) is bool:  # an option of a function, such as `keepdims`
+            return False
+        dtype = dtype_of(value)
+        is_unnamed = not self.refused or is_python_number(value)  # a number in 64 bits
+        if is_unnamed and kind(self.wanted) in ("int", "bool"):
+            return kind(dtype) == "float"
+        # With x64 off, JAX takes an array of NumPy for one of 32 bits, and names its own.
+        own_dtype = getattr(value, "dtype", dtype)
+        return not self.refused.isdisjoint(
+            [str(dtype), str(own_dtype), type(value).__name__]
+        )
 
 
 def complaint(message: str) -> Complaint | None:
@@ -156,34 +151,31 @@ def complaint(message: str) -> Complaint | None:
     for role in ROLES:
         match = re.search(role.pattern, message)
         if match is not None:
-            return _complaint_of_role(role, match, message)
+            return _complaint_of_role(role, match)
     return None
 
 
-def _complaint_of_role(role: Role, match: re.Match[str], text: str) -> Complaint | None:
-    # Not every pattern has all of these.
-    groups = match.groupdict()
-    refused_type = groups.get("refused")
+def _complaint_of_role(role: Role, match: re.Match[str]) -> Complaint | None:
+    groups = match.groupdict()  # not every pattern has both
+    parameters = role.parameters | {groups.get("parameter", "")} - {""}
+    if role.wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
+        types = re.findall(rf"{_TYPE}|(?<=<class ')\w+", match.string)
+        return Complaint(frozenset(types), None, parameters)
     wanted = groups.get("wanted") or role.wanted
-    parameters = role.parameters
-    if groups.get("parameter"):
-        parameters |= {groups["parameter"]}
-    if wanted == "alike":  # JAX writes those of Python's numbers `<class 'float'>`
-        types = frozenset(re.findall(rf"{_TYPE}|(?<=<class ')\w+", text))
-        return Complaint(types, None, role, parameters)
-    if wanted == refused_type:
-        return None  # they differ in something else, such as their shapes
-    if wanted == "int32":  # the first that is none is refused
-        types = [name for name in re.findall(_TYPE, text) if "int" not in name]
-    elif refused_type:
-        types = [refused_type]
+    types = re.findall(_TYPE, match.string)
+    if wanted == "int32":
+        refused = [name for name in types if kind(jnp.dtype(name)) not in ("int", "bool")]
     else:
-        types = _NAMED_TYPES.findall(text)
-    # A float64 that is made complex loses half of its digits in complex64.
-    if refused_type in ("float64", "complex128"):
-        wanted = _IN_64_BITS.get(wanted, wanted) if role.wanted else wanted
-    refused = frozenset(types[:1]) or role.refused
-    return Complaint(refused, jnp.dtype(wanted), role, parameters)
+        refused = [name for name in types if name != wanted]
+    if "wanted" in groups and not refused:
+        return None  # they differ in something else, such as their shapes
+    # What is accepted comes first, and what was given last.
+    last = refused[-1:]
+    if role.wanted == "complex64":  # which loses half of the digits of a float64
+        wanted = _IN_64_BITS.get(last[0], wanted)
+    return Complaint(
+        frozenset(last) or role.refused, jnp.dtype(wanted), parameters, role.is_checked
+    )
 
 
 def complaint_of_a_package(message: str) -> Complaint | None:
@@ -194,5 +186,5 @@ def complaint_of_a_package(message: str) -> Complaint | None:
     types = frozenset(re.findall(rf"\b{_TYPE}", message))
     names_kind = re.search("<class '(int|float|complex)'>", message) is not None
     if len(types) > 1 or (types and names_kind):
-        return Complaint(types, None, Role("", is_checked=True))
+        return Complaint(types, is_checked=True)
     return None

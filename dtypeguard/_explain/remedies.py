@@ -6,6 +6,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.leaf_type import type_text
@@ -14,7 +16,6 @@ from .finding import RefusedLeaf, width
 
 # Stands in a sentence for the names of the leaves: one sentence may be for several.
 NAMES = "{names}"
-_PYTHON_TYPES = {"int": int, "float": float, "complex": complex, "bool": bool}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +53,26 @@ def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
 def cast_back(leaf: RefusedLeaf, line: str) -> Remedy:
     """Returns the remedy to cast a leaf back at the line that changed its dtype."""
     target, source = leaf.dtypes
-    sentence = f"cast {NAMES} back to {target}: {_cast_advice(source, target)}"
     if kind(source) == kind(target) and width(source) < width(target):
         # In a sum or an average it would be rounded in each turn, and stall.
-        sentence = f"keep {NAMES} in {target}: a cast back restores no digits"
+        return _keep([leaf], line, target)
+    sentence = f"cast {NAMES} back to {target}: {_cast_advice(source, target)}"
     return Remedy([leaf], line, sentence, frozenset([target]))
+
+
+def _keep(leaves: Sequence[RefusedLeaf], line: str, dtype: DType) -> Remedy:
+    sentence = f"keep {NAMES} in {dtype}: a cast back restores no digits"
+    return Remedy(leaves, line, sentence, frozenset([dtype]))
 
 
 def guard_body(
     leaves: Sequence[RefusedLeaf], line: str, what: str, function: str, carry: int
 ) -> Remedy:
     """Returns the remedy to guard the body of a loop, which casts all leaves back."""
-    arguments = f"{function}, carry={carry}" if carry else function
+    is_name = function.replace(".", "").isidentifier()
+    arguments = function if is_name else "lambda ..."
+    if carry:
+        arguments += f", carry={carry}"
     sentence = f"guard {what}: dtypeguard.guard_step({arguments})"
     return Remedy(leaves, line, sentence, _dtypes_cast_back(leaves))
 
@@ -89,18 +98,16 @@ def cast_argument(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
 def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     """Returns the remedy to give another number for one of Python's, else an array."""
     number = leaf.values[-1]
-    type_ = _PYTHON_TYPES[str(kind(dtype))]
-    converted = type_(number)
+    converted = np.asarray(number).astype(dtype).item()
     # Python has one type of floats, and none of 16 bits.
     is_of_dtype = kind(dtype) != "float" or dtype_of(converted) == dtype
-    if type_ is type(number) or not is_of_dtype:
+    if type(converted) is type(number) or not is_of_dtype:
         sentence = f'give {NAMES} as jnp.asarray({number!r}, "{dtype}")'
         return Remedy([leaf], line, sentence, frozenset([dtype]))
     # The number itself: `int(x)` at its line would hide that a fraction is lost.
     loss = lost(leaf.dtype, dtype) if converted != number else ""
-    article = "an" if type_ is int else "a"
-    sentence = f"make {NAMES} {article} {type_.__name__}: {converted!r}{loss}"
-    return Remedy([leaf], line, sentence)
+    type_ = f"an {kind(dtype)}" if kind(dtype) == "int" else f"a {kind(dtype)}"
+    return Remedy([leaf], line, f"make {NAMES} {type_}: {converted!r}{loss}")
 
 
 def leave_out_of_grad(leaves: Sequence[RefusedLeaf], line: str) -> Remedy:
@@ -119,6 +126,8 @@ def own_arrays(leaves: Sequence[RefusedLeaf], holder: str) -> Remedy:
 def return_from_branches(leaves: Sequence[RefusedLeaf], line: str, dtype: DType) -> Remedy:
     """Returns the remedy to return a result in another dtype, from some branches."""
     leaf = leaves[0]
+    if leaf.why.is_promoted and width(leaf.dtype) < width(dtype):  # a cast rounded it
+        return _keep([leaf], line, dtype)
     cast = _cast_advice(leaf.dtype, dtype)
     if is_weak(leaf.values[-1]):  # a Python number has no method to cast it
         cast = f'jnp.asarray(..., "{dtype}")'

@@ -98,14 +98,14 @@ def text_of(
 
 def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
     """Returns the leaves of one cause together, the ones to change first."""
-    numbers_to_change = set()
+    to_change: list[RefusedLeaf] = []
     for remedy in advice.first:
-        numbers_to_change.update(leaf.number for leaf in remedy.leaves)
-    ordered = sorted(leaves, key=lambda leaf: leaf.number not in numbers_to_change)
+        to_change += remedy.leaves
+    ordered = sorted(leaves, key=lambda leaf: leaf not in to_change)
 
     def place_in_note(leaf: RefusedLeaf) -> Hashable:
         # What the branches return for one result is told together.
-        return leaf.path if leaf.branch else leaf.number
+        return leaf.path if leaf.branch else leaf
 
     def text_without_names(unit: _Unit) -> Hashable:
         types = []
@@ -223,7 +223,7 @@ def _advice_lines(advice: Advice) -> list[str]:
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
     """Yields a sentence for all remedies of one line that say the same."""
     for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence)):
-        paths = [leaf.path for remedy in group for leaf in remedy.leaves]
+        paths = [leaf.written for remedy in group for leaf in remedy.leaves]
         write = group[0].sentence.replace(NAMES, _name_of_leaves(paths))
         place = f"at {group[0].line} " if group[0].line else ""
         sentence = f"{word}{place}{write}."

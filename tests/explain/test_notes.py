@@ -448,7 +448,8 @@ def an_array_that_is_donated_twice(fixed):
     update = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
     weights = jnp.ones(3)  # first
     state = {"w": weights, "average": weights}
-    return update(dtypeguard.strong(state) if fixed else state)
+    state = dtypeguard.strong(state) if fixed else state
+    return update(state)
 
 
 @noted("begin", checked=False)

@@ -229,6 +229,8 @@ def _candidates_for_result(results: Leaves) -> list[Candidate]:
     candidates = []
     for dtype in _of_highest_kind(dtypes, [leaf.dtype for leaf in results]):
         changed = [leaf for leaf in results if leaf.dtype != dtype]
+        if not changed:
+            continue  # their shapes differ
         # What a branch passes on was made elsewhere, which is no line to cast it on.
         is_on_one_line = len(changed) == 1 and not changed[0].passed_on
         line = users_line(changed[0].why.origin) if is_on_one_line else ""

@@ -1,8 +1,9 @@
 """Finds the leaves that come back otherwise: from a loop's body, or from a branch."""
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from jax import tree_util
 
@@ -10,12 +11,10 @@ from .._blame.behind import origin_of_equation, origin_of_numbers
 from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
-from .._leaves.dtypes import dtype_of, is_python_number, is_weak, kind, rank
+from .._leaves.dtypes import is_python_number, is_weak, kind, rank
 from .._leaves.key_path import TreeName, key_value
 from .._leaves.table import count
-from .._leaves.types import Aval, Leaf
-from .._program.jaxprs import open_jaxpr
-from .._source.files import is_installed
+from .._leaves.types import DType, Leaf
 from .._source.origin import Origin, Why
 from .finding import Failure, Finding, RefusedLeaf, users_line
 from .frames import ControlFlow, control_flow
@@ -34,17 +33,6 @@ def find_in_control_flow(failure: Failure) -> Finding | None:
     return None
 
 
-def _names_dtypes_of(failure: Failure, *avals: Aval) -> bool:
-    """Returns whether a message names dtypes, in full as JAX or short as Equinox."""
-    for aval in avals:
-        name = str(aval.dtype)
-        # bf16, f32, u8, c64
-        short = re.sub(r"(loat|nt|omplex)(?=\d)", "", name.replace("uint", "u"))
-        if name not in failure.message and short not in failure.message:
-            return False
-    return True
-
-
 # Loops
 
 
@@ -53,20 +41,28 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     body = call.bodies["body"]
     places = [body.name + path for path in body.carried.paths]
     drifts = _refused_drifts(call, failure)
+    right_arrays = set()
+    for path, array in zip(places, call.first):
+        if path not in drifts:
+            right_arrays.add(id(array))
     leaves = []
     for drift in drifts.values():
         place = places.index(drift.path) if drift.path in places else None
         first = None if place is None else call.first[place]
         # No line in what JAX wrote is anything to the user.
         origin = drift.origin or (call.line if call.is_of_jax else None)
-        is_shared = _is_shared(first, call, places, drifts)
+        # To change the line that made an array would change other leaves that hold it as
+        # well, as the params of an average.
+        is_shared = not is_python_number(first) and id(first) in right_arrays
         begins_at = None
         if first is not None and not is_shared:
             begins_at = _line_of_first(first, drift, call, failure)
         why = Why(origin, drift.cause, begins_at)
         leaf = RefusedLeaf(call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
-        leaves.append(dataclasses.replace(leaf, begins_as_rarer=is_rarer))
+        majority = call.count_of(leaf.dtypes[0]) - call.count_of(leaf.dtypes[1])
+        leaf = dataclasses.replace(leaf, begins_as_rarer=is_rarer, majority=majority)
+        leaves.append(leaf)
     verb = "comes" if len(leaves) == 1 else "come"
     headline = (
         f"{count(leaves)} of the carry of {call.kind.name} {verb} back in another type."
@@ -77,20 +73,22 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
 def _refused_drifts(call: ControlFlow, failure: Failure) -> dict[str, Drift]:
     """Returns by path what drifts between the types that a message names."""
     # A jaxpr may be of the condition: the body's has the types that are named.
-    for drifts in _drifts(call):
+    of_jaxprs = call.bodies["body"].drifts(call.first)
+    for drifts in itertools.chain(of_jaxprs, [_drifts_of_equinox(call)]):
         refused: dict[str, Drift] = {}
         for drift in drifts:
-            if _names_dtypes_of(failure, *drift.avals):
+            if all(_is_named(aval.dtype, failure.message) for aval in drift.avals):
                 refused.setdefault(drift.path, drift)
         if refused:
             return refused
     return {}
 
 
-def _drifts(call: ControlFlow) -> Iterator[Iterator[Drift]]:
-    """Yields what drifts, by each jaxpr that may be the body's, then by Equinox's trees."""
-    yield from call.bodies["body"].drifts(call.first)
-    yield _drifts_of_equinox(call)
+def _is_named(dtype: DType, message: str) -> bool:
+    """Returns whether a message names a dtype, in full as JAX or short as Equinox."""
+    # bf16, f32, u8, c64
+    short = re.sub(r"(loat|nt|omplex)(?=\d)", "", str(dtype).replace("uint", "u"))
+    return str(dtype) in message or short in message
 
 
 def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
@@ -107,21 +105,6 @@ def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
             yield drift_between(place, what, before, after, lines=of_value(after))
 
 
-def _is_shared(
-    first: Leaf, call: ControlFlow, places: Sequence[str], drifts: dict[str, Drift]
-) -> bool:
-    """Returns whether a leaf begins as an array that other leaves hold as well.
-
-    To change the line that made it would change both, as of the params of an average.
-    """
-    if first is None or is_python_number(first):
-        return False
-    for path, leaf in zip(places, call.first):
-        if path not in drifts and leaf is first:
-            return True
-    return False
-
-
 def _line_of_first(
     first: Leaf, drift: Drift, call: ControlFlow, failure: Failure
 ) -> Origin | None:
@@ -133,7 +116,7 @@ def _line_of_first(
         origin = origin_of_equation(first)
     if origin is None and not is_python_number(first):
         origin = origin_of_numbers(first)
-    if origin is None or is_installed(origin.users.file):
+    if not users_line(origin):
         origin = of_leaf(first, str(key_value(drift.keys[-1])))
     if origin is None and is_python_number(first) and failure.sites[-1].writes(first):
         return call.line
@@ -154,12 +137,8 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
         return True
     if leaf.is_of_optimizer or leaf.why.cause is None:  # the user's own cast
         return False
-    dtypes = [dtype_of(value) for value in call.first]
-    for jaxpr in map(open_jaxpr, call.bodies["body"].jaxprs[:1]):
-        # With what the body closes over.
-        dtypes = [x.aval.dtype for x in (*jaxpr.constvars, *jaxpr.invars)]
     # By kind first: a float among ints is no narrow float.
-    return (rank(before), dtypes.count(before)) <= (rank(after), dtypes.count(after))
+    return (rank(before), call.count_of(before)) <= (rank(after), call.count_of(after))
 
 
 # Branches

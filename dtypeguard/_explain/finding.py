@@ -60,6 +60,7 @@ class RefusedLeaf:
         place: its place in the whole carry.
         begins_as_rarer: whether it begins in the rarer one of its dtypes, among all inputs
             of a body. Then the odd one is made where it begins, and else in the body.
+        majority: how many more inputs of a body have its first dtype than have its last.
         branch: the branch that returns it, by the name of its parameter.
         passed_on: how a branch returns what was there before, as a note says it.
         argument: the argument that has the type.
@@ -71,6 +72,7 @@ class RefusedLeaf:
     why: Why = dataclasses.field(default_factory=Why)
     place: int | None = None
     begins_as_rarer: bool = False
+    majority: int = 0
     branch: str = ""
     passed_on: str = ""
     argument: Argument | None = None
@@ -116,9 +118,8 @@ class RefusedLeaf:
         average would stall: such a leaf begins wider.
         """
         before, after = self.dtypes
-        is_of_one_kind = kind(before) == kind(after)
-        is_wide = before.itemsize >= 4 and is_of_one_kind
-        return is_wide and self.is_castable and not self.begins_as_rarer
+        is_of_kind = self.is_castable and kind(before) == kind(after)
+        return is_of_kind and before.itemsize >= 4 and self.majority > 1
 
     @property
     def is_reshaped(self) -> bool:

@@ -17,10 +17,12 @@ from types import FrameType
 
 import jax
 from jax import tree_util
+from jax.extend import core
 
 from .._blame.body import Body
 from .._carry.split import SplitTree
-from .._leaves.types import Function, Jaxpr, Kwargs, Leaf, PyTree
+from .._leaves.dtypes import dtype_of
+from .._leaves.types import DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.trace import strong_type
 from .._source.files import is_users, package
 from .._source.inert import variables_of
@@ -97,6 +99,10 @@ class ControlFlow:
         """The file of the caller."""
         return self.line.file if self.line else ""
 
+    def count_of(self, dtype: DType) -> int:
+        """Returns how many of the first values have a dtype."""
+        return [dtype_of(value) for value in self.first].count(dtype)
+
     def path(self, path: str) -> str:
         """Returns a path in its carry or result without the nodes that Flax NNX puts in."""
         if package(self.file) != "flax":
@@ -134,7 +140,8 @@ def control_flow(frames: Sequence[FrameType]) -> Iterator[ControlFlow]:
             arguments = _arguments_in_frame(kind.function(), frames[number])
             if arguments is None:
                 continue
-            with contextlib.suppress(LookupError, AttributeError):  # JAX has let them go
+            # JAX has let them go, or has fewer than there are branches.
+            with contextlib.suppress(LookupError, AttributeError, ValueError):
                 read = _read_branches if kind.branches else _read_loop
                 call = read(kind, line, arguments, inner_frames)
                 if not _runs_one_of(call.bodies, inner_frames):
@@ -155,13 +162,11 @@ def _read_loop(
 ) -> ControlFlow:
     """Returns a loop with its body."""
     variables = frames[-1].f_locals
-    # Flax NNX lets the user choose the carry of a scan.
-    chosen_carry = getattr(arguments.get("f"), "input_carry_argnum", 0)
-    has_chosen = type(chosen_carry) is int and chosen_carry > 0
     if kind.body not in arguments:  # Equinox has deleted it, and compares in this frame
         arguments = {"body_fun": variables["body_fun"], "init_val": variables["val"]}
+    function = arguments[kind.body]
     inputs = tuple(arguments[name] for name in kind.inputs)
-    carry = SplitTree(inputs[kind.carry]).arrays
+    first = SplitTree(inputs[kind.carry]).arrays
     sequences = arguments.get("xs")
     if kind.is_pair:
         inputs += (tree_util.tree_map(_slice, sequences),)
@@ -169,17 +174,18 @@ def _read_loop(
     named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
     jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
     # Equinox names the carry before and after a turn so.
-    names = ("buffer_val", "buffer_val2")
-    compared: list[PyTree] = [variables.get(name) for name in names]
+    compared = [variables.get("buffer_val"), variables.get("buffer_val2")]
     if kind.is_pair and None not in compared:
         # Its loop carries an index and the results as well.
         compared = [tree[1] for tree in compared]
+    # Flax NNX lets the user choose the carry of a scan.
+    chosen_carry = getattr(function, "input_carry_argnum", None)
     return ControlFlow(
         kind,
         line,
-        chosen_carry if has_chosen else kind.carry,
-        {"body": Body(arguments[kind.body], inputs, kind.carry, kind.is_pair, jaxprs)},
-        first=carry + tree_util.tree_leaves(sequences),
+        chosen_carry if type(chosen_carry) is int else kind.carry,
+        {"body": Body(function, inputs, kind.carry, kind.is_pair, jaxprs)},
+        first=first + tree_util.tree_leaves(sequences),
         compared=compared,
     )
 
@@ -203,16 +209,14 @@ def _read_branches(
             functions |= {f"{name}[{i}]": branch for i, branch in enumerate(value)}
         else:
             functions[name] = value
-    # JAX holds them one by one, or in a list: the last list of that length.
-    single_jaxprs = [jaxpr for _, jaxpr in _jaxprs(frames)]
-    lists = [single_jaxprs[-len(functions) :]]
-    for _, items in _variables(frames):
-        if all(map(_is_jaxpr, items)):
-            lists.append(list(items))
-    jaxprs = [items for items in lists if len(items) == len(functions)][-1]
-    operands = tuple(arguments.get("operands") or ())
+    operands = tuple(arguments.get("operands", ()))
+    if "operand" in arguments:
+        operands = (arguments["operand"],)
+    # JAX may trace them to jaxprs with constants first, and takes those out.
+    jaxprs = {id(jaxpr): jaxpr for _, jaxpr in _jaxprs(frames)}
+    latest_jaxprs = list(jaxprs.values())[-len(functions) :]
     bodies = {}
-    for (name, function), jaxpr in zip(functions.items(), jaxprs):
+    for (name, function), jaxpr in zip(functions.items(), latest_jaxprs, strict=True):
         if function is not None:
             bodies[name] = Body(function, operands, jaxprs=[jaxpr])
     return ControlFlow(kind, line, kind.carry, bodies)
@@ -224,49 +228,35 @@ def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs |
     code = frame.f_code
     if function is None or code is not getattr(function, "__code__", None):
         return None
-    inner = getattr(function, "__wrapped__", None)
-    if inner is None:
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        return {name: frame.f_locals[name] for name in names if name in frame.f_locals}
     # A copy: before Python 3.13 a frame has one dict, and writes into it.
-    variables = dict(variables_of(frame))
+    variables = dict(frame.f_locals)
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is None:
+        return variables
     # All functions of one wrapper share its code. Their variables hold the wrapped one.
-    if all(value is not inner for value in variables.values()):
+    if all(value is not wrapped for value in variables.values()):
         return None
+    # JAX deletes the variables of the wrapped one early, to free memory.
     _, positional, keyword = inspect.getargs(code)
-    args = variables.get(positional, ())
-    kwargs = variables.get(keyword, {})
-    try:
-        return inspect.signature(function).bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return None
+    bound = inspect.signature(function).bind_partial(
+        *variables.get(positional, ()), **variables.get(keyword, {})
+    )
+    return bound.arguments
 
 
 def _jaxprs(frames: Sequence[FrameType]) -> Iterator[tuple[str, Jaxpr]]:
-    """Yields the jaxprs in JAX's variables, with the names of the variables."""
-    for name, items in _variables(frames):
-        for item in items:
-            if _is_jaxpr(item):
-                yield name, item
-
-
-def _variables(frames: Sequence[FrameType]) -> Iterator[tuple[str, Sequence[PyTree]]]:
-    """Yields JAX's variables by name, each as a list of values."""
+    """Yields the jaxprs in JAX's variables, or in their lists, with their names."""
     for frame in frames:
         if is_users(frame.f_code.co_filename):
             continue
         for name, value in list(variables_of(frame).items()):
-            yield name, value if type(value) in (list, tuple) else (value,)
+            items = value if type(value) in (list, tuple) else [value]
+            for item in items:
+                if isinstance(item, (core.Jaxpr, core.ClosedJaxpr)):
+                    yield name, item
 
 
 def _is_of_others(frame: FrameType) -> bool:
     """Returns whether a frame belongs neither to JAX nor to Equinox."""
     module = frame.f_globals.get("__name__", "")
     return is_users(frame.f_code.co_filename) and module.partition(".")[0] != "equinox"
-
-
-def _is_jaxpr(value: object) -> bool:
-    module = type(value).__module__
-    is_from_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    opened = getattr(value, "jaxpr", value) if is_from_jax else None
-    return all(hasattr(opened, name) for name in ("eqns", "invars", "outvars"))

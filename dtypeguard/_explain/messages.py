@@ -14,6 +14,8 @@ from .._leaves.types import DType, Leaf
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
 _WANTED = rf"(?P<wanted>{_TYPE})"
+# The types that were given stand behind such a word, and those that are taken may not.
+_GIVEN = re.compile(rf"(?:dtype|got|type|as|with)[:=]? ?({_TYPE})")
 _SHORT_INTS = frozenset(["int2", "uint2", "int4", "uint4"])
 _GRADIENTS_OF_INTS = frozenset([str(jax.dtypes.float0)])
 _IN_64_BITS = {"float64": "complex128"}
@@ -162,20 +164,17 @@ def _complaint_of_role(role: Role, match: re.Match[str]) -> Complaint | None:
         types = re.findall(rf"{_TYPE}|(?<=<class ')\w+", match.string)
         return Complaint(frozenset(types), None, parameters)
     wanted = groups.get("wanted") or role.wanted
-    types = re.findall(_TYPE, match.string)
+    types = _GIVEN.findall(match.string) or re.findall(_TYPE, match.string)
     if wanted == "int32":
         refused = [name for name in types if kind(jnp.dtype(name)) not in ("int", "bool")]
     else:
         refused = [name for name in types if name != wanted]
     if "wanted" in groups and not refused:
         return None  # they differ in something else, such as their shapes
-    # What is accepted comes first, and what was given last.
-    last = refused[-1:]
     if role.wanted == "complex64":  # which loses half of the digits of a float64
-        wanted = _IN_64_BITS.get(last[0], wanted)
-    return Complaint(
-        frozenset(last) or role.refused, jnp.dtype(wanted), parameters, role.is_checked
-    )
+        wanted = _IN_64_BITS.get(refused[0], wanted)
+    types_refused = frozenset(refused[:1]) or role.refused
+    return Complaint(types_refused, jnp.dtype(wanted), parameters, role.is_checked)
 
 
 def complaint_of_a_package(message: str) -> Complaint | None:

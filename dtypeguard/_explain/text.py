@@ -1,7 +1,7 @@
 """Last stage: writes a note, a few lines of facts for each cause, then what to write."""
 
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jax.dtypes import float0
@@ -20,7 +20,6 @@ from .remedies import NAMES, Remedy
 
 # A leaf; where branches return it in different types, what each of them returns.
 _Unit = Sequence[RefusedLeaf]
-_NoteLine = tuple[str, str, str]  # what a line of source does, its place, its code
 _CHECKED = "Checked: with this change the types agree."
 _HINT = "Every leaf: dtypeguard.explain(all=True), or dtypeguard run --all."
 _NO_RECORD = "(Python 3.12 and later record lines, and name more of them.)"
@@ -48,17 +47,12 @@ class NotedLeaf(NamedTuple):
 
 def noted(finding: Finding) -> tuple[NotedLeaf, ...]:
     """Returns all leaves, in their order."""
-    return tuple(
-        NotedLeaf(
-            path=leaf.path,
-            branch=leaf.branch,
-            types=tuple(_type_of_value(value) for value in leaf.values),
-            origin=leaf.why.origin,
-            cause=leaf.why.cause,
-            begun=leaf.why.begun,
-        )
-        for leaf in finding.leaves
-    )
+    rows = []
+    for leaf in finding.leaves:
+        types = tuple(_type_of(value) for value in leaf.values)
+        lines = leaf.why.origin, leaf.why.cause, leaf.why.begun
+        rows.append(NotedLeaf(leaf.path, leaf.branch, types, *lines))
+    return tuple(rows)
 
 
 def text_of(
@@ -72,23 +66,23 @@ def text_of(
         is_whole: whether to list every leaf. Otherwise the note fits on a screen.
         hint: a sentence that says how to have lines recorded.
     """
-    lines = [f"dtypeguard: {finding.headline}"]
     groups = _groups(finding.leaves, advice)
     listed = groups if is_whole else groups[:CAUSES]
-    below: list[str] = []
+    facts: list[str] = []
     for group in listed:
-        below += _names(group, is_whole)
-        for line in columns(_lines_of_unit(group[0], is_one_of_many=len(group) > 1)):
-            below.append(f"  {line}")
-    below += and_more(len(groups) - len(listed), "cause")
+        facts += _names(group, is_whole)
+        rows = _rows(group[0], has_shapes=len(group) == 1)
+        facts += [f"  {line}" for line in columns(rows)]
+    facts += and_more(len(groups) - len(listed), "cause")
     if sys.version_info < (3, 12):
-        below.append(_NO_RECORD)
+        facts.append(_NO_RECORD)
     elif hint:
-        below.append(hint)
-    lines += [f"  {line}" for line in below]
+        facts.append(hint)
+    lines = [f"dtypeguard: {finding.headline}"]
+    lines += [f"  {line}" for line in facts]
     lines += _advice_lines(advice)
-    is_shortened = any(len(group) > FEW for group in groups)
-    if not is_whole and (is_shortened or len(groups) > len(listed)):
+    longest = max(map(len, groups))
+    if not is_whole and (longest > FEW or len(groups) > CAUSES):
         lines.append(_HINT)
     return "\n".join(lines)
 
@@ -102,24 +96,20 @@ def _groups(leaves: Sequence[RefusedLeaf], advice: Advice) -> list[list[_Unit]]:
     for remedy in advice.first:
         to_change += remedy.leaves
     ordered = sorted(leaves, key=lambda leaf: leaf not in to_change)
-
-    def place_in_note(leaf: RefusedLeaf) -> Hashable:
-        # What the branches return for one result is told together.
-        return leaf.path if leaf.branch else leaf
-
-    def text_without_names(unit: _Unit) -> Hashable:
-        types = []
-        for leaf in unit:
-            types.append((leaf.branch, leaf.is_reshaped, *map(str, leaf.dtypes)))
-        return tuple(types), tuple(_lines_of_unit(unit, is_one_of_many=True))
-
-    return grouped(grouped(ordered, place_in_note), text_without_names)
+    # What the branches return for one result is told together.
+    units = grouped(ordered, lambda leaf: leaf.path if leaf.branch else leaf)
+    # Where many share a line their shapes may differ.
+    return grouped(units, lambda unit: (str(unit[0].dtypes), *_rows(unit)))
 
 
 def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
     """Returns the leaves of one cause with their types, as lines."""
     leaves = [unit[0] for unit in group]
-    changes = [_change_text(leaf) for leaf in leaves]
+    changes = []
+    for leaf in leaves:
+        # Each branch has a line of its own.
+        types = [] if leaf.branch else [_type_of(value) for value in leaf.values]
+        changes.append(" -> ".join(types))
     paths = [leaf.path for leaf in leaves]
     if is_whole:
         return columns(list(zip(paths, changes)))
@@ -133,74 +123,52 @@ def _name_of_leaves(paths: Sequence[str]) -> str:
     return joined(paths) if len(paths) <= FEW else of_holders(paths)
 
 
-def _change_text(leaf: RefusedLeaf) -> str:
-    if leaf.branch:
-        return ""  # each branch has a line of its own
-    return " -> ".join(_type_of_value(value) for value in leaf.values)
-
-
-def _lines_of_unit(unit: _Unit, is_one_of_many: bool) -> list[_NoteLine]:
-    """Returns the lines behind the type of a leaf, the one to change first."""
-    lines: list[_NoteLine] = []
+def _rows(unit: _Unit, has_shapes: bool = False) -> list[tuple[str, str, str]]:
+    """Returns what lines of source do, with their places and their code."""
+    rows = []
     for leaf in unit:
-        for line in _lines_of_leaf(leaf, is_one_of_many):
-            if line not in lines:  # two branches may have a cause in common
-                lines.append(line)
-    return lines
+        for fact, line in _facts(leaf, has_shapes):
+            row = (fact, "", "")
+            if line is not None:
+                row = (fact, line.place, line.users.code)
+            elif not leaf.branch:
+                continue
+            if row not in rows:  # two branches may have a cause in common
+                rows.append(row)
+    return rows
 
 
-def _lines_of_leaf(leaf: RefusedLeaf, is_one_of_many: bool) -> list[_NoteLine]:
+def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None]]:
+    """Returns what each line behind the type of a leaf did, the one to change first."""
     why = leaf.why
-    before, after = _named_types(leaf)
-    if leaf.branch:
-        forced = _note_line(f"  because of {after}", why.cause)
-        return [_line_of_branch(leaf, is_one_of_many), *forced]
+    is_reshaped = leaf.is_reshaped or (has_shapes and leaf.branch != "")
+    before = _type_of(leaf.values[0], is_reshaped)
+    after = _type_of(leaf.values[-1], is_reshaped)
     # A line that did both stands once.
-    cause = None if why.cause == why.origin else why.cause
-    forced = _note_line(f"because of {after}", cause)
-    begins = _note_line(f"begins as {before}", why.begun)
+    cause = None if why.cause == why.origin and not leaf.branch else why.cause
+    forced = (f"because of {leaf.dtype}", cause)
+    if leaf.branch:
+        result = f"{leaf.branch} gives {after}"
+        if leaf.passed_on:
+            result += f" ({leaf.passed_on})"
+        forced = (f"  because of {leaf.dtype}", cause)
+        return [(result, why.origin), forced] if cause else [(result, why.origin)]
+    begins = (f"begins as {before}", why.begun)
     is_change = why.is_promoted or why.cause or len(leaf.values) > 1
-    becomes = _note_line(f"becomes {after}" if is_change else f"is {after}", why.origin)
+    becomes = (f"becomes {after}" if is_change else f"is {after}", why.origin)
     if leaf.begins_as_rarer:
-        return begins + forced + becomes
+        return [begins, forced, becomes]
     if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
-        return becomes + forced + begins
-    return forced + becomes + begins
+        return [becomes, forced, begins]
+    return [forced, becomes, begins]
 
 
-def _line_of_branch(leaf: RefusedLeaf, is_one_of_many: bool) -> _NoteLine:
-    """Returns the result of a branch, also where its line is not known."""
-    # Where many share a line their shapes may differ.
-    type_ = str(leaf.dtype) if is_one_of_many else _type_of_value(leaf.values[-1])
-    text = f"{leaf.branch} gives {type_}"
-    if leaf.passed_on:
-        text += f" ({leaf.passed_on})"
-    lines = _note_line(text, leaf.why.origin)
-    if lines:
-        return lines[0]
-    return text, "", ""
-
-
-def _note_line(text: str, origin: Origin | None) -> list[_NoteLine]:
-    """Returns a line of source in a list; an empty list if it is not known."""
-    return [] if origin is None else [(text, origin.place, origin.users.code)]
-
-
-def _named_types(leaf: RefusedLeaf) -> tuple[str, str]:
-    """Returns the dtypes of a leaf before and after, with the shapes where these differ."""
-    last = leaf.values[-1]
-    if leaf.is_reshaped:
-        return type_text(leaf.values[0]), type_text(last)
-    if is_python_number(last) or leaf.dtype == float0:
-        return str(leaf.dtypes[0]), _type_of_value(last).partition("[")[0]
-    return str(leaf.dtypes[0]), str(leaf.dtype)
-
-
-def _type_of_value(value: Leaf) -> str:
+def _type_of(value: Leaf, has_shape: bool = True) -> str:
     if is_python_number(value):
         return type(value).__name__
-    # NumPy prints it as a list of fields.
-    return "float0" if getattr(value, "dtype", None) == float0 else type_text(value)
+    if getattr(value, "dtype", None) == float0:  # NumPy prints it as a list of fields
+        return "float0"
+    return type_text(value) if has_shape else type_text(value).partition("[")[0]
 
 
 # What to write
@@ -214,7 +182,7 @@ def _advice_lines(advice: Advice) -> list[str]:
     casts: set[DType] = set()
     for remedy in advice.first + advice.second:
         casts |= remedy.casts_to
-    rounding = rounding_sentence(sorted(casts, key=str))
+    rounding = rounding_sentence(casts)
     if rounding:
         lines.append(rounding)
     return lines
@@ -223,8 +191,8 @@ def _advice_lines(advice: Advice) -> list[str]:
 def _sentences(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
     """Yields a sentence for all remedies of one line that say the same."""
     for group in grouped(remedies, lambda remedy: (remedy.line, remedy.sentence)):
-        paths = [leaf.written for remedy in group for leaf in remedy.leaves]
-        write = group[0].sentence.replace(NAMES, _name_of_leaves(paths))
+        names = [leaf.written for remedy in group for leaf in remedy.leaves]
+        write = group[0].sentence.replace(NAMES, _name_of_leaves(names))
         place = f"at {group[0].line} " if group[0].line else ""
         sentence = f"{word}{place}{write}."
         yield sentence[0].upper() + sentence[1:]

@@ -1,11 +1,12 @@
 """`dtypeguard docs NAME`: prints a page of the documentation, or a file of one."""
 
 import argparse
-import contextlib
+import collections
 import inspect
-import operator
 import pathlib
+import pydoc
 import re
+from collections.abc import Iterable
 from typing import TextIO
 
 from .options import UsageError
@@ -35,10 +36,11 @@ MERGED_PAGES = {
 
 def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
     """Prints the page or the file of a name, or lists those in which a word stands."""
-    pages, files = _pages_and_files()
+    paths = _paths()
     if arguments.name is None:
+        files = [name for name, path in paths.items() if path.suffix != ".md"]
         lines = ["Pages, for dtypeguard docs NAME:"]
-        lines += _rows_of_pages(pages)
+        lines += _rows(paths, sorted(paths.keys() - files))
         lines += ["Files, for dtypeguard docs NAME > NAME:", f"  {'  '.join(files)}"]
         print_text("\n".join(lines), stdout)
         return 0
@@ -47,70 +49,64 @@ def docs_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
     for page, names in MERGED_PAGES.items():
         if name in names:
             name = page
-    if name in files:
-        with to_reader(stdout):  # a binary file: no text is decoded
-            stdout.buffer.write(files[name].read_bytes())
-    elif name in pages:
-        text = pages[name].read_text(encoding="utf-8")
+    if name not in paths:
+        lines = [f"Pages with {name!r}, those with most of it first:"]
+        lines += _rows(paths, _pages_with(name, paths))
+        print_text("\n".join(lines), stdout)
+    elif paths[name].suffix == ".md":
+        text = paths[name].read_text(encoding="utf-8")
         # The site fills these in by mkdocstrings.
         text = re.sub(r"^::: (\S+)$", _documented, text, flags=re.MULTILINE)
         print_text(text.removesuffix("\n"), stdout)
     else:
-        lines = [f"Pages with {name!r}, those with most of it first:"]
-        lines += _rows_of_pages(_pages_with(name, pages))
-        print_text("\n".join(lines), stdout)
+        with to_reader(stdout):  # a binary file: no text is decoded
+            stdout.buffer.write(paths[name].read_bytes())
     return 0
 
 
-def _pages_with(word: str, pages: dict[str, pathlib.Path]) -> dict[str, pathlib.Path]:
+def _paths() -> dict[str, pathlib.Path]:
+    """Returns the paths of pages by name, and of other files by file name."""
+    folder = _PACKAGE / "_docs"
+    paths = {}
+    if not folder.is_dir():
+        folder = _CLONE / "docs"
+        paths = {name: _CLONE / file for name, file in ROOT_PAGES.items()}
+    for path in sorted(folder.glob("*.*")):
+        if path.suffix in (".md", *_FILE_SUFFIXES):
+            paths[path.name.removesuffix(".md")] = path
+    return paths
+
+
+def _pages_with(word: str, paths: dict[str, pathlib.Path]) -> list[str]:
     """Returns the pages with words that begin alike, those with most of them first."""
     # "recompilation" is to find "recompiles" as well: most words differ at their ends.
     pattern = re.compile(rf"\b{re.escape(word[:_STEM])}", re.IGNORECASE)
-    counts = {}
-    for name, page in pages.items():
-        count = len(pattern.findall(page.read_text(encoding="utf-8")))
-        if count:
-            counts[name] = count
-    if not counts:
+    counts = collections.Counter[str]()
+    for name, path in paths.items():
+        if path.suffix == ".md":
+            counts[name] = len(pattern.findall(path.read_text(encoding="utf-8")))
+    names = [name for name, count in counts.most_common() if count]
+    if not names:
         raise UsageError(f"there is no page {word!r}. To list them: dtypeguard docs")
-    names = sorted(counts, key=lambda name: -counts[name])
-    return {name: pages[name] for name in names}
+    return names
 
 
-def _rows_of_pages(pages: dict[str, pathlib.Path]) -> list[str]:
+def _rows(paths: dict[str, pathlib.Path], names: Iterable[str]) -> list[str]:
     """Returns the names of pages with their titles."""
-    width = max(map(len, pages))
+    width = max(map(len, paths))
     rows = []
-    for name, page in pages.items():
-        with page.open(encoding="utf-8") as file:
+    for name in names:
+        with paths[name].open(encoding="utf-8") as file:
             title = file.readline().removeprefix("# ").strip()
         rows.append(f"  {name:<{width}}  {title}")
     return rows
 
 
-def _pages_and_files() -> tuple[dict[str, pathlib.Path], dict[str, pathlib.Path]]:
-    """Returns the paths of the pages by name, and of other files by file name."""
-    folder = _PACKAGE / "_docs"
-    root_pages = {}
-    if not folder.is_dir():
-        folder = _CLONE / "docs"
-        root_pages = {name: _CLONE / file for name, file in ROOT_PAGES.items()}
-    if not folder.is_dir():
-        raise UsageError("this installation has no pages: install it again, from a wheel")
-    paths = list(folder.iterdir())
-    pages = {path.stem: path for path in paths if path.suffix == ".md"} | root_pages
-    files = {path.name: path for path in paths if path.suffix in _FILE_SUFFIXES}
-    return dict(sorted(pages.items())), dict(sorted(files.items()))
-
-
 def _documented(name: re.Match[str]) -> str:
     """Returns a public name with its signature and docstring, as the site shows it."""
-    import dtypeguard.testing
-
-    # By its parts: a page may have a function of `dtypeguard.testing`.
-    public = operator.attrgetter(name[1].removeprefix("dtypeguard."))(dtypeguard)
-    signature = ""
-    with contextlib.suppress(ValueError):  # an error or a warning has none
+    public = pydoc.locate(name[1])
+    documented = f"### {name[1]}\n\n"
+    if not isinstance(public, type) or not issubclass(public, Exception):
         last = name[1].rpartition(".")[2]
-        signature = f"```python\n{last}{inspect.signature(public)}\n```\n\n"
-    return f"### {name[1]}\n\n{signature}{inspect.getdoc(public)}"
+        documented += f"```python\n{last}{inspect.signature(public)}\n```\n\n"
+    return f"{documented}{inspect.getdoc(public)}"

@@ -7,7 +7,7 @@ import pathlib
 import pydoc
 import re
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 from .options import UsageError
 from .output import print_text, to_reader
@@ -104,7 +104,7 @@ def _rows(paths: dict[str, pathlib.Path], names: Iterable[str]) -> list[str]:
 
 def _documented(name: re.Match[str]) -> str:
     """Returns a public name with its signature and docstring, as the site shows it."""
-    public = pydoc.locate(name[1])
+    public: Any = pydoc.locate(name[1])
     documented = f"### {name[1]}\n\n"
     if not isinstance(public, type) or not issubclass(public, Exception):
         last = name[1].rpartition(".")[2]

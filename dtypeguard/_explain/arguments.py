@@ -124,9 +124,9 @@ def _dtype_that_is_expected(
 ) -> DType | None:
     """Returns the dtype that a call takes; None if it is not known."""
     # Of two types that a message names, the call has one: the library has the other.
-    missing = complaint.refused - {str(dtype_of(x.value)) for x in refused}
+    missing = set(complaint.refused) - {str(dtype_of(x.value)) for x in refused}
     if len(complaint.refused) == 2 and len(missing) == 1:
-        return jnp.dtype(*missing)
+        return jnp.dtype(missing.pop())
     return complaint.wanted if len(refused) == 1 else None
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
+from typing import Any
 
 import jax
 from jax import tree_util
@@ -174,7 +175,7 @@ def _read_loop(
     named_jaxprs = sorted(_jaxprs(frames), key=lambda pair: "body" not in pair[0])
     jaxprs = [jaxpr for _, jaxpr in named_jaxprs]
     # Equinox names the carry before and after a turn so.
-    compared = [variables.get("buffer_val"), variables.get("buffer_val2")]
+    compared: list[PyTree] = [variables.get(x) for x in ("buffer_val", "buffer_val2")]
     if kind.is_pair and None not in compared:
         # Its loop carries an index and the results as well.
         compared = [tree[1] for tree in compared]
@@ -237,9 +238,9 @@ def _arguments_in_frame(function: Function | None, frame: FrameType) -> Kwargs |
     if all(value is not wrapped for value in variables.values()):
         return None
     # JAX deletes the variables of the wrapped one early, to free memory.
-    _, positional, keyword = inspect.getargs(code)
+    names: Any = inspect.getargs(code)
     bound = inspect.signature(function).bind_partial(
-        *variables.get(positional, ()), **variables.get(keyword, {})
+        *variables.get(names.varargs, ()), **variables.get(names.varkw, {})
     )
     return bound.arguments
 

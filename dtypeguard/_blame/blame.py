@@ -56,10 +56,9 @@ class Region:
     def sources(self, value: int) -> Sequence[int]:
         """Returns the values from which a value may have the property."""
         equation = self.graph.made_by.get(value)
-        sources = self.graph.same.get(value, ())
-        if equation is not None:
-            sources = self.forcing_operands(equation)
-        return _strong_operands(self.graph, sources)
+        if equation is None:
+            return self.graph.same.get(value, ())
+        return self.forcing_operands(equation)
 
     def walk(self, starts: Sequence[int]) -> Iterator[int]:
         """Yields the values of the region behind some, nearest first."""
@@ -100,7 +99,7 @@ class Region:
                 if operand not in reshaped and not self.is_implicit_cast(operand):
                     partners.append(operand)
             if partners:
-                return _strong_operands(self.graph, partners)
+                return partners
             if equation.primitive in SHAPES:
                 reshaped.add(value)
         return []
@@ -163,15 +162,6 @@ class Region:
             return False
         has_property = bool(self.forcing_operands(equation))
         return not has_property and not Written(equation.stack).is_explicit
-
-
-def _strong_operands(graph: Graph, values: Sequence[int]) -> Sequence[int]:
-    """Returns the values that decide a type: weak ones give way."""
-    strong = []
-    for value in values:
-        if not is_weak(graph.avals[value]):
-            strong.append(value)
-    return strong or values
 
 
 def blame(graph: Graph, output: int, matches: Matches, leaves: int) -> Blame:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from jax import tree_util
 
 from .._carry.split import SplitTree
 from .._guard.policy import dtype_of_update
-from .._leaves.dtypes import broadcasts, dtype_of, fits, is_weak
+from .._leaves.dtypes import broadcasts, dtype_of, is_weak
 from .._leaves.key_path import KeyPath, TreeName, key_paths, path_text
 from .._leaves.leaf_change import LeafChange, tree_changes
 from .._leaves.leaf_type import LeafType, type_or_class
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import Aval, DType
 from .._program.trace import Program
 from .._source.origin import Origin, Why
 from .._tracebacks.frames import line_of_tracer
@@ -22,6 +22,9 @@ from .why import Has, LinesOfValue, lines_beyond, of_weak_leaf, why
 
 Kind = Literal["dtype", "weak_type", "shape", "structure"]
 Where = Literal["state", "updates", "carry"]
+# Where they are among the arguments of `update`: by position, behind the state.
+_GRADIENTS = (tree_util.SequenceKey(0), tree_util.SequenceKey(1))
+_PARAMS = (tree_util.SequenceKey(0), tree_util.SequenceKey(2))
 _KINDS_OF_LEAVES: tuple[Kind, ...] = ("dtype", "shape", "weak_type")
 
 
@@ -93,19 +96,17 @@ def drift_between(
     """Returns the drift from one abstract value to another."""
     old = LeafType(before.dtype, is_weak(before), before.shape)
     new = LeafType(after.dtype, is_weak(after), after.shape)
+    texts = (old.without_shape, new.without_shape)
     if kind == "shape":
         texts = (str(old), str(new))
-    elif kind == "weak_type":
-        texts = (old.without_shape, new.without_shape)
-    else:  # a weak leaf takes another dtype, weak or not
+    elif kind == "dtype":  # a weak leaf takes another dtype, weak or not
         texts = (old.without_shape, str(new.dtype))
     return _drift(path, kind, texts, where, lines or Why(), (before, after))
 
 
 def _drift_of_structure(change: LeafChange, where: Where) -> Drift:
     row = change.row()
-    texts = (row.before, row.after)
-    return _drift(change.path, "structure", texts, where, Why(), ())
+    return _drift(change.path, "structure", (row.before, row.after), where, Why(), ())
 
 
 def _drift(
@@ -116,9 +117,8 @@ def _drift(
     lines: Why,
     avals: tuple[Aval, ...],
 ) -> Drift:
-    text = path_text(path)
-    if where == "updates":  # users look up an update by its path in the updates
-        text = path_text(path[1:])
+    # Users look up an update by its path in the updates.
+    text = path_text(path[1:] if where == "updates" else path)
     before, after = texts
     return Drift(text, kind, before, after, where, lines.origin, lines.cause, avals, path)
 
@@ -130,24 +130,28 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
         program: the traced step.
         beyond: the lines behind an input or a constant; by default the record is asked.
     """
-    if beyond is None:
-        beyond = lines_beyond(program.step)
+    graph = program.step
+    beyond = beyond or lines_beyond(graph)
     where: Where = "state" if program.is_optimizer else "carry"
     carries = list(zip(program.names, program.carried, program.returned))
     # First for all carries: a tree that changes is an error before any type is one.
     for name, before, after in carries:
         for change in changes_of_structure(name, before, after):
             yield _drift_of_structure(change, where)
-    outputs = iter(program.step.outputs)
-    number = 0
+    inputs = iter(graph.inputs)
+    outputs = iter(graph.outputs)
     for name, before, after in carries:
         returned = dict(zip(after.key_paths, zip(after.arrays, outputs)))
-        for path in before.key_paths:
-            if path in returned:  # else its structure has changed
-                place = (TreeName(name), *path)
-                leaf = _ReturnedLeaf(number, *returned[path])
-                yield from _drifts_of_leaf(program, place, leaf, where, beyond)
-            number += 1
+        for path, value in zip(before.key_paths, inputs):
+            if path not in returned:  # its structure has changed
+                continue
+            array, output = returned[path]
+            for kind in _changed_kinds(graph.avals[value], graph.avals[output]):
+                lines = _lines_of_leaf(program, kind, value, output, beyond)
+                if lines.origin is None:  # no equation makes a literal
+                    lines = lines._replace(origin=line_of_tracer(array))
+                avals = (graph.avals[value], graph.avals[output])
+                yield drift_between((TreeName(name), *path), kind, *avals, where, lines)
     if program.is_optimizer:
         yield from _drifts_of_updates(program, beyond)
 
@@ -162,82 +166,70 @@ def changes_of_structure(
     new_leaves = dict(zip(after.key_paths, after.arrays))
     changes = []
     for path in key_paths(before.tree):
+        types = []
+        for leaves in (old_leaves, new_leaves):
+            types.append(type_or_class(leaves[path]) if path in leaves else _CONSTANT)
         if (path in old_leaves) != (path in new_leaves):
-            before_type = after_type = _CONSTANT
-            if path in old_leaves:
-                before_type = type_or_class(old_leaves[path])
-            else:
-                after_type = type_or_class(new_leaves[path])
-            place = (TreeName(name), *path)
-            changes.append(LeafChange(place, before_type, after_type))
+            changes.append(LeafChange((TreeName(name), *path), *types))
     return changes
 
 
-class _ReturnedLeaf(NamedTuple):
-    number: int  # among the inputs of a program
-    array: Leaf
-    output: int
-
-
-def _drifts_of_leaf(
-    program: Program,
-    path: KeyPath,
-    leaf: _ReturnedLeaf,
-    where: Where,
-    beyond: LinesOfValue,
-) -> Iterator[Drift]:
-    """Yields what changed of a leaf: dtype, shape, weakness."""
-    graph = program.step
-    value = graph.inputs[leaf.number]
-    before = graph.avals[value]
-    after = graph.avals[leaf.output]
+def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:
+    """Returns what changed of a leaf: dtype, shape, weakness."""
+    kinds: list[Kind] = []
     for kind in _KINDS_OF_LEAVES:
-        new = getattr(after, kind)
-        # A loop of JAX lets a weak leaf take another dtype: that is one change.
-        is_same = getattr(before, kind) == new
-        if is_same or (kind == "weak_type" and before.dtype != after.dtype):
-            continue
-        if kind == "weak_type" and is_weak(before):
-            lines = of_weak_leaf(program, leaf.number)
-        else:
-            lines = why(graph, leaf.output, Has(kind, new), 1 << value, beyond)
-            if lines.origin is None:  # no equation makes a literal
-                lines = lines._replace(origin=line_of_tracer(leaf.array))
-        yield drift_between(path, kind, before, after, where, lines)
+        if getattr(before, kind) != getattr(after, kind):
+            kinds.append(kind)
+    # A loop of JAX lets a weak leaf take another dtype: that is one change.
+    if kinds[-1:] == ["weak_type"] and "dtype" in kinds:
+        kinds.pop()
+    return kinds
+
+
+def _lines_of_leaf(
+    program: Program, kind: Kind, value: int, output: int, beyond: LinesOfValue
+) -> Why:
+    """Returns the lines behind what changed from an input to an output."""
+    graph = program.step
+    if kind == "weak_type" and is_weak(graph.avals[value]):
+        return of_weak_leaf(program, graph.inputs.index(value))
+    matches = Has(kind, getattr(graph.avals[output], kind))
+    return why(graph, output, matches, 1 << value, beyond)
 
 
 def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift]:
     """Yields the updates that change the dtype or shape of their param under `p + u`."""
     graph = program.step
-    gradients = _argument(program, 1)
-    params = _argument(program, 2)
     for change in _changes_of_updates(program):
         yield _drift_of_structure(change, "updates")
+    arguments = graph.inputs[program.carried_inputs :]
+    value_at = dict(zip(program.rest.key_paths, arguments))
     start = sum(len(parts.arrays) for parts in program.returned)
     for result_path, output in zip(program.others.key_paths, graph.outputs[start:]):
         path = result_path[1:]  # the updates are the first of the other results
-        if path not in params:  # what `_changes_of_updates` tells, if it is one
+        param_value = value_at.get((*_PARAMS, *path))
+        if param_value is None:  # what `_changes_of_updates` tells, if it is one
             continue
-        place = (TreeName("updates"), *path)
+        gradient_value = value_at.get((*_GRADIENTS, *path), param_value)
         update = graph.avals[output]
-        param_value = params[path]
-        gradient_value = gradients.get(path, param_value)
         param = graph.avals[param_value]
         gradient = graph.avals[gradient_value]
-        bits = 1 << param_value | 1 << gradient_value
+        wanted_dtype = dtype_of_update(program.updates_dtype, param.dtype, gradient.dtype)
+        kinds: list[Kind] = []
         # A batch of gradients, one for each example, may stay a batch.
         if not (broadcasts(update.shape, param.shape) or update.shape == gradient.shape):
-            has_shape = Has("shape", update.shape)
-            lines = why(graph, output, has_shape, bits, beyond)
-            yield drift_between(place, "shape", param, update, "updates", lines)
-        dtypes = program.updates_dtype, param.dtype, gradient.dtype
-        if update.dtype != dtype_of_update(*dtypes) and _promotes(param, update):
+            kinds.append("shape")
+        if update.dtype != wanted_dtype and _promotes(param, update):
+            kinds.append("dtype")
+        for kind in kinds:
+            bits = 1 << param_value | 1 << gradient_value
+            matches = Has(kind, getattr(update, kind))
             lines = Why()
             # An update as wide as its gradient was not promoted.
-            if gradient.dtype != update.dtype:
-                has_dtype = Has("dtype", update.dtype)
-                lines = why(graph, output, has_dtype, bits, beyond)
-            yield drift_between(place, "dtype", param, update, "updates", lines)
+            if kind == "shape" or gradient.dtype != update.dtype:
+                lines = why(graph, output, matches, bits, beyond)
+            place = (TreeName("updates"), *path)
+            yield drift_between(place, kind, param, update, "updates", lines)
 
 
 def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
@@ -258,24 +250,12 @@ def _changes_of_updates(program: Program) -> Sequence[LeafChange]:
     return changes
 
 
-def _argument(program: Program, position: int) -> dict[KeyPath, int]:
-    """Returns the inputs of the graph that are the leaves of an argument, by path."""
-    inputs = program.step.inputs[program.carried_inputs :]
-    start = (tree_util.SequenceKey(0), tree_util.SequenceKey(position))
-    leaves = {}
-    for path, value in zip(program.rest.key_paths, inputs):
-        if path[:2] == start:
-            leaves[path[2:]] = value
-    return leaves
-
-
 def _promotes(param: Aval, update: Aval) -> bool:
-    if dtype_of(param) is None or dtype_of(update) is None or param.dtype == update.dtype:
-        return False
-    if is_weak(update) and fits(update.dtype, param.dtype):
+    """Returns whether `p + u` has another dtype than the param."""
+    if dtype_of(param) is None or dtype_of(update) is None:
         return False
     try:
         with jax.numpy_dtype_promotion("standard"):
-            return jnp.promote_types(param.dtype, update.dtype) != param.dtype
+            return jax.eval_shape(jnp.add, param, update).dtype != param.dtype
     except (TypeError, ValueError):  # 8-bit floats promote with nothing: p + u fails
         return True

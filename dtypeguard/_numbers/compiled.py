@@ -12,11 +12,11 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .probes import Notes, Probes, RunCounts
+from .._program.program import LOOPS, Node
+from .nodes import Noted
+from .probes import DECISION, Probes
 from .program import NumericProgram
 
-# A `while_loop` has room for the notes of so many turns at first.
-FEW_TURNS = 16
 # At this level XLA contracts no product with a sum, so that each equation rounds. A program
 # runs some dozen times, so it is compiled quickly as well.
 _QUICKLY = {"xla_backend_optimization_level": "0"}
@@ -25,7 +25,7 @@ _QUICKLY = {"xla_backend_optimization_level": "0"}
 def call_compiled(
     program: NumericProgram,
     key: object,
-    compute: Callable[..., tuple[Sequence[Leaf], Notes]],
+    compute: Callable[..., tuple[Sequence[Leaf], Noted]],
     operands: Sequence[Any],
     probes: Probes,
 ) -> list[Leaf]:
@@ -43,45 +43,30 @@ def call_compiled(
     if key not in program.functions:
 
         def traced(room, *operands):
-            # JAX traces it anew for other room, which a loop asks the program for.
+            # JAX traces it anew where a loop asks for other room.
             return compute(*operands)
 
         program.functions[key] = jax.jit(traced, static_argnums=0, compiler_options=options)
-    while True:
-        room = tuple(program.room.items())
+    has_room = False
+    while not has_room:
+        room = tuple(loop.room for loop in program.while_loops)
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             results = program.functions[key](room, *operands)
-        results, notes = jax.block_until_ready(results)
-        if not _has_grown(program.room, notes.counts):
-            break
-    _trim(notes)
-    probes.add(notes)
+        results, noted = jax.block_until_ready(results)
+        has_room = all(_cut_to_turns(loop, noted) for loop in program.while_loops)
+    probes.add(noted)
     return list(results)
 
 
-def _has_grown(room: dict[int, int], counts: RunCounts) -> bool:
-    """Makes room for the notes of loops; returns whether there was not enough."""
-    has_grown = False
-    for (_, number, axis), count in counts.items():
-        turns = _most(count)
-        if axis is not None and turns > room.get(number, FEW_TURNS):
-            room[number] = 2 ** (turns - 1).bit_length()
-            has_grown = True
-    return has_grown
-
-
-def _trim(notes: Notes) -> None:
-    """Removes the notes of branches that were not taken, and of turns not made."""
-    for (first, last, axis), count in notes.counts.items():
-        most = _most(count)
-        for key, rows in list(notes.noted.items()):
-            if key[0] not in range(first, last):
-                continue
-            if not most:
-                del notes.noted[key]
-            elif axis is not None:
-                notes.noted[key] = lax.slice_in_dim(rows, 0, most, axis=axis)
-
-
-def _most(count: Leaf) -> int:
-    return int(np.max(count, initial=0))
+def _cut_to_turns(loop: Node, noted: Noted) -> bool:
+    """Cuts the notes of a loop to its turns; returns whether there was room for all."""
+    turns = int(np.max(noted.get((loop.number, DECISION), 0), initial=0))
+    if turns > loop.room:
+        loop.room = 2 ** (turns - 1).bit_length()
+        return False
+    for key, rows in noted.items():
+        if key[0] in range(loop.inner[0].first, loop.number):
+            # Those of the loops around it come first.
+            axis = sum(outer.primitive.name in LOOPS for outer in loop.stack[1:])
+            noted[key] = lax.slice_in_dim(rows, 0, turns, axis=axis)
+    return True

@@ -13,10 +13,10 @@ from . import plans
 from .measure import Measures
 from .nodes import Noted
 from .primitives import is_inexact
-from .probes import Probes
+from .probes import DECISION, Probes
 
 # The number of an equation, and which of its results.
-_ResultKey = tuple[int, int]
+_ResultKey = tuple[int, str]
 # By a result: how many of its elements are not finite, and how often that is new.
 _Counts = dict[_ResultKey, np.ndarray]
 _Results = set[_ResultKey]
@@ -72,7 +72,7 @@ def _first_birth(
 
     def key_of(value: int) -> _ResultKey | None:
         equation = graph.made_by.get(value)
-        return None if equation is None else (equation.number, value - equation.first)
+        return None if equation is None else (equation.number, str(value - equation.first))
 
     def sources(value: int) -> Sequence[int]:
         key = key_of(value)
@@ -110,7 +110,9 @@ def _over_turns(noted: Noted) -> _Counts:
     """Returns the counts over all turns of the loops around each equation."""
     counts: _Counts = {}
     for key, figures in noted.items():
-        counts[key] = np.asarray(figures).reshape(-1, 2).sum(0)
+        # How often a loop turns is no result.
+        if key[1] != DECISION:
+            counts[key] = np.asarray(figures).reshape(-1, 2).sum(0)
     return counts
 
 

@@ -266,7 +266,8 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
         least = jnp.min(numbers, initial=0)
         furthest = jnp.where(greatest >= -least, greatest, least)
         # In float32, which a loop can carry with x64 off.
-        return jnp.stack([jnp.sum(is_wrong), furthest]).astype(np.float32)
+        count = jnp.sum(is_wrong, dtype=furthest.dtype)
+        return jnp.stack([count, furthest]).astype(np.float32)
 
 
 def otherwise(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:

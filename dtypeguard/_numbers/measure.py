@@ -18,7 +18,7 @@ from .plans import WIDE, WidthPlan
 from .primitives import is_inexact, is_key, measured
 from .probes import DECISION, Probes
 from .program import NumericProgram
-from .run import run, run_compiled
+from .run import run
 
 # A number on a line is named if it causes at least this part of the error of the line.
 _LEAST_PART = 0.01
@@ -180,7 +180,7 @@ class Measures:
             arrays = self.arrays
         try:
             if is_compiled and self.program.size > _FEW_EQUATIONS:
-                return run_compiled(self.program, plan, arrays, probes)
+                return run(self.program, plan, arrays, probes, is_compiled=True)
             self.before_run()
             return run(self.program, plan, arrays, probes, **options)
         except RAISED_BY_CHECKS:

@@ -6,7 +6,6 @@ its decisions, and another one may follow them.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +13,7 @@ from jax import lax
 
 from .._leaves.types import Leaf
 from .._program.jaxprs import value_kind
-from .._program.program import WHILE, Node
+from .._program.program import Node
 from .arithmetic import Value, wide_form
 from .integers import NOTHING, Watched, otherwise
 from .nodes import Noted
@@ -24,26 +23,6 @@ _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil"
 
 # What a note of a decision is of, in place of a result.
 DECISION = "decision"
-
-# How often blocks ran: the bodies of loops, and branches. By the first number inside, the
-# one behind the last, and the axis of the turns of a loop.
-RunCounts = dict[tuple[int, int, int | None], Leaf]
-
-
-class Notes(NamedTuple):
-    """What is noted of a program, or of a part of it.
-
-    Attributes:
-        noted: of results, or of decisions and watched equations.
-        counts: how often the blocks inside ran.
-    """
-
-    noted: Noted
-    counts: RunCounts
-
-    def updated(self, notes: "Notes") -> "Notes":
-        """Returns them with other notes in place of some."""
-        return Notes({**self.noted, **notes.noted}, {**self.counts, **notes.counts})
 
 
 @dataclasses.dataclass
@@ -56,7 +35,6 @@ class Probes:
             decisions are noted.
         followed: the decisions that the run follows; None if it makes its own.
         watched: the equations of which more is noted than decisions.
-        counts: how often blocks ran, where something is noted.
         changed: the number of an equation whose results that do not fit are others.
     """
 
@@ -64,18 +42,12 @@ class Probes:
     note: Callable[[Leaf, Sequence[Leaf]], Leaf | None] | None = None
     followed: Noted | None = None
     watched: Watched = NOTHING
-    counts: RunCounts = dataclasses.field(default_factory=dict)
     changed: int | None = None
 
     def empty(self, followed: Noted | None) -> "Probes":
         """Returns the same probes with nothing noted yet."""
         noted = None if self.noted is None else {}
-        return dataclasses.replace(self, noted=noted, followed=followed, counts={})
-
-    @property
-    def notes(self) -> Notes:
-        """What is noted so far."""
-        return Notes(self.noted or {}, self.counts)
+        return dataclasses.replace(self, noted=noted, followed=followed)
 
     @property
     def notes_nothing(self) -> bool:
@@ -99,18 +71,16 @@ class Probes:
         numbers = range(node.inner[0].first, node.number)
         return {key: note for key, note in self.followed.items() if key[0] in numbers}
 
-    def add(self, notes: Notes) -> None:
-        """Adds what was noted inside of a loop or of branches."""
+    def add(self, noted: Noted) -> None:
+        """Adds what was noted beside, or inside of a loop or of branches."""
         if self.noted is not None:
-            self.noted.update(notes.noted)
-        self.counts.update(notes.counts)
+            self.noted.update(noted)
 
     def checked(
         self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]
     ) -> Sequence[Leaf]:
         """Notes what is watched of an equation; returns its results, changed if asked."""
-        if self.noted is not None:
-            self.noted.update(self.watched.notes(node, operands, results))
+        self.add(self.watched.notes(node, operands, results))
         # An audit asks whether numbers that do not fit change any output.
         if node.number == self.changed:
             return [otherwise(node, operands, results[0])]
@@ -132,13 +102,12 @@ class Probes:
             # A constant that is rounded as written has made nothing yet.
             noted = self.note(wide_form(result), wide_operands)
             if noted is not None:
-                self.noted[number, place] = noted
+                # JAX sorts keys, and those of decisions are words.
+                self.noted[number, str(place)] = noted
 
 
 def decides(node: Node) -> bool:
-    """Returns whether an equation decides by floats, or a loop how often it turns."""
-    if node.rule == WHILE:
-        return True
+    """Returns whether an equation decides by floats."""
     # Integers are the same on both sides, and so is what they decide.
     if "float" not in [value_kind(var.aval) for var in node.eqn.invars]:
         return False

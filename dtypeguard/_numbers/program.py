@@ -10,7 +10,7 @@ from .._leaves.dtypes import bits
 from .._leaves.types import Aval, DType, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
-from .._program.program import Block, Node
+from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation
@@ -32,7 +32,7 @@ class NumericProgram:
         backward: the narrow dtypes that a backward pass has.
         literals: the numbers in its equations, as values.
         functions: what evaluates equations, loops and branches.
-        room: for the notes of how many turns a loop has room, by its number.
+        while_loops: the loops that turn as often as they decide.
 
     Args:
         jaxpr: a closed jaxpr.
@@ -58,7 +58,6 @@ class NumericProgram:
         self.backward: set[np.dtype] = set()
         self.literals: dict[object, Any] = {}
         self.functions: dict[object, Any] = {}
-        self.room: dict[int, int] = {}
         # Only `narrow` rounds inputs: else they are as the caller has them.
         if formats.narrow is not None:
             self._note_inputs()
@@ -66,9 +65,12 @@ class NumericProgram:
         annotation = Annotation(formats, is_measured, is_judged, self.leave_out)
         annotation.annotate(self.block, jaxpr.in_avals)
         self.size = _number_nodes(self.block, 0)
+        self.while_loops: list[Node] = []
         if is_measured:
             for node in self.block.all_nodes():
                 self._note_line(node)
+                if node.rule == WHILE:
+                    self.while_loops.append(node)
             # A second pass, since an equation that rounds nothing may stand on a line that
             # rounds at a later one.
             for node in self.block.all_nodes():

@@ -4,6 +4,7 @@ Equations run one by one, as JAX runs them outside of `jit`. Loops and branches 
 as they stand, and so is a whole program for the runs that a user waits for.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from .._leaves.types import Leaf
-from .._program.jaxprs import LoopOperands, Variable, is_literal, loop_parts, split_operands
+from .._program.jaxprs import LoopOperands, Variable, is_literal, split_operands
 from .._program.program import (
     CALL,
     COND,
@@ -24,20 +25,19 @@ from .._program.program import (
     Node,
 )
 from .arithmetic import Arithmetic, Either, Value, own_form
-from .compiled import FEW_TURNS, call_compiled
+from .compiled import call_compiled
 from .evaluate import as_dtype, current_mesh, under_mesh
 from .formats import Formats
 from .nodes import (
     COMPUTED,
-    REDUCE_PRECISION,
-    STOCHASTIC,
+    ROUNDINGS,
     WITHOUT_BLOCKS,
     Interpreter,
     Noted,
 )
 from .plans import ROUNDED, WIDE, WRITTEN, WidthPlan
 from .primitives import SELECTS, is_inexact
-from .probes import Notes, Probes, decision_of, results_following
+from .probes import DECISION, Probes, decision_of, results_following
 from .program import NumericProgram
 from .turns import at_turn, chosen_by_turn, put_at_turn, zeros_like
 
@@ -49,6 +49,7 @@ def run(
     probes: Probes | None = None,
     formats: Formats | None = None,
     scale: float | None = None,
+    is_compiled: bool = False,
 ) -> list[Leaf]:
     """Returns the results of a program by a plan.
 
@@ -59,32 +60,22 @@ def run(
         probes: what to note.
         formats: the dtypes, those of the program by default.
         scale: see `Arithmetic`.
+        is_compiled: whether XLA compiles it whole.
     """
     arithmetic = Arithmetic(program, formats or program.formats, False, scale)
+    whole_run = Run(plan, probes or Probes(), arithmetic)
+    variables = program.block.inputs[len(program.block.consts) :]
+    # The first line may round the inputs alone.
+    entry = WIDE if plan.is_wide_given else WRITTEN
+    entries = itertools.repeat(entry)
+    arguments = whole_run.all_crossed(map(jnp.asarray, arrays), variables, entries)
+    if is_compiled:
+        return whole_run.compiled(range(program.size), Run.outputs, arguments)
     with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
-        return _Run(plan, probes or Probes(), arithmetic).outputs(arrays)
+        return whole_run.outputs(arguments)
 
 
-def run_compiled(
-    program: NumericProgram,
-    plan: WidthPlan,
-    arrays: Sequence[Leaf],
-    probes: Probes | None = None,
-) -> list[Leaf]:
-    """Returns the results of a program that XLA compiles whole."""
-    formats = program.formats
-    if plan.is_wide_given:  # inputs in wider dtypes compile nothing new
-        arrays = [_widened(jnp.asarray(array), formats) for array in arrays]
-    arithmetic = Arithmetic(program, formats, False, None)
-    whole_run = _Run(plan, probes or Probes(), arithmetic)
-    return whole_run.compiled(range(program.size), _Run.outputs, list(arrays))
-
-
-def _widened(array: Leaf, formats: Formats) -> Leaf:
-    return as_dtype(array, formats.widened(array.dtype)) if is_inexact(array) else array
-
-
-class _Run(Interpreter):
+class Run(Interpreter):
     """One run of a program, or of a body while JAX traces that.
 
     Args:
@@ -107,27 +98,33 @@ class _Run(Interpreter):
         self.probes = probes
         self.arithmetic = arithmetic
         self.program = arithmetic.program
-        self.formats = arithmetic.formats
 
-    def outputs(self, arrays: Sequence[Leaf]) -> list[Leaf]:
+    def outputs(self, arguments: Sequence[Leaf]) -> list[Leaf]:
         """Returns the results of the program."""
         block = self.program.block
-        variables = block.inputs[len(block.consts) :]
-        # The first line may round the inputs alone.
-        entry = WIDE if self.plan.is_wide_given else WRITTEN
-        arguments: list[Leaf] = []
-        for array, var in zip(arrays, variables):
-            arguments.append(self.crossed(jnp.asarray(array), var, entry))
         results = self.block(block, arguments)
-        return self._all_crossed(results, block.outputs, itertools.repeat(None))
+        return self.all_crossed(results, block.outputs, itertools.repeat(None))
+
+    def entry(self, node: Node) -> int:
+        """Returns what an equation computes in."""
+        return int(self.plan.entries[node.number])
 
     # What enters and leaves
 
-    def crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
-        """Returns a value in the dtype in which it enters or leaves a block."""
-        # Only one form of a value goes through a loop or a branch.
+    def all_crossed(
+        self,
+        values: Iterable[Value],
+        variables: Sequence[Variable],
+        entries: Iterable[int | None],
+    ) -> list[Leaf]:
+        """Returns values in the dtypes in which they enter or leave a block."""
+        triples = zip(values, variables, entries)
+        return [self._crossed(value, var, entry) for value, var, entry in triples]
+
+    def _crossed(self, value: Value, var: Variable, entry: int | None) -> Leaf:
+        # Only one form of a value is carried, scanned or returned.
         if entry is None and isinstance(value, Either):
-            entry = self._default_entry()
+            entry = self._default_entry
         if entry is None or not is_inexact(var.aval):
             return value
         computes = self.plan.computes(entry)
@@ -137,72 +134,37 @@ class _Run(Interpreter):
             return self.arithmetic.as_written(value, var.aval.dtype)
         return self.arithmetic.as_wide(value, var.aval.dtype)
 
+    @property
     def _default_entry(self) -> int:
         return WIDE if self.plan.is_wide else WRITTEN
 
-    def _all_crossed(
-        self,
-        values: Sequence[Value],
-        variables: Sequence[Variable],
-        entries: Iterable[int | None],
-    ) -> list[Leaf]:
-        triples = zip(values, variables, entries)
-        return [self.crossed(value, var, entry) for value, var, entry in triples]
-
-    def _carried(self, node: Node) -> Sequence[int]:
+    def _carried(self, node: Node) -> Iterable[int]:
         """Returns what the results of an equation leave in."""
-        entries = self.plan.carried.get(node.number)
-        if entries is None:
-            default = self._default_entry()
-            return [default for _ in node.eqn.outvars]
-        return entries
+        return self.plan.carried.get(node.number, itertools.repeat(self._default_entry))
 
-    def _entered(
-        self, node: Node, values: Sequence[Value], first: int = 0, count: int = 0
-    ) -> list[Leaf]:
-        """Returns the operands of a loop, of branches or shards inside of it.
+    def _entered(self, node: Node, operands: Sequence[Value]) -> LoopOperands[Value]:
+        """Returns the operands of a loop inside of it, in their groups.
 
-        Args:
-            node: the loop.
-            values: its operands.
-            first: the place of the first one that is carried.
-            count: how many are carried, which have the dtypes of the results.
+        What all turns share is left as it is: each line inside has constants as they were
+        meant, if it is wide.
         """
-        entries: list[int | None] = [None for _ in values]
+        groups = split_operands(node.eqn, operands)
+        eqn = node.eqn
         # What comes round again has one dtype in all turns.
-        entries[first : first + count] = self._carried(node)[:count]
-        entered = self._all_crossed(values, node.eqn.invars, entries)
-        # Each line inside has a constant of all turns as it was meant, if it is wide.
-        for place, value in enumerate(values[:first]):
-            if isinstance(value, Either):
-                entered[place] = value
-        return entered
+        carry = self.all_crossed(groups.carry, eqn.outvars, self._carried(node))
+        variables = eqn.invars[-len(groups.scanned) :]
+        scanned = self.all_crossed(groups.scanned, variables, itertools.repeat(None))
+        return groups._replace(carry=carry, scanned=scanned)
 
-    def entered_loop(self, node: Node, operands: Sequence[Value]) -> LoopOperands[Leaf]:
-        """Returns the operands of a loop inside of it, in their groups."""
-        parts = loop_parts(node.eqn)
-        first = parts.of_condition + parts.consts
-        entered = self._entered(node, operands, first, parts.carried)
-        return split_operands(node.eqn, entered)
-
-    def _left(self, node: Node, block: Block, arguments: Sequence[Value]) -> list[Leaf]:
-        """Returns the results of a block of an equation outside of it."""
-        results = self.block(block, arguments)
-        return self._all_crossed(results, node.eqn.outvars, self._carried(node))
-
-    def _with(self, probes: Probes) -> "_Run":
-        return _Run(self.plan, probes, self.arithmetic, self._flags)
-
-    def _inside_with_notes(
-        self,
-        node: Node,
-        block: Block,
-        arguments: Sequence[Value],
-        followed: Noted | None = None,
-    ) -> tuple[list[Leaf], Notes]:
+    def _inside(
+        self, node: Node, block: Block, arguments: Sequence[Value], followed: Noted | None
+    ) -> tuple[list[Leaf], Noted]:
         """Returns the results of a body or a branch, and what is noted of it."""
-        inner = self._with(self.probes.empty(followed))
-        return inner._left(node, block, arguments), inner.probes.notes
+        probes = self.probes.empty(followed)
+        inner = Run(self.plan, probes, self.arithmetic, self._flags)
+        results = inner.block(block, arguments)
+        results = self.all_crossed(results, node.eqn.outvars, self._carried(node))
+        return results, probes.noted or {}
 
     # As the walk asks
 
@@ -216,34 +178,30 @@ class _Run(Interpreter):
         intended = user.intended.get(place)
         if intended is None:
             return super().read(user, place, var, values)
-        block = user if isinstance(user, Block) else user.block
-        array = var.val if is_literal(var) else block.constants[var]
-        constant = self._constant(var, array, intended)
-        if not isinstance(user, Node):
-            return constant
+        if isinstance(user, Block):
+            return self._constant_as_meant(user, var, intended)
+        constant = self._constant_as_meant(user.block, var, intended)
         # What is inside of a call or a loop does not see that the line of it rounds.
-        if self._rounds_constants(user):
-            return own_form(constant)
+        if self.entry(user) == ROUNDED or self._rounds_number(user):
+            return constant.written
         if self._flags is None or user.rule in WITHOUT_BLOCKS:
             return constant
         rounded = as_dtype(constant.written, constant.wide.dtype)
         return constant._replace(wide=self._chosen(user, rounded, constant.wide))
 
+    def _constant_as_meant(self, block: Block, var: Variable, intended: np.ndarray) -> Any:
+        array = var.val if is_literal(var) else block.constants[var]
+        return self._constant(var, array, intended)
+
     def _constant(self, var: Variable, array: Leaf, intended: np.ndarray | None) -> Value:
         """Returns a constant of the program, made once for all runs under a mesh."""
         # Each run asks for it again.
-        key = (id(var), id(intended), self.formats, current_mesh())
+        key = (id(var), id(intended), self.arithmetic.formats, current_mesh())
         if key not in self.program.literals:
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(array, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, intended)
         return self.program.literals[key]
-
-    def _rounds_constants(self, node: Node) -> bool:
-        """Returns whether the constants of an equation are rounded, if only these."""
-        if self.plan.entries[node.number] == ROUNDED:
-            return True
-        return self._rounds_number(node)
 
     def _rounds_number(self, node: Node) -> bool:
         """Returns whether the plan rounds one of its Python numbers alone."""
@@ -254,7 +212,7 @@ class _Run(Interpreter):
     def compiled(
         self,
         numbers: range,
-        compute: Callable[["_Run", list[Any]], Sequence[Any]],
+        compute: Callable[["Run", list[Any]], Sequence[Any]],
         operands: list[Any],
     ) -> list[Leaf]:
         """Returns the results of a part of the program that XLA compiles.
@@ -264,9 +222,8 @@ class _Run(Interpreter):
             compute: returns the results of the part in a run that JAX traces.
             operands: what it is given.
         """
-        program = self.program
         probes = self.probes
-        formats = self.formats
+        arithmetic = self.arithmetic
         plan = self.plan
         flags = None
         # Runs that measure lines differ in what rounds: one program serves all of them.
@@ -275,14 +232,14 @@ class _Run(Interpreter):
             plan = plan.with_all(WIDE)
 
         def traced(scale, flags, followed, operands):
-            arithmetic = Arithmetic(program, formats, True, scale)
-            run = _Run(plan, probes.empty(followed), arithmetic, flags)
-            return compute(run, operands), run.probes.notes
+            inside = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
+            run = Run(plan, probes.empty(followed), inside, flags)
+            return compute(run, operands), run.probes.noted or {}
 
         part = plan.part(numbers.start, numbers.stop)
-        key = (numbers, part, plan.is_wide_given, formats, probes.key)
-        arguments = [self.arithmetic.scale, flags, probes.followed, operands]
-        return call_compiled(program, key, traced, arguments, probes)
+        key = (numbers, part, plan.is_wide_given, arithmetic.formats, probes.key)
+        arguments = [arithmetic.scale, flags, probes.followed, operands]
+        return call_compiled(self.program, key, traced, arguments, probes)
 
     def node(self, node, operands):
         # Values decide how often a loop turns, and which branch is taken.
@@ -299,7 +256,7 @@ class _Run(Interpreter):
 
     def _flagged(self, node: Node, operands: list[Value]) -> list[Leaf]:
         """Returns the results of an equation, rounded if its flag says so."""
-        rounding = _Run(self.plan.with_all(ROUNDED), self.probes, self.arithmetic)
+        rounding = Run(self.plan.with_all(ROUNDED), self.probes, self.arithmetic)
         rounded = rounding.node(node, list(operands))
         results: list[Leaf] = []
         for exact, result in zip(super().node(node, operands), rounded):
@@ -315,16 +272,13 @@ class _Run(Interpreter):
     # Loops, branches and shards
 
     def visit_scan(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs a `scan`."""
-        _, shared, carry, scanned = self.entered_loop(node, operands)
+        _, shared, carry, scanned = self._entered(node, operands)
         count = len(carry)
 
         def turn(carry, rows):
             slices, followed = rows
             arguments = [*shared, *carry, *slices]
-            results, notes = self._inside_with_notes(
-                node, node.inner[0], arguments, followed
-            )
+            results, notes = self._inside(node, node.inner[0], arguments, followed)
             return results[:count], (results[count:], notes)
 
         params = node.eqn.params
@@ -340,7 +294,8 @@ class _Run(Interpreter):
 
         Under `vmap` each element of the batch has turns of its own.
         """
-        constants, shared, carry, _ = self.entered_loop(node, operands)
+        constants, shared, carry, _ = self._entered(node, operands)
+        body, condition = node.inner
         followed = self.probes.followed_inside(node)
         most_turns = self.probes.followed_at(node)
 
@@ -349,67 +304,50 @@ class _Run(Interpreter):
             if most_turns is not None:
                 return turns < most_turns
             # The condition notes nothing: its comparisons are the number of turns.
-            condition = self._with(Probes())
-            return condition.block(node.inner[1], [*constants, *carry])[0]
+            run = Run(self.plan, Probes(), self.arithmetic, self._flags)
+            return run.block(condition, [*constants, *carry])[0]
 
         def inside(number, carry):
-            arguments = [*shared, *carry]
             decisions = at_turn(followed, number)
-            return self._inside_with_notes(node, node.inner[0], arguments, decisions)
+            return self._inside(node, body, [*shared, *carry], decisions)
 
         def turn(state):
-            number, turns, carry, is_on, notes = state
+            turns, is_on, carry, notes = state
+            number = jnp.max(turns)
             results, turn_notes = inside(number, carry)
             carry = chosen_by_turn(is_on, results, carry)
             turns = turns + is_on.astype(turns.dtype)
             notes = put_at_turn(notes, turn_notes, number)
-            return number + 1, turns, carry, goes_on(turns, carry), notes
-
-        def is_on(state):
-            _, _, _, is_on, _ = state
-            return jnp.any(is_on)
+            return turns, goes_on(turns, carry), carry, notes
 
         _, shapes = jax.eval_shape(inside, np.int32(0), carry)
-        room = self.program.room.get(node.number, FEW_TURNS)
-        notes = zeros_like(shapes, room)
-        turns = jnp.zeros(node.inner[1].outputs[0].aval.shape, np.int32)
-        state = (np.int32(0), turns, carry, goes_on(turns, carry), notes)
-        _, turns, carry, _, notes = lax.while_loop(is_on, turn, state)
+        turns = jnp.zeros(condition.outputs[0].aval.shape, np.int32)
+        state = (turns, goes_on(turns, carry), carry, zeros_like(shapes, node.room))
+        state = lax.while_loop(lambda state: jnp.any(state[1]), turn, state)
+        turns, _, carry, notes = state
         # How often it turns is a decision, which other runs follow.
-        self.probes.decide(node, lambda: turns)
-        self.probes.add(notes)
-        if jax.tree.leaves(notes):
-            axis = sum(outer.primitive.name in LOOPS for outer in node.stack[1:])
-            self.probes.counts[node.inner[0].first, node.number, axis] = turns
+        self.probes.add({**notes, (node.number, DECISION): turns})
         return carry
 
     def visit_cond(self, node: Node, operands: list[Value]) -> list[Value]:
         """Runs the branch that is taken; the others have notes of zeros."""
-        index, *arguments = self._entered(node, operands)
+        index, *arguments = operands
         followed = self.probes.followed_inside(node)
-        branches: list[Callable[[], tuple[list[Leaf], Notes]]] = []
-        blank = self.probes.empty(None).notes
+        branches: list[Callable[[], tuple[list[Leaf], Noted]]] = []
+        blank = Noted()
         for block in node.inner:
-            branch = functools.partial(
-                self._inside_with_notes, node, block, arguments, followed
-            )
+            branch = functools.partial(self._inside, node, block, arguments, followed)
             branches.append(branch)
             _, shapes = jax.eval_shape(branch)
-            blank = blank.updated(zeros_like(shapes))
+            blank.update(zeros_like(shapes))
 
         def with_all_notes(branch):
             results, notes = branch()
-            return results, blank.updated(notes)
+            return results, {**blank, **notes}
 
         filled = [functools.partial(with_all_notes, branch) for branch in branches]
         results, notes = lax.switch(index, filled)
         self.probes.add(notes)
-        if jax.tree.leaves(notes):
-            # JAX clamps the index in the same way.
-            branch_number = jnp.clip(index, 0, len(node.inner) - 1)
-            for place, block in enumerate(node.inner):
-                is_taken = (branch_number == place).astype(np.int32)
-                self.probes.counts[block.first, block.number, None] = is_taken
         return results
 
     def visit_shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
@@ -418,11 +356,17 @@ class _Run(Interpreter):
         self.program.leave_out(node.stack)
         return self.visit_own(node, operands)
 
-    # Rules
+    def visit_call(self, node: Node, operands: list[Value]) -> list[Value]:
+        results = self.block(node.inner[0], operands)
+        if node.number not in self.plan.carried:
+            return results
+        return self.all_crossed(results, node.eqn.outvars, self._carried(node))
+
+    # Equations
 
     def computed(self, node: Node, operands: list[Value]) -> list[Value]:
         """Computes an equation in the dtypes of the plan."""
-        entry = int(self.plan.entries[node.number])
+        entry = self.entry(node)
         decision = self.probes.followed_at(node)
         # The last operand tells which of the first to take.
         if decision is not None and node.name in SELECTS:
@@ -443,45 +387,37 @@ class _Run(Interpreter):
     def visit_own(self, node: Node, operands: list[Value]) -> list[Value]:
         """Computes an equation as it stands."""
         # An equation without a wide form gets what wide equations made, if all is wide.
-        if self.plan.entries[node.number] != WIDE:
+        if self.entry(node) != WIDE:
             operands = [own_form(operand) for operand in operands]
         return list(self.arithmetic.own(node, operands))
 
     def visit_sample(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Draws random numbers."""
         results = self.arithmetic.own(node, operands)
         return [self.arithmetic.sample(result) for result in results]
 
-    def visit_call(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Runs a call."""
-        results = self.block(node.inner[0], operands)
-        entries = self.plan.carried.get(node.number)
-        if entries is None:
-            return results
-        return self._all_crossed(results, node.eqn.outvars, entries)
+    # Roundings, which wide types leave out
+
+    def _is_left_out(self, node: Node) -> bool:
+        return self.entry(node) == WIDE and not self.arithmetic.formats.is_own
 
     def visit_reduce_precision(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Rounds, but for wide types."""
-        if self.plan.entries[node.number] == WIDE and not self.formats.is_own:
-            return operands
-        return self.computed(node, operands)
+        return operands if self._is_left_out(node) else self.computed(node, operands)
 
     def visit_stochastic(self, node: Node, operands: list[Value]) -> list[Value]:
-        """Rounds the first floating operand as dtypeguard does, but for wide types."""
-        if self.formats.is_own or self.plan.entries[node.number] != WIDE:
-            results = self.visit_own(node, operands)
-            entry = WRITTEN
+        """Rounds the first floating operand at random, as dtypeguard does."""
+        is_left_out = self._is_left_out(node)
+        if is_left_out:
+            pairs = zip(operands, node.eqn.invars)
+            results = [operand for operand, var in pairs if is_inexact(var.aval)]
         else:
-            variables = node.eqn.invars
-            are_floats = [is_inexact(var.aval) for var in variables]
-            results = [operands[are_floats.index(True)]]
-            entry = WIDE
-        return self._all_crossed(results, node.eqn.outvars, itertools.repeat(entry))
+            results = self.visit_own(node, operands)
+        entries = itertools.repeat(WIDE if is_left_out else WRITTEN)
+        return self.all_crossed(results, node.eqn.outvars, entries)
 
 
 def _may_round(node: Node, operands: Sequence[Value]) -> bool:
     """Returns whether an equation gives another result where its line rounds."""
-    if node.line is None or node.rule not in (COMPUTED, REDUCE_PRECISION, STOCHASTIC):
+    if node.line is None or node.rule not in ROUNDINGS | {COMPUTED}:
         return False
     return node.rounds or any(isinstance(operand, Either) for operand in operands)
 

@@ -78,7 +78,7 @@ class _SketchWalk(Propagation[int | None]):
 
     def _new(self, operands: Sequence[int | None], node: Node, place: int) -> int:
         shape = getattr(node.eqn.outvars[place].aval, "shape", ())
-        sketch = self._noted.get((node.number, place))
+        sketch = self._noted.get((node.number, str(place)))
         if sketch is not None:
             # One turn tells loops apart, and later turns have longer ways of rounding.
             sketch = np.asarray(sketch, np.float64)[_first_turns(node.stack)]

@@ -18,10 +18,11 @@ from .._numbers.arithmetic import Arithmetic, Value, own_form
 from .._numbers.compiled import call_compiled
 from .._numbers.evaluate import round_to
 from .._numbers.formats import Formats
+from .._numbers.nodes import Noted
 from .._numbers.plans import WRITTEN, Computes, WidthPlan
-from .._numbers.probes import Notes, Probes
+from .._numbers.probes import Probes
 from .._numbers.program import NumericProgram
-from .._numbers.run import _Run
+from .._numbers.run import Run
 from .._program.program import Node
 
 
@@ -72,10 +73,10 @@ def switched_program(
     formats = Formats(program.formats.wide)
     key = object()  # no other part of the program computes the same
 
-    def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Notes]:
+    def compute(is_wide: Leaf, arrays: Sequence[Leaf]) -> tuple[list[Leaf], Noted]:
         arithmetic = _SwitchedArithmetic(program, formats, True, scale, is_wide)
-        run = _Run(plan, Probes(), arithmetic)
-        return run.outputs(arrays), run.probes.notes
+        run = Run(plan, Probes(), arithmetic)
+        return run.outputs(arrays), {}
 
     def run_switched(wide: Collection[int], *arrays: Leaf) -> list[Leaf]:
         is_wide = np.isin(np.arange(program.size), list(wide))

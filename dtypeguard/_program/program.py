@@ -78,6 +78,7 @@ class Node:
         constants: what was rounded of both: of an array the number that changed most.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
         last: the variables that nothing after it uses.
+        room: for the notes of how many turns it has room, if it is a `while` loop.
     """
 
     number = -1
@@ -88,6 +89,7 @@ class Node:
     constants: Sequence[float] = ()
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
+    room = 16
 
     def __init__(self, eqn: Equation, block: "Block"):
         self.eqn = eqn

@@ -8,7 +8,7 @@ from jax import lax
 
 from dtypeguard import audit_precision
 from dtypeguard._numbers import plans
-from dtypeguard._numbers.run import Probes, run, run_compiled
+from dtypeguard._numbers.run import Probes, run
 from tests.support.helpers import needs_numbers
 from tests.support.plans_run import Planned, assert_same
 
@@ -83,7 +83,7 @@ def test_a_whole_that_is_compiled_computes_and_decides_as_its_equations(f, dtype
     program = planned.program
     for plan in (plans.written(program), plans.wide(program)):
         noted, expected = {}, {}
-        results = run_compiled(program, plan, planned.arrays, Probes(noted))
+        results = run(program, plan, planned.arrays, Probes(noted), is_compiled=True)
         assert_close(results, run(program, plan, planned.arrays, Probes(expected)))
         assert noted.keys() == expected.keys()
         for key, decision in expected.items():

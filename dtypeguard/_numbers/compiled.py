@@ -47,15 +47,14 @@ def call_compiled(
             return compute(*operands)
 
         program.functions[key] = jax.jit(traced, static_argnums=0, compiler_options=options)
-    has_room = False
-    while not has_room:
+    while True:
         room = tuple(loop.room for loop in program.while_loops)
         with np.errstate(over="ignore"):  # NumPy warns of constants: -1e9 in float16
             results = program.functions[key](room, *operands)
         results, noted = jax.block_until_ready(results)
-        has_room = all(_cut_to_turns(loop, noted) for loop in program.while_loops)
-    probes.add(noted)
-    return list(results)
+        if all(_cut_to_turns(loop, noted) for loop in program.while_loops):
+            probes.add(noted)
+            return list(results)
 
 
 def _cut_to_turns(loop: Node, noted: Noted) -> bool:

@@ -101,29 +101,24 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
 
 def _optimizer_of(target: str, factory: Any, settings: dict[str, object]) -> Optimizer:
     """Returns the optimizer that a function makes with `--set`."""
-    # A number or a module is most often a name that is written wrongly.
-    if not callable(factory):
-        raise UsageError(
-            f"{target} is {factory!r}: neither an optimizer nor a function that makes one. "
-            + right("audit")
-        )
     missing = [name for name in required(factory) if name not in settings]
     # Nothing is called to find out what it is: it may be a step that trains.
     if missing and not settings:
-        values = " ".join(f"--set {name}=VALUE" for name in missing)
         raise UsageError(
             f"{target} needs {', '.join(missing)}. If it is a step: "
             f"{_command_for_step(target)}. If it makes an optimizer: dtypeguard audit "
-            f"{shlex.quote(target)} {values}, or audit FILE.py:NAME where a VALUE is not a "
-            "literal"
+            f"{shlex.quote(target)} --set {missing[0]}=VALUE, or audit FILE.py:NAME where "
+            "a VALUE is not a literal"
         )
-    advice = f"It takes {', '.join(parameters(factory))}."
-    with as_usage_error(f"{target} cannot be called", advice):
-        opt = factory(**settings)
+    opt = factory
+    if callable(factory):
+        advice = f"It takes {', '.join(parameters(factory))}."
+        with as_usage_error(f"{target} cannot be called", advice):
+            opt = factory(**settings)
+    # A number or a module is most often a name that is written wrongly.
     if not is_transformation(opt):
-        raise UsageError(
-            f"{target} returned {opt!r}, which is not an optimizer. {right('audit')}"
-        )
+        text = f"{target} gives {opt!r}, which is not an optimizer. {right('audit')}"
+        raise UsageError(text)
     return opt
 
 

@@ -68,18 +68,15 @@ def as_json(data: Any) -> str:
 
 
 def check_files(*names: str | None) -> None:
-    """Refuses a file before long work, not after it; leaves what the files hold."""
+    """Refuses a file that cannot be written before long work, not after it."""
     for name in names:
         if name is None or name == "-":
             continue
-        is_new = not os.path.exists(name)
-        try:
-            # Nothing but to open it tells, on all systems, whether it can be written.
-            open(name, "a").close()
-        except OSError as error:
-            raise UsageError(f"{name!r} cannot be written: {error.strerror}") from None
-        if is_new:
-            os.remove(name)
+        place = name
+        if not os.path.exists(name):
+            place = os.path.dirname(os.path.abspath(name))
+        if not os.access(place, os.W_OK):
+            raise UsageError(f"{name!r} cannot be written")
 
 
 # GitHub ----------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _measure(
 def _plan(
     options: argparse.Namespace, call: NamedCall, inputs: PlannedInputs, show: Show
 ) -> CommandResult:
-    """Returns the plan that a search finds, and writes it; or that of a file, measured."""
+    """Searches and writes a plan, or measures the plan of a file."""
     run = check_call if options.check else plan_call
     subject = options.check or options.narrow
     with call.running(PlanError):

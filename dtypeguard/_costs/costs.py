@@ -79,15 +79,16 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
         # JAX promotes operands of two dtypes to the wider one before it multiplies.
         widest = max(dtypes, key=bits)
         flops[jnp.dtype(widest)] += work
-    flops_by_name = {str(dtype): work for dtype, work in flops.items()}
     if narrow is None:
         narrow = _expected_dtype(graph, flops)
     if narrow is None:
-        return Work(flops_by_name)
+        return NO_WORK
     expected = jnp.dtype(narrow)
     name = str(expected)
+    flops_by_name = {}
     wide = 0.0
     for dtype, work in flops.items():
+        flops_by_name[str(dtype)] = work
         if bits(dtype) > bits(expected):
             wide += work
     if not wide:
@@ -126,9 +127,8 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
         is_notable = dtype in flops or sizes[dtype] >= notable_size
         if is_notable and bits(dtype) == 16:
             half.append(dtype)
-    if half:
-        return max(half, key=lambda dtype: sizes[dtype])
-    return max(sizes, key=lambda dtype: sizes[dtype], default=None)
+    candidates = half or sizes or flops
+    return max(candidates, key=lambda dtype: sizes[dtype], default=None)
 
 
 def _bits_of(aval: Aval) -> int:
@@ -151,7 +151,8 @@ class _WideProducts:
         # As the bits of a number.
         self._narrow_inputs = 0
         for value in graph.inputs:
-            if 0 < _bits_of(graph.avals[value]) <= self._bits:
+            bits_of_input = _bits_of(graph.avals[value])
+            if 0 < bits_of_input <= self._bits:
                 self._narrow_inputs |= 1 << value
 
     def costs(self, total: float) -> tuple[LineCost, ...]:
@@ -202,8 +203,8 @@ class _WideProducts:
         operands = self._wide_operands(product)
         causes: _Causes = {}
         # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        is_asked_for = not operands and not Written(product.stack).is_of_jax_nn
-        if is_asked_for and line is not None:
+        is_asked_for = not Written(product.stack).is_of_jax_nn
+        if not operands and is_asked_for and line is not None:
             causes[line] = line
         for value in operands:
             blamed = blame(self._graph, value, self._is_wide, self._narrow_inputs)

@@ -75,18 +75,18 @@ def narrowing_sentences(rows: Sequence[NarrowedBits]) -> list[str]:
 
 def _lost_updates(figures: Figures) -> list[str]:
     """Returns the sentence on the update of which rounding takes most away."""
-    shares = {}
+    most = _LEAST_STUCK
+    sentences = []
     for path, output in figures.outputs.items():
         share = output.unmoved or 0.0
-        if share > _LEAST_STUCK and not output.vanishes:
-            shares[path] = share
-    if not shares:
-        return []
-    path = max(shares, key=lambda path: shares[path])
-    return [
-        f"Rounding takes the update away in {percent(shares[path])} of the elements of "
-        f"{path or 'the output'}: keep it in {figures.run.wide}, or write {STOCHASTICALLY}."
-    ]
+        if share > most and not output.vanishes:
+            most = share
+            sentences = [
+                f"Rounding takes the update away in {percent(share)} of the elements of "
+                f"{path or 'the output'}: keep it in {figures.run.wide}, or write "
+                f"{STOCHASTICALLY}."
+            ]
+    return sentences
 
 
 def _error_text(figures: Figures) -> str:

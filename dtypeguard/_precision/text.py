@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from .._leaves.table import columns, percent
 from .._reference.difference import details_of
 from .._source.origin import Origin, place_of
@@ -38,7 +36,6 @@ def report_lines(figures: Figures) -> list[str]:
         " ".join([headline, *_answer(figures), *_unknown_constants(figures)]),
         *compared,
         *_indented([*_loss_rows(figures), *_decision_rows(figures)]),
-        *_wider_integers(figures),
         *_loss_scale(figures),
         *_remedies(figures),
         *_costs(figures),
@@ -89,8 +86,7 @@ def _fix_text(figures: Figures) -> str:
     run = figures.run
     lines = f"these {len(figures.fix)} lines"
     if len(figures.fix) == 1:
-        # A cast of dtypeguard has its path behind the place.
-        lines, _, _ = figures.fix[0].place.partition(",")
+        lines = figures.fix[0].place
     error = percent(figures.fixed.error)
     text = f"With {lines} in {run.wide} it is {error}"
     if run.matmul_precision is not None:
@@ -192,17 +188,6 @@ def _costs(figures: Figures) -> list[str]:
 # What to write
 
 
-def _wider_integers(figures: Figures) -> list[str]:
-    """Returns what to write for integers that do not fit."""
-    for row in figures.integers[:1]:
-        # The cheapest dtype that holds the number; of none there is nothing to advise.
-        for name in ("int32", "int64"):
-            if abs(row.value) <= np.iinfo(name).max:
-                place = place_or_inside_jax(row.origin)
-                return [f"Compute the integers of {place} in {name}."]
-    return []
-
-
 def _loss_scale(figures: Figures) -> list[str]:
     """Returns by what to scale the loss, if that helps."""
     scaling = figures.scaling
@@ -257,7 +242,7 @@ def _unreached(figures: Figures) -> list[str]:
 
 
 def _output_notes(figures: Figures) -> list[str]:
-    """Returns which outputs are furthest off, and which ones do not count."""
+    """Returns the outputs that are furthest off, and those of rounding alone."""
     counted = []
     vanishing = []
     worst_first = sorted(figures.outputs.items(), key=_error_of_output, reverse=True)

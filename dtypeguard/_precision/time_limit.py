@@ -1,6 +1,7 @@
 """How long an audit may measure lines, after which it reports what it has."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 
@@ -23,7 +24,7 @@ class TimeLimit:
         self.is_interrupted = False
         self.is_complete = True
         self._start = time.monotonic()
-        self._end: float | None = None
+        self._end = math.inf
 
     @contextlib.contextmanager
     def phase(self, part: float) -> Iterator[None]:
@@ -46,6 +47,5 @@ class TimeLimit:
     def check(self) -> None:
         """Ends the phase if its time is over; asked before each run."""
         # Interrupted once, later phases end at their first run: Ctrl-C means all of it.
-        is_over = self._end is not None and time.monotonic() >= self._end
-        if is_over or self.is_interrupted:
+        if self.is_interrupted or time.monotonic() >= self._end:
             raise _TimeIsUp

@@ -109,7 +109,7 @@ audit optax:sgd --params= | '' is not a dtype
 audit optax:sgd --grads int32 | int32 is not floating or complex
 audit optax:sgd --set learning_rate=1 --params float64 | float64 needs --x64 as well
 audit optax:constant_schedule --set value=1 | which is not an optimizer
-audit optax:__version__ | neither an optimizer nor a function
+audit optax:__version__ | which is not an optimizer
 audit :fails.step | mine.py:fails.step cannot be read: ValueError: no such
 audit :three.step | mine.py has no three.step
 audit optax:adam --json no/such/a.json | 'no/such/a.json' cannot be written

@@ -22,7 +22,11 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
         line: the line.
         keeps: whether what it makes stays wide, or is cast back.
     """
-    name = _wide_name(formats, line)
+    name = str(formats.wide)
+    kinds = {kind(jnp.dtype(dtype)) for dtype in line.dtypes}
+    if kinds == {"complex"}:
+        # Of two floats of the wide dtype, in bits.
+        name = f"complex{16 * formats.wide.itemsize}"
     wide = f"jnp.{name}"
     origin = line.origin
     if origin is None:
@@ -56,14 +60,6 @@ def advice_of(formats: Formats, has_float64: bool, line: Line, keeps: bool) -> s
     if not has_16_bits and not has_float64:
         text += ". That needs jax_enable_x64"
     return f"{text}."
-
-
-def _wide_name(formats: Formats, line: Line) -> str:
-    kinds = {kind(jnp.dtype(dtype)) for dtype in line.dtypes}
-    if kinds == {"complex"}:
-        # Of two floats of the wide dtype, in bits.
-        return f"complex{16 * formats.wide.itemsize}"
-    return str(formats.wide)
 
 
 def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:

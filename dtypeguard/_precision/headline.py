@@ -8,9 +8,15 @@ import numpy as np
 from .._leaves.table import percent
 from .._numbers.formats import products_named
 from .._reference.difference import headline_of
-from .._source.origin import Origin, place_of
 from .figures import Figures
-from .rows import KEEP_WIDE, STOCHASTICALLY, IntegerMisfit, NarrowedBits, told_of_argument
+from .rows import (
+    KEEP_WIDE,
+    STOCHASTICALLY,
+    IntegerMisfit,
+    NarrowedBits,
+    place_or_inside_jax,
+    told_of_argument,
+)
 
 # From this share of its elements on, an update that does not move them comes first.
 _LEAST_STUCK = 0.1
@@ -160,11 +166,6 @@ def wide_work_text(figures: Figures) -> str:
         return "there are no matrix products to count."
     share = percent(work.wide) if work.wide else "no part"
     return f"{share} of the operations of matrix products run wider than {work.narrow}."
-
-
-def place_or_inside_jax(origin: Origin | None) -> str:
-    """Returns where a line is."""
-    return "a line inside JAX" if origin is None else place_of(origin)
 
 
 def few_of(names: Sequence[str]) -> str:

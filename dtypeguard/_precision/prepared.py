@@ -26,10 +26,9 @@ from .._numbers.subject import Subject, Traced
 from .._program.graph import Graph
 from .._source.origin import Origin
 from .._tracebacks.written import Written
-from .headline import place_or_inside_jax
 from .integers import misfits
 from .rounded import argument_path, rounded_arguments
-from .rows import KEEP_WIDE, RoundedArgument, told_of_argument
+from .rows import KEEP_WIDE, RoundedArgument, place_or_inside_jax, told_of_argument
 from .runs import Runs
 
 _T = TypeVar("_T")

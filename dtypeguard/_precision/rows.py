@@ -247,9 +247,7 @@ class Unexamined(NamedTuple):
     @property
     def place(self) -> str:
         """The primitive with its line."""
-        if self.origin is None:
-            return f"{self.primitive} inside JAX"
-        return f"{self.primitive} at {place_of(self.origin)}"
+        return f"{self.primitive} at {place_or_inside_jax(self.origin)}"
 
 
 class Scaled(NamedTuple):
@@ -267,6 +265,11 @@ class Scaled(NamedTuple):
     error: float
     dtype: str
     lost: float
+
+
+def place_or_inside_jax(origin: Origin | None) -> str:
+    """Returns where a line is."""
+    return "a line inside JAX" if origin is None else place_of(origin)
 
 
 def left(error: float, total: float) -> float:
@@ -291,7 +294,7 @@ def plain(value: Any) -> Any:
         value = value._asdict()
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, frozenset)):
+    if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     # JSON has no word for it, and `NaN` breaks most readers.
     if isinstance(value, float) and not math.isfinite(value):

@@ -12,10 +12,9 @@ from .headline import (
     headline_text,
     is_beside_rounding,
     narrowing_sentences,
-    place_or_inside_jax,
     wide_work_text,
 )
-from .rows import OutputError
+from .rows import OutputError, place_or_inside_jax
 
 # From this share of the squared error, or of the products, on, it is most of it.
 _MOST = 0.5

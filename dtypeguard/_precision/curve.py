@@ -149,8 +149,9 @@ class Curve:
         first, *more = [*trials.searched, *trials.held_out]
         if more:
             # An error means little beside outputs that differ less than that.
-            apart = percent(min(first.off(inputs.exact) for inputs in more))
-            notes.append(f"In float32, the outputs for two inputs are {apart} apart.")
+            apart = min(first.off(inputs.exact) for inputs in more)
+            text = f"the outputs for two inputs are {percent(apart)} apart."
+            notes.append(f"In float32, {text}")
         if trials.updated:
             paths = few_of([path or "the output" for path in trials.updated])
             notes.append(f"For {paths}, the error is that of the update.")

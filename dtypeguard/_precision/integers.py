@@ -28,13 +28,14 @@ def misfits(measures: Measures) -> tuple[IntegerMisfit, ...]:
         # A hash wraps on purpose, and an unused index harms nobody.
         if not measures.depends_on(node.number):
             continue
-        wrong = figures[figures[:, COUNT] > 0]
+        result = node.eqn.outvars[0].aval
+        furthest = max(figures[:, FURTHEST], key=abs)
         rows[origin] = IntegerMisfit(
             origin=origin,
-            dtype=str(node.eqn.outvars[0].aval.dtype),
-            value=float(max(wrong[:, FURTHEST], key=abs)) or np.nan,
+            dtype=str(result.dtype),
+            value=float(furthest) or np.nan,
             count=int(np.sum(figures[:, COUNT])),
-            size=len(figures) * node.eqn.outvars[0].aval.size,
+            size=len(figures) * result.size,
         )
     return tuple(rows.values())
 

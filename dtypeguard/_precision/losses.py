@@ -23,7 +23,7 @@ _MOSTLY = 0.5
 # for the fix.
 _TIME_OF_LINES = 0.5
 # How many lines are wide in runs of their own.
-_MOST_ALONE = 8
+_MOST_ALONE = 4
 
 
 ReportType = TypeVar("ReportType", bound=Figures)
@@ -65,8 +65,12 @@ class LineLosses:
                 measures.measure_shares(self._show_line)
         shares = measures.shares
         flipped = self._flipped()
-        # What is nearly the same is in the order of the program.
-        order = sorted(shares, key=lambda number: (-round(abs(shares[number]), 2), number))
+
+        def importance(number: int) -> float:
+            # What is nearly the same is in the order of the program.
+            return -round(abs(shares[number]), 2)
+
+        order = sorted(sorted(shares), key=importance)
         important = [n for n in order if abs(shares[n]) > _LEAST_SHARE_OF_ERROR]
         # What no run was made for is unknown.
         fix = WideRun()
@@ -83,7 +87,8 @@ class LineLosses:
         for number in order:
             if number in important or number in fix.lines:
                 # Shares are parts of the rounding; decisions have the rest of the error.
-                rows.append(self._row(number, shares[number] * (1 - flipped), fix))
+                share = shares[number] * (1 - flipped)
+                rows.append(self._row(number, share, fix))
         unreached = None
         if not self._limit.is_complete:
             unreached = Unreached(
@@ -132,8 +137,10 @@ class LineLosses:
         if is_scaled or runs.total <= self._bound:
             return fix
         self._alone = candidates
+        products = self._prepared.formats.products
         # Each next level multiplies the products that a device does.
-        for level in runs.levels:
+        levels = [None] if products is None else products.levels
+        for level in levels:
             fix = fix_of(runs, self._bound, order, candidates, level)
             if fix.error <= self._bound:
                 break

@@ -130,8 +130,10 @@ class Trials:
         self.has_products = any(runs.work.values())
         self.work = runs.work
         if not self.has_products:
-            nodes = self.program.block.all_nodes()
-            self.work = shares_of({node.number: float(node.rounds) for node in nodes})
+            work: dict[int, float] = {}
+            for node in self.program.block.all_nodes():
+                work[node.number] = float(node.rounds)
+            self.work = shares_of(work)
 
     def _inputs(self, call: tuple[Args, Kwargs]) -> Inputs:
         """Returns other arguments as inputs of the program."""
@@ -196,10 +198,12 @@ class Trials:
     def name(self) -> str:
         """What is measured, for a reader of the plan."""
         f = self._prepared.subject.f
-        name = getattr(f, "__name__", type(f).__name__)
+        class_name = type(f).__name__
+        name = getattr(f, "__name__", class_name)
         nodes = self.program.block.all_nodes()
-        has_gradient = any(node.is_backward for node in nodes)
-        return f"autocast({name}){', with the gradient inside' if has_gradient else ''}"
+        if any(node.is_backward for node in nodes):
+            return f"autocast({name}), with the gradient inside"
+        return f"autocast({name})"
 
 
 def is_narrow(node: Node, widths: WidthPlan) -> bool:

@@ -36,8 +36,8 @@ class Part(NamedTuple):
         """The entries of its function, its expression, and the expression in its scope."""
         place, expression, scope = self.line
         return [
-            PlanEntry(place, None, None),
-            PlanEntry(place, expression, None),
+            PlanEntry(place),
+            PlanEntry(place, expression),
             PlanEntry(place, expression, scope or None),
         ]
 
@@ -69,7 +69,9 @@ class Ranking:
                 # Not an error of the program: a search takes it for not enough, and ends.
                 return math.inf
             self._show(f"trying what stays wide: run {len(self._errors) + 1}")
-            nodes = [node for number in key for node in self.parts[number].nodes]
+            nodes: list[int] = []
+            for number in key:
+                nodes.extend(self.parts[number].nodes)
             function = functools.partial(self._run_switched, nodes)
             self._errors[key] = self._trials.error(function, self._trials.searched)
         return self._errors[key]
@@ -106,7 +108,9 @@ class Ranking:
             for candidate in reversed(wider):
                 if set(self.named([candidate])) <= set(wide):
                     entry = candidate
-            share = sum(self.parts[part].work for part in self.named([entry]))
+            share = 0.0
+            for part in self.named([entry]):
+                share += self.parts[part].work
             entries[dataclasses.replace(entry, share=share)] = None
         return tuple(entries)
 

@@ -25,7 +25,7 @@ class LineLoss(NamedTuple):
         alone: the error of the outputs if only this line rounds; not a number if there was
             no time to measure it.
         left: the share of the squared error that is left if only this line is wide, by a
-            run of the program; not a number for lines beyond the first eight.
+            run of the program; not a number for lines beyond the first four.
         dtypes: the dtypes that it rounds to.
         constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
             if there is none.

@@ -89,9 +89,6 @@ class Runs:
         total: the root mean square of the errors that count.
         decisions: the lines whose decisions differ, those that differ most first.
         updated: the outputs that are an input with an update, with the numbers of these.
-        products: those of a device, which are beside float32 ones; None in other audits.
-        levels: the precisions that products of wide lines may have there, the cheapest
-            first; None in other audits.
         work: the share of each equation in the operations of matrix products.
     """
 
@@ -99,8 +96,6 @@ class Runs:
         self._measures = measures
         self.program = measures.program
         self.written = measures.written
-        self.products = self.program.formats.products
-        self.levels = [None] if self.products is None else self.products.levels
         self._wide = plans.wide(self.program)
         wide_decisions: Noted = {}
         exact = measures.run(self._wide, Probes(wide_decisions), is_compiled=True)
@@ -119,8 +114,10 @@ class Runs:
         self.updated = updated_inputs(graph, outputs)
         self._are_gradients = [_is_gradient(graph, value) for value in outputs]
         self._wide_runs: dict[object, WideRun] = {}
-        nodes = self.program.block.all_nodes()
-        self.work = shares_of({node.number: work_of_stack(node.stack) for node in nodes})
+        work: dict[int, float] = {}
+        for node in self.program.block.all_nodes():
+            work[node.number] = work_of_stack(node.stack)
+        self.work = shares_of(work)
 
     @functools.cached_property
     def _one_by_one(self) -> Inputs:
@@ -162,7 +159,8 @@ class Runs:
 
     def compiled(self) -> float:
         """Returns the error where XLA may leave out roundings, as it does by default."""
-        if self.program.formats.narrow or self.products:  # there is no such program
+        formats = self.program.formats
+        if formats.narrow or formats.products:  # there is no such program
             return self.total
         # The jaxpr itself, as `jax.jit` of the user's function would compile it: no plan,
         # so that XLA is free in all that it may leave out.
@@ -176,8 +174,11 @@ class Runs:
         inputs that differ by a few roundings. An output that is lost may be as far off as
         written, but wide types agree on it.
         """
-        # What is infinite as written is no matter of cancelling.
-        far = [n for n, error in enumerate(self.by_output) if _FAR < error < math.inf]
+        far: list[int] = []
+        for number, error in enumerate(self.by_output):
+            # What is infinite as written is no matter of cancelling.
+            if _FAR < error < math.inf:
+                far.append(number)
         if not far:
             return []
         formats = self.program.formats
@@ -188,8 +189,8 @@ class Runs:
         for number in far:
             exact = self.own.exact[number]
             size = min(size_of(outputs[number]), size_of(exact))
-            least = _LEAST_PART_OF_ERROR * min(self.by_output[number], 1) * size
-            if distance(outputs[number], exact) > least:
+            error = min(self.by_output[number], 1)
+            if distance(outputs[number], exact) > _LEAST_PART_OF_ERROR * error * size:
                 vanishing.append(number)
         return vanishing
 
@@ -207,7 +208,8 @@ class Runs:
             moves = exact != jnp.asarray(before, exact.dtype)
             stays = moves & (after == jnp.asarray(before, after.dtype))
             # An update that moves nothing in wide types has lost nothing.
-            shares.append(float(jnp.sum(stays) / jnp.maximum(jnp.sum(moves), 1)))
+            moved = jnp.maximum(jnp.sum(moves), 1)
+            shares.append(float(jnp.sum(stays) / moved))
         return max(shares, default=None)
 
     # With lines wide
@@ -215,7 +217,7 @@ class Runs:
     @property
     def nothing(self) -> WideRun:
         """The program with no line wide."""
-        return WideRun(frozenset(), self.total, left(self.total, self.total), 0.0)
+        return WideRun(error=self.total, left=1.0, price=0.0)
 
     def with_wide(
         self, lines: Iterable[int], level: str | None, keeps: bool = True
@@ -232,10 +234,10 @@ class Runs:
     def _run_wide(self, run: WideRun) -> WideRun:
         """Returns a run with its figures."""
         plan = plans.wide_lines(self.program, self._with_calls(run.lines), run.keeps)
-        formats = None
-        if self.products is not None:
-            products = self.products._replace(mended=run.level)
-            formats = self.program.formats._replace(products=products)
+        formats = self.program.formats
+        if formats.products is not None:
+            products = formats.products._replace(mended=run.level)
+            formats = formats._replace(products=products)
         # A gradient comes back in the dtype of its argument. What else is returned may
         # stay wide: a user who computes a line wider gets the wider result.
         outputs = self._measures.run(plan, formats=formats)
@@ -273,7 +275,7 @@ class Runs:
         lost = self._lost()
         # Gradients that overflow lose nothing to 0; they show as an infinite error.
         is_lost = lost >= _LEAST_LOST or math.isinf(self.total)
-        if not short or not is_lost or self.products is not None:
+        if not short or not is_lost or self.program.formats.products is not None:
             return None
         dtype = min(str(dtype) for dtype in short)
         plan = plans.WideLines(self.program, _is_wide_behind_loss).plan()
@@ -317,7 +319,8 @@ def _rounded_otherwise(array: Leaf, formats: Formats, part: float) -> Leaf:
         return array
     wide = jnp.asarray(array, formats.widened(array.dtype))
     # In no order that a sum or a difference of neighbours would undo.
-    signs = np.where(np.arange(wide.size).reshape(wide.shape) % 3, 1, -1)
+    order = np.arange(wide.size).reshape(wide.shape) % 3
+    signs = np.where(order, 1, -1)
     return wide * jnp.asarray(1 + signs * part, wide.dtype)
 
 

@@ -3,35 +3,20 @@
 The equations are those of the trace so far, as `provenance.py` reads them.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from .._leaves.types import Leaf
 from .._program.graph import Graph
 from .._program.jaxprs import SHAPES
 from .._source.origin import Origin
-from .provenance import of_value, traced_value
-from .why import Has, line_of, recorded, unwrapped, why
+from .provenance import traced_value
+from .why import line_of, unwrapped
 
 # They change a shape or pick numbers out of an operand, and compute none.
 _MOVES = SHAPES | {"dynamic_slice", "gather"}
 _WHOLE = "floor", "ceil", "round"
 # What stands between a line that makes numbers whole and their use as an index.
 _BETWEEN = "clamp", "max", "min", "rem", "add", "sub", "mul", "select_n"
-
-
-def origin_of_numbers(value: Leaf) -> Origin | None:
-    """Returns the line that made the numbers of an array, behind what only moves them.
-
-    Another type begins there: `x[0]` and `x.reshape(-1)` have the type of `x`.
-    """
-    traced = traced_value(unwrapped(value))
-    if traced is None:
-        return of_value(value).origin
-    graph, place = traced
-    *_, source = _values_behind(graph, place, computing=())
-    if source in graph.inputs:
-        return recorded(graph.variables.get(source)).root
-    return why(graph, source, Has("dtype", value.dtype)).origin
 
 
 def origin_of_equation(value: Leaf) -> Origin | None:
@@ -49,15 +34,15 @@ def origin_of_whole_numbers(value: Leaf) -> Origin | None:
     if traced is None:
         return None
     graph, place = traced
-    for source in _values_behind(graph, place, _BETWEEN):
+    for source in _values_behind(graph, place):
         equation = graph.made_by.get(source)
         if equation is not None and equation.primitive in _WHOLE:
             return line_of(equation)
     return None
 
 
-def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Iterator[int]:
-    """Yields a value and its sources, through moves and some primitives."""
+def _values_behind(graph: Graph, start: int) -> Iterator[int]:
+    """Yields a value and its sources, through moves and what stands between."""
 
     def sources(value: int) -> Sequence[int]:
         equation = graph.made_by.get(value)
@@ -67,6 +52,6 @@ def _values_behind(graph: Graph, start: int, computing: Container[str]) -> Itera
             return predecessors if len(predecessors) == 1 else ()
         if equation.primitive in _MOVES:
             return equation.inputs[:1]  # the others say where
-        return equation.inputs if equation.primitive in computing else ()
+        return equation.inputs if equation.primitive in _BETWEEN else ()
 
     return graph.behind([start], sources)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from .._leaves.dtypes import is_weak, kind
 from .._leaves.types import Aval
 from .._program.graph import Equation, Graph
-from .._program.jaxprs import PRODUCTS, SHAPES
+from .._program.jaxprs import SHAPES
 from .._tracebacks.written import Written
 
 # Returns whether an abstract value has a property: a dtype, say, or a shape.
@@ -69,8 +69,8 @@ class Region:
         equation = self.graph.made_by.get(value)
         if equation is None:
             return []
-        # Others than products convert their operands by equations of their own.
-        if equation.primitive not in PRODUCTS and self.forcing_operands(equation):
+        # It converts its operands by equations of their own.
+        if self.forcing_operands(equation):
             return []
         operands = []
         for source in equation.inputs:

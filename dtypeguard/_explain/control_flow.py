@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jax import tree_util
 
-from .._blame.behind import origin_of_equation, origin_of_numbers
+from .._blame.behind import origin_of_equation
 from .._blame.body import difference
 from .._blame.drift import Drift, drift_between
 from .._blame.provenance import of_leaf, of_value
@@ -56,7 +56,7 @@ def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
         is_shared = not is_python_number(first) and id(first) in right_arrays
         begins_at = None
         if first is not None and not is_shared:
-            begins_at = _line_of_first(first, drift, call, failure)
+            begins_at = _line_of_first(first, drift, call)
         why = Why(origin, drift.cause, begins_at)
         leaf = RefusedLeaf(call.path(drift.path), drift.avals, why, place)
         is_rarer = is_shared or _begins_as_rarer(leaf, call)
@@ -105,21 +105,17 @@ def _drifts_of_equinox(call: ControlFlow) -> Iterator[Drift]:
             yield drift_between(place, what, before, after, lines=of_value(after))
 
 
-def _line_of_first(
-    first: Leaf, drift: Drift, call: ControlFlow, failure: Failure
-) -> Origin | None:
+def _line_of_first(first: Leaf, drift: Drift, call: ControlFlow) -> Origin | None:
     """Returns the line that made the first value of a leaf, else that of its cause."""
     before, after = drift.avals
     origin = None
     if kind(before.dtype) != kind(after.dtype):
         # A mask or a count is right as it is made, and wrong as the beginning of a sum.
         origin = origin_of_equation(first)
-    if origin is None and not is_python_number(first):
-        origin = origin_of_numbers(first)
     if not users_line(origin):
         origin = of_leaf(first, str(key_value(drift.keys[-1])))
-    if origin is None and is_python_number(first) and failure.sites[-1].writes(first):
-        return call.line
+    if origin is None and is_python_number(first):
+        return call.line  # which writes the number, or is given it
     return origin
 
 

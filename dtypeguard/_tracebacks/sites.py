@@ -56,15 +56,6 @@ class Site:
             return ""
         return text
 
-    def writes(self, number: object) -> bool:
-        """Returns whether a number stands in the call itself."""
-        literals = []
-        for node in ast.walk(self.node or ast.Pass()):
-            value = getattr(node, "value", None)
-            literals.append(repr(value))
-        # By their texts: 1, 1.0 and True are equal numbers.
-        return repr(number) in literals
-
 
 def _unparsed(node: ast.AST | None) -> str:
     if node is None:

@@ -49,26 +49,21 @@ _FULL_NAMES = {
 }
 
 
-def _dtypes(text: str) -> tuple[str, ...]:
-    """Returns the dtypes of a list, in full or as in a jaxpr, such as `bf16,float32`."""
+def _dtype(name: str) -> Any:
+    """Returns a dtype, in full or as in a jaxpr, such as `bf16`."""
     import jax.numpy as jnp  # not before: a script may set variables that JAX reads
 
-    dtypes = []
-    for name in text.split(","):
-        try:
-            dtype = jnp.dtype(_FULL_NAMES.get(name, name))
-        except TypeError:
-            raise argparse.ArgumentTypeError(f"{name!r} is not a dtype") from None
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            raise argparse.ArgumentTypeError(f"{name} is not floating or complex")
-        dtypes.append(str(dtype))
-    return tuple(dtypes)
+    try:
+        dtype = jnp.dtype(_FULL_NAMES.get(name, name))
+    except TypeError:
+        raise argparse.ArgumentTypeError(f"{name!r} is not a dtype") from None
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise argparse.ArgumentTypeError(f"{name} is not floating or complex")
+    return dtype
 
 
-def _dtype(text: str) -> Any:
-    import jax.numpy as jnp  # as above
-
-    return jnp.dtype(",".join(_dtypes(text)))
+def _dtypes(text: str) -> tuple[str, ...]:
+    return tuple(str(_dtype(name)) for name in text.split(","))
 
 
 def _number_from_zero(text: str) -> float:

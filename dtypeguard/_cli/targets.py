@@ -96,8 +96,7 @@ class Reader:
                 value = value()
         # A check of nothing would succeed.
         if not SplitTree(spread(value)).arrays:
-            content = "None" if value is None else "no array"
-            raise UsageError(f"{inputs} gives {content}: nothing would be checked. {FORM}")
+            raise UsageError(f"{inputs} gives no array: nothing would be checked. {FORM}")
         args = ()
         kwargs = {}
         # By type alone: a named tuple, or a dict of an own kind, is one argument.

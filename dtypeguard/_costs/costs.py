@@ -95,7 +95,8 @@ def work_of(graph: Graph, inputs: Sequence[str], narrow: DType = None) -> Work:
         return Work(flops_by_name, name)
     total = sum(flops.values())
     products = _WideProducts(graph, expected, inputs)
-    return Work(flops_by_name, name, wide / total, products.costs(total))
+    costs = products.costs(total)
+    return Work(flops_by_name, name, wide / total, costs)
 
 
 def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
@@ -108,9 +109,12 @@ def _products(graph: Graph) -> Iterator[tuple[Equation, float]]:
 
 def equations(graph: Graph) -> list[Equation]:
     """Returns each equation that computes something itself, once."""
-    # An equation with several results makes several values.
-    unique = {id(equation): equation for equation in graph.made_by.values()}
-    return list(unique.values())
+    unique = []
+    for value, equation in graph.made_by.items():
+        # An equation with several results makes several values.
+        if value == equation.first:
+            unique.append(equation)
+    return unique
 
 
 def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | None:
@@ -119,8 +123,10 @@ def _expected_dtype(graph: Graph, flops: dict[np.dtype, float]) -> np.dtype | No
     for value in graph.inputs:
         aval = graph.avals[value]
         if _bits_of(aval) >= 16:
-            sizes[aval.dtype] += math.prod(aval.shape)
-    notable_size = _NOTABLE_PART * sum(sizes.values())
+            size = math.prod(aval.shape)
+            sizes[aval.dtype] += size
+    total = sum(sizes.values())
+    notable_size = _NOTABLE_PART * total
     half = []
     for dtype in {**sizes, **flops}:
         # Mixed precision keeps float32 params and computes in 16 bits: its products tell.
@@ -172,7 +178,8 @@ class _WideProducts:
             else:
                 causes = self._causes_of(product)
             if not written.is_backward:
-                forward.setdefault(written.calls, {}).update(causes)
+                causes_of_call = forward.setdefault(written.calls, {})
+                causes_of_call.update(causes)
             # One whose result alone is wide is as fast as a narrow one.
             if not self._wide_operands(product):
                 continue
@@ -183,7 +190,8 @@ class _WideProducts:
         for cause, work in works.items():
             share = work / total
             if share >= _LEAST_SHARE_OF_WORK:
-                rows.append(LineCost(origins[cause], cause, share))
+                row = LineCost(origins[cause], cause, share)
+                rows.append(row)
         rows.sort(key=_greatest_share_first)
         return tuple(rows)
 
@@ -199,18 +207,19 @@ class _WideProducts:
 
     def _causes_of(self, product: Equation) -> _Causes:
         """Returns what makes the operands of a product wide."""
+        graph = self._graph
         line = line_of(product)
         operands = self._wide_operands(product)
         causes: _Causes = {}
         # Its result alone is wide, as it asks for. JAX's own narrows that again.
-        is_asked_for = not Written(product.stack).is_of_jax_nn
-        if not operands and is_asked_for and line is not None:
+        written = Written(product.stack)
+        if not operands and line is not None and not written.is_of_jax_nn:
             causes[line] = line
         for value in operands:
-            blamed = blame(self._graph, value, self._is_wide, self._narrow_inputs)
+            blamed = blame(graph, value, self._is_wide, self._narrow_inputs)
             origin = line_of(blamed.promotion)
             cause = line_of(blamed.cause) or origin
-            if blamed.operand in self._graph.inputs:
+            if blamed.operand in graph.inputs:
                 path = self._inputs[blamed.operand]
                 causes[path] = origin or line
             elif cause is not None:
@@ -220,7 +229,8 @@ class _WideProducts:
 
 def _greatest_share_first(cost: LineCost) -> tuple[float, str]:
     # Equal shares are in the order of their places, which is the same in each process.
-    return -cost.share, place_of(cost.cause)
+    place = place_of(cost.cause)
+    return -cost.share, place
 
 
 def input_names(f: Function, paths: Sequence[str]) -> list[str]:
@@ -235,7 +245,8 @@ def input_names(f: Function, paths: Sequence[str]) -> list[str]:
     for path in paths:
         # The first key is of the tree: 0 is by position, which the signature names.
         is_by_position = path.startswith("[0]")
-        key, _, rest = path[4:].partition("]")
+        path_in_tree = path[4:]
+        key, _, rest = path_in_tree.partition("]")
         argument = key.strip("'")
         if is_by_position:
             argument = names.at(int(key))

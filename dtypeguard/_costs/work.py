@@ -40,20 +40,23 @@ def _operations(eqn: Equation) -> float:
 
 
 def _multiplications(eqn: Equation) -> float:
-    left_shape = eqn.invars[0].aval.shape
-    right_shape = eqn.invars[1].aval.shape
-    results = math.prod(eqn.outvars[0].aval.shape)
-    if eqn.primitive.name == "dot_general":
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        terms = [left_shape[axis] for axis in contracted]
-        return results * math.prod(terms)
-    if eqn.primitive.name == "conv_general_dilated":
+    name = eqn.primitive.name
+    lhs = eqn.invars[0].aval
+    rhs = eqn.invars[1].aval
+    result = eqn.outvars[0].aval
+    if name == "dot_general":
+        contracted, _ = eqn.params["dimension_numbers"]
+        axes_of_left, _ = contracted
+        terms = [lhs.shape[axis] for axis in axes_of_left]
+        return result.size * math.prod(terms)
+    if name == "conv_general_dilated":
         dimensions = eqn.params["dimension_numbers"]
-        features = right_shape[dimensions.rhs_spec[0]]
+        axis_of_features = dimensions.rhs_spec[0]
+        features = rhs.shape[axis_of_features]
         # The kernel without its output features: the terms of which a result is the sum.
-        terms = math.prod(right_shape) / max(features, 1)
+        terms = rhs.size / max(features, 1)
         # Zeros between the elements of a dilated operand are no work.
         dilation = math.prod(eqn.params["lhs_dilation"])
-        return results * terms / dilation
+        return result.size * terms / dilation
     # Of a ragged product, each row of the left operand goes to one group.
-    return math.prod(left_shape) * right_shape[-1]
+    return lhs.size * rhs.shape[-1]

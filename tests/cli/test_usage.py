@@ -141,7 +141,7 @@ audit :step --inputs :many | mine.py:many does not give what mine.py:step takes:
 audit :step --inputs :misnamed | missing a required argument: 'x'. Let --inputs name
 audit :mapped --inputs :inputs | mine.py:inputs does not give what mine.py:mapped takes
 audit :step --inputs :static | step carries c, in which there is no array: nothing would be
-audit :step --inputs :none | mine.py:none gives None: nothing would be checked. Let --inputs
+audit :step --inputs :none | mine.py:none gives no array: nothing would be checked. Let
 precision :loss --inputs :empty | gives no array: nothing would be checked. Let --inputs
 lock :step --inputs :no_array | mine.py:no_array gives no array: nothing would be checked.
 audit :opt --inputs :inputs | without --inputs. Write: dtypeguard audit mine.py:opt

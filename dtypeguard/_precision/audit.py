@@ -236,7 +236,9 @@ def audit_call(
             report = dataclasses.replace(report, fixed=fixed, search=search)
         report = LineLosses(prepared, tolerance, show_status, limit).add_to(report)
     # Runs with lines wide may have found more of them.
-    unexamined = [Unexamined(*found) for found in measures.program.unexamined]
+    unexamined: list[Unexamined] = []
+    for primitive, origin in measures.program.unexamined:
+        unexamined.append(Unexamined(primitive, origin))
     return dataclasses.replace(report, unexamined=tuple(unexamined))
 
 

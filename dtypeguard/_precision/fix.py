@@ -59,7 +59,7 @@ def fix_of(
         if run.error <= bound:
             return 0, run.price > _DEAR, len(run.lines), run.price
         # What leaves nearly the same is as good.
-        return 1, round(4 * run.left), len(run.lines), run.left
+        return 1, round(4 * run.remaining), len(run.lines), run.remaining
 
     nothing = runs.nothing._replace(level=level)
     alone = {number: wide([number]) for number in candidates}
@@ -70,12 +70,12 @@ def fix_of(
     def rank(number: int) -> tuple[bool, float]:
         run = alone.get(number, nothing)
         # What makes most products wide comes last, and is dropped first.
-        return run.price > _DEAR, run.left
+        return run.price > _DEAR, run.remaining
 
     ranked = sorted(order, key=rank)[:_MOST_TOGETHER]
     lines = smallest(ranked, lambda lines: wide(lines).error, bound)
     best = min([*alone.values(), wide(lines)], key=merit)
-    is_of_use = best.error <= bound or best.left <= _HALF
+    is_of_use = best.error <= bound or best.remaining <= _HALF
     return best if is_of_use else nothing
 
 

@@ -150,7 +150,7 @@ class LineLosses:
         measures = self._measures
         line = measures.program.lines[number]
         alone = math.nan
-        left = math.nan
+        left_if_wide = math.nan
         constant = None
         with self._limit.phase(1.0):
             # These run the program as well. With no time left, the row does not say them.
@@ -161,12 +161,12 @@ class LineLosses:
                 constant = rounded_digits(number_meant, rounded)
             # The search has made this run, whatever its fix is.
             if number in self._alone:
-                left = self._runs.with_wide([number], fix.level).left
+                left_if_wide = self._runs.with_wide([number], fix.level).remaining
         return LineLoss(
             origin=line.origin,
             share=share,
             alone=alone,
-            left=left,
+            left=left_if_wide,
             dtypes=tuple(sorted(line.dtypes)),
             constant=constant,
             remedy=self._remedy(line, fix) if number in fix.lines else "",

@@ -178,8 +178,8 @@ def _first_bad_line(
         f"{', '.join(wrong)} of {f} is not finite in {measures.program.formats.wide} either"
     )
     if rounded:
-        told = told_of_argument(rounded[0])
-        raise ValueError(f"audit_precision: {told} So {lost}. {KEEP_WIDE}")
+        cause = told_of_argument(rounded[0])
+        raise ValueError(f"audit_precision: {cause} So {lost}. {KEEP_WIDE}")
     cause = _cause_of_non_finite(in_wide, subject.given.paths)
     overflow = ""
     for row in misfits(measures)[:1]:

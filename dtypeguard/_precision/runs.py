@@ -3,7 +3,6 @@
 Each makes its own decisions, so their distances are those that a user measures.
 """
 
-import collections
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +62,7 @@ class WideRun(NamedTuple):
     Attributes:
         lines: their numbers.
         error: of its outputs.
-        left: the share of the squared error that it leaves.
+        remaining: the share of the squared error that it leaves.
         price: the share of the operations of matrix products that it makes wide.
         keeps: whether what the lines make stays wide; else it is cast back after each.
         level: the precision of their products, where those of a device are looked at.
@@ -71,7 +70,7 @@ class WideRun(NamedTuple):
 
     lines: frozenset[int] = frozenset()
     error: float = math.nan
-    left: float = math.nan
+    remaining: float = math.nan
     price: float = math.nan
     keeps: bool = True
     level: str | None = None
@@ -217,7 +216,7 @@ class Runs:
     @property
     def nothing(self) -> WideRun:
         """The program with no line wide."""
-        return WideRun(error=self.total, left=1.0, price=0.0)
+        return WideRun(error=self.total, remaining=1.0, price=0.0)
 
     def with_wide(
         self, lines: Iterable[int], level: str | None, keeps: bool = True
@@ -246,7 +245,7 @@ class Runs:
         for node in self.program.block.all_nodes():
             if plan.entries[node.number] == WIDE and node.rounds:
                 price += self.work[node.number]
-        return run._replace(error=error, left=left(error, self.total), price=price)
+        return run._replace(error=error, remaining=left(error, self.total), price=price)
 
     def _with_calls(self, lines: frozenset[int]) -> frozenset[int]:
         """Returns lines with all that a user's line calls in packages.
@@ -344,8 +343,7 @@ def _changed_decisions(
     program: NumericProgram, written: Noted, wide: Noted
 ) -> tuple[LineDecision, ...]:
     """Returns the lines whose decisions differ, and loops that turn more or less often."""
-    flipped: collections.Counter[Origin | None] = collections.Counter()
-    counts: collections.Counter[Origin | None] = collections.Counter()
+    rows: dict[Origin | None, LineDecision] = {}
     for node in program.block.all_nodes():
         decision = written.get((node.number, DECISION))
         wide_decision = wide.get((node.number, DECISION))
@@ -356,10 +354,8 @@ def _changed_decisions(
             continue
         origin = Written(node.stack).origin
         differs = decision.astype(wide_decision.dtype) != wide_decision
-        flipped[origin] += int(jnp.sum(differs))
-        counts[origin] += decision.size
-    rows: list[LineDecision] = []
-    for origin, count in flipped.most_common():
-        if count:
-            rows.append(LineDecision(origin, count, counts[origin]))
-    return tuple(rows)
+        row = rows.get(origin, LineDecision(origin, 0, 0))
+        flipped = row.flipped + int(jnp.sum(differs))
+        rows[origin] = LineDecision(origin, flipped, row.count + decision.size)
+    changed = [row for row in rows.values() if row.flipped]
+    return tuple(sorted(changed, key=lambda row: row.flipped, reverse=True))

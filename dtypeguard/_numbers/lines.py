@@ -25,8 +25,7 @@ class Line:
         casts: the casts of dtypeguard that it stands for, if it is none of the user's.
         only_casts: whether it rounds by casts alone that are written on it.
         is_in_loop: whether a loop computes it.
-        products: the products on it whose operands a device rounds, with the equations
-            around them.
+        has_asked: whether a product on it, which a device rounds, asks for a precision.
     """
 
     def __init__(self, origin: Origin | None):
@@ -37,7 +36,7 @@ class Line:
         self.constants: dict[float, float] = {}
         self.only_casts = True
         self.is_in_loop = False
-        self.products: list[Stack] = []
+        self.has_asked = False
 
     def note(self, stack: Stack, dtype: str) -> None:
         """Notes an equation that rounds on it, and its dtype as written."""

@@ -106,7 +106,7 @@ class NumericProgram:
         algorithm = self.formats.algorithm(node.eqn, is_wide=False)
         if algorithm is not None:
             # A device rounds the operands, so the dtype of the result says nothing.
-            line.products.append(node.stack)
+            line.has_asked |= node.eqn.params.get("precision") is not None
             line.note(node.stack, str(algorithm.dtype))
             return
         for result in results:

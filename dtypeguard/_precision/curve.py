@@ -60,7 +60,7 @@ class Curve:
         self._trials = Trials(prepared, inputs)
         self._tolerance = tolerance
         self._show = show_status
-        scaled = prepared.runs.scaled()
+        scaled = prepared.runs.scaled
         # What `autocast(f, dtype)` computes by.
         self._default_plan = Plan(
             np.dtype(self._trials.program.formats.narrow),

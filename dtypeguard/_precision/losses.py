@@ -12,7 +12,7 @@ from .figures import Figures
 from .fix import allowed_error, fix_of
 from .prepared import Prepared, Show
 from .products import remedy_of_product
-from .rows import Decisions, Fixed, LineLoss, Scaled, Unreached
+from .rows import Decisions, Fixed, LineLoss, Unreached
 from .runs import WideRun
 from .time_limit import TimeLimit
 
@@ -77,12 +77,12 @@ class LineLosses:
         scaling = None
         with self._limit.phase(1.0):
             self._show("looking for a small set of lines")
-            scaling = self._runs.scaled()
+            scaling = self._runs.scaled
             # A plan is the fix already.
             if report.search is None and (order or self._limit.is_complete):
                 # A line may flip decisions, and do nothing else.
                 candidates = order if flipped > _MOSTLY else important
-                fix = self._fix(scaling, order, candidates[:_MOST_ALONE])
+                fix = self._fix(order, candidates[:_MOST_ALONE])
         rows: list[LineLoss] = []
         for number in order:
             if number in important or number in fix.lines:
@@ -126,13 +126,11 @@ class LineLosses:
             return 0.0
         return 1 - (rounding / self._runs.total) ** 2
 
-    def _fix(
-        self, scaling: Scaled | None, order: Sequence[int], candidates: Sequence[int]
-    ) -> WideRun:
+    def _fix(self, order: Sequence[int], candidates: Sequence[int]) -> WideRun:
         """Returns the run with the lines of the fix wide, by the cheapest level."""
         runs = self._runs
         fix = runs.nothing
-        is_scaled = scaling is not None and scaling.error <= self._bound
+        is_scaled = runs.scaled is not None and runs.scaled.error <= self._bound
         # To scale the loss costs nothing.
         if is_scaled or runs.total <= self._bound:
             return fix

@@ -27,7 +27,10 @@ def remedy_of_product(level: str, line: Line) -> str:
     within = f'with jax.default_matmul_precision("{level.lower()}"):'
     if origin is None or not origin.file:
         return f"Put `{within}` around its call: no line outside JAX multiplies."
-    if _asks(line):
+    # With a default set, a product has its precision from there, and a context can change
+    # it; what it asks for itself, no context changes.
+    has_default = getattr(jax.config, "jax_default_matmul_precision", None) is not None
+    if line.has_asked and not has_default:
         return f"On {origin}, write precision={precision}: it asks for less itself."
     place = str(origin)
     # A context around a line in a package is no edit for its user; one around its call is.
@@ -36,12 +39,3 @@ def remedy_of_product(level: str, line: Line) -> str:
         if origin.called_from:
             place += f" at {origin.users}"
     return f"Put `{within}` around {place}."
-
-
-def _asks(line: Line) -> bool:
-    """Returns whether a product asks for a precision itself, which no context changes."""
-    # With a default set, a product has its precision from there, and a context can change
-    # it.
-    is_default = getattr(jax.config, "jax_default_matmul_precision", None) is None
-    precisions = (stack[0].params.get("precision") for stack in line.products)
-    return is_default and any(precision is not None for precision in precisions)

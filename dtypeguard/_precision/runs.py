@@ -268,8 +268,9 @@ class Runs:
 
     # With the loss scaled
 
+    @functools.cached_property
     def scaled(self) -> Scaled | None:
-        """Returns the loss scale that leaves the least error, if that is less than half."""
+        """The loss scale that leaves the least error, if that is less than half."""
         short = [dtype for dtype in self.program.backward if _has_short_range(dtype)]
         lost = self._lost()
         # Gradients that overflow lose nothing to 0; they show as an infinite error.

@@ -16,13 +16,13 @@ from .._leaves.compat import set_x64
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
 from .._leaves.types import Aval, DType, Leaf
-from .._program.jaxprs import value_kind
-from .._program.program import Node
+from .._program.graph import Equation, Graph
+from .._program.jaxprs import is_literal, value_kind
+from .._program.program import Block, Node
 from .._tracebacks.written import Written
 from . import primitives
 from .evaluate import evaluate
 from .nodes import Noted
-from .plans import Propagation
 from .primitives import is_inexact, is_key
 from .program import NumericProgram
 
@@ -41,14 +41,12 @@ _TAKE_BITS = ForeignNames(
     "xor and or not shift_left shift_right_logical shift_right_arithmetic rem "
     "population_count clz"
 )
-# The results of these are hashed numbers, of which all arithmetic is meant to wrap.
+# The results of these are hashed numbers.
 _MAKE_BITS = ForeignNames("xor not shift_left shift_right_logical shift_right_arithmetic")
 
-# The numbers of equations whose results a value may hold, as they are or wrapped.
-Sources = frozenset[int]
-_NONE: Sources = frozenset()
-# In place of a number: the value consists of bits.
-_BITS: Sources = frozenset([-1])
+# The numbers of equations.
+_Numbers = frozenset[int]
+_NONE: _Numbers = frozenset()
 
 
 class Watched(NamedTuple):
@@ -61,10 +59,10 @@ class Watched(NamedTuple):
         to_integers: those of them that lead to integers.
     """
 
-    integers: Sources = _NONE
-    narrowings: Sources = _NONE
-    to_bits: Sources = _NONE
-    to_integers: Sources = _NONE
+    integers: _Numbers = _NONE
+    narrowings: _Numbers = _NONE
+    to_bits: _Numbers = _NONE
+    to_integers: _Numbers = _NONE
 
     def notes(self, node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -> Noted:
         """Returns what a run notes of an equation."""
@@ -85,154 +83,116 @@ NOTHING = Watched()
 
 def watched(program: NumericProgram) -> Watched:
     """Returns the equations of a program to look at while it runs as written."""
-    flow = _Flow(program)
-    arguments = [_NONE for _ in program.jaxpr.in_avals]
-    outputs = flow.block(program.block, arguments)
-    flow.use(outputs)
+    flow = _Flow(program.block)
+    used = [*flow.outputs, *flow.deciding]
+    to_bits: list[int] = []
+    to_integers: list[int] = []
+    integers: list[int] = []
+    for value, equation in flow.made_by.items():
+        if _makes_bits(equation):
+            to_bits.extend(equation.inputs)
+        elif equation.primitive not in _TAKE_BITS:
+            used.extend(set(equation.inputs) - set(flow.passed(value)))
+        if _is_integer(flow.avals[value]):
+            if any(is_inexact(flow.avals[operand]) for operand in equation.inputs):
+                to_integers.extend(equation.inputs)
+            if _may_wrap(equation):
+                integers.append(value)
+    # All arithmetic of hashed numbers is meant to wrap.
+    wrapping: list[int] = []
+    for value in integers:
+        if not any(_makes_hash(equation) for equation in flow.equations_behind([value])):
+            wrapping.append(flow.made_by[value].number)
+    nodes = program.block.all_nodes()
+    conversions = [node for node in nodes if node.name == "convert_element_type"]
+    narrowings = frozenset(node.number for node in conversions if node.rounds)
     return Watched(
-        integers=frozenset(flow.integers) & flow.used,
-        narrowings=frozenset(flow.narrowings),
-        to_bits=frozenset(flow.narrowings) & flow.to_bits,
-        to_integers=frozenset(flow.narrowings) & flow.to_integers,
+        integers=flow.numbers_behind(used).intersection(wrapping),
+        narrowings=narrowings,
+        to_bits=narrowings & flow.numbers_behind(to_bits),
+        to_integers=narrowings & flow.numbers_behind(to_integers),
     )
 
 
-class _Flow(Propagation[Sources]):
+class _Flow(Graph):
     """Follows results that may wrap, and narrowed floats, to where they are used.
 
     Attributes:
-        integers: equations whose results may not fit.
-        narrowings: conversions to a narrower floating dtype.
-        used: whose results are used for more than their lowest bits.
-        to_bits: whose results become bits, or a random key.
-        to_integers: whose results become integers.
+        deciding: the values that tell which branch is taken, or how often a loop turns.
     """
 
-    def __init__(self, program: NumericProgram):
-        super().__init__(program)
-        self.integers = set[int]()
-        self.narrowings = set[int]()
-        self.used = set[int]()
-        self.to_bits = set[int]()
-        self.to_integers = set[int]()
+    def __init__(self, block: Block):
+        self.deciding: list[int] = []
+        super().__init__(block)
 
-    def use(self, values: Iterable[Sources]) -> None:
-        """Counts values as used for more than their lowest bits."""
-        self.used.update(*values)
+    def visit_cond(self, node, operands):
+        self.deciding.append(operands[0])
+        return super().visit_cond(node, operands)
 
-    def constant(self, var, array):
-        return _NONE
+    def condition(self, block, arguments):
+        self.deciding.extend(self.block(block, arguments))
 
-    def joined(self, values, attempt):
-        return _NONE.union(*values)
+    def passed(self, value: int) -> Sequence[int]:
+        """Returns the values whose numbers are in another one, as they are or wrapped."""
+        equation = self.made_by.get(value)
+        if equation is None:
+            return self.same_as(value)
+        if not _passes(equation):
+            return ()
+        inputs = equation.inputs
+        places = _places_of_numbers(equation.primitive, len(inputs))
+        return [inputs[place] for place in places]
 
-    def visit_cond(self, node, values):
-        self.use(values[:1])  # the number of the branch
-        return super().visit_cond(node, values)
+    def equations_behind(self, values: Iterable[int]) -> list[Equation]:
+        """Returns the equations whose results are in some values."""
+        behind = self.behind(values, self.passed)
+        return [self.made_by[value] for value in behind if value in self.made_by]
 
-    def visit_own(self, node, values):
-        if not self._makes_bits(node, values):
-            self.use(values)
-            return _each_result(node, _NONE)
-        return _each_result(node, _BITS)
-
-    visit_reduce_precision = visit_own
-    visit_stochastic = visit_own
-
-    def visit_sample(self, node, values):
-        if self._makes_bits(node, values):
-            return _each_result(node, _BITS)
-        return self.computed(node, values)
-
-    def _makes_bits(self, node: Node, values: Iterable[Sources]) -> bool:
-        """Notes operands that become bits or a key; returns whether they do."""
-        variables = (*node.eqn.invars, *node.eqn.outvars)
-        makes_bits = node.name in primitives.OF_BITS
-        makes_bits = makes_bits or any(is_key(var.aval) for var in variables)
-        if makes_bits:
-            self.to_bits.update(*values)
-        return makes_bits
-
-    def computed(self, node, values):
-        numbers = _places_of_numbers(node)
-        indices = [x for place, x in enumerate(values) if place not in numbers]
-        self.use(indices)
-        sources = _NONE.union(*(values[place] for place in numbers))
-        return _each_result(node, self._result(node, sources))
-
-    def _result(self, node: Node, sources: Sources) -> Sources:
-        """Returns whose results are in the result of an equation."""
-        operands = [var.aval for var in node.eqn.invars]
-        results = [var.aval for var in node.eqn.outvars]
-        if node.name == "convert_element_type":
-            return self._converted(node, sources, operands[0].dtype, results[0].dtype)
-        if _is_integer(results[0]) and node.name in _CHANGE_SIGNS:
-            return self._new(node, sources)
-        if primitives.moves(node.eqn, operands, results):
-            return sources
-        if _is_integer(results[0]):
-            if node.name in _TAKE_BITS:
-                return _BITS if node.name in _MAKE_BITS else _NONE
-            if node.name in _MODULAR:
-                return self._new(node, sources)
-        variables = [var for var in node.eqn.invars if not hasattr(var, "val")]
-        if is_inexact(results[0]) and len(variables) == 1:
-            return sources  # equal numbers stay equal
-        self.use([sources])
-        return _NONE
-
-    def _converted(
-        self, node: Node, sources: Sources, before: DType, after: DType
-    ) -> Sources:
-        """Returns whose results are in the result of a conversion."""
-        if kind(after) == "float":
-            return self._made_float(node, sources, before)
-        if kind(after) not in ("int", "uint"):
-            self.use([sources])
-            return _NONE
-        if kind(before) == "float":
-            self.to_integers.update(sources)
-            return self._new(node, _NONE)
-        if kind(before) == "bool":
-            return _NONE
-        if _has_all(after, before):
-            self.use([sources])
-            return sources & _BITS
-        return self._new(node, sources)
-
-    def _made_float(self, node: Node, sources: Sources, before: DType) -> Sources:
-        """Returns whose results are in a number that is made a float."""
-        if kind(before) != "float":
-            self.use([sources])
-            sources = _NONE
-        if node.rounds:
-            self.narrowings.add(node.number)
-            sources = sources.union([node.number])
-        return sources
-
-    def _new(self, node: Node, sources: Sources) -> Sources:
-        """Returns the sources of a result that may not fit its dtype."""
-        written = Written(node.stack)
-        if sources >= _BITS or written.is_of_sampler or written.origin is None:
-            return sources
-        self.integers.add(node.number)
-        return sources.union([node.number])
+    def numbers_behind(self, values: Iterable[int]) -> _Numbers:
+        """Returns the numbers of these equations."""
+        return frozenset(equation.number for equation in self.equations_behind(values))
 
 
-def _each_result(node: Node, sources: Sources) -> list[Sources]:
-    """Returns the same sources for all results of an equation."""
-    return [sources for _ in node.eqn.outvars]
+def _passes(equation: Equation) -> bool:
+    """Returns whether the numbers of operands are in a result, as they are or wrapped."""
+    eqn = equation.stack[0]
+    operands = [var.aval for var in eqn.invars]
+    results = [var.aval for var in eqn.outvars]
+    if equation.primitive == "convert_element_type":
+        are_integers = _is_integer(operands[0]) and _is_integer(results[0])
+        return are_integers or (is_inexact(operands[0]) and is_inexact(results[0]))
+    if primitives.moves(eqn, operands, results):
+        return True
+    if _is_integer(results[0]):
+        return equation.primitive in _MODULAR
+    variables = [var for var in eqn.invars if not is_literal(var)]
+    # Equal numbers stay equal.
+    return is_inexact(results[0]) and len(variables) == 1
+
+
+def _makes_bits(equation: Equation) -> bool:
+    """Returns whether an equation takes operands for bits, or makes or takes a key."""
+    eqn = equation.stack[0]
+    has_key = any(is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
+    return has_key or equation.primitive in primitives.OF_BITS
+
+
+def _makes_hash(equation: Equation) -> bool:
+    return equation.primitive in _MAKE_BITS or _makes_bits(equation)
+
+
+def _may_wrap(equation: Equation) -> bool:
+    """Returns whether an integer result may not fit its dtype."""
+    written = Written(equation.stack)
+    if written.is_of_sampler or written.origin is None:
+        return False
+    if equation.primitive == "convert_element_type":
+        return value_kind(equation.stack[0].invars[0].aval) != "bool"
+    return equation.primitive in _MODULAR or equation.primitive in _CHANGE_SIGNS
 
 
 def _is_integer(value: Aval) -> bool:
     return value_kind(value) in ("int", "uint")
-
-
-def _has_all(wide: DType, narrow: DType) -> bool:
-    """Returns whether an integer dtype has each number of another."""
-    wide_info = jnp.iinfo(wide)
-    narrow_info = jnp.iinfo(narrow)
-    return wide_info.min <= narrow_info.min and wide_info.max >= narrow_info.max
 
 
 # The places of the operands whose numbers are in the result: the others are indices.
@@ -244,12 +204,12 @@ _PLACES_OF_NUMBERS: dict[str, Sequence[int]] = {
 }
 
 
-def _places_of_numbers(node: Node) -> Sequence[int]:
-    """Returns the places of the operands whose numbers are in the result."""
-    places = range(len(node.eqn.invars))
-    if node.name == "select_n":  # the first tells which of the others to take
+def _places_of_numbers(name: str, count: int) -> Sequence[int]:
+    """Returns the places of the operands, of so many, whose numbers are in the result."""
+    places = range(count)
+    if name == "select_n":  # the first tells which of the others to take
         return places[1:]
-    return _PLACES_OF_NUMBERS.get(node.name, places)
+    return _PLACES_OF_NUMBERS.get(name, places)
 
 
 # What is noted of each: how many numbers do not fit, and the one furthest out of range (0
@@ -281,7 +241,7 @@ def _compared_exactly(
     node: Node, operands: Sequence[Leaf], result: Leaf
 ) -> tuple[Leaf, Leaf]:
     """Returns the exact result of an equation in float64, and which numbers do not fit."""
-    numbers = _places_of_numbers(node)
+    numbers = _places_of_numbers(node.name, len(operands))
     wide_operands = list[Leaf]()
     for place, operand in enumerate(operands):
         if place in numbers:

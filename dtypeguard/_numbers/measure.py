@@ -102,8 +102,11 @@ class Measures:
             if key[1] == DECISION:
                 self.decisions[key] = note
         self.written = [self._all_written[n] for n in self.outputs]
-        # No line is to blame for a conversion of numbers that fit.
-        self._lossless = self._find_lossless()
+        for node in program.block.all_nodes():
+            loses = self.notes.get((node.number, "loses"))
+            # No line is to blame for a conversion of numbers that fit.
+            if loses is not None and not loses.any():
+                node.rounds = False
         self.given: Noted | None = None
         self.left_out: Sequence[int] = ()
         self.shares: dict[int, float] = {}
@@ -127,15 +130,6 @@ class Measures:
     def total(self) -> float:
         """The root mean square of the errors of these outputs as written."""
         return self.own.off(self.written)
-
-    def _find_lossless(self) -> list[int]:
-        """Returns the conversions to narrow dtypes that have rounded nothing."""
-        lossless: list[int] = []
-        for number in self.watched.narrowings:
-            loses = self.notes.get((number, "loses"))
-            if loses is not None and not loses.any():
-                lossless.append(number)
-        return lossless
 
     @functools.cached_property
     def _exact(self) -> list[Leaf]:
@@ -310,7 +304,7 @@ class Measures:
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""
-        plan = plans.rounding(self.program, set(rounding), self._lossless)
+        plan = plans.rounding(self.program, rounding)
         return self.run(plan, Probes(followed=self.given))
 
 

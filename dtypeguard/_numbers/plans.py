@@ -4,7 +4,7 @@ What a plan says of an equation is a rule of its own: `WideLines` here has lines
 source wide, and `ByPlan` of `_autocast` what a file names.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -173,20 +173,17 @@ def wide(program: NumericProgram) -> WidthPlan:
     return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
 
 
-def rounding(
-    program: NumericProgram, lines: Collection[int], lossless: Collection[int] = ()
-) -> WidthPlan:
+def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
     """Returns a plan by which some lines round their results, and the rest is wide.
 
     Args:
         program: the program.
         lines: the numbers of these lines; 0 may stand for the inputs.
-        lossless: the numbers of equations that round nothing as written.
     """
     rounded_lines = set(lines)
     entries = np.full(program.size, WIDE, np.int8)
     for node in program.block.all_nodes():
-        if node.line in rounded_lines and node.number not in lossless:
+        if node.line in rounded_lines:
             entries[node.number] = ROUNDED
     rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
     return WidthPlan(entries, not rounds_inputs, True, is_rounding=True)

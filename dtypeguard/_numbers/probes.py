@@ -147,8 +147,4 @@ def results_following(
     if node.name == "sort":
         axis = node.eqn.params["dimension"]
         return [jnp.take_along_axis(operand, decision, axis) for operand in operands]
-    if node.name == "top_k":
-        # Older releases have no axis, and take the last one.
-        axis = node.eqn.params.get("axis", -1)
-        return [jnp.take_along_axis(operands[0], decision, axis), decision]
     return [decision if _is_index(result) else result for result in results]

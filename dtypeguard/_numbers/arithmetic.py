@@ -44,6 +44,8 @@ class Either(NamedTuple):
 
 
 Value = Leaf | Either
+# What an equation computes in: `WRITTEN`, `WIDE`, `ROUNDED` or the dtypes of a plan.
+Entry = int | Computes
 
 
 def own_form(value: Value) -> Leaf:
@@ -135,8 +137,10 @@ class Arithmetic:
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
-    def _operands(self, node: Node, values: Sequence[Value], entry: int) -> list[Leaf]:
+    def _operands(self, node: Node, values: Sequence[Value], entry: Entry) -> list[Leaf]:
         """Returns the operands of an equation as its entry has them."""
+        if isinstance(entry, Computes):
+            return [entry.settled(value) for value in values]
         settle = self.as_written if entry == WRITTEN else self.as_wide
         pairs = zip(values, node.eqn.invars)
         return [settle(value, var.aval.dtype) for value, var in pairs]
@@ -151,85 +155,68 @@ class Arithmetic:
         return [self._fenced(result) for result in results]
 
     def computed(
-        self,
-        node: Node,
-        values: Sequence[Value],
-        entry: int,
-        rounds_constant: bool = False,
+        self, node: Node, values: Sequence[Value], entry: Entry, rounds_constant: bool
     ) -> tuple[list[Leaf], list[Leaf]]:
         """Returns the operands and the results of an equation that computes.
 
         Args:
             node: the equation.
             values: its operands.
-            entry: `WRITTEN`, `WIDE` or `ROUNDED`.
+            entry: what it computes in.
             rounds_constant: whether the Python number among its operands is rounded.
         """
         if rounds_constant and node.constant is not None:
             entry = ROUNDED
-        if rounds_constant or entry == ROUNDED:
+        if rounds_constant or entry not in (WRITTEN, WIDE):
             # The line rounds, and so do the numbers that stand on it.
             values = [own_form(value) for value in values]
+        is_scaled = node.is_backward and self.scale is not None
+        dtype_of = self.formats.written
+        if isinstance(entry, Computes):
+            dtype_of = entry.of
+            if is_scaled:
+                # A gradient is rounded where the scaled one would be: in its result.
+                entry = WRITTEN
         operands = self._operands(node, values, entry)
         try:
-            if entry == WRITTEN:
-                results = self._written(node, operands)
-            elif entry == ROUNDED and node.rounds:
-                results = self._rounded(node, operands)
-            else:
-                results = self._evaluated(node, WIDE, operands)
-        except REFUSALS:  # it does not take wider operands
-            self.program.leave_out(node.stack)
+            results = self._results(node, operands, entry)
+        except REFUSALS:
             # No other dtype computes it, so both sides have it as written.
             results = self.own(node, values)
+            if isinstance(entry, Computes):  # as `autocast` does
+                results = [_cast_inexact(result, entry.result) for result in results]
+            else:
+                self.program.leave_out(node.stack)
         results = [self._fenced(result) for result in results]
-        if node.is_backward and self.scale is not None:
-            variables = node.eqn.outvars
-            dtypes = [self.formats.written(var.aval.dtype) for var in variables]
+        if is_scaled:
+            dtypes = [dtype_of(var.aval.dtype) for var in node.eqn.outvars]
             results = self._rounded_as_if_scaled(results, dtypes)
         return operands, results
 
-    def named(
-        self, node: Node, values: Sequence[Value], computes: Computes
-    ) -> tuple[list[Leaf], list[Leaf]]:
-        """Returns the operands and the results of an equation in dtypes of a plan.
-
-        With a loss scale, those of a backward pass stay in the dtype as written.
-        """
-        arrays = [own_form(value) for value in values]
-        if node.is_backward and self.scale is not None:
-            # A gradient is rounded where the scaled one would be, not where the plan says.
-            operands, results = self.computed(node, arrays, WRITTEN)
-            dtypes = [computes.result for _ in results]
-            return operands, self._rounded_as_if_scaled(results, dtypes)
-        operands = [computes.settled(array) for array in arrays]
-        try:
-            results = self._evaluated(node, computes, operands)
-        except REFUSALS:
-            # `autocast` computes it as written as well, and casts the result.
-            _, written = self.computed(node, arrays, WRITTEN)
-            results = [_cast_inexact(array, computes.result) for array in written]
-        return arrays, [self._fenced(result) for result in results]
+    def _results(self, node: Node, operands: list[Leaf], entry: Entry) -> list[Leaf]:
+        if entry == WRITTEN:
+            return self._written(node, operands)
+        if entry == ROUNDED and node.rounds:
+            return self._rounded(node, operands)
+        return self._evaluated(node, operands, entry)
 
     def _written(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
         narrow = self.formats.narrow
         takes_narrow = node.name not in primitives.OF_OWN_DTYPES
         if narrow is None or (takes_narrow and narrow.itemsize > 1):
-            return self._evaluated(node, WRITTEN, operands)
+            return self._evaluated(node, operands, WRITTEN)
         # Nothing computes in 8 bits: results are rounded to them.
         return [self.as_written(x, x.dtype) for x in self.own(node, operands)]
 
-    def _evaluated(
-        self, node: Node, entry: int | Computes, operands: list[Leaf]
-    ) -> list[Leaf]:
+    def _evaluated(self, node: Node, operands: list[Leaf], entry: Entry) -> list[Leaf]:
         """Returns the results of an equation; outside of a trace, compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.
         """
-        algorithm = self.formats.algorithm(node.eqn, is_wide=entry == WIDE)
+        algorithm = self.formats.algorithm(node.eqn, is_wide=entry != WRITTEN)
         if algorithm is not None:
             return product(node.eqn, operands, algorithm)
-        dtype_of = self.formats.widened if entry == WIDE else self.formats.written
+        dtype_of = self.formats.written if entry == WRITTEN else self.formats.widened
         if isinstance(entry, Computes):
             dtype_of = entry.of
         if self.is_traced:
@@ -246,12 +233,12 @@ class Arithmetic:
         # A device's rounding is of the operands, which `_written` makes of exact ones.
         if self.formats.products is not None:
             return self._written(node, operands)
-        exact = self._evaluated(node, WIDE, operands)
+        exact = self._evaluated(node, operands, WIDE)
         narrow = self._operands(node, operands, WRITTEN)
         written = self._written(node, narrow)
         # In wide types of operands as written: what the equation itself rounds is the
         # difference to this.
-        from_narrow = self._evaluated(node, WIDE, self._operands(node, narrow, WIDE))
+        from_narrow = self._evaluated(node, self._operands(node, narrow, WIDE), WIDE)
         results: list[Leaf] = []
         for array, result, narrow_result in zip(written, exact, from_narrow):
             if is_inexact(result):
@@ -274,7 +261,7 @@ class Arithmetic:
         """Returns what a backward pass makes in these dtypes where the loss is scaled."""
         rounded: list[Leaf] = []
         for result, dtype in zip(results, dtypes):
-            if kind(dtype) == "float" and 0 < bits(dtype) < bits(result.dtype):
+            if kind(dtype) == "float" and bits(dtype) < bits(result.dtype):
                 # A power of two moves a number in the range of a dtype, digits and all.
                 scale = jnp.asarray(self.scale).astype(result.dtype)
                 result = round_to(result * scale, dtype) / scale

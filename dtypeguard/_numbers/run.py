@@ -371,14 +371,9 @@ class Run(Interpreter):
         # The last operand tells which of the first to take.
         if decision is not None and node.name in SELECTS:
             operands = [*operands[:-1], decision]
-        computes = self.plan.computes(entry)
-        if computes is not None:
-            settled, results = self.arithmetic.named(node, operands, computes)
-        else:
-            rounds_number = self._rounds_number(node)
-            settled, results = self.arithmetic.computed(
-                node, operands, entry, rounds_number
-            )
+        settled, results = self.arithmetic.computed(
+            node, operands, self.plan.computes(entry) or entry, self._rounds_number(node)
+        )
         if decision is not None:
             results = results_following(node, settled, results, decision)
         self.probes.decide(node, lambda: decision_of(node, settled, results))

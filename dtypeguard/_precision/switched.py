@@ -14,7 +14,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._numbers.arithmetic import Arithmetic, Value, own_form
+from .._numbers.arithmetic import Arithmetic, Entry, Value, own_form
 from .._numbers.compiled import call_compiled
 from .._numbers.evaluate import round_to
 from .._numbers.formats import Formats
@@ -36,10 +36,14 @@ class _SwitchedArithmetic(Arithmetic):
 
     is_wide: Leaf
 
-    def named(self, node: Node, values: Sequence[Value], computes: Computes):
-        operands = [self._with_switch(node, own_form(x), computes.dtype) for x in values]
-        operands, results = self.computed(node, operands, WRITTEN)
-        return operands, [self._with_switch(node, x, computes.result) for x in results]
+    def computed(
+        self, node: Node, values: Sequence[Value], entry: Entry, rounds_constant: bool
+    ):
+        if not isinstance(entry, Computes):
+            return super().computed(node, values, entry, rounds_constant)
+        operands = [self._with_switch(node, own_form(x), entry.dtype) for x in values]
+        operands, results = super().computed(node, operands, WRITTEN, rounds_constant)
+        return operands, [self._with_switch(node, x, entry.result) for x in results]
 
     def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:
         """Returns an operand or a result with the digits of a dtype, if it is narrower."""

@@ -127,7 +127,7 @@ class ByPlan(Propagation[PlannedType]):
     def width_plan(self) -> WidthPlan:
         """What each equation computes in."""
         dtypes = tuple(self._dtypes)
-        return WidthPlan(self.entries, False, False, self.carried, dtypes=dtypes)
+        return WidthPlan(self.entries, False, carried=self.carried, dtypes=dtypes)
 
     # Values
 

@@ -7,12 +7,12 @@ import numpy as np
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, Equation
 from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, Variable, is_literal, value_kind
+from .._program.jaxprs import Stack, Variable, value_kind
 from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_plain, is_single_number, number_in_dtype, shortest_decimal
+from .constants import is_number, is_plain, number_in_dtype, shortest_decimal
 from .formats import Formats
 from .nodes import (
     COMPUTED,
@@ -66,7 +66,7 @@ class Annotation(Walk[_Known]):
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
         is_float = value_kind(var.aval) == "float"
-        return float(array) if is_float and _is_number(var) else True
+        return float(array) if is_float and is_number(var) else True
 
     def joined(self, values, attempt):
         return False
@@ -134,7 +134,7 @@ class Annotation(Walk[_Known]):
                 continue
             value = traces.wide.intended_constant(eqn, place, self._is_judged)
             # A float32 number has lost digits of the source's decimal in any trace.
-            if value is None and is_single_number(var):
+            if value is None and is_number(var) and var.aval.dtype == np.float32:
                 value = np.asarray(var.val)
             if value is None:
                 continue
@@ -153,7 +153,7 @@ class Annotation(Walk[_Known]):
         unknown: list[np.ndarray] = []
         for place, var in enumerate(node.eqn.invars):
             value = aligned.doubtful_constant(node.eqn, place)
-            if _is_number(var) and aligned.partner(node.eqn) is None:
+            if is_number(var) and aligned.partner(node.eqn) is None:
                 value = np.asarray(var.val, var.aval.dtype)
             # 2.0 and 0.5 are the same in any dtype.
             if value is not None and 0 < bits(value.dtype) < 32 and not is_plain(value):
@@ -169,10 +169,6 @@ class Annotation(Walk[_Known]):
         # As it was meant, where a dtype of the arguments has rounded it before.
         number = float(node.intended.get(0, operand))
         return None if number_in_dtype(number, dtype) == number else number
-
-
-def _is_number(var: Variable) -> bool:
-    return is_literal(var) and not np.ndim(var.val)
 
 
 def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:

@@ -50,8 +50,6 @@ def most_changed(constant: np.ndarray, dtype: DType) -> float:
     return float(numbers[np.argmax(changes)])
 
 
-def is_single_number(var: Any) -> bool:
-    """Returns whether an operand is a number of float32 that stands in its equation."""
-    if not is_literal(var) or np.ndim(var.val):
-        return False
-    return var.aval.dtype == np.float32
+def is_number(var: Any) -> bool:
+    """Returns whether an operand is a number that stands in its equation."""
+    return is_literal(var) and not np.ndim(var.val)

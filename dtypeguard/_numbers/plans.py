@@ -32,23 +32,20 @@ class WidthPlan(NamedTuple):
         entries: `WRITTEN`, `WIDE`, `ROUNDED` or one of `dtypes`, by the number of the
             equation.
         is_wide_given: whether the inputs are wide.
-        is_wide: whether constants that are given to loops, and what these carry, are wide
-            where nothing else is said.
+        is_rounding: whether all is wide but for what rounds: constants that are given to
+            loops, and what these carry, as well.
         carried: what the results of a loop, of branches, of shards or of a call leave in,
             as entries, by its number.
         constants: the lines and Python numbers that are rounded though the line is wide.
         dtypes: what entries from `FIRST_DTYPE` on stand for.
-        is_rounding: whether all entries are `WIDE` or `ROUNDED`, and one constant alone
-            rounds nowhere.
     """
 
     entries: np.ndarray
     is_wide_given: bool
-    is_wide: bool
+    is_rounding: bool = False
     carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
     constants: frozenset[tuple[int, float]] = frozenset()
     dtypes: tuple[Computes, ...] = ()
-    is_rounding: bool = False
 
     def with_all(self, entry: int) -> "WidthPlan":
         """Returns the plan with one entry for all equations."""
@@ -66,7 +63,7 @@ class WidthPlan(NamedTuple):
                 carried.append((number - first, entries))
         # Calls of one function have other numbers, and the same entries.
         entries_inside = self.entries[first : last + 1].tobytes()
-        return entries_inside, tuple(carried), self.is_wide, self.constants, self.dtypes
+        return entries_inside, tuple(carried), self.is_rounding, self.constants, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -127,7 +124,7 @@ class WideLines(Propagation[bool]):
         is_wide = self._is_given_wide
         arguments = [is_wide and is_inexact(x) for x in self.program.jaxpr.in_avals]
         self.block(self.program.block, arguments)
-        return WidthPlan(self.entries, is_wide, is_wide, self.carried)
+        return WidthPlan(self.entries, is_wide, carried=self.carried)
 
     def constant(self, var, array):
         return False
@@ -165,12 +162,12 @@ class WideLines(Propagation[bool]):
 
 def written(program: NumericProgram) -> WidthPlan:
     """Returns the plan with every equation as written."""
-    return WidthPlan(np.zeros(program.size, np.int8), False, False)
+    return WidthPlan(np.zeros(program.size, np.int8), is_wide_given=False)
 
 
 def wide(program: NumericProgram) -> WidthPlan:
     """Returns the plan with every equation in wide types, explicit casts as well."""
-    return WidthPlan(np.full(program.size, WIDE, np.int8), True, True)
+    return rounding(program, ())
 
 
 def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
@@ -186,7 +183,7 @@ def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
         if node.line in rounded_lines:
             entries[node.number] = ROUNDED
     rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
-    return WidthPlan(entries, not rounds_inputs, True, is_rounding=True)
+    return WidthPlan(entries, not rounds_inputs, is_rounding=True)
 
 
 def constant(program: NumericProgram, line: int, intended: float) -> WidthPlan:

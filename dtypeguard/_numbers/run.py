@@ -136,7 +136,7 @@ class Run(Interpreter):
 
     @property
     def _default_entry(self) -> int:
-        return WIDE if self.plan.is_wide else WRITTEN
+        return WIDE if self.plan.is_rounding else WRITTEN
 
     def _carried(self, node: Node) -> Iterable[int]:
         """Returns what the results of an equation leave in."""
@@ -226,8 +226,10 @@ class Run(Interpreter):
         arithmetic = self.arithmetic
         plan = self.plan
         flags = None
-        # Runs that measure lines differ in what rounds: one program serves all of them.
-        if plan.is_rounding and probes.notes_nothing:
+        # Runs that measure lines differ in what rounds: one program serves all of them. No
+        # line rounds where all is compiled.
+        is_fixed = plan.constants or numbers == range(program.size)
+        if plan.is_rounding and not is_fixed and probes.notes_nothing:
             flags = plan.entries == ROUNDED
             plan = plan.with_all(WIDE)
 

@@ -7,7 +7,7 @@ source asks for.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ WIDER = {_BFLOAT16: np.dtype("float32"), _FLOAT16: np.dtype("float32")}
 
 Retype = Mapping[np.dtype, np.dtype]
 # An operand of an equation by its identity and place, or an output of the jaxpr.
-Use = tuple[int, int]
+_Use = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
@@ -97,9 +97,10 @@ class Alignment:
         self.second = second
         self._partners: dict[int, Equation] = {}
         self._inner: dict[tuple[int, int], Alignment] = {}
-        self._constants: dict[Use, tuple[np.ndarray, np.ndarray]] = {}
-        self._moves: dict[int, set[bool]] = {}
-        self._ends: set[Use] = set()
+        self._changed: dict[_Use, tuple[np.ndarray, np.ndarray]] = {}
+        self._unchanged: dict[_Use, np.ndarray] = {}
+        self._moves: dict[int, bool] = {}
+        self._ends = collections.defaultdict[int, set[int]](set)
         if first is None or second is None:
             return
         # Kept, since their equations are told by their identity.
@@ -149,38 +150,29 @@ class Alignment:
             rounds: whether it has to round to the constant of the first trace: the eps of a
                 dtype does not round to that of another one.
         """
-        constants = self._constants.get((id(eqn), place))
+        constants = self._changed.get((id(eqn), place))
         if constants is None:
             return None
         first, second = constants
-        if _are_equal(first, second):
-            return None
-        if rounds and not _rounds_to(second, first):
-            return None
-        return second
+        return None if rounds and not _rounds_to(second, first) else second
 
     def doubtful_constant(self, eqn: Equation, place: int) -> np.ndarray | None:
         """Returns a constant of the first trace of which the second tells nothing more."""
-        constants = self._constants.get((id(eqn), place))
-        if constants is None:
-            return None
-        first, second = constants
-        return first if _are_equal(first, second) else None
+        return self._unchanged.get((id(eqn), place))
 
     def follows(self, eqn: Equation) -> bool | None:
         """Returns whether the target of a conversion moves with the arguments' dtypes.
 
         None if the two traces do not say.
         """
-        moves = self._moves.get(id(eqn), set())
-        return True in moves if len(moves) == 1 else None
+        return self._moves.get(id(eqn))
 
-    def ends_width(self, eqn: Equation | None, place: int) -> bool:
-        """Returns whether an operand, or an output, is cast to the dtype that it has.
+    def ends_of_width(self, eqn: Equation | None) -> Collection[int]:
+        """Returns the operands, or outputs, that are cast to the dtype that they have.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
         """
-        return (id(eqn), place) in self._ends
+        return self._ends.get(id(eqn), ())
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
@@ -204,30 +196,38 @@ class Alignment:
         for place, (var, second_var) in enumerate(zip(variables, second_variables)):
             if not (_has_float(var) and _has_float(second_var)):
                 continue
-            use = (id(user), place)
+            user_id = id(user)
             casts = self._first.casts_of(var)
             if casts:
-                use = (id(casts[0]), 0)  # the conversion is what uses the root
+                # The conversion is what uses the root.
+                user_id = id(casts[0])
+                place = 0
                 is_moved = var.aval.dtype != second_var.aval.dtype
-                self._moves.setdefault(id(casts[-1]), set()).add(is_moved)
+                self._moves[id(casts[-1])] = is_moved
             root = casts[0].invars[0] if casts else var
             second_casts = self._second.casts_of(second_var)
             second_root = second_casts[0].invars[0] if second_casts else second_var
             # In the first trace this cast would change nothing, so JAX left it out.
             has_one_more = len(second_casts) == len(casts) + 1
             if has_one_more and second_casts[0].outvars[0].aval.dtype == root.aval.dtype:
-                self._ends.add(use)
-            self._compare_constants(use, root, second_root)
+                self._ends[user_id].add(place)
+            self._compare_constants((user_id, place), root, second_root)
 
-    def _compare_constants(self, use: Use, root: Variable, second_root: Variable) -> None:
+    def _compare_constants(self, use: _Use, root: Variable, second_root: Variable) -> None:
         value = self._first.constant(root)
         second_value = self._second.constant(second_root)
         # An array that the function closes over is as it is.
         is_closed_over = value is second_value and np.size(value) > 1
         if value is None or second_value is None or is_closed_over:
             return
-        if np.shape(value) == np.shape(second_value):
-            self._constants[use] = (np.asarray(value), np.asarray(second_value))
+        first = np.asarray(value)
+        second = np.asarray(second_value)
+        if first.shape != second.shape:
+            return
+        if np.array_equal(first.astype(float), second.astype(float), equal_nan=True):
+            self._unchanged[use] = first
+        else:
+            self._changed[use] = (first, second)
 
 
 NO_ALIGNMENT = Alignment()
@@ -247,22 +247,8 @@ class SecondTraces:
 
     def of_inner(self, eqn: Equation, jaxpr: Jaxpr) -> "SecondTraces":
         """Returns a jaxpr that an equation contains beside its second traces."""
-        if self is NO_TRACES:
-            return self
         wide = self.wide.inner_alignment(eqn, jaxpr)
         return SecondTraces(wide, self.sibling.inner_alignment(eqn, jaxpr))
-
-    def ends_of_width(
-        self, eqn: Equation | None, variables: Sequence[Variable]
-    ) -> frozenset[int]:
-        """Returns the places of the variables at which a cast to their own dtype stands.
-
-        Args:
-            eqn: whose operands they are; None for the outputs of the jaxpr.
-            variables: the operands.
-        """
-        places = range(len(variables))
-        return frozenset(place for place in places if self.wide.ends_width(eqn, place))
 
 
 NO_TRACES = SecondTraces()
@@ -307,10 +293,6 @@ def _is_float_cast(eqn: Equation) -> bool:
 
 def _has_float(var: Variable) -> bool:
     return value_kind(var.aval) == "float"
-
-
-def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
-    return np.array_equal(first.astype(float), second.astype(float), equal_nan=True)
 
 
 def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:

@@ -7,7 +7,7 @@ costs nothing. What a walk learns of a node, it notes there.
 import collections
 import functools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -120,9 +120,9 @@ class Node:
     # Plans ask for these again and again.
 
     @functools.cached_property
-    def ends(self) -> frozenset[int]:
+    def ends(self) -> Collection[int]:
         """The operands that are cast to the dtype that they have, where width ends."""
-        return self.block.traces.ends_of_width(self.eqn, self.eqn.invars)
+        return self.block.traces.wide.ends_of_width(self.eqn)
 
     @functools.cached_property
     def follows(self) -> bool | None:
@@ -187,9 +187,9 @@ class Block:
         return [Node(eqn, self) for eqn in equations]
 
     @functools.cached_property
-    def ends(self) -> frozenset[int]:
+    def ends(self) -> Collection[int]:
         """The outputs that are cast to the dtype that they have, where width ends."""
-        return self.traces.ends_of_width(None, self.outputs)
+        return self.traces.wide.ends_of_width(None)
 
     @functools.cached_property
     def constants(self) -> dict[Variable, Leaf]:

@@ -35,7 +35,7 @@ class Algorithm(NamedTuple):
 
     def split(self, operand: Leaf) -> list[Leaf]:
         """Returns the parts of an operand, the greatest first."""
-        if self.dtype is None or operand.dtype not in _SINGLE:
+        if self.dtype is None or operand.dtype != _SINGLE:
             return [operand]
         parts: list[Leaf] = []
         rest = operand
@@ -48,8 +48,6 @@ class Algorithm(NamedTuple):
         return parts
 
     def _rounded(self, x: Leaf) -> Leaf:
-        if kind(x.dtype) == "complex":
-            return lax.complex(self._rounded(lax.real(x)), self._rounded(lax.imag(x)))
         if self.dtype == "tensorfloat32":
             return lax.reduce_precision(x, 8, 10)
         return round_to(x, jnp.dtype(self.dtype))
@@ -59,8 +57,7 @@ IEEE_FLOAT32 = Algorithm()
 _ONE_PASS = Algorithm("bfloat16")
 _THREE_PASSES = Algorithm("bfloat16", 2)
 _TENSORFLOAT32 = Algorithm("tensorfloat32")
-_SINGLE = frozenset([np.dtype("float32"), np.dtype("complex64")])
-_DOUBLE = frozenset([np.dtype("float64"), np.dtype("complex128")])
+_SINGLE = np.dtype("float32")
 
 
 class Products(NamedTuple):
@@ -129,9 +126,9 @@ def _is_product(eqn: Equation) -> bool:
     """Returns whether an equation is a product that rounding applies to."""
     if eqn.primitive.name not in PRODUCTS:
         return False
-    dtypes = {var.aval.dtype for var in eqn.invars[:2]}
+    dtypes = [var.aval.dtype for var in eqn.invars[:2]]
     # A product with float64 runs in float64.
-    return not dtypes.isdisjoint(_SINGLE) and dtypes.isdisjoint(_DOUBLE)
+    return _SINGLE in dtypes and np.float64 not in dtypes
 
 
 def _has_vector(eqn: Equation) -> bool:
@@ -238,4 +235,4 @@ def products_named(name: object) -> Products:
 
 def _at_least_single(dtype: DType) -> DType:
     is_narrow = kind(dtype) == "float" and bits(dtype) < 32
-    return np.dtype("float32") if is_narrow else dtype
+    return _SINGLE if is_narrow else dtype

@@ -7,10 +7,6 @@ its decisions, and another one may follow them.
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-
 from .._leaves.types import Leaf
 from .._program.jaxprs import value_kind
 from .._program.program import Node
@@ -20,6 +16,7 @@ from .nodes import Noted
 from .primitives import OF_OWN_DTYPES, SELECTS
 
 _VALUES = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "sign", "floor", "ceil", "round"])
+_DECIDING = _VALUES | SELECTS
 
 # What a note of a decision is of, in place of a result.
 DECISION = "decision"
@@ -113,9 +110,8 @@ def decides(node: Node) -> bool:
         return False
     if node.name in OF_OWN_DTYPES:  # the pivots of a decomposition stay its own
         return False
-    if node.name in _VALUES or node.name in SELECTS or node.name == "sort":
-        return True
-    return any(_is_index(var.aval) for var in node.eqn.outvars)
+    indices = [var for var in node.eqn.outvars if _is_index(var.aval)]
+    return node.name in _DECIDING or len(indices) == 1
 
 
 def _is_index(value: Leaf) -> bool:
@@ -128,23 +124,12 @@ def decision_of(node: Node, operands: Sequence[Leaf], results: Sequence[Leaf]) -
         return results[0]
     if node.name in SELECTS:  # the last operand tells which of the first to take
         return operands[-1]
-    if node.name == "sort":
-        params = node.eqn.params
-        shape = operands[0].shape
-        # The order is what was decided: the numbers follow it.
-        places = lax.broadcasted_iota(np.int32, shape, params["dimension"])
-        return lax.sort([*operands, places], **params)[-1]
     indices = [result for result in results if _is_index(result)]
     return indices[0]
 
 
-def results_following(
-    node: Node, operands: Sequence[Leaf], results: Sequence[Leaf], decision: Leaf
-) -> list[Leaf]:
+def results_following(node: Node, results: Sequence[Leaf], decision: Leaf) -> list[Leaf]:
     """Returns the results of an equation with another decision than its own."""
     if node.name in _VALUES:
         return [decision.astype(results[0].dtype)]
-    if node.name == "sort":
-        axis = node.eqn.params["dimension"]
-        return [jnp.take_along_axis(operand, decision, axis) for operand in operands]
     return [decision if _is_index(result) else result for result in results]

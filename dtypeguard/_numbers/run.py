@@ -377,7 +377,7 @@ class Run(Interpreter):
             node, operands, self.plan.computes(entry) or entry, self._rounds_number(node)
         )
         if decision is not None:
-            results = results_following(node, settled, results, decision)
+            results = results_following(node, results, decision)
         self.probes.decide(node, lambda: decision_of(node, settled, results))
         return list(self.probes.checked(node, settled, results))
 

@@ -17,7 +17,6 @@ from .._leaves.compat import check_release, has_float64, set_x64, traced_anew
 from .._leaves.dtypes import kind
 from .._leaves.types import Args, Aval, DType, Function, Jaxpr, Leaf, PyTree
 from .._program.aligned import (
-    NO_ALIGNMENT,
     WIDER,
     SecondTraces,
     beside_trace,
@@ -107,22 +106,15 @@ class Subject:
                 f"values to {what}. Give it arrays."
             )
 
-    def traced(
-        self,
-        f: Function | None = None,
-        arrays: Sequence[Leaf] | None = None,
-        is_planned: bool = False,
-    ) -> Traced:
+    def traced(self, f: Function | None = None, is_planned: bool = False) -> Traced:
         """Returns the trace of the function.
 
         Args:
             f: another function to trace in its place.
-            arrays: other arrays than those of its arguments.
             is_planned: whether it is traced as `autocast` traces it as well.
         """
         run = _FlatFunction(f or self.f, self.given)
-        arrays = arrays or self.given.arrays
-        wide = NO_ALIGNMENT
+        arrays = self.given.arrays
         with contextlib.ExitStack() as stack:
             if self._x64 is not None:
                 stack.enter_context(set_x64(self._x64))
@@ -136,9 +128,7 @@ class Subject:
                 raise
             # As the caller has it: the audit itself may turn x64 on later.
             has_double = has_float64()
-            # Shapes are only counted: no constant of theirs is compared.
-            if self.has_values:
-                wide = beside_trace(program, run.arrays_of, arrays, WIDER)
+            wide = beside_trace(program, run.arrays_of, arrays, WIDER)
             sibling = wide
             # What follows the arguments shows where these have dtypes that no argument has.
             if is_planned:

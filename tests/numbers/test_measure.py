@@ -182,7 +182,7 @@ def floored(x):
 
 def ordered(x):
     made = 0.6 * x
-    return lax.sort((made, jnp.arange(256.0)), num_keys=1)[1]
+    return 1.0 * lax.sort((made, jnp.arange(256)), num_keys=1)[1]
 
 
 def turned(x):

@@ -155,19 +155,10 @@ class Arithmetic:
         return [self._fenced(result) for result in results]
 
     def computed(
-        self, node: Node, values: Sequence[Value], entry: Entry, rounds_constant: bool
+        self, node: Node, values: Sequence[Value], entry: Entry
     ) -> tuple[list[Leaf], list[Leaf]]:
-        """Returns the operands and the results of an equation that computes.
-
-        Args:
-            node: the equation.
-            values: its operands.
-            entry: what it computes in.
-            rounds_constant: whether the Python number among its operands is rounded.
-        """
-        if rounds_constant and node.constant is not None:
-            entry = ROUNDED
-        if rounds_constant or entry not in (WRITTEN, WIDE):
+        """Returns the operands and the results of an equation that computes."""
+        if entry not in (WRITTEN, WIDE):
             # The line rounds, and so do the numbers that stand on it.
             values = [own_form(value) for value in values]
         is_scaled = node.is_backward and self.scale is not None

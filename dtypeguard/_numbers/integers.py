@@ -195,21 +195,19 @@ def _is_integer(value: Aval) -> bool:
     return value_kind(value) in ("int", "uint")
 
 
-# The places of the operands whose numbers are in the result: the others are indices.
-_PLACES_OF_NUMBERS: dict[str, Sequence[int]] = {
-    "gather": (0,),
-    "dynamic_slice": (0,),
-    "dynamic_update_slice": (0, 1),
-    **dict.fromkeys(primitives.IN_PLACE, (0, 2)),
-}
-
-
 def _places_of_numbers(name: str, count: int) -> Sequence[int]:
     """Returns the places of the operands, of so many, whose numbers are in the result."""
     places = range(count)
+    # The others are indices.
+    if name in ("gather", "dynamic_slice"):
+        return places[:1]
+    if name == "dynamic_update_slice":
+        return places[:2]
+    if name in primitives.IN_PLACE:
+        return (0, 2)
     if name == "select_n":  # the first tells which of the others to take
         return places[1:]
-    return _PLACES_OF_NUMBERS.get(name, places)
+    return places
 
 
 # What is noted of each: how many numbers do not fit, and the one furthest out of range (0

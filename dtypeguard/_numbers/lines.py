@@ -1,5 +1,6 @@
 """The lines of source at which a program rounds."""
 
+import math
 from collections.abc import Hashable
 
 from .._leaves.casts import Cast
@@ -50,6 +51,21 @@ class Line:
         # What a loop rounds is rounded in each turn, which advice has to say.
         for outer in stack[1:]:
             self.is_in_loop |= outer.primitive.name in LOOPS
+
+    @property
+    def most_changed(self) -> tuple[float, float] | None:
+        """The number that rounding changes most, and the rounded one; None without any."""
+        changed = None
+        most = 0.0
+        for number, rounded in self.constants.items():
+            # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
+            size = min(abs(number), abs(1 - number))
+            change = abs(rounded - number)
+            # What is infinite was a mask before.
+            if most * size < change < math.inf:
+                changed = (number, rounded)
+                most = change / size
+        return changed
 
 
 class Lines(list[Line]):

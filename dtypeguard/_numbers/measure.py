@@ -20,8 +20,6 @@ from .probes import DECISION, Probes
 from .program import NumericProgram
 from .run import run
 
-# A number on a line is named if it causes at least this part of the error of the line.
-_LEAST_PART = 0.01
 # A line that causes less than this part of the error alone has no share.
 _LEAST_ALONE = 0.02
 # Programs of no more equations run one by one as fast as XLA compiles them.
@@ -248,7 +246,8 @@ class Measures:
         the squares of what lines cause alone, and known once all lines are measured.
         """
         if not self.total:
-            self.shares = dict.fromkeys(range(self.lines), 0.0)
+            for number in range(self.lines):
+                self.shares[number] = 0.0
             return
         reached = [n for n in range(self.lines) if frozenset([n]) in self._errors]
         errors = [self.alone(number) for number in reached]
@@ -258,7 +257,8 @@ class Measures:
                 self.shares = dict(zip(reached, _shares_of_squares(errors)))
             return
         small = {number for number in reached if self.alone(number) <= self._least}
-        self.shares = dict.fromkeys(small, 0.0)
+        for number in small:
+            self.shares[number] = 0.0
         for number in sorted(set(reached) - small, key=self.alone, reverse=True):
             show_status(number)
             # Lines that cause next to nothing go with the line after them.
@@ -285,22 +285,6 @@ class Measures:
     def alone(self, number: int) -> float:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
         return self.error([number])
-
-    def constant(self, number: int) -> float | None:
-        """Returns the number on a line whose rounding alone causes the most error.
-
-        None if that is less than a hundredth of what the line causes alone.
-        """
-        constants: dict[float, float] = {}
-        # A number alone is rounded, so that advice can name it.
-        for constant, rounded in self.program.lines[number].constants.items():
-            if constant != rounded:
-                plan = plans.constant(self.program, number, constant)
-                outputs = self.run(plan, Probes(followed=self.given))
-                constants[self.own.off(outputs)] = constant
-        worst = max(constants, default=0.0)
-        least = _LEAST_PART * self.alone(number)
-        return constants.get(worst) if worst >= least else None
 
     def _outputs(self, rounding: Iterable[int]) -> list[Leaf]:
         """Returns the measured outputs where some lines round."""

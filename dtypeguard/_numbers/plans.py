@@ -36,7 +36,6 @@ class WidthPlan(NamedTuple):
             loops, and what these carry, as well.
         carried: what the results of a loop, of branches, of shards or of a call leave in,
             as entries, by its number.
-        constants: the lines and Python numbers that are rounded though the line is wide.
         dtypes: what entries from `FIRST_DTYPE` on stand for.
     """
 
@@ -44,7 +43,6 @@ class WidthPlan(NamedTuple):
     is_wide_given: bool
     is_rounding: bool = False
     carried: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 (never changed)
-    constants: frozenset[tuple[int, float]] = frozenset()
     dtypes: tuple[Computes, ...] = ()
 
     def with_all(self, entry: int) -> "WidthPlan":
@@ -63,7 +61,7 @@ class WidthPlan(NamedTuple):
                 carried.append((number - first, entries))
         # Calls of one function have other numbers, and the same entries.
         entries_inside = self.entries[first : last + 1].tobytes()
-        return entries_inside, tuple(carried), self.is_rounding, self.constants, self.dtypes
+        return entries_inside, tuple(carried), self.is_rounding, self.dtypes
 
 
 PlanState = TypeVar("PlanState")
@@ -184,11 +182,6 @@ def rounding(program: NumericProgram, lines: Iterable[int]) -> WidthPlan:
             entries[node.number] = ROUNDED
     rounds_inputs = program.formats.narrow is not None and 0 in rounded_lines
     return WidthPlan(entries, not rounds_inputs, is_rounding=True)
-
-
-def constant(program: NumericProgram, line: int, intended: float) -> WidthPlan:
-    """Returns a plan by which one Python number is rounded, and all else is wide."""
-    return wide(program)._replace(constants=frozenset([(line, intended)]))
 
 
 def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> WidthPlan:

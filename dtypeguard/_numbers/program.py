@@ -136,7 +136,6 @@ class NumericProgram:
             self._note_number(node, node.constant, rounded, result.dtype)
 
     def _note_number(self, node: Node, number: float, rounded: float, dtype: DType) -> None:
-        node.constants = [*node.constants, number]
         line = self._line_of(node)
         line.dtypes.add(str(dtype))
         line.constants[number] = rounded

@@ -182,7 +182,7 @@ class Run(Interpreter):
             return self._constant_as_meant(user, var, intended)
         constant = self._constant_as_meant(user.block, var, intended)
         # What is inside of a call or a loop does not see that the line of it rounds.
-        if self.entry(user) == ROUNDED or self._rounds_number(user):
+        if self.entry(user) == ROUNDED:
             return constant.written
         if self._flags is None or user.rule in WITHOUT_BLOCKS:
             return constant
@@ -202,10 +202,6 @@ class Run(Interpreter):
                 array = jnp.asarray(array, var.aval.dtype)
                 self.program.literals[key] = self.arithmetic.constant(array, intended)
         return self.program.literals[key]
-
-    def _rounds_number(self, node: Node) -> bool:
-        """Returns whether the plan rounds one of its Python numbers alone."""
-        return any((node.line, x) in self.plan.constants for x in node.constants)
 
     # What is compiled
 
@@ -228,8 +224,8 @@ class Run(Interpreter):
         flags = None
         # Runs that measure lines differ in what rounds: one program serves all of them. No
         # line rounds where all is compiled.
-        is_fixed = plan.constants or numbers == range(program.size)
-        if plan.is_rounding and not is_fixed and probes.notes_nothing:
+        is_whole = numbers == range(self.program.size)
+        if plan.is_rounding and not is_whole and probes.notes_nothing:
             flags = plan.entries == ROUNDED
             plan = plan.with_all(WIDE)
 
@@ -374,7 +370,7 @@ class Run(Interpreter):
         if decision is not None and node.name in SELECTS:
             operands = [*operands[:-1], decision]
         settled, results = self.arithmetic.computed(
-            node, operands, self.plan.computes(entry) or entry, self._rounds_number(node)
+            node, operands, self.plan.computes(entry) or entry
         )
         if decision is not None:
             results = results_following(node, results, decision)

@@ -149,14 +149,10 @@ class LineLosses:
         line = measures.program.lines[number]
         alone = math.nan
         left_if_wide = math.nan
-        constant = None
+        constant = line.most_changed
         with self._limit.phase(1.0):
             # These run the program as well. With no time left, the row does not say them.
             alone = measures.alone(number)
-            number_meant = measures.constant(number)
-            if number_meant is not None:
-                rounded = line.constants[number_meant]
-                constant = rounded_digits(number_meant, rounded)
             # The search has made this run, whatever its fix is.
             if number in self._alone:
                 left_if_wide = self._runs.with_wide([number], fix.level).remaining
@@ -166,7 +162,7 @@ class LineLosses:
             alone=alone,
             left=left_if_wide,
             dtypes=tuple(sorted(line.dtypes)),
-            constant=constant,
+            constant=None if constant is None else rounded_digits(*constant),
             remedy=self._remedy(line, fix) if number in fix.lines else "",
             cast=casts_text(list(line.casts)) if line.casts else None,
         )

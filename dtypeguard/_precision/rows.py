@@ -27,7 +27,7 @@ class LineLoss(NamedTuple):
         left: the share of the squared error that is left if only this line is wide, by a
             run of the program; not a number for lines beyond the first four.
         dtypes: the dtypes that it rounds to.
-        constant: the number on it whose rounding causes the most error, "0.999 -> 1"; None
+        constant: the number on it that rounding changes most, "0.999 -> 1"; None
             if there is none.
         remedy: what to write, as a sentence; empty if the fix does without it.
         cast: the leaves that dtypeguard itself rounds on this line, such as "guard's cast

@@ -36,13 +36,11 @@ class _SwitchedArithmetic(Arithmetic):
 
     is_wide: Leaf
 
-    def computed(
-        self, node: Node, values: Sequence[Value], entry: Entry, rounds_constant: bool
-    ):
+    def computed(self, node: Node, values: Sequence[Value], entry: Entry):
         if not isinstance(entry, Computes):
-            return super().computed(node, values, entry, rounds_constant)
+            return super().computed(node, values, entry)
         operands = [self._with_switch(node, own_form(x), entry.dtype) for x in values]
-        operands, results = super().computed(node, operands, WRITTEN, rounds_constant)
+        operands, results = super().computed(node, operands, WRITTEN)
         return operands, [self._with_switch(node, x, entry.result) for x in results]
 
     def _with_switch(self, node: Node, array: Leaf, dtype: DType) -> Leaf:

@@ -75,7 +75,6 @@ class Node:
         rounds: whether it rounds as written, where it has a wide form.
         intended: the constants among its operands as they were meant, by operand.
         constant: the Python number that it rounds, if it is the conversion of one.
-        constants: what was rounded of both: of an array the number that changed most.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
         last: the variables that nothing after it uses.
         room: for the notes of how many turns it has room, if it is a `while` loop.
@@ -86,7 +85,6 @@ class Node:
     rounds = False
     intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
     constant: float | None = None
-    constants: Sequence[float] = ()
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
     room = 16

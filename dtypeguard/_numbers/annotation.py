@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .._leaves.dtypes import bits, kind
-from .._leaves.types import Aval, Equation
+from .._leaves.types import Aval, Equation, Jaxpr
 from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, Variable, value_kind
+from .._program.jaxprs import Stack, Variable, open_jaxpr, value_kind
 from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
@@ -86,7 +86,8 @@ class Annotation(Walk[_Known]):
             nodes = [node for node in block.nodes if node.name not in primitives.DEBUG]
             # A callback that prints would print once more with each run.
             block.nodes = nodes
-            block.intended = self._meant(block.traces, block.outputs, None)
+            jaxpr = open_jaxpr(block.jaxpr)
+            block.intended = self._meant(block.traces, block.outputs, jaxpr)
         results = super().block(block, arguments)
         block.drop_unused()
         return results
@@ -125,14 +126,14 @@ class Annotation(Walk[_Known]):
             node.doubtful = ()
 
     def _meant(
-        self, traces: SecondTraces, variables: Sequence[Variable], eqn: Equation | None
+        self, traces: SecondTraces, variables: Sequence[Variable], user: Equation | Jaxpr
     ) -> dict[int, np.ndarray]:
         """Returns the constants among variables that were meant as different numbers."""
         constants: dict[int, np.ndarray] = {}
         for place, var in enumerate(variables):
             if not self._formats.rounds(getattr(var.aval, "dtype", None)):
                 continue
-            value = traces.wide.intended_constant(eqn, place, self._is_judged)
+            value = traces.wide.intended_constant(user, place, self._is_judged)
             # A float32 number has lost digits of the source's decimal in any trace.
             if value is None and is_number(var) and var.aval.dtype == np.float32:
                 value = np.asarray(var.val)

@@ -8,14 +8,14 @@ source asks for.
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._leaves.dtypes import bits, dtype_of, kind
-from .._leaves.types import Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, Equation, Jaxpr, Leaf
 from .jaxprs import (
     PRODUCTS,
     Variable,
@@ -32,8 +32,8 @@ _FLOAT16 = np.dtype("float16")
 WIDER = {_BFLOAT16: np.dtype("float32"), _FLOAT16: np.dtype("float32")}
 
 Retype = Mapping[np.dtype, np.dtype]
-# An operand of an equation by its identity and place, or an output of the jaxpr.
-_Use = tuple[int, int]
+# An operand of an equation by its identity and place, or an output of a jaxpr.
+_Place = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
@@ -83,11 +83,12 @@ def _argument_in(dtypes: Retype, array: Leaf) -> Leaf:
 
 
 class Alignment:
-    """The equations of a jaxpr, each with the equation in its place in a second trace.
+    """The equations of a program, each with the equation in its place in a second trace.
 
-    Equations that are alike but for dtypes are aligned in order, if both traces have
-    equally many of them. Conversions between floats are left out, since some of them are
-    there in one trace alone: their effect is read where their results are used.
+    Equations of a jaxpr that are alike but for dtypes are aligned in order, if both traces
+    have equally many of them, and so are the jaxprs inside of them. Conversions between
+    floats are left out, since some of them are there in one trace alone: their effect is
+    read where their results are used.
 
     Attributes:
         second: the second trace; None if there is none, which tells nothing.
@@ -95,29 +96,16 @@ class Alignment:
 
     def __init__(self, first: Jaxpr | None = None, second: Jaxpr | None = None):
         self.second = second
+        # Kept, since its equations are told by their identity.
+        self._first = first
+        self._jaxprs: set[int] = set()
         self._partners: dict[int, Equation] = {}
-        self._inner: dict[tuple[int, int], Alignment] = {}
-        self._changed: dict[_Use, tuple[np.ndarray, np.ndarray]] = {}
-        self._unchanged: dict[_Use, np.ndarray] = {}
+        self._changed: dict[_Place, tuple[np.ndarray, np.ndarray]] = {}
+        self._unchanged: dict[_Place, np.ndarray] = {}
         self._moves: dict[int, bool] = {}
         self._ends = collections.defaultdict[int, set[int]](set)
-        if first is None or second is None:
-            return
-        # Kept, since their equations are told by their identity.
-        self._first = _TraceValues(first)
-        self._second = _TraceValues(second)
-        for key, steps in self._first.steps.items():
-            second_steps = self._second.steps.get(key, [])
-            if len(second_steps) != len(steps):  # nothing tells which is which
-                continue
-            for eqn, partner in zip(steps, second_steps):
-                self._partners[id(eqn)] = partner
-                self._compare(eqn, eqn.invars, partner.invars)
-        outputs = self._first.jaxpr.outvars
-        second_outputs = self._second.jaxpr.outvars
-        # A function may return another tree for other dtypes.
-        if len(outputs) == len(second_outputs):
-            self._compare(None, outputs, second_outputs)
+        if first is not None and second is not None:
+            self._align(first, second)
 
     # What it tells
 
@@ -125,32 +113,18 @@ class Alignment:
         """Returns the equation of the second trace in the place of one of the first."""
         return self._partners.get(id(eqn))
 
-    def inner_alignment(self, eqn: Equation, jaxpr: Jaxpr) -> "Alignment":
-        """Returns the alignment of a jaxpr that an equation contains."""
-        partner = self.partner(eqn)
-        if partner is None:
-            return NO_ALIGNMENT
-        for first, second in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
-            if open_jaxpr(first) is open_jaxpr(jaxpr):
-                # Calls of one function share their jaxpr, and so the answers about it.
-                key = (id(open_jaxpr(first)), id(open_jaxpr(second)))
-                if key not in self._inner:
-                    self._inner[key] = Alignment(first, second)
-                return self._inner[key]
-        return NO_ALIGNMENT
-
     def intended_constant(
-        self, eqn: Equation | None, place: int, rounds: bool = False
+        self, user: Equation | Jaxpr, place: int, rounds: bool = False
     ) -> np.ndarray | None:
         """Returns the constant of the second trace, where it is a different number.
 
         Args:
-            eqn: the equation whose operand it is; None for an output.
+            user: the equation whose operand it is, or the open jaxpr that returns it.
             place: of the operand, or of the output.
             rounds: whether it has to round to the constant of the first trace: the eps of a
                 dtype does not round to that of another one.
         """
-        constants = self._changed.get((id(eqn), place))
+        constants = self._changed.get((id(user), place))
         if constants is None:
             return None
         first, second = constants
@@ -167,12 +141,12 @@ class Alignment:
         """
         return self._moves.get(id(eqn))
 
-    def ends_of_width(self, eqn: Equation | None) -> Collection[int]:
+    def ends_of_width(self, user: Equation | Jaxpr) -> Collection[int]:
         """Returns the operands, or outputs, that are cast to the dtype that they have.
 
         Of such a cast JAX makes no equation, but it makes one where the operand is wider.
         """
-        return self._ends.get(id(eqn), ())
+        return self._ends.get(id(user), ())
 
     def asks_for_result(self, eqn: Equation) -> bool:
         """Returns whether a product asks for the dtype of its result."""
@@ -186,48 +160,61 @@ class Alignment:
 
     # How it is made
 
-    def _compare(
-        self,
-        user: Equation | None,
-        variables: Sequence[Variable],
-        second_variables: Sequence[Variable],
-    ) -> None:
-        """Compares what an equation, or the caller of the jaxpr, gets in the two traces."""
-        for place, (var, second_var) in enumerate(zip(variables, second_variables)):
-            if not (_has_float(var) and _has_float(second_var)):
-                continue
-            user_id = id(user)
-            casts = self._first.casts_of(var)
-            if casts:
-                # The conversion is what uses the root.
-                user_id = id(casts[0])
-                place = 0
-                is_moved = var.aval.dtype != second_var.aval.dtype
-                self._moves[id(casts[-1])] = is_moved
-            root = casts[0].invars[0] if casts else var
-            second_casts = self._second.casts_of(second_var)
-            second_root = second_casts[0].invars[0] if second_casts else second_var
-            # In the first trace this cast would change nothing, so JAX left it out.
-            has_one_more = len(second_casts) == len(casts) + 1
-            if has_one_more and second_casts[0].outvars[0].aval.dtype == root.aval.dtype:
-                self._ends[user_id].add(place)
-            self._compare_constants((user_id, place), root, second_root)
-
-    def _compare_constants(self, use: _Use, root: Variable, second_root: Variable) -> None:
-        value = self._first.constant(root)
-        second_value = self._second.constant(second_root)
-        # An array that the function closes over is as it is.
-        is_closed_over = value is second_value and np.size(value) > 1
-        if value is None or second_value is None or is_closed_over:
+    def _align(self, first: Jaxpr, second: Jaxpr) -> None:
+        jaxpr = open_jaxpr(first)
+        if id(jaxpr) in self._jaxprs:  # the calls of one function share it
             return
+        self._jaxprs.add(id(jaxpr))
+        trace = _Trace(first)
+        second_trace = _Trace(second)
+        for key, steps in trace.steps.items():
+            second_steps = second_trace.steps.get(key, [])
+            if len(second_steps) != len(steps):  # nothing tells which is which
+                continue
+            for eqn, partner in zip(steps, second_steps):
+                self._partners[id(eqn)] = partner
+                self._compare(
+                    eqn, trace.uses(eqn.invars), second_trace.uses(partner.invars)
+                )
+                for inner, second_inner in zip(_inner_jaxprs(eqn), _inner_jaxprs(partner)):
+                    self._align(inner, second_inner)
+        outputs = trace.uses(jaxpr.outvars)
+        second_outputs = second_trace.uses(open_jaxpr(second).outvars)
+        # A function may return another tree for other dtypes.
+        if len(outputs) == len(second_outputs):
+            self._compare(jaxpr, outputs, second_outputs)
+
+    def _compare(
+        self, user: Equation | Jaxpr, uses: "list[_Use]", second_uses: "list[_Use]"
+    ) -> None:
+        """Compares what an equation, or the caller of a jaxpr, gets in the two traces."""
+        for place, (use, second) in enumerate(zip(uses, second_uses)):
+            if value_kind(use.aval) != "float" or value_kind(second.aval) != "float":
+                continue
+            key = (id(user), place)
+            if use.casts:
+                # The conversion is what uses the root.
+                key = (id(use.casts[0]), 0)
+                self._moves[id(use.casts[-1])] = use.aval.dtype != second.aval.dtype
+            # In the first trace this cast would change nothing, so JAX left it out.
+            if len(second.casts) == len(use.casts) + 1:
+                target = second.casts[0].outvars[0].aval.dtype
+                if target == use.root.aval.dtype:
+                    self._ends[key[0]].add(key[1])
+            if use.value is not None and second.value is not None:
+                self._compare_constants(key, use.value, second.value)
+
+    def _compare_constants(self, place: _Place, value: Leaf, second_value: Leaf) -> None:
+        if value is second_value and np.size(value) > 1:
+            return  # an array that the function closes over is as it is
         first = np.asarray(value)
         second = np.asarray(second_value)
         if first.shape != second.shape:
             return
         if np.array_equal(first.astype(float), second.astype(float), equal_nan=True):
-            self._unchanged[use] = first
+            self._unchanged[place] = first
         else:
-            self._changed[use] = (first, second)
+            self._changed[place] = (first, second)
 
 
 NO_ALIGNMENT = Alignment()
@@ -245,54 +232,63 @@ class SecondTraces:
     wide: Alignment = NO_ALIGNMENT
     sibling: Alignment = NO_ALIGNMENT
 
-    def of_inner(self, eqn: Equation, jaxpr: Jaxpr) -> "SecondTraces":
-        """Returns a jaxpr that an equation contains beside its second traces."""
-        wide = self.wide.inner_alignment(eqn, jaxpr)
-        return SecondTraces(wide, self.sibling.inner_alignment(eqn, jaxpr))
-
 
 NO_TRACES = SecondTraces()
 
 
-class _TraceValues:
-    """The equations of a trace, by what they are but for dtypes, and its values."""
+class _Use(NamedTuple):
+    """An operand of an equation, or an output.
+
+    Attributes:
+        aval: its abstract value.
+        casts: the conversions that lead to it, in order.
+        root: the variable that these convert.
+        value: that of the root, if it is a constant.
+    """
+
+    aval: Aval
+    casts: list[Equation]
+    root: Variable
+    value: Leaf | None
+
+
+class _Trace:
+    """The equations of a jaxpr, by what they are but for dtypes, and its values."""
 
     def __init__(self, jaxpr: Jaxpr):
-        self.jaxpr = open_jaxpr(jaxpr)
+        opened = open_jaxpr(jaxpr)
         self.steps = collections.defaultdict[object, list[Equation]](list)
         self._casts: dict[Variable, Equation] = {}
-        for eqn in self.jaxpr.eqns:
+        for eqn in opened.eqns:
             if _is_float_cast(eqn):
                 self._casts[eqn.outvars[0]] = eqn
             else:
                 self.steps[_alignment_key(eqn)].append(eqn)
-        constants = getattr(jaxpr, "consts", ())
-        self._constants = dict(zip(self.jaxpr.constvars, constants))
+        self._constants = dict(zip(opened.constvars, getattr(jaxpr, "consts", ())))
 
-    def casts_of(self, var: Variable) -> list[Equation]:
-        """Returns the conversions that lead to a variable, in order."""
+    def uses(self, variables: Sequence[Variable]) -> list[_Use]:
+        """Returns variables with where their values come from."""
+        return [self._use(var) for var in variables]
+
+    def _use(self, var: Variable) -> _Use:
+        root = var
         casts: list[Equation] = []
-        while not is_literal(var) and var in self._casts:
-            cast = self._casts[var]
+        while not is_literal(root) and root in self._casts:
+            cast = self._casts[root]
             casts.insert(0, cast)
-            var = cast.invars[0]
-        return casts
-
-    def constant(self, var: Variable) -> Leaf | None:
-        """Returns the value of a literal, or of a constant of the trace."""
-        if is_literal(var):
-            return np.asarray(var.val, var.aval.dtype)
-        return self._constants.get(var)
+            root = cast.invars[0]
+        if is_literal(root):
+            value = np.asarray(root.val, root.aval.dtype)
+        else:
+            value = self._constants.get(root)
+        return _Use(var.aval, casts, root, value)
 
 
 def _is_float_cast(eqn: Equation) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
-    return _has_float(eqn.invars[0]) and _has_float(eqn.outvars[0])
-
-
-def _has_float(var: Variable) -> bool:
-    return value_kind(var.aval) == "float"
+    operands_and_results = [*eqn.invars, *eqn.outvars]
+    return all(value_kind(var.aval) == "float" for var in operands_and_results)
 
 
 def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:

@@ -109,10 +109,9 @@ class Node:
         """The blocks that run in its place."""
         blocks: list[Block] = []
         _, jaxprs = self._form_and_jaxprs
-        # Each place has blocks of its own, and the alignment of its jaxpr is shared.
+        # Each place has blocks of its own.
         for jaxpr in jaxprs:
-            traces = self.block.traces.of_inner(self.eqn, jaxpr)
-            blocks.append(Block(jaxpr, self.stack, traces))
+            blocks.append(Block(jaxpr, self.stack, self.block.traces))
         return blocks
 
     # Plans ask for these again and again.
@@ -187,7 +186,7 @@ class Block:
     @functools.cached_property
     def ends(self) -> Collection[int]:
         """The outputs that are cast to the dtype that they have, where width ends."""
-        return self.traces.wide.ends_of_width(None)
+        return self.traces.wide.ends_of_width(open_jaxpr(self.jaxpr))
 
     @functools.cached_property
     def constants(self) -> dict[Variable, Leaf]:

@@ -219,12 +219,12 @@ def _fit(node: Node, operands: Sequence[Leaf], result: Leaf) -> Leaf:
     """Returns how many numbers of a result do not fit, and which."""
     with set_x64(True):
         exact, is_wrong = _compared_exactly(node, operands, result)
-        numbers = jnp.where(is_wrong & ~jnp.isnan(exact), exact, 0)
+        numbers = jnp.where(is_wrong & ~jnp.isnan(exact), exact, 0.0)
         greatest = jnp.max(numbers, initial=0)
         least = jnp.min(numbers, initial=0)
         furthest = jnp.where(greatest >= -least, greatest, least)
+        count = jnp.sum(is_wrong, dtype=np.float64)
         # In float32, which a loop can carry with x64 off.
-        count = jnp.sum(is_wrong, dtype=furthest.dtype)
         return jnp.stack([count, furthest]).astype(np.float32)
 
 

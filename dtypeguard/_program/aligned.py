@@ -287,8 +287,8 @@ class _Trace:
 def _is_float_cast(eqn: Equation) -> bool:
     if eqn.primitive.name != "convert_element_type":
         return False
-    operands_and_results = [*eqn.invars, *eqn.outvars]
-    return all(value_kind(var.aval) == "float" for var in operands_and_results)
+    kinds = {value_kind(var.aval) for var in (*eqn.invars, *eqn.outvars)}
+    return kinds == {"float"}
 
 
 def _rounds_to(wide: np.ndarray, narrow: np.ndarray) -> bool:

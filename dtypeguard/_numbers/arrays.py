@@ -31,13 +31,12 @@ def distance(array: Leaf, exact: Leaf) -> float:
     return _norm(error) if np.isfinite(error).all() else math.inf
 
 
-@np.errstate(all="ignore")  # a square may be too large for a number
-def part_along(array: Leaf, exact: Leaf, written: Leaf, unit: float) -> float:
-    """Returns how far an array is off along the error of another one, in squared units."""
+@np.errstate(all="ignore")  # of what is not finite
+def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
+    """Returns the product of an array's error with the error of another one."""
     # Complex errors have a direction as well.
-    direction = np.conj(_difference(written, exact) / unit)
-    product = direction * (_difference(array, exact) / unit)
-    return float(np.sum(product.real))
+    direction = np.conj(_difference(written, exact))
+    return float(np.sum((direction * _difference(array, exact)).real))
 
 
 def _in_float64(array: Leaf) -> np.ndarray:

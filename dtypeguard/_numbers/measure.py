@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -198,8 +197,10 @@ class Measures:
             return True
         for output, written in zip(outputs, self._all_written):
             is_float = is_inexact(output)
-            if not np.array_equal(_data_of(output), _data_of(written), equal_nan=is_float):
-                return True
+            # A key leads to the outputs that are drawn with it, if there are any.
+            if is_key(output) or np.array_equal(output, written, equal_nan=is_float):
+                continue
+            return True
         return False
 
     def error(self, rounding: Iterable[int]) -> float:
@@ -270,17 +271,16 @@ class Measures:
         """Returns the part of the error that the first lines cause together."""
         if count in (0, self.lines):
             return float(count > 0)
-        outputs = self._outputs(range(count))
-        # In units of the error, whose square may be too small for a number.
-        power = 1 if self.are_floats else 0.5  # of counts
+        return self._along(self._outputs(range(count))) / self._along(self.written)
+
+    def _along(self, outputs: Sequence[Leaf]) -> float:
+        """Returns how far off outputs are along the error, in squares of their sizes."""
         parts: list[float] = []
         for number, size in enumerate(self.own.sizes):
-            if size < math.inf:
-                exact = self.own.exact[number]
-                unit = (size * self.total) ** power
-                part = part_along(outputs[number], exact, self.written[number], unit)
-                parts.append(part)
-        return math.fsum(parts) / len(parts)
+            exact = self.own.exact[number]
+            part = part_along(outputs[number], exact, self.written[number])
+            parts.append(part / size / size)
+        return math.fsum(parts)
 
     def alone(self, number: int) -> float:
         """Returns the error if only this line rounds, or a bound of next to nothing."""
@@ -302,7 +302,3 @@ def _not_a_number(aval: Aval) -> Leaf:
     """Returns an array of NaN; of ints and bools 0."""
     number = np.nan if is_inexact(aval) else 0
     return jnp.full(aval.shape, number, aval.dtype)
-
-
-def _data_of(array: Leaf) -> np.ndarray:
-    return np.asarray(jax.random.key_data(array) if is_key(array) else array)

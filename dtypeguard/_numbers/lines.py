@@ -55,17 +55,18 @@ class Line:
     @property
     def most_changed(self) -> tuple[float, float] | None:
         """The number that rounding changes most, and the rounded one; None without any."""
-        changed = None
-        most = 0.0
+        changes: list[tuple[float, float, float]] = []
         for number, rounded in self.constants.items():
-            # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
-            size = min(abs(number), abs(1 - number))
             change = abs(rounded - number)
             # What is infinite was a mask before.
-            if most * size < change < math.inf:
-                changed = (number, rounded)
-                most = change / size
-        return changed
+            if 0 < change < math.inf:
+                # A decay says what it leaves: 0.999 and 1 are as far apart as 0.001 and 0.
+                size = min(abs(number), abs(1 - number))
+                changes.append((change / size, change, number))
+        if not changes:
+            return None
+        _, _, number = max(changes)
+        return number, self.constants[number]
 
 
 class Lines(list[Line]):

@@ -4,18 +4,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import Aval, Equation, Jaxpr
 from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, Variable, open_jaxpr, value_kind
+from .._program.jaxprs import Stack, Variable, open_jaxpr
 from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_number, is_plain, number_in_dtype, shortest_decimal
+from .constants import is_number, is_plain, shortest_decimal
 from .formats import Formats
 from .nodes import (
-    COMPUTED,
     OWN,
     SAMPLE,
     WITHOUT_BLOCKS,
@@ -25,13 +24,12 @@ from .nodes import (
 )
 from .primitives import is_inexact
 
-# Of a value before the program runs: whether it is fixed, so that no line rounds it, or the
-# Python number that it is, which is fixed.
-_Known = bool | float
 
-
-class Annotation(Walk[_Known]):
+class Annotation(Walk[bool]):
     """Notes how each equation is run, and its constants as they were meant.
+
+    Of a value it is known before the program runs whether it is fixed, so that no line
+    rounds it.
 
     Args:
         formats: the dtypes of the program.
@@ -65,8 +63,7 @@ class Annotation(Walk[_Known]):
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
-        is_float = value_kind(var.aval) == "float"
-        return float(array) if is_float and is_number(var) else True
+        return True
 
     def joined(self, values, attempt):
         return False
@@ -75,7 +72,7 @@ class Annotation(Walk[_Known]):
         # What enters a loop or a branch may be another value each time.
         return False
 
-    def entering(self, node, operands) -> list[_Known]:
+    def entering(self, node, operands) -> list[bool]:
         return [False for _ in operands]
 
     def computed(self, node, operands):
@@ -103,8 +100,6 @@ class Annotation(Walk[_Known]):
             node.inner = ()
         if node.rule == OWN and has_no_wide_form(node.eqn):
             self._leave_out(node.stack)
-        if node.name == "convert_element_type" and node.rule == COMPUTED:
-            node.constant = self._rounded_number(node, operands[0])
         super().node(node, operands)
         # A sample is the same on both sides, whatever dtypes the program has.
         return [node.rule == SAMPLE for _ in node.eqn.outvars]
@@ -161,20 +156,10 @@ class Annotation(Walk[_Known]):
                 unknown.append(value)
         return unknown
 
-    def _rounded_number(self, node: Node, operand: _Known) -> float | None:
-        """Returns the number that a conversion rounds, if it does."""
-        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
-        rounds = self._formats.rounds(dtype) and kind(dtype) == "float"
-        if isinstance(operand, bool) or not rounds:
-            return None
-        # As it was meant, where a dtype of the arguments has rounded it before.
-        number = float(node.intended.get(0, operand))
-        return None if number_in_dtype(number, dtype) == number else number
 
-
-def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
+def _are_fixed(node: Node, operands: Sequence[bool]) -> bool:
     """Returns whether no line rounds an operand."""
-    for var, operand in zip(node.eqn.invars, operands):
-        if operand is False and is_inexact(var.aval):
+    for var, is_fixed in zip(node.eqn.invars, operands):
+        if is_inexact(var.aval) and not is_fixed:
             return False
     return True

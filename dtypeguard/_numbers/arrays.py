@@ -36,7 +36,7 @@ def part_along(array: Leaf, exact: Leaf, written: Leaf) -> float:
     """Returns the product of an array's error with the error of another one."""
     # Complex errors have a direction as well.
     direction = np.conj(_difference(written, exact))
-    return float(np.sum((direction * _difference(array, exact)).real))
+    return float(np.sum(np.real(direction * _difference(array, exact))))
 
 
 def _in_float64(array: Leaf) -> np.ndarray:

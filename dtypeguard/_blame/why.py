@@ -12,7 +12,7 @@ import jax
 from jax.core import Tracer
 
 from .._leaves.dtypes import is_array, is_python_number, is_weak, kind
-from .._leaves.types import Aval, DType, Leaf
+from .._leaves.types import Aval, Leaf
 from .._program.graph import Equation, Graph
 from .._program.trace import Program
 from .._recording.monitored import RECORD
@@ -157,21 +157,15 @@ def _line_of_read_array(line: Origin, matches: Matches) -> Origin | None:
     """Returns the line that made an array, if a line has read only one of the property."""
     makers = {}
     for record in RECORD.recorder.read_by(line.file, line.line):
-        if record.type.is_weak or not matches(_scalar(record.type.dtype)):
+        dtype = record.type.dtype
+        if kind(dtype) is not None:
+            dtype = jax.dtypes.canonicalize_dtype(dtype)  # as JAX takes NumPy's
+        if record.type.is_weak or not matches(jax.ShapeDtypeStruct((), dtype)):
             continue
         lines = record.why()
         if lines.is_earlier:
             return None  # it may be this one
         if lines.root is not None and lines.root.users.line != line.line:
             makers[lines.root.users] = lines.root
-    if len(makers) != 1:
-        return None
-    _, line_of_maker = makers.popitem()
-    return line_of_maker
-
-
-def _scalar(dtype: DType) -> jax.ShapeDtypeStruct:
-    """Returns a scalar of a dtype, as JAX makes it of an array of NumPy."""
-    if kind(dtype) is not None:
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct((), dtype)
+    roots = list(makers.values())
+    return roots[0] if len(roots) == 1 else None

@@ -6,7 +6,6 @@ choose which JAX it imports.
 
 import argparse
 import atexit
-import builtins
 import contextlib
 import importlib.machinery
 import io
@@ -192,12 +191,10 @@ def _run_script(file: str) -> None:
         sys.path[0] = os.path.dirname(os.path.realpath(file))
     path = os.path.join(os.getcwd(), file)
     main = types.ModuleType("__main__")
-    # What Python itself sets; pickle and logging read some of it.
+    # What Python itself sets; pickle and logging read it.
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    vars(main).update(__cached__=None, __builtins__=builtins)
-    if sys.version_info < (3, 14):  # from then on annotations are evaluated lazily
-        main.__annotations__ = {}
+    main.__cached__ = None
     sys.modules["__main__"] = main
     # Without `dont_inherit` the script would have this file's `from __future__`.
     exec(compile(text, path, "exec", dont_inherit=True), vars(main))

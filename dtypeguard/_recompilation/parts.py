@@ -84,27 +84,31 @@ def _record_of_part(path: KeyPath, value: Any) -> ValueRecord | None:
     return RECORD.recorder.record_of_number(name, value) or record_of(value)
 
 
-def _constants(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, ArgumentPart]]:
-    """Yields the constants in an argument by path."""
+def _constants(
+    path: KeyPath, value: Any, record: ValueRecord | None = None
+) -> Iterator[tuple[KeyPath, ArgumentPart]]:
+    """Yields the constants in an argument by path; `record` is of what holds it."""
+    # A function of an optimizer has no line of its own, but the optimizer has.
+    record = RECORD.recorder.record_of(value) or record
     if is_concrete(value) or len(path) > _DEEPEST_CONSTANT:
         return
     if type(value) in _PLAIN or is_a(value, np.dtype):
         text = f"{value:.6g}" if type(value) is float else str(value)
         identity = (type(value), str(value))
-        record = _record_of_part(path, value)
-        yield path, ArgumentPart(text[:20], identity, value=value, record=record)
+        record_of_value = _record_of_part(path, value)
+        yield path, ArgumentPart(text[:20], identity, value=value, record=record_of_value)
     elif is_a(value, (dict, list, tuple)):
         for name, part in items_of(value):
             key = _key_of_item(value, name)
-            yield from _constants((*path, key), part)
+            yield from _constants((*path, key), part, record)
     elif _is_compared_by_parts(value):
         for name, part in fields_of(value).items():
             if not name.startswith("_"):
                 key = tree_util.GetAttrKey(name)
-                yield from _constants((*path, key), part)
+                yield from _constants((*path, key), part, record)
     else:
         name = type(value).__name__
-        yield path, ArgumentPart(name, id(value), is_object=True)
+        yield path, ArgumentPart(name, id(value), is_object=True, record=record)
 
 
 def _key_of_item(holder: Any, name: Any) -> Any:

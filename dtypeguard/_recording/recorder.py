@@ -5,17 +5,19 @@ tracers that stand for them, are known by identity and kept weakly. Nothing here
 JAX, which a script may choose first.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
 from .._leaves.types import Leaf, PyTree
 from .._source.files import is_recorded
-from .._source.inert import variables_of
+from .._source.inert import items_of, variables_of
 from .._source.origin import Frame, callers, frame_of
 from .value_record import ValueRecord
 from .values import (
@@ -244,7 +246,10 @@ class Recorder:
         arrays = []
         for name in names:
             is_stored = name in words.stored
-            for place, leaf in named_leaves(variables.get(name)):
+            value = variables.get(name)
+            if is_stored:
+                self._add_objects(value, frames)
+            for place, leaf in named_leaves(value):
                 last_name = _last_name((name, *place))
                 if is_concrete(leaf) and (is_stored or place):
                     arrays.append((place, leaf))
@@ -284,16 +289,30 @@ class Recorder:
     # What is known
 
     def _add(self, value: object, record: ValueRecord) -> None:
+        try:
+            self._add_weakly(value, record)
+        except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
+            self._records[id(value)] = value, record
+            self._strong.append(id(value))
+            if len(self._strong) > _MOST_STRONG:
+                self._records.pop(self._strong.popleft(), None)
+
+    def _add_weakly(self, value: object, record: ValueRecord) -> None:
         key = id(value)
         records = self._records
-        try:
-            reference = weakref.ref(value, lambda _: records.pop(key, None))
-            records[key] = reference, record
-        except TypeError:  # a scalar of NumPy, an abstract value, a variable of a jaxpr
-            records[key] = value, record
-            self._strong.append(key)
-            if len(self._strong) > _MOST_STRONG:
-                records.pop(self._strong.popleft(), None)
+        reference = weakref.ref(value, lambda _: records.pop(key, None))
+        records[key] = reference, record
+
+    def _add_objects(self, value: Any, frames: Sequence[Frame]) -> None:
+        """Records an object, and those in a tuple: the functions of an optimizer."""
+        items = [item for _, item in islice(items_of(value), _MOST_RETURNED)]
+        for part in (value, *items):
+            if is_concrete(part) or self.record_of(part) is not None:
+                continue
+            # To ask for a dtype would run a function of the object's.
+            object_type = ValueType(type(part), is_weak=False)
+            with contextlib.suppress(TypeError):  # a number, or a tree
+                self._add_weakly(part, ValueRecord(frames, object_type))
 
     def _add_variable(self, variable: object, record: ValueRecord | None) -> None:
         """Records what a variable of a jaxpr stands for."""

@@ -205,7 +205,7 @@ LISTED = {
 
         config = Config()
         for _ in range(3):
-            fresh = Config()
+            fresh = Config()  # the object
             train(x, fresh, 1)
         for epoch in range(1, 7):
             train(x, config, epoch)
@@ -218,6 +218,7 @@ LISTED = {
         [
             "train ({the function}) was compiled 9 times",
             "config  another Config each time",
+            "|made {the object}",
             "epoch  1 -> 2",
             "Make config once",
             "epoch is a constant",
@@ -268,7 +269,7 @@ LISTED = {
             model = step(model, jnp.ones(3, jnp.bfloat16))
             model = Model(model.weight, model.forward, model.temperature - 0.1)
         for _ in range(2):
-            model = Model(jnp.ones(3), jax.jit(lambda x: x))
+            model = Model(jnp.ones(3), jax.jit(lambda x: x))  # the model
             new(model)
 
         @eqx.filter_jit
@@ -284,7 +285,7 @@ LISTED = {
             return opt.update(grads, opt.init(grads))
 
         for _ in range(2):
-            opt = optax.sgd(0.1)
+            opt = optax.sgd(0.1)  # the optimizer
             update(jnp.ones(3), opt)
         """,
         [
@@ -293,8 +294,10 @@ LISTED = {
             "model.temperature  2 -> 1.9",
             "model.temperature is a constant",
             "model.forward  another PjitFunction each time",
+            "|made {the model}",
             "Make model once",
             "|made {the turn}",
+            "|made {the optimizer}",
         ],
     ),
     "flax.nnx": (
@@ -323,7 +326,7 @@ LISTED = {
         for _ in range(3):
             train(model, losses, jnp.ones(2))
         for _ in range(2):
-            optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+            optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)  # anew
             update(model, optimizer)
         """,
         [
@@ -331,6 +334,7 @@ LISTED = {
             "becomes float32 {the product}",
             "run: update",
             "optimizer.tx.init, optimizer.tx.update  another function each time",
+            "|made {anew}",
             "Make optimizer once",
         ],
     ),

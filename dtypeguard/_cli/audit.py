@@ -93,6 +93,7 @@ def _audit_optimizer_in(reader: Reader, options: argparse.Namespace) -> AuditRep
         elif options.set:
             text = f"{options.target} is an optimizer already and takes no --set"
             raise UsageError(text)
+        # It knows which extra args an update needs.
         entry = Entry(options.target, lambda: opt)
         params, updates, extra_args = entry.inputs(params_dtypes, grads_dtypes)
         report = audit(opt, params, updates=updates, extra_args=extra_args)

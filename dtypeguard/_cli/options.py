@@ -23,6 +23,7 @@ class UsageError(Exception):
 
 def _literal(text: str) -> object:
     """Returns a literal of Python; the text where that is none."""
+    # A word without quotes, which a shell would take away, is a string.
     with contextlib.suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
     return text

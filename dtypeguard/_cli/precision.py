@@ -77,6 +77,7 @@ def _measure(
         options.max_error is not None and report.error > options.max_error,
         any(difference.verdict == "differs" for difference in report.differences),
         bool(report.integers),
+        # The error is known, but whoever presses Ctrl-C does not want a green check.
         report.unreached is not None and report.unreached.is_interrupted,
     ]
     return CommandResult(str(report), report, report.to_json(), not any(faults))
@@ -87,6 +88,7 @@ def _plan(
 ) -> CommandResult:
     """Searches and writes a plan, or measures the plan of a file."""
     run = check_call if options.check else plan_call
+    # A plan says itself what is narrow by it.
     subject = options.check or options.narrow
     with call.running(PlanError):
         search = run(

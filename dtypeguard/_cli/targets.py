@@ -165,6 +165,7 @@ def _import_file(file: str) -> ModuleType:
     path = os.path.abspath(file)
     name = os.path.basename(path).removesuffix(".py")
     sys.path.insert(0, os.path.dirname(path))  # as `python FILE` does
+    # Not by its name, which an installed package or a module of Python may have as well.
     module = ModuleType(name)
     module.__file__ = path
     # Classes of the file are pickled, and found again, by the name of their module.

@@ -76,9 +76,8 @@ def _advice_on_casts(line: Line, origin: Origin, wide: str) -> str:
 
 def rounded_digits(number: float, rounded: float) -> str:
     """Returns a number and what became of it, with as many digits as tell them apart."""
-    for digits in (6, 9, 17):
-        before = f"{number:.{digits}g}"
-        after = f"{rounded:.{digits}g}"
-        if before != after:
-            return f"{before} -> {after}"
-    return f"{number} -> {rounded}"
+    digits = 6
+    # Of float32 numbers that differ, nine digits do.
+    if f"{number:.6g}" == f"{rounded:.6g}":
+        digits = 9
+    return f"{number:.{digits}g} -> {rounded:.{digits}g}"

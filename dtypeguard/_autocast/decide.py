@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, DType, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, DType, Equation, Jaxpr
 from .._numbers import primitives
 from .._numbers.evaluate import bits_of
 from .._numbers.plans import FIRST_DTYPE, WRITTEN, Computes, Propagation, WidthPlan
@@ -25,7 +25,7 @@ from .._program.jaxprs import (
     loop_parts,
     value_kind,
 )
-from .._program.program import Block, Node
+from .._program.program import Node
 from .._tracebacks.written import Written
 from .matching import PlanUse
 from .plan import ALL, Plan, PlanEntry
@@ -131,7 +131,7 @@ class ByPlan(Propagation[PlannedType]):
 
     # Values
 
-    def constant(self, var: Variable, array: Leaf) -> PlannedType:
+    def constant(self, var, array):
         dtype = dtype_or_none(var.aval)
         # A tracer has no numbers to look at, and an array of several hosts not all of them.
         if kind(dtype) != "float" or isinstance(array, Tracer):
@@ -146,30 +146,30 @@ class ByPlan(Propagation[PlannedType]):
         is_lost = greatest > 0 and not 0 < narrow < np.inf
         return PlannedType(dtype, frozenset([_LOST]) if is_lost else _NO_REASONS)
 
-    def crossing(self, value: PlannedType, aval: Aval) -> PlannedType:
+    def crossing(self, value, aval):
         if self._plan.default == ALL:
             return value
         # With narrow products alone, calls and loops have the dtypes as written outside.
         return widest(value, aval)
 
-    def joined(self, values: Sequence[PlannedType], attempt: int) -> PlannedType:
+    def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]
         # In the first turns of a loop the body tells; then the wider of both.
         dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
         return PlannedType(dtype, _reasons(values))
 
-    def entry_of(self, value: PlannedType, aval: Aval) -> int:
+    def entry_of(self, value, aval):
         if value.dtype == dtype_or_none(aval) or not is_floating(aval):
             return WRITTEN
         return self._entry_for(Computes(value.dtype, value.dtype))
 
     # What holds other equations
 
-    def node(self, node: Node, operands: PlannedTypes) -> Sequence[PlannedType]:
+    def node(self, node, operands):
         self._entry(node)  # a plan may name a whole loop: the entry has matched then
         return super().node(node, operands)
 
-    def visit_call(self, node: Node, values: PlannedTypes) -> Sequence[PlannedType]:
+    def visit_call(self, node, values):
         if node.name == primitives.AUTOCAST_PRODUCT:  # the program is autocast already
             self._use.has_product = True
         if node.name not in PLAIN_CALLS and node.name not in OWN_RULES:
@@ -183,16 +183,15 @@ class ByPlan(Propagation[PlannedType]):
         self.left(node, results)
         return results
 
-    def entering(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+    def entering(self, node, values):
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
         shared = loop_parts(node.eqn).consts
         return _widest_of_each(values[:shared], node.eqn.invars) + values[shared:]
 
-    def leaving(self, block: Block, values: PlannedTypes) -> PlannedTypes:
-        pairs = zip(values, block.outputs)
-        return [self.crossing(value, var.aval) for value, var in pairs]
+    def leaving(self, block, values):
+        return list(map(self.crossing, values, avals_of(block.outputs)))
 
     # Equations
 
@@ -203,7 +202,7 @@ class ByPlan(Propagation[PlannedType]):
             return self._moved(node, values)
         return self._as_written(node, values)
 
-    def computed(self, node: Node, values: PlannedTypes) -> PlannedTypes:
+    def computed(self, node, values):
         results = _rule_of_equation(node.eqn)(self, node, values)
         # A lost divisor makes the quotient large, and loses no number of it.
         counted = values[:1] if node.name == "div" else values
@@ -228,11 +227,7 @@ class ByPlan(Propagation[PlannedType]):
     visit_custom_linear_solve = _as_written
 
     def _in_dtype(
-        self,
-        node: Node,
-        values: PlannedTypes,
-        dtype: DType | None,
-        result: DType | None = None,
+        self, node: Node, values: PlannedTypes, dtype: DType, result: DType = None
     ) -> PlannedTypes:
         """Computes in a dtype, with a result of the same or of another one."""
         if dtype is None:
@@ -246,7 +241,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
-        if not any(is_floating(var.aval) for var in node.eqn.outvars):
+        if not any(map(is_floating, avals_of(node.eqn.outvars))):
             return None
         entry = self._entry(node)
         is_product = node.name in PRODUCT_NAMES
@@ -255,7 +250,7 @@ class ByPlan(Propagation[PlannedType]):
             # To be wide harms nothing of what the source asks for.
             return dtype
         if entry is None and not is_product:
-            has_floats = any(kind(value.dtype) == "float" for value in values)
+            has_floats = any(map(is_floating, values))
             if self._plan.default != ALL or not has_floats:
                 return None
         # A product of narrow operands is as the source has it.
@@ -283,7 +278,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _moved(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         """In the dtype of its operands, which it does not round."""
-        floats = [value for value in values if kind(value.dtype) == "float"]
+        floats = [value for value in values if is_floating(value)]
         dtypes = {value.dtype for value in floats}
         dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
@@ -322,14 +317,14 @@ class ByPlan(Propagation[PlannedType]):
             # A product may follow one that asks for float32, and is not asked for itself.
             return self._as_written(node, [])
         result = node.eqn.outvars[0].aval.dtype
-        operands = [dtype_or_none(var.aval) for var in node.eqn.invars[:2]]
-        widens = any(is_narrower(operand, result) for operand in operands)
+        operands = avals_of(node.eqn.invars[:2])
+        widens = any(is_narrower(operand.dtype, result) for operand in operands)
         # A product of narrow operands has a wide result where it asks for that. A gradient
         # may be added up over devices.
         is_wide = node.is_backward or node.asks_for_result or widens
-        if is_wide and is_narrower(dtype, FLOAT32):
-            return self._in_dtype(node, values, dtype, result)
-        return self._in_dtype(node, values, dtype)
+        if not is_wide or not is_narrower(dtype, FLOAT32):
+            result = dtype
+        return self._in_dtype(node, values, dtype, result)
 
 
 _EquationRule = Callable[[ByPlan, Node, PlannedTypes], PlannedTypes]
@@ -354,7 +349,8 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
     if not operands or not moves:
         return ByPlan._plain
     # `jax.export` has symbolic sizes, which can be equal, but have no order.
-    repeats = name == "broadcast_in_dim" and results[0].size != operands[0].size
+    is_broadcast = name == "broadcast_in_dim"
+    repeats = is_broadcast and eqn.outvars[0].aval.size != eqn.invars[0].aval.size
     if repeats or name in _SPREADS:
         return ByPlan._spread
     return ByPlan._moved
@@ -390,7 +386,7 @@ def widest(value: PlannedType, aval: Aval) -> PlannedType:
 
 
 def _widest_of_each(values: PlannedTypes, variables: Sequence[Any]) -> PlannedTypes:
-    return [widest(value, var.aval) for value, var in zip(values, variables)]
+    return list(map(widest, values, avals_of(variables)))
 
 
 def planned_types(values: Sequence[Any]) -> PlannedTypes:
@@ -413,8 +409,9 @@ def _replace_floats(values: PlannedTypes, **fields: Any) -> PlannedTypes:
     # Indices and masks beside the floats keep their own dtypes.
     types: PlannedTypes = []
     for value in values:
-        is_float = kind(value.dtype) == "float"
-        types.append(value._replace(**fields) if is_float else value)
+        if is_floating(value):
+            value = value._replace(**fields)
+        types.append(value)
     return types
 
 

@@ -7,15 +7,14 @@ loop or branches in which all is as written.
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import source_info_util
 
-from .._leaves.types import Aval, Equation, Jaxpr, Leaf
+from .._leaves.types import Aval, Jaxpr, Leaf
 from .._numbers.arithmetic import REFUSALS
 from .._numbers.evaluate import bind, bits_of, evaluate_in, of_mesh
 from .._numbers.formats import Formats
@@ -101,12 +100,12 @@ class Emission(Interpreter):
         self._plan = rules.width_plan
         self._call_operands = rules.call_operands
 
-    def enter(self, block: Block, arguments: Sequence[Leaf]) -> dict[Variable, Any]:
+    def enter(self, block, arguments):
         values = super().enter(block, arguments)
         return dict(zip(values, self._widen_shared(block, list(values), values.values())))
 
     @contextlib.contextmanager
-    def context(self, eqn: Equation) -> Iterator[None]:
+    def context(self, eqn):
         """Restores the line, the scopes and the mesh with which an equation was traced."""
         info = eqn.source_info
         names = source_info_util.current_name_stack() + info.name_stack
@@ -114,7 +113,7 @@ class Emission(Interpreter):
         with line, eqn.ctx.manager:
             yield
 
-    def node(self, node: Node, operands: list[Leaf]) -> list[Leaf]:
+    def node(self, node, operands):
         if node.inner and not self._may_differ(node, operands):
             results = self.written(node, operands)
         else:
@@ -159,7 +158,7 @@ class Emission(Interpreter):
 
     # What holds other equations
 
-    def visit_call(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_call(self, node, values):
         if node.name in PLAIN_CALLS:
             return self._with_body(node, values)
         if node.name not in OWN_RULES:
@@ -182,19 +181,19 @@ class Emission(Interpreter):
                 return entry
         return None
 
-    def visit_cond(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_cond(self, node, values):
         branches = [self._inner_jaxpr(node, block, values) for block in node.inner]
         params = {**node.eqn.params, "branches": tuple(branches)}
         return bind(node.eqn, values, params)
 
-    def visit_scan(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_scan(self, node, values):
         of_condition, shared, carry, scanned = split_operands(node.eqn, values)
         # The cotangents of what the turns share are added up.
         shared = _all_wide_but_rounded(node.eqn.invars, shared)
         carry = self._settled(node, node.eqn.outvars, carry)
         return self._with_body(node, [*of_condition, *shared, *carry, *scanned])
 
-    def visit_while(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_while(self, node, values):
         of_condition, shared, carry, _ = split_operands(node.eqn, values)
         carry = self._settled(node, node.eqn.outvars, carry)
         operands = [*of_condition, *carry]
@@ -210,7 +209,7 @@ class Emission(Interpreter):
                 params[name] = self._inner_jaxpr(node, body, values)
         return bind(node.eqn, values, {**node.eqn.params, **params})
 
-    def visit_shard_map(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def visit_shard_map(self, node, values):
         def run(arrays):
             block = node.inner[0]
             return self._settled(node, block.outputs, self.block(block, arrays))
@@ -236,8 +235,7 @@ class Emission(Interpreter):
         first = min(block.first for block in node.inner)
         if self._plan.entries[first : node.number].any():
             return True
-        pairs = zip(values, node.eqn.invars)
-        return any(_is_in_other_dtype(value, var.aval) for value, var in pairs)
+        return any(map(_is_in_other_dtype, values, avals_of(node.eqn.invars)))
 
     def _inner_jaxpr(self, node: Node, block: Block, values: Sequence[Leaf]) -> Jaxpr:
         """Returns the jaxpr of a block of an equation, whose last operands it has."""
@@ -327,7 +325,7 @@ def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
 def _all_wide_but_rounded(
     variables: Sequence[Variable], values: Sequence[Leaf]
 ) -> list[Leaf]:
-    return [_wide_but_rounded(value, var.aval) for value, var in zip(values, variables)]
+    return list(map(_wide_but_rounded, values, avals_of(variables)))
 
 
 def _is_in_other_dtype(value: Leaf, aval: Aval) -> bool:

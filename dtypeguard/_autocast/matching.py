@@ -98,7 +98,7 @@ class PlanUse:
         self.notes: dict[str, None] = {}
         self.has_product = False
         self._entry_of_line: dict[MatchedLine, PlanEntry | None] = {}
-        self._matched: set[int] = set()
+        self._matched: set[PlanEntry] = set()
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
@@ -115,11 +115,8 @@ class PlanUse:
         return self._entry_of_line[line]
 
     def _find_entry(self, line: MatchedLine) -> PlanEntry | None:
-        matching: list[PlanEntry] = []
-        for number, entry in enumerate(self.plan.entries):
-            if matches(entry, line):
-                self._matched.add(number)
-                matching.append(entry)
+        matching = [entry for entry in self.plan.entries if matches(entry, line)]
+        self._matched.update(matching)
         # An entry of an expression is an exception from that of its function.
         return max(matching, key=_precision_of_entry, default=None)
 
@@ -130,8 +127,8 @@ class PlanUse:
             ValueError: names all that did not, with the nearest line of the program.
         """
         rows: list[str] = []
-        for number, entry in enumerate(self.plan.entries):
-            if number not in self._matched:
+        for entry in self.plan.entries:
+            if entry not in self._matched:
                 rows.append(f"  {entry}{self._nearest(entry)}")
         if rows:
             count = f"{len(rows)} of {len(self.plan.entries)} entries of the plan"
@@ -152,19 +149,18 @@ class PlanUse:
         return f': the nearest there is "{nearest[0]}"'
 
 
-def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int, int]:
-    return entry.expression is not None, len(entry.place), len(entry.scope or "")
+def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int]:
+    return entry.expression is not None, len(str(entry))
 
 
 def matches(entry: PlanEntry, line: MatchedLine) -> bool:
     """Returns whether an entry of a plan names a line."""
     if entry.scope is not None and f"/{entry.scope}/" not in f"/{line.scope}/":
         return False
-    if (
-        entry.expression is not None
-        and _without_floats(entry.expression) != line.loose.expression
-    ):
-        return False
+    if entry.expression is not None:
+        text = _without_floats(entry.expression)
+        if text != line.loose.expression:
+            return False
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
     # The plan may have been written from another folder of the project.

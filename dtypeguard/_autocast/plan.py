@@ -4,8 +4,8 @@ The text that a plan is read from may have been changed by an editor.
 """
 
 import dataclasses
-import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +20,13 @@ PRODUCTS = "products"
 ALL = "all"
 _DEFAULTS = (PRODUCTS, ALL)
 _VERSION = 1
-_MEASURED = ("error", "held_out")  # which may be infinite
-_NUMBER_KEYS = ("tolerance", *_MEASURED, "share", "loss_scale")
+_NUMBER_KEYS = ("tolerance", "error", "held_out", "share", "loss_scale")
 NARROW = ("bfloat16", "float16")
 _PLAN_DTYPES = ("float32", *NARROW)
 _KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS}
+# A file, a function and an expression. Python names a lambda `<lambda>`, and what is in a
+# function `<locals>`.
+_KEY_OF_ENTRY = re.compile(r"(.+?):\s*([\w.<>]+)\s*(?::\s*(.+?)\s*)?", re.DOTALL)
 _WIDE_DTYPE = np.dtype("float32")
 
 
@@ -205,12 +207,11 @@ def _plan_of_data(name: str, data: dict[str, Any]) -> Plan:
 
 
 def _figure(name: str, key: str, value: Any) -> float:
-    is_number = type(value) in (int, float)  # in Python, true is a number as well
-    if is_number and (0 <= value < math.inf or (value == math.inf and key in _MEASURED)):
+    # A program may have been infinitely far off.
+    if isinstance(value, (int, float)) and value >= 0:
         return float(value)
     raise PlanError(
-        f"{name} has {key} = {value!r}. Write a finite number from 0 up, or take the line "
-        "out."
+        f"{name} has {key} = {value!r}. Write a number from 0 up, or take the line out."
     )
 
 
@@ -233,17 +234,14 @@ def entries_of(
     """
     for key, value in _table(name, dtype_of_key).items():
         dtype = jnp.dtype(_one_of(name, quoted(key), value, _PLAN_DTYPES))
-        file, _, place = key.partition(":")
-        function, _, expression = place.partition(":")
-        names = function.strip().split(".")
-        # Python names a lambda `<lambda>`, and what is in a function `<locals>`.
-        if not all(part.strip("<>").isidentifier() for part in names):
+        match = _KEY_OF_ENTRY.fullmatch(key)
+        if match is None:
             raise PlanError(
                 f"{name} has the entry {quoted(key)}. Write a function of a file, "
                 '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
             )
-        place = f"{file}:{function.strip()}"
-        yield PlanEntry(place, expression.strip() or None, scope, dtype)
+        file, function, expression = match.groups()
+        yield PlanEntry(f"{file}:{function}", expression, scope, dtype)
 
 
 def _one_of(name: str, key: str, value: object, allowed: Sequence[str]) -> str:

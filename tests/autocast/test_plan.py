@@ -40,7 +40,7 @@ def test_round_trip(tmp_path):
 
 
 _HEAD = "version = 1\nnarrow = 'float16'\n"
-_NUMBER = "Write a finite number from 0 up, or take the line out"
+_NUMBER = "Write a number from 0 up, or take the line out"
 _BAD = {
     "no TOML": ("version = ", "is no plan that can be read"),
     "version": ("version = 2", "has version 2, and this dtypeguard reads version 1"),
@@ -60,9 +60,7 @@ _BAD = {
     "no number": (f"{_HEAD}error = 'a'", f"bad.plan has error = 'a'. {_NUMBER}"),
     "nan": (f"{_HEAD}tolerance = nan", f"bad.plan has tolerance = nan. {_NUMBER}"),
     "negative": (f"{_HEAD}tolerance = -0.1", f"has tolerance = -0.1. {_NUMBER}"),
-    "true": (f"{_HEAD}error = true", f"has error = True. {_NUMBER}"),
     "minus infinity": (f"{_HEAD}error = -inf", f"has error = -inf. {_NUMBER}"),
-    "infinite": (f"{_HEAD}loss_scale = inf", f"has loss_scale = inf. {_NUMBER}"),
 }
 
 

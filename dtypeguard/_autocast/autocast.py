@@ -126,7 +126,8 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
 def _check(use: PlanUse, function: Function) -> None:
     """Checks that a plan says something of a program."""
     use.check()
-    asks_for_products = use.plan.default == PRODUCTS and not use.plan.entries
+    plan = use.plan
+    asks_for_products = plan.default == PRODUCTS and not plan.entries
     if asks_for_products and not use.has_product:
         name = getattr(function, "__name__", "the function")
         raise PlanError(

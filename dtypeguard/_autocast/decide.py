@@ -143,8 +143,9 @@ class ByPlan(Propagation[PlannedType]):
         greatest = np.max(numbers, initial=0, where=np.isfinite(numbers))
         with np.errstate(all="ignore"):
             narrow = np.asarray(greatest).astype(self._plan.narrow)
-        is_lost = greatest > 0 and not 0 < narrow < np.inf
-        return PlannedType(dtype, frozenset([_LOST]) if is_lost else _NO_REASONS)
+        if greatest == 0 or 0 < narrow < np.inf:
+            return PlannedType(dtype)
+        return PlannedType(dtype, frozenset([_LOST]))
 
     def crossing(self, value, aval):
         if self._plan.default == ALL:
@@ -154,8 +155,10 @@ class ByPlan(Propagation[PlannedType]):
 
     def joined(self, values, attempt):
         dtypes = [value.dtype for value in values]
+        dtype = max(dtypes, key=bits)
         # In the first turns of a loop the body tells; then the wider of both.
-        dtype = dtypes[-1] if 0 < attempt < 3 else max(dtypes, key=bits)
+        if 0 < attempt < 3:
+            dtype = dtypes[-1]
         return PlannedType(dtype, _reasons(values))
 
     def entry_of(self, value, aval):
@@ -187,8 +190,9 @@ class ByPlan(Propagation[PlannedType]):
         if node.rule != "scan":
             return values
         # The cotangent of what the turns share is added up in its dtype.
-        shared = loop_parts(node.eqn).consts
-        return _widest_of_each(values[:shared], node.eqn.invars) + values[shared:]
+        count = loop_parts(node.eqn).consts
+        shared = _widest_of_each(values[:count], node.eqn.invars)
+        return shared + values[count:]
 
     def leaving(self, block, values):
         return list(map(self.crossing, values, avals_of(block.outputs)))
@@ -218,8 +222,7 @@ class ByPlan(Propagation[PlannedType]):
 
     def _as_written(self, node: Node, values: PlannedTypes) -> PlannedTypes:
         self.entries[node.number] = WRITTEN
-        reasons = _reasons(values) & {_ASKED}
-        return _replace_floats(planned_types(avals_of(node.eqn.outvars)), reasons=reasons)
+        return _result_types(node, reasons=_reasons(values) & {_ASKED})
 
     visit_own = _as_written
     visit_sample = _as_written
@@ -236,8 +239,9 @@ class ByPlan(Propagation[PlannedType]):
         # Nothing changes: bound as it stands, the equation compiles to the same HLO.
         if result == dtype and _float_dtypes(node) == {dtype}:
             return self._as_written(node, values)
-        self.entries[node.number] = self._entry_for(Computes(dtype, result))
-        return _replace_floats(planned_types(avals_of(node.eqn.outvars)), dtype=result)
+        computes = Computes(dtype, result)
+        self.entries[node.number] = self._entry_for(computes)
+        return _result_types(node, dtype=result)
 
     def _dtype_for(self, node: Node, values: PlannedTypes) -> DType | None:
         """Returns what an equation computes in by the plan; None if as written."""
@@ -255,7 +259,8 @@ class ByPlan(Propagation[PlannedType]):
                 return None
         # A product of narrow operands is as the source has it.
         narrowed = {FLOAT32} if is_product else {FLOAT32, self._plan.narrow}
-        if (is_product or entry is None) and not _float_dtypes(node) <= narrowed:
+        may_be_narrow = _float_dtypes(node) <= narrowed
+        if (is_product or entry is None) and not may_be_narrow:
             return None
         # Other bits would be other draws.
         is_draw = Written(node.stack).is_of_sampler
@@ -280,7 +285,10 @@ class ByPlan(Propagation[PlannedType]):
         """In the dtype of its operands, which it does not round."""
         floats = [value for value in values if is_floating(value)]
         dtypes = {value.dtype for value in floats}
-        dtype = dtypes.pop() if len(dtypes) == 1 else self._dtype_for(node, values)
+        if len(dtypes) == 1:
+            (dtype,) = dtypes
+        else:
+            dtype = self._dtype_for(node, values)
         results = self._in_dtype(node, values, dtype)
         return _replace_floats(results, reasons=_reasons(floats))
 
@@ -349,9 +357,8 @@ def _rule_of_equation(eqn: Equation) -> _EquationRule:
     if not operands or not moves:
         return ByPlan._plain
     # `jax.export` has symbolic sizes, which can be equal, but have no order.
-    is_broadcast = name == "broadcast_in_dim"
-    repeats = is_broadcast and eqn.outvars[0].aval.size != eqn.invars[0].aval.size
-    if repeats or name in _SPREADS:
+    is_larger = eqn.outvars[0].aval.size != eqn.invars[0].aval.size
+    if name in _SPREADS or (name == "broadcast_in_dim" and is_larger):
         return ByPlan._spread
     return ByPlan._moved
 
@@ -397,6 +404,12 @@ def planned_types(values: Sequence[Any]) -> PlannedTypes:
 def avals_of(variables: Sequence[Variable]) -> list[Aval]:
     """Returns the types of the variables of a jaxpr."""
     return [var.aval for var in variables]
+
+
+def _result_types(node: Node, **fields: Any) -> PlannedTypes:
+    """Returns the types of results as written, but for fields of the floating ones."""
+    types = planned_types(avals_of(node.eqn.outvars))
+    return _replace_floats(types, **fields)
 
 
 def _reasons(values: Sequence[PlannedType]) -> frozenset[str]:

@@ -62,19 +62,18 @@ class OwnRule:
     def _as_written(self, *arrays: Leaf) -> list[Leaf]:
         return bind(self._eqn, arrays, self._eqn.params)
 
-    def _jvp(
-        self, primals: Sequence[Leaf], tangents: Sequence[Leaf]
-    ) -> tuple[list[Leaf], list[Leaf]]:
+    def _jvp(self, primals, tangents):
         def rule(primals, tangents):
             return jax.jvp(self._as_written, primals, tangents)
 
         jaxpr = jax.make_jaxpr(rule)(self._operands, _types_of_tangents(self._operands))
-        outputs, _ = self._emit(jaxpr, [*primals, *tangents], self._operand_types)
+        arrays = [*primals, *tangents]
+        outputs, _ = self._emit(jaxpr, arrays, self._operand_types)
         results = self._inner.out_avals
         count = len(results)
         # JAX asks for tangents in the dtypes of the results.
-        tangent_types = _types_of_tangents(results)
-        return in_types(outputs[:count], results), in_types(outputs[count:], tangent_types)
+        tangents = in_types(outputs[count:], _types_of_tangents(results))
+        return in_types(outputs[:count], results), tangents
 
     @functools.cached_property
     def _passes(self) -> tuple[Jaxpr, Jaxpr]:

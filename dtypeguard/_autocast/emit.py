@@ -102,7 +102,8 @@ class Emission(Interpreter):
 
     def enter(self, block, arguments):
         values = super().enter(block, arguments)
-        return dict(zip(values, self._widen_shared(block, list(values), values.values())))
+        variables = list(values)
+        return dict(zip(variables, self._widen_shared(block, variables, values.values())))
 
     @contextlib.contextmanager
     def context(self, eqn):
@@ -139,7 +140,7 @@ class Emission(Interpreter):
     visit_stochastic = written
     visit_custom_linear_solve = written
 
-    def computed(self, node: Node, values: Sequence[Leaf]) -> list[Leaf]:
+    def computed(self, node, values):
         """Computes an equation that holds no others."""
         if node.name in _COMPARING:
             values = _all_wide_but_rounded(node.eqn.invars, values)
@@ -319,7 +320,8 @@ def _wide_but_rounded(array: Leaf, aval: Aval) -> Leaf:
     dtype = dtype_or_none(array)
     if not is_floating(aval) or not is_narrower(dtype, aval.dtype):
         return array
-    return lax.reduce_precision(to_dtype(array, aval.dtype), **bits_of(dtype) or {})
+    wide = to_dtype(array, aval.dtype)
+    return lax.reduce_precision(wide, **bits_of(dtype) or {})
 
 
 def _all_wide_but_rounded(

@@ -164,8 +164,8 @@ def matches(entry: PlanEntry, line: MatchedLine) -> bool:
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
     # The plan may have been written from another folder of the project.
-    files = sorted([f"/{entry_file}", f"/{file}"], key=len)
-    is_in_file = files[1].endswith(files[0])
+    shorter, longer = sorted([f"/{entry_file}", f"/{file}"], key=len)
+    is_in_file = longer.endswith(shorter)
     # A function may be inside of that of the entry.
     return is_in_file and f"{function}.".startswith(f"{entry_function}.")
 

@@ -73,13 +73,17 @@ class PlanEntry:
         """Returns the entry as TOML, with its figures as a comment."""
         figures: list[str] = []
         if self.error is not None:
-            figures.append(f"without it {100 * self.error:.3g}% off")
+            error = 100 * self.error
+            figures.append(f"without it {error:.3g}% off")
         if self.share is not None:
-            figures.append(f"makes {100 * self.share:.3g}% of the multiply-adds wide")
-        line = f"{quoted(self.key)} = {quoted(str(self.dtype))}"
+            share = 100 * self.share
+            figures.append(f"makes {share:.3g}% of the multiply-adds wide")
+        dtype = quoted(str(self.dtype))
+        line = f"{quoted(self.key)} = {dtype}"
         if not figures:
             return [line]
-        return [f"# {', '.join(figures)}", line]
+        comment = ", ".join(figures)
+        return [f"# {comment}", line]
 
 
 @public
@@ -196,7 +200,10 @@ def _plan_of_data(name: str, data: dict[str, Any]) -> Plan:
     entries = list(entries_of(name, data.get("entries", {})))
     for scope, dtype_of_key in _table(name, data.get("scope", {})).items():
         entries.extend(entries_of(name, dtype_of_key, scope))
-    numbers = {key: _figure(name, key, data[key]) for key in _NUMBER_KEYS if key in data}
+    numbers: dict[str, Any] = {}
+    for key in _NUMBER_KEYS:
+        if key in data:
+            numbers[key] = _figure(name, key, data[key])
     return Plan(
         narrow=jnp.dtype(_one_of(name, "narrow", data.get("narrow"), NARROW)),
         default=_one_of(name, "default", data.get("default", PRODUCTS), _DEFAULTS),
@@ -246,5 +253,6 @@ def entries_of(
 
 def _one_of(name: str, key: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise PlanError(f"{name} has {key} = {value!r}. Write one of {', '.join(allowed)}.")
+        choices = ", ".join(allowed)
+        raise PlanError(f"{name} has {key} = {value!r}. Write one of {choices}.")
     return value

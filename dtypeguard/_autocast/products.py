@@ -91,9 +91,7 @@ def _product_jaxpr(product: Product, avals: tuple[Aval, ...], _: object) -> Jaxp
     return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
 
 
-def _product_jvp(
-    primals: Sequence[Leaf], tangents: Sequence[Any], *, product: Product, jaxpr: Jaxpr
-) -> tuple[Leaf, Leaf]:
+def _product_jvp(primals, tangents, *, product: Product, jaxpr: Jaxpr):
     # Rounded here, the narrow operands are what the backward pass keeps in memory.
     narrow = [as_dtype(jnp.asarray(x), product.dtype) for x in primals]
     parts: list[Leaf] = []
@@ -105,9 +103,7 @@ def _product_jvp(
     return product.compute(*narrow), functools.reduce(lax.add, parts)
 
 
-def _transposed(
-    cotangent: Leaf, *operands: Any, product: Product, place: int, jaxpr: Jaxpr
-) -> Leaf:
+def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr):
     """Computes the derivative for one operand, of the other operand and the cotangent.
 
     It is JAX's derivative of the narrow product, but that the product in it has the dtype
@@ -116,7 +112,8 @@ def _transposed(
     linear = operands[place].aval
     narrow_linear = linear.update(dtype=product.dtype, weak_type=False)
     narrow_product = product._replace(result=product.dtype)
-    rounded = [as_dtype(x, product.dtype) for x in (cotangent, operands[1 - place])]
+    other_operand = operands[1 - place]
+    rounded = [as_dtype(x, product.dtype) for x in (cotangent, other_operand)]
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )

@@ -46,16 +46,12 @@ class OwnRule:
 
     def function(self) -> Function:
         """Returns the function of the jaxpr with this rule."""
-
-        def primal(*arrays):
-            return as_function(self._inner)(*arrays)
-
-        function: Any
+        function: Any = as_function(self._inner)
         if self._eqn.primitive.name == "custom_jvp_call":
-            function = jax.custom_jvp(primal)
+            function = jax.custom_jvp(function)
             function.defjvp(self._jvp)
         else:
-            function = jax.custom_vjp(primal)
+            function = jax.custom_vjp(function)
             function.defvjp(self._forward, self._backward)
         return function
 

@@ -28,7 +28,6 @@ from ._precision.audit import audit_precision
 from ._precision.curve import check_call
 from ._precision.planned import inputs_of
 from ._precision.prepared import check_progress, counted, status
-from ._program.trace import TraceFailed
 from ._sweep.checks import (
     RULES as _RULES,
     STEP_RULES as _STEP_RULES,
@@ -373,11 +372,7 @@ def check_lock(
     is_update = os.environ.get("DTYPEGUARD_UPDATE", "") not in ("", "0")
     if not (is_update or os.path.exists(file)):
         raise AssertionError(f"check_lock found no {file}. To write it, {how}.")
-    try:
-        lock_now = lock_of(step, args, kwargs, file, x64, "check_lock")
-    except TraceFailed as failed:
-        # The step's own error says what is wrong with it.
-        raise failed.__cause__ or failed from None
+    lock_now = lock_of(step, args, kwargs, file, x64, "check_lock")
     # A damaged file is refused also where it is to be written again.
     locked = compared(lock_now, file) if os.path.exists(file) else None
     if is_update:

@@ -10,13 +10,12 @@ from .._autocast.plan import PlanError
 from .._leaves.compat import add_x64
 from .._lock.check import Locked, compared, data_of_cause
 from .._lock.lock_file import LockError, lock_text
-from .._lock.step import TracedStep, lock_of
-from .._program.trace import TraceFailed
+from .._lock.step import lock_of
 from .._recording.monitored import RECORD
 from .forms import CommandResult, as_json, check_files, deliver
 from .options import UsageError
 from .output import print_text, write_file
-from .targets import NamedCall, Reader
+from .targets import Reader
 
 
 def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
@@ -32,7 +31,7 @@ def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
     with RECORD, add_x64(options.x64):
         call = Reader(options).call()
         with call.running(LockError, PlanError):
-            step = _traced_step(call, path)
+            step = lock_of(call.function, call.args, call.kwargs, path)
             # A missing file is an error of `--check`.
             is_compared = options.check or (path and os.path.exists(path))
             locked = compared(step, path) if is_compared else None
@@ -57,14 +56,6 @@ def lock_command(options: argparse.Namespace, stdout: TextIO) -> int:
     return 0
 
 
-def _traced_step(call: NamedCall, path: str | None) -> TracedStep:
-    """Returns a step for a lock; raises what the step raises."""
-    try:
-        return lock_of(call.function, call.args, call.kwargs, path)
-    except TraceFailed as failed:
-        raise failed.__cause__ or failed from None
-
-
 def _command_to_update(options: argparse.Namespace, path: str) -> str:
     # A lock that is written without the flag would differ in each float64.
     x64 = " --x64" if options.x64 else ""
@@ -79,7 +70,7 @@ def _check_result(locked: Locked, update: str) -> CommandResult:
     causes = []
     if not locked.holds:
         text = locked.report(update)
-        causes = locked.causes().causes
+        causes = locked.causes()
     data = {
         "step": step,
         "path": locked.path,

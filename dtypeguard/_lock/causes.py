@@ -1,17 +1,17 @@
 """The lines of source behind the differences between a lock and a step."""
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
 from typing import NamedTuple
 
 from .._source.origin import Origin
 from .._source.syntax import Expression, expression, renamed_before
-from .compare import FunctionChange, TypesChange
-from .computations import CAST, Computation, LockedFunction, LockEntry, line_in
+from .compare import ChangedRow, FunctionChange, LeavesChange
+from .computations import CAST, OTHER, Computation, LockedFunction, line_in
 from .step import INPUTS, TracedStep
 
-_Changes = dict[LockedFunction, FunctionChange]
+_Changes = Mapping[LockedFunction, FunctionChange]
 
 
 class LockCause(NamedTuple):
@@ -19,95 +19,81 @@ class LockCause(NamedTuple):
 
     Attributes:
         lines: several that the lock does not tell apart.
-        change: of a function; None of an input.
-        leaves: those of other types.
+        function: the function that changed; None of an input.
+        rows: what changed.
     """
 
     lines: Sequence[Origin]
-    change: FunctionChange | None = None
-    leaves: Sequence[TypesChange] = ()
-
-
-class LockCauses(NamedTuple):
-    """What is behind differences.
-
-    Attributes:
-        causes: the lines and inputs that changed.
-        functions: those that changed only because of them.
-        leaves: the leaves that changed only because of them.
-    """
-
-    causes: list[LockCause]
-    functions: list[LockedFunction]
-    leaves: list[TypesChange]
+    function: LockedFunction | None
+    rows: Sequence[ChangedRow]
 
 
 def find_causes(
-    functions: Iterable[FunctionChange], leaves: Iterable[TypesChange], step: TracedStep
-) -> LockCauses:
+    functions: Iterable[FunctionChange], leaves: Iterable[LeavesChange], step: TracedStep
+) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
-    changes: _Changes = {}
-    for change in functions:
-        if change.added or change.removed:
-            changes[change.function] = change
-    # An input stands at the first line that takes it: it has no line of its own.
-    inputs: dict[Origin, list[TypesChange]] = {}
-    outputs: list[TypesChange] = []
+    changes = {change.function: change for change in functions if change.rows}
+    inputs = {}
+    rows = []
+    values = set()
+    odd_values = set()
     for change in leaves:
-        values = {leaf.value for leaf in change.leaves}
-        takers = [call for call in step.computations if values & call.takes.keys()]
-        if change.table == INPUTS and change.before and takers:
-            inputs.setdefault(takers[0].line, []).append(change)
-        else:
-            outputs.append(change)
-    makers = {value: call for call in step.computations for value in call.gives}
-    blamed = _blamed_lines(changes, inputs.values(), makers, step)
-    if not blamed and not inputs:
+        rows.append(change.row)
+        values |= change.values
+        if change.table != INPUTS or not change.row.locked:
+            continue
+        for call in step.computations:
+            # An input has no line of its own: it stands at the first that takes it.
+            if not change.values.isdisjoint(call.takes):
+                rows_of_line = inputs.setdefault(call.line, [])
+                rows_of_line.append(change.row)
+                odd_values |= change.values
+                break
+    causes = _causes_in_functions(changes, odd_values, step)
+    for line, rows_of_line in inputs.items():
+        causes.append(LockCause([line], None, rows_of_line))
+    if causes or not rows:
+        return causes
+    # All functions compute as locked, so the step returns another of their values.
+    lines = [maker.line for maker in step.makers(values)]
+    return [LockCause(lines[:1], None, rows)]
+
+
+def _causes_in_functions(
+    changes: _Changes, odd_values: set[int], step: TracedStep
+) -> list[LockCause]:
+    blamed = _blamed_lines(changes, odd_values, step)
+    if not blamed and not odd_values:
         # They only compute less, and what is gone has no line: their last call is near.
         for call in step.computations:
             if call.function in changes:
                 blamed[call.function] = [call.line]
-    causes = [LockCause(lines, changes[function]) for function, lines in blamed.items()]
-    causes += [LockCause([line], None, group) for line, group in inputs.items()]
-    # All functions compute as locked, so the step returns another of their values.
-    if outputs and not causes:
-        values = [leaf.value for change in outputs for leaf in change.leaves[:1]]
-        lines = [makers[value].line for value in values if value in makers]
-        return LockCauses([LockCause(lines, None, outputs)], [], [])
-    followers = [function for function in changes if function not in blamed]
-    return LockCauses(causes, followers, outputs)
+    causes = []
+    for function, lines in blamed.items():
+        rows = changes[function].rows
+        causes.append(LockCause(lines, function, rows))
+    return causes
 
 
 def _blamed_lines(
-    changes: _Changes,
-    inputs: Iterable[Sequence[TypesChange]],
-    makers: dict[int, Computation],
-    step: TracedStep,
+    changes: _Changes, odd_values: set[int], step: TracedStep
 ) -> dict[LockedFunction, list[Origin]]:
     """Returns the lines that changed, by the function whose types they changed."""
     # A change of type goes on to all that is made of a value. So a cause is a call that
     # computes otherwise, and takes nothing that is made of another cause.
-    odd_values: set[int] = set()
-    for group in inputs:
-        for change in group:
-            odd_values.update(leaf.value for leaf in change.leaves)
-    calls = sorted(step.computations, key=_order)
-    replaces_another = _calls_to_blame(calls, changes)
-    blamed: dict[LockedFunction, list[Origin]] = {}
-    for call in calls:
-        if odd_values.isdisjoint(call.takes):
-            if call not in replaces_another:
-                continue
-            if call.is_backward and blamed:  # it follows from the forward pass
-                break
-            function = call.function
-            line = call.line
-            if not replaces_another[call]:
-                function, line = _place_without_cast(call, makers, changes, step)
+    suspects = _suspects(changes, step)
+    blamed = {}
+    for call in sorted(step.computations, key=_order):
+        is_odd = not odd_values.isdisjoint(call.takes)
+        # A backward pass follows from the forward one.
+        if call in suspects and not is_odd and not (call.is_backward and blamed):
+            function, line = _place(call, changes, step)
             lines = blamed.setdefault(function, [])
             if line not in lines:
                 lines.append(line)
-        odd_values.update(call.gives)
+            is_odd = True
+        if is_odd:
+            odd_values = odd_values.union(call.gives)
     return blamed
 
 
@@ -116,73 +102,66 @@ def _order(call: Computation) -> tuple[bool, int]:
     return call.is_backward, min(call.gives, default=0)
 
 
-def _calls_to_blame(
-    calls: Iterable[Computation], changes: _Changes
-) -> dict[Computation, bool]:
-    """Returns the calls that surely changed, and whether each replaces another one.
+def _suspects(changes: _Changes, step: TracedStep) -> set[Computation]:
+    """Returns the calls that surely changed.
 
     No call of its function computed so before, or it makes an operand of such a one.
     """
-    added_entries: dict[Computation, set[LockEntry]] = {}
-    new_calls: set[Computation] = set()
-    new_operands: set[int] = set()
-    for call in calls:
-        change = changes.get(call.function)
-        if change is None:
+    certain = set()
+    candidates = set()
+    operands = set()
+    for call in step.computations:
+        if call.function not in changes:
             continue
-        added_entries[call] = set(call.entries).intersection(change.added)
-        if not added_entries[call].issubset(change.before):
-            new_calls.add(call)
-            new_operands.update(call.takes)
-    sure: dict[Computation, bool] = {}
-    for call, added in added_entries.items():
-        replaces = _replaces_entry(added, changes[call.function])
-        feeds_new_call = not new_operands.isdisjoint(call.gives)
-        if call in new_calls or (feeds_new_call and replaces):
-            sure[call] = replaces
-    return sure
+        change = changes[call.function]
+        for entry in set(call.entries).intersection(change.added):
+            if entry.text not in change.before[entry.kind]:
+                certain.add(call)
+                operands.update(call.takes)
+            # Arithmetic asks for no type: it follows from its operands.
+            if entry.kind != OTHER:
+                candidates.add(call)
+    return certain | candidates.intersection(step.makers(operands))
 
 
-def _replaces_entry(added: Iterable[LockEntry], change: FunctionChange) -> bool:
-    """Returns whether entries take what others of their function took before."""
-    taken_before = {(entry.kind, entry.operands) for entry in change.removed}
-    # A new cast stands in the place of what computed with such values before.
-    for entry in change.before:
-        if entry.kind != CAST:
-            taken_before.add((CAST, entry.operands))
-    return any((entry.kind, entry.operands) in taken_before for entry in added)
-
-
-def _place_without_cast(
-    call: Computation, makers: dict[int, Computation], changes: _Changes, step: TracedStep
+def _place(
+    call: Computation, changes: _Changes, step: TracedStep
 ) -> tuple[LockedFunction, Origin]:
-    """Returns where the cast of an operand was: a renaming, a call, or its maker."""
-    chains = [call.chain]
+    """Returns the line of a call, or that from which a cast of an operand is gone."""
+    change = changes[call.function]
+    replaced = {(entry.kind, entry.takes) for entry in change.removed}
+    for entry in set(call.entries).intersection(change.added):
+        # It takes what it took before: its operands are as they were.
+        if entry.kind == CAST or (entry.kind, entry.takes) in replaced:
+            return call.function, call.line
     # What made an operand stands where the cast was.
-    chains += [makers[value].chain for value in call.takes if value in makers]
-    for chain in chains:
-        for code, instruction in chain:
-            change = changes.get(step.function_of(code))
-            node = expression(code, instruction)
-            if change is None or node is None or not _lost_cast(change):
-                continue
-            line = None
-            if (code, instruction) in call.chain:
-                line = _line_of_renaming(code, node)
-            if line or code.co_name != "<lambda>":  # which is given its operands
-                return change.function, line_in(code, line or node.lineno)
+    chain = list(call.chain)
+    for maker in step.makers(call.takes):
+        chain += maker.chain
+    for code, instruction in chain:
+        function = step.function_of(code)
+        node = expression(code, instruction)
+        if node is None or not _lost_cast(changes.get(function)):
+            continue
+        line = _line_of_renaming(code, node)
+        # A lambda is given its operands.
+        if line or code.co_name != "<lambda>":
+            return function, line_in(code, line or node.lineno)
     return call.function, call.line
 
 
-def _lost_cast(change: FunctionChange) -> bool:
+def _lost_cast(change: FunctionChange | None) -> bool:
+    """Returns whether a function has a cast less."""
+    if change is None:
+        return False
     return any(entry.kind == CAST for entry in change.removed)
 
 
-def _line_of_renaming(code: CodeType, node: Expression) -> int | None:
-    """Returns the line on which a name of an expression is set to another name."""
+def _line_of_renaming(code: CodeType, node: Expression) -> int:
+    """Returns the last line on which a name of an expression is renamed; 0 if none is."""
+    last_line = 0
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             line = renamed_before(code, part.id, node.lineno)
-            if line:
-                return line
-    return None
+            last_line = max(last_line, line or 0)
+    return last_line

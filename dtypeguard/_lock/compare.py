@@ -1,11 +1,32 @@
 """What differs between a lock and a step as it is."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .computations import ENTRY_KINDS, MIRRORED, LockedFunction, LockEntry
-from .step import TABLES, Lock, TracedStep, TypedLeaf, covering, fold, types_by_node
+from .computations import (
+    BACKWARD_KINDS,
+    ENTRY_KINDS,
+    MIRRORED,
+    LockedFunction,
+    LockEntries,
+    LockEntry,
+    no_entries,
+)
+from .step import TABLES, Lock, TracedStep, TypedLeaf, covering, leaves_by_node, type_texts
+
+
+class ChangedRow(NamedTuple):
+    """A kind of entries, or leaves, with other types than in the lock.
+
+    Attributes:
+        what: the kind, or the table and the path: `inputs params['w']`.
+        locked: in the lock; "" if there was none.
+        now: in the step as it is; "" if there is none.
+    """
+
+    what: str
+    locked: str
+    now: str  # a key of the JSON
 
 
 class FunctionChange(NamedTuple):
@@ -13,6 +34,7 @@ class FunctionChange(NamedTuple):
 
     Attributes:
         function: the function.
+        rows: a row for each kind of entries.
         added: the entries that are new, or of more calls.
         removed: the entries that are gone, or of fewer calls.
         before: all its entries in the lock.
@@ -20,134 +42,125 @@ class FunctionChange(NamedTuple):
     """
 
     function: LockedFunction
+    rows: Sequence[ChangedRow]
     added: Sequence[LockEntry]
     removed: Sequence[LockEntry]
-    before: Sequence[LockEntry]
+    before: LockEntries
     moved_from: LockedFunction | None = None
 
 
-class TypesChange(NamedTuple):
+class LeavesChange(NamedTuple):
     """Leaves that changed their type.
 
     Attributes:
         table: their table, `inputs`.
-        path: their path, `params['w']`.
-        before: their types in the lock; "" if they are new.
-        after: their types; "" if they are gone.
-        leaves: the leaves.
+        row: what changed.
+        values: of the leaves, by their numbers in the graph.
     """
 
     table: str
-    path: str
-    before: str
-    after: str
-    leaves: Sequence[TypedLeaf] = ()
+    row: ChangedRow
+    values: set[int]
 
 
 def differences(
     lock: Lock, step: TracedStep
-) -> tuple[list[FunctionChange], list[TypesChange]]:
+) -> tuple[list[FunctionChange], list[LeavesChange]]:
     """Compares a lock with a step as it is: nothing differs if the lock holds.
 
     A call more or less that computes as others of the function do is no difference. One
     that goes from one line of the lock to another is.
     """
-    functions = step.lock.functions
-    missing = {x: lock.functions[x] for x in lock.functions if x not in functions}
-    changes: list[FunctionChange] = []
-    for function, entries in functions.items():
-        moved_from = None
-        if function not in lock.functions:
-            moved_from = _moved_from(function, entries, missing)
-        before = lock.functions.get(moved_from or function, [])
-        # A function has moved to one place only.
-        if moved_from:
-            missing.pop(moved_from)
-        added, removed = _difference_of_entries(before, entries)
-        if added or removed or moved_from:
-            changes.append(FunctionChange(function, added, removed, before, moved_from))
-    for function, before in missing.items():
-        _, removed = _difference_of_entries(before, [])
-        changes.append(FunctionChange(function, [], removed, before))
-    leaves: list[TypesChange] = []
+    leaves = []
     for table in TABLES:
         leaves += _changes_of_table(table, getattr(lock, table), step.leaves[table])
-    return changes, leaves
+    return _changes_of_functions(lock.functions, step.lock.functions), leaves
 
 
-def _moved_from(
-    function: LockedFunction,
-    entries: Sequence[LockEntry],
-    missing: dict[LockedFunction, list[LockEntry]],
-) -> LockedFunction | None:
-    """Returns the missing function with the same name, or with the same entries."""
-    # The name counts first: a function that moves to another file often changes as well.
-    candidates = [x for x in missing if x[1] == function[1]]
-    for candidate, before in missing.items():
-        if _difference_of_entries(before, entries) == ([], []):
-            candidates.append(candidate)
-    return candidates[0] if candidates else None
+_Functions = Mapping[LockedFunction, LockEntries]
 
 
-def _difference_of_entries(
-    before: Iterable[LockEntry], after: Iterable[LockEntry]
-) -> tuple[list[LockEntry], list[LockEntry]]:
-    """Returns the entries of more calls, and those of fewer, where they matter."""
-    old = Counter(before)
-    new = Counter(after)
-    forward = {entry.text for entry in old + new if entry.kind != MIRRORED}
-    added: list[LockEntry] = []
-    removed: list[LockEntry] = []
-    for kind in ENTRY_KINDS:
-        # A difference of counters has no counts below 0: the entries of more calls alone.
-        more = [entry for entry in new - old if entry.kind == kind]
-        less = [entry for entry in old - new if entry.kind == kind]
-        if not (more and less):  # a call more or less, maybe as others of the function
-            more = [entry for entry in more if entry not in old]
-            less = [entry for entry in less if entry not in new]
-            # A backward pass in a type of the forward one is nothing new.
-            if kind == MIRRORED and forward.issuperset(x.text for x in more + less):
-                continue
-        added += more
-        removed += less
-    return added, removed
-
-
-def _changes_of_table(
-    table: str, types: dict[str, str], leaves: Sequence[TypedLeaf]
-) -> list[TypesChange]:
-    """Returns the leaves of a table that changed their type, by path in the lock."""
-    # With the rest of the path below that in the lock.
-    groups: dict[str, dict[TypedLeaf, str]] = {path: {} for path in types}
-    new: list[TypedLeaf] = []
-    for leaf in leaves:
-        path, rest = covering(types, leaf.path)
-        if path:
-            groups[path][leaf] = rest
-        else:
-            new.append(leaf)
-    changes: list[TypesChange] = []
-    for path, group in groups.items():
-        locked_names = set(types[path].split(", "))
-        if {leaf.name for leaf in group} == locked_names:
-            continue
-        changed = [leaf for leaf in group if leaf.name not in locked_names]
-        if len(changed) in (0, len(group)):
-            # A type of the lock is gone from below the path: all leaves stand for it.
-            changes.append(_change_of_leaves(table, path, types[path], list(group)))
-            continue
-        below: dict[str, list[TypedLeaf]] = {}
-        for leaf in changed:
-            below.setdefault(path + fold(group[leaf]), []).append(leaf)
-        for what, of_path in below.items():
-            changes.append(_change_of_leaves(table, what, types[path], of_path))
-    for path, name in types_by_node(new).items():
-        changes.append(TypesChange(table, path, "", name))
+def _changes_of_functions(
+    locked: _Functions, functions: _Functions
+) -> list[FunctionChange]:
+    """Returns the functions that compute otherwise, or that moved."""
+    missing = {name: locked[name] for name in locked if name not in functions}
+    changes = []
+    for function, entries in functions.items():
+        moved_from = None
+        if function not in locked:
+            moved_from = _moved_from(function, entries, missing)
+        # A function has moved to one place only.
+        missing.pop(moved_from or function, None)
+        before = locked.get(moved_from or function, no_entries())
+        change = _function_change(function, before, entries)._replace(moved_from=moved_from)
+        if change.rows or moved_from:
+            changes.append(change)
+    for function, before in missing.items():
+        changes.append(_function_change(function, before, no_entries()))
     return changes
 
 
-def _change_of_leaves(
-    table: str, path: str, before: str, leaves: Sequence[TypedLeaf]
-) -> TypesChange:
-    names = sorted({leaf.name for leaf in leaves})
-    return TypesChange(table, path, before, ", ".join(names), leaves)
+def _moved_from(
+    function: LockedFunction, entries: LockEntries, missing: _Functions
+) -> LockedFunction | None:
+    """Returns the missing function with the same name, or with the same entries."""
+    # The name counts first: a function that moves to another file often changes as well.
+    for candidate in missing:
+        if candidate[1] == function[1]:
+            return candidate
+    for candidate, before in missing.items():
+        if not _function_change(function, before, entries).rows:
+            return candidate
+    return None
+
+
+def _function_change(
+    function: LockedFunction, before: LockEntries, after: LockEntries
+) -> FunctionChange:
+    """Returns the entries of more calls, and those of fewer, where they matter."""
+    rows = []
+    all_added = []
+    all_removed = []
+    forward = set()
+    for kind in ENTRY_KINDS:
+        # A difference of counters has no counts below 0: the entries of more calls alone.
+        added = after[kind] - before[kind]
+        removed = before[kind] - after[kind]
+        if not (added and removed):  # a call more or less, maybe as others of the function
+            added = added.keys() - before[kind].keys()
+            removed = removed.keys() - after[kind].keys()
+            # A backward pass in a type of the forward one is nothing new.
+            if kind == MIRRORED and forward.issuperset(added | removed):
+                continue
+        forward.update(before[kind], after[kind])
+        all_added += [LockEntry(kind, text) for text in added]
+        all_removed += [LockEntry(kind, text) for text in removed]
+        # What changes in a backward pass follows from the forward one, if that changes.
+        follows = bool(rows) and kind in BACKWARD_KINDS
+        if (added or removed) and not follows:
+            before_text = "; ".join(sorted(removed))
+            rows.append(ChangedRow(kind, before_text, "; ".join(sorted(added))))
+    return FunctionChange(function, rows, all_added, all_removed, before)
+
+
+def _changes_of_table(
+    table: str, types: Mapping[str, str], leaves: Sequence[TypedLeaf]
+) -> list[LeavesChange]:
+    """Returns the leaves of a table that changed their type, by path in the lock."""
+    groups: dict[str, list[TypedLeaf]] = {}
+    # New leaves are below no path of the lock.
+    for path in (*types, ""):
+        groups[path] = []
+    for leaf in leaves:
+        groups[covering(types, leaf)].append(leaf)
+    changes = []
+    for path, group in groups.items():
+        locked = types.get(path, "")
+        nodes = leaves_by_node(group, path)
+        for node, types_after in type_texts(nodes).items():
+            if types_after != locked:
+                row = ChangedRow(f"{table} {node}", locked, types_after)
+                values = {leaf.value for leaf in nodes[node]}
+                changes.append(LeavesChange(table, row, values))
+    return changes

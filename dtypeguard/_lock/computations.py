@@ -7,8 +7,7 @@ does it matter how a user's line is split.
 """
 
 import functools
-import inspect
-import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType
 from typing import NamedTuple
@@ -19,11 +18,11 @@ from .._autocast.decide import SUMS, precision_of_product
 from .._costs.costs import equations
 from .._leaves.dtypes import kind
 from .._leaves.internals import ForeignNames
-from .._leaves.types import Aval, Equation as JaxEquation, Step
+from .._leaves.types import Aval, Equation as JaxEquation
 from .._numbers.primitives import is_key, moves
 from .._program.graph import Equation, Graph
 from .._program.jaxprs import PRODUCTS, Stack
-from .._source.files import is_installed, package
+from .._source.files import package
 from .._source.origin import Origin, function_name, origin_at
 from .._tracebacks.frames import Chain, calls_by_jaxpr
 from .._tracebacks.written import Written
@@ -32,10 +31,11 @@ PRODUCT = "products"
 SUM = "sums"
 CAST = "casts"
 OTHER = "arithmetic"
-BACKWARD = "backward_"
 # What else a backward pass computes mirrors the forward one: one kind is enough.
 MIRRORED = "backward"
-ENTRY_KINDS = (PRODUCT, SUM, CAST, OTHER, BACKWARD + PRODUCT, BACKWARD + SUM, MIRRORED)
+_BACKWARD = {PRODUCT: "backward_products", SUM: "backward_sums"}
+BACKWARD_KINDS = (*_BACKWARD.values(), MIRRORED)
+ENTRY_KINDS = (PRODUCT, SUM, CAST, OTHER, *BACKWARD_KINDS)
 
 # The derivative of a value that is used twice: no line of the user's adds it up.
 _ADDED_BY_JAX = ForeignNames("add_any")
@@ -58,10 +58,18 @@ class LockEntry(NamedTuple):
     text: str
 
     @property
-    def operands(self) -> frozenset[str]:
+    def takes(self) -> str:
         """The types of its operands: a lock in a file has the text alone."""
-        operands = re.split(r" -> | in |, precision ", self.text)[0]
-        return frozenset(map(str.strip, re.split(r" @ |, ", operands)))
+        return self.text.partition(" -> ")[0]
+
+
+# How many calls have each text, by the kind of the entry.
+LockEntries = dict[str, Counter[str]]
+
+
+def no_entries() -> LockEntries:
+    """Returns the entries of a function that computes nothing."""
+    return {kind: Counter() for kind in ENTRY_KINDS}
 
 
 class Computation:
@@ -91,17 +99,17 @@ class Computation:
     def add(self, eqn: JaxEquation, is_of_optimizer: bool) -> None:
         """Adds an equation."""
         name = eqn.primitive.name
+        operands = [var.aval for var in eqn.invars]
         results = [var.aval for var in eqn.outvars]
-        counted = [aval for aval in results if _type_matters(aval)]
+        matters = any(map(_type_matters, results))
         if name in PRODUCTS and not is_of_optimizer:
             self._add_product(eqn)
-        elif name in SUMS and not is_of_optimizer and counted:
-            self._sums.update(map(_type_name, counted))
+        elif name in SUMS and not is_of_optimizer and matters:
+            self._sums |= _type_names(results)
         elif name == "convert_element_type":
             self._casts = True
-        elif counted:
-            operands = [var.aval for var in eqn.invars]
-            self._computes = self._computes or not moves(eqn, operands, results)
+        elif matters and not moves(eqn, operands, results):
+            self._computes = True
 
     def _add_product(self, eqn: JaxEquation) -> None:
         first = _type_name(eqn.invars[0].aval)
@@ -128,76 +136,70 @@ class Computation:
     @functools.cached_property
     def entries(self) -> list[LockEntry]:
         """The lines of a lock; none if it only counts."""
-        prefix = BACKWARD if self.is_backward else ""
-        entries = [LockEntry(prefix + PRODUCT, text) for text in sorted(self._products)]
-        flow = self._flow()
-        if flow is not None:
-            entries.append(flow)
-        return entries
-
-    def _flow(self) -> LockEntry | None:
-        """Returns the types of its operands and results, if its products do not tell."""
+        entries = [LockEntry(PRODUCT, text) for text in sorted(self._products)]
         takes = _type_names(self.takes.values())
         gives = _type_names(self.gives.values())
-        if not gives or not self._has_types_that_matter():
+        kind_of_flow = self._kind_of_flow(takes, gives)
+        if kind_of_flow is not None:
+            text = _in_one_text(gives)
+            if takes != gives:
+                text = f"{_in_one_text(takes)} -> {text}".strip()
+            # The type in which a sum is added up, where the others do not tell.
+            tells = self._sums == takes == gives and len(gives) == 1
+            if kind_of_flow == SUM and not tells:
+                text += f" in {_in_one_text(self._sums)}"
+            entries.append(LockEntry(kind_of_flow, text))
+        if not self.is_backward:
+            return entries
+        backward = []
+        for entry in entries:
+            kind_of_entry = _BACKWARD.get(entry.kind, MIRRORED)
+            backward.append(LockEntry(kind_of_entry, entry.text))
+        return backward
+
+    def _kind_of_flow(self, takes: set[str], gives: set[str]) -> str | None:
+        """Returns what it does beside products; None if there is nothing to tell."""
+        avals = [*self.takes.values(), *self.gives.values()]
+        if not gives or not any(map(_type_matters, avals)):
             return None
         if self.is_backward and not takes:
             return None
-        text = _flow_text(takes, gives)
         if self._sums:
-            # The type in which a sum is added up, where the others do not tell.
-            if not self._sums == takes == gives or len(gives) > 1:
-                text += f" in {', '.join(sorted(self._sums))}"
-            return LockEntry(BACKWARD + SUM if self.is_backward else SUM, text)
+            return SUM
         if takes <= self._product_operands and gives <= self._product_results:
             return None
-        kind_of_entry = OTHER
-        if self._is_cast(takes):
-            if not takes or takes == gives:
-                return None
-            kind_of_entry = CAST
-        return LockEntry(MIRRORED if self.is_backward else kind_of_entry, text)
-
-    def _has_types_that_matter(self) -> bool:
-        avals = [*self.takes.values(), *self.gives.values()]
-        return any(map(_type_matters, avals))
-
-    def _is_cast(self, takes: set[str]) -> bool:
-        """Returns whether it does nothing but cast values of one type."""
-        if self._computes or self._products:
-            return False
-        return self._casts and len(takes) < 2
-
-
-def _flow_text(takes: set[str], gives: set[str]) -> str:
-    text = ", ".join(sorted(gives))
-    if takes == gives:
-        return text
-    return f"{', '.join(sorted(takes))} -> {text}".strip()
+        is_cast = self._casts and not self._computes and not self._products
+        if not is_cast or len(takes) > 1:
+            return OTHER
+        return CAST if takes and takes != gives else None
 
 
 def computations(
     graph: Graph, step: CodeType | None, function_of: FunctionOfCode
 ) -> list[Computation]:
     """Returns what the calls of the user's compute, in the order of the program."""
-    is_own = functools.cache(_is_own_of(step))
-    calls: dict[tuple[Chain, bool], Computation] = {}
+    home = "" if step is None else package(step.co_filename)
+
+    # The files of the user's, or of the package of the step.
+    @functools.cache
+    def is_own(file: str) -> bool:
+        return package(file) in ("", home)
+
+    calls = {}
     # By the identity of an equation of the graph.
-    call_of: dict[int, Computation] = {}
+    call_of = {}
     order = equations(graph)
     for equation in order:
         stack = equation.stack
         chain, is_of_optimizer = _own_calls(stack, is_own)
         if not chain or equation.primitive in _ADDED_BY_JAX:
             continue
-        is_backward = Written(stack).is_backward
-        call = calls.get((chain, is_backward))
-        if call is None:
-            function = function_of(chain[0][0])
-            call = Computation(function, chain, is_backward)
-            calls[chain, is_backward] = call
-        call.add(stack[0], is_of_optimizer)
-        call_of[id(equation)] = call
+        key = chain, Written(stack).is_backward
+        if key not in calls:
+            innermost, _ = chain[0]
+            calls[key] = Computation(function_of(innermost), *key)
+        calls[key].add(stack[0], is_of_optimizer)
+        call_of[id(equation)] = calls[key]
     _connect(graph, order, call_of)
     return list(calls.values())
 
@@ -207,11 +209,12 @@ def _own_calls(stack: Stack, is_own: Callable[[str], bool]) -> tuple[Chain, bool
     is_of_optimizer = False
     # As far as the innermost jaxpr with one: JAX moves equations out of loops.
     for calls in calls_by_jaxpr(stack):
-        own_calls = [call for call in calls if is_own(call[0].co_filename)]
-        for code, _ in calls:
-            if is_own(code.co_filename):
-                return tuple(own_calls), is_of_optimizer
-            is_of_optimizer = is_of_optimizer or package(code.co_filename) in _OPTIMIZERS
+        own_calls = tuple(call for call in calls if is_own(call[0].co_filename))
+        for call in calls:
+            if call in own_calls:
+                return own_calls, is_of_optimizer
+            code, _ = call
+            is_of_optimizer |= package(code.co_filename) in _OPTIMIZERS
     return (), is_of_optimizer
 
 
@@ -219,48 +222,30 @@ def _connect(
     graph: Graph, order: Iterable[Equation], call_of: dict[int, Computation]
 ) -> None:
     """Notes the values that go from one call to another, or out of the program."""
-    uses: list[tuple[Computation | None, int]] = []
+    outside = Computation(("", ""), (), is_backward=False)
+    uses = [(outside, value) for value in graph.outputs]
     for equation in order:
-        user = call_of.get(id(equation))
-        uses += [(user, value) for value in equation.inputs]
-    uses += [(None, value) for value in graph.outputs]
+        user = call_of.get(id(equation), outside)
+        for value in equation.inputs:
+            uses.append((user, value))
     for user, value in uses:
         for source in graph.origins(value):
-            maker = call_of.get(id(graph.made_by.get(source)))
-            if user is not None and maker is not None and user.chain == maker.chain:
-                continue  # its own, or what it keeps for its derivative
+            equation = graph.made_by.get(source)
+            maker = call_of.get(id(equation), outside)
+            # Its own, or what it keeps for its derivative.
+            if user.chain == maker.chain:
+                continue
+            maker.gives[source] = graph.avals[source]
+            aval = graph.avals[value]
             # A Python number takes the type of what it meets, and tells nothing.
-            is_number = source in graph.constants and not graph.avals[value].shape
-            if user is not None and not is_number:
-                user.takes[source] = graph.avals[value]
-            if maker is not None:
-                maker.gives[source] = graph.avals[source]
+            if source in graph.constants and not aval.shape:
+                continue
+            user.takes[source] = aval
 
 
 def line_in(code: CodeType, line: int) -> Origin:
     """Returns a line of a function."""
     return origin_at(code.co_filename, line, function_name(code))
-
-
-def _is_own_of(code: CodeType | None) -> Callable[[str], bool]:
-    """Returns what tells whether a file is the user's, or of the package of the step."""
-    home = "" if code is None else package(code.co_filename)
-
-    def is_own(file: str) -> bool:
-        if not is_installed(file):
-            return True
-        return home != "" and package(file) == home
-
-    return is_own
-
-
-def code_of_step(step: Step) -> CodeType | None:
-    """Returns the code of a step, inside of partials and wrappers; None if it has none."""
-    inner = inspect.unwrap(step)
-    # A partial may hold a wrapper, and that another partial.
-    while getattr(inner, "func", None) is not None:
-        inner = inspect.unwrap(inner.func)
-    return getattr(inner, "__code__", None)
 
 
 def _type_matters(aval: Aval) -> bool:
@@ -289,8 +274,13 @@ def _type_name(aval: Aval) -> str:
     return f"weak {_OF_FLAG.get(name, name)}"
 
 
+def _in_one_text(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
 def _type_names(avals: Collection[Aval]) -> set[str]:
     """Returns the types of values: those that count, if any does."""
     counted = [aval for aval in avals if _type_matters(aval)]
+    names = set(map(_type_name, counted or avals))
     # What has no dtype, such as a token, has no name.
-    return {_type_name(aval) for aval in counted or avals} - {""}
+    return names - {""}

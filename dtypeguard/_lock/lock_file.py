@@ -1,19 +1,14 @@
 """A lock as a TOML file: written and read."""
 
-import re
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from .._autocast.toml import quoted, read_toml, toml_key, toml_line, toml_list
-from .computations import ENTRY_KINDS, LockEntry
+from .computations import LockEntries, no_entries
 from .step import TABLES, Lock
 
 _FORMAT = 2
 # Without it, a merge or a full disk has cut the file.
 _END = "# End of the lock."
-# A line of a lock that stands for several calls, with their number.
-_REPEATED_ENTRY = re.compile(r"(.*) \((\d+)\)")
 
 
 class LockError(ValueError):
@@ -30,7 +25,8 @@ def lock_text(lock: Lock) -> str:
         toml_line("step", lock.step),
     ]
     for (file, function), entries in lock.functions.items():
-        lines += ["", f"[{quoted(file)}.{toml_key(function)}]"]
+        section = f"{quoted(file)}.{toml_key(function)}"
+        lines += ["", f"[{section}]"]
         lines += _lines_of_function(entries)
     for table in TABLES:
         types = getattr(lock, table)
@@ -40,15 +36,16 @@ def lock_text(lock: Lock) -> str:
     return "\n".join([*lines, "", _END, ""])
 
 
-def _lines_of_function(entries: Sequence[LockEntry]) -> list[str]:
+def _lines_of_function(entries: LockEntries) -> list[str]:
     """Returns a line for each kind of entry that a function has."""
-    lines: list[str] = []
-    for kind in ENTRY_KINDS:
+    lines = []
+    for kind, counts in entries.items():
+        items = []
         # Sorted, a moved line of the program is no change of the file.
-        texts = sorted(entry.text for entry in entries if entry.kind == kind)
-        items: list[str] = []
-        for text, count in Counter(texts).items():
-            items.append(text if count == 1 else f"{text} ({count})")
+        for text, count in sorted(counts.items()):
+            if count > 1:
+                text = f"{text} ({count})"
+            items.append(text)
         if items:
             lines.append(toml_list(kind, items))
     return lines
@@ -84,13 +81,14 @@ def _lock_of_data(data: dict[str, Any]) -> Lock:
     return Lock(str(data["step"]), functions, **types)
 
 
-def _entries(lines: dict[str, list[str]]) -> list[LockEntry]:
+def _entries(lines: dict[str, list[str]]) -> LockEntries:
     """Returns the entries of a function. Other keys are for what later versions say."""
-    entries: list[LockEntry] = []
-    for kind in ENTRY_KINDS:
+    entries = no_entries()
+    for kind, counts in entries.items():
         for item in lines.get(kind, ()):
-            # Once for each call that the line stands for.
-            match = _REPEATED_ENTRY.fullmatch(item)
-            text, count = match.groups() if match else (item, 1)
-            entries += [LockEntry(kind, text) for _ in range(int(count))]
+            text, _, count = item.removesuffix(")").rpartition(" (")
+            if count.isdecimal():
+                counts[text] = int(count)
+            else:
+                counts[item] = 1
     return entries

@@ -24,9 +24,8 @@ def lines(step, *args, **options):
     found = lock_of(step, args, {}, None, **options).lock
     table = {}
     for (_, name), entries in found.functions.items():
-        for entry in entries:
-            kinds = table.setdefault(name.rpartition(".")[2], {})
-            kinds.setdefault(entry.kind, []).append(entry.text)
+        kinds = {kind: [*counts.elements()] for kind, counts in entries.items() if counts}
+        table[name.rpartition(".")[2]] = kinds
     return found, table
 
 

@@ -10,13 +10,12 @@ from .._leaves.arguments import shown
 from .._leaves.dtypes import kind
 from .._leaves.key_path import by_path, path_text
 from .._leaves.table import and_more, columns
-from .._leaves.types import Aval, Leaf, PyTree
+from .._leaves.types import Aval, Jaxpr, Leaf, PyTree
 from .._numbers.formats import Formats
 from .._numbers.subject import Subject, Traced
-from .difference import Difference
+from .._program.graph import Graph
 from .divergence import divergence
-from .judge import Judge, RunCall
-from .order import OutputOrder
+from .judge import Judge
 
 # The path of the only output, where a file or a dict needs one.
 _ONLY = "out"
@@ -31,108 +30,113 @@ def comparison(
     reference: PyTree, subject: Subject, traced: Traced, formats: Formats
 ) -> Callable[[Sequence[Leaf]], _Fields]:
     """Checks a reference, and returns the function that compares the two on some arrays."""
-    paths = traced.outputs
-    avals = traced.program.out_avals
-    order = OutputOrder(traced.program)
-
-    def make_judge(traced_function: Traced, arrays: Sequence[Leaf]) -> Judge:
-        call = RunCall(traced_function.program, traced_function.traces, arrays)
-        return Judge(call, paths, formats)
-
-    if not _is_function(reference, paths):
-        array_of_output = _arrays_of(reference, paths, avals)
-        outputs = order.sort(array_of_output)
-
-        def compare_arrays(arrays: Sequence[Leaf]) -> _Fields:
-            judge = make_judge(traced, arrays)
-            differences = {n: judge.judge_array(n, array_of_output[n]) for n in outputs}
-            wrong = [n for n in outputs if differences[n].verdict == "differs"]
-            # A device rounds products: it explains nothing that differs before all of them.
-            if all(order.follows_product(n) for n in wrong):
-                for n in wrong:
-                    reason = judge.explain_by_device(n, array_of_output[n])
-                    differences[n] = differences[n]._replace(reason=reason)
-            return {"differences": tuple(differences.values())}
-
-        return compare_arrays
-
-    function = subject.traced(reference)
-    shapes = {path: aval.shape for path, aval in zip(paths, avals)}
-    own_avals = function.program.out_avals
-    own_shapes = {path: aval.shape for path, aval in zip(function.outputs, own_avals)}
-    advice = "Write a function around it that returns the same tree, of the same shapes."
+    avals = _numbers_of(traced)
+    function: Traced | None = None
+    array_of_path = {}
+    compared_paths = avals.keys()
     # Before anything runs, which may take long.
-    _check_outputs(f"reference={shown(reference)}", own_shapes, shapes, advice)
-    numbers = [n for n, aval in enumerate(avals) if kind(aval.dtype) is not None]
+    if _is_function(reference, traced.outputs):
+        function = subject.traced(reference)
+        _check_outputs(
+            f"reference={shown(reference)}",
+            _shapes_of(_numbers_of(function)),
+            _shapes_of(avals),
+            "Write a function around it that returns the same tree, of the same shapes.",
+        )
+    else:
+        array_of_path = _arrays_of(reference, traced.outputs, avals)
+        compared_paths = array_of_path.keys()
+    # Where another computation begins, all that follows differs: the first output tells.
+    order = [n for n in _in_order(traced.program) if traced.outputs[n] in compared_paths]
 
-    def compare_functions(arrays: Sequence[Leaf]) -> _Fields:
-        judge = make_judge(traced, arrays)
-        other_judge = make_judge(function, arrays)
-        differences: list[Difference] = []
-        wrong: list[int] = []
-        # Where another computation begins, all that follows differs: the first output
-        # tells.
-        for n in order.sort(numbers):
+    def compare(arrays: Sequence[Leaf]) -> _Fields:
+        judge = Judge(traced, arrays, formats)
+        if function is None:
+            references = {}
+            for n in order:
+                references[n] = array_of_path[traced.outputs[n]]
+            return {"differences": judge.judge_arrays(references)}
+        other_judge = Judge(function, arrays, formats)
+        differences = []
+        wrong = []
+        for n in order:
             difference = judge.judge_function(n, other_judge)
             differences.append(difference)
             if difference.verdict == "differs":
                 wrong.append(n)
-        where = divergence(judge.call, other_judge.call, wrong) if wrong else None
+        where = None
+        if wrong:
+            where = divergence(judge.call, other_judge.call, wrong)
         return {"differences": tuple(differences), "divergence": where}
 
-    return compare_functions
+    return compare
+
+
+def _numbers_of(function: Traced) -> dict[str, Aval]:
+    """Returns the outputs of a function that are numbers, by path."""
+    avals = {}
+    for path, aval in zip(function.outputs, function.program.out_avals):
+        if kind(aval.dtype) is not None:
+            avals[path] = aval
+    return avals
+
+
+def _shapes_of(arrays: Mapping[str, Aval | np.ndarray]) -> dict[str, str]:
+    return {path: str(array.shape) for path, array in arrays.items()}
+
+
+def _in_order(program: Jaxpr) -> list[int]:
+    """Returns the numbers of outputs in the order in which a program computes them."""
+    graph = Graph(program)
+
+    # Values are numbered in order.
+    def place(n: int) -> int:
+        return max(graph.origins(graph.outputs[n]))
+
+    return sorted(range(len(graph.outputs)), key=place)
 
 
 def _is_function(reference: PyTree, paths: Sequence[str]) -> bool:
     """Returns whether a reference is a function; a tree of outputs may be callable too."""
     if not callable(reference):
         return False
-    if isinstance(reference, type):  # which makes its object of the arguments
-        return True
     leaves = _by_path_text(reference)
     return not any(hasattr(leaves.get(path), "shape") for path in paths)
 
 
 def _arrays_of(
-    reference: PyTree, paths: Sequence[str], avals: Sequence[Aval]
-) -> dict[int, np.ndarray]:
-    """Returns the arrays of a reference by the numbers of the outputs."""
-    leaves = _leaves(reference, paths)
-    arrays: dict[int, np.ndarray] = {}
-    own_shapes: dict[str, object] = {}
-    for path in leaves:
-        if path not in paths:
-            own_shapes[str(path)] = "given"
-    shapes: dict[str, object] = {}
-    for n, (path, aval) in enumerate(zip(paths, avals)):
-        if kind(aval.dtype) is None:
-            continue
-        if path in leaves:
-            arrays[n] = _array(path, leaves[path], aval)
-            own_shapes[path] = arrays[n].shape
+    reference: PyTree, paths: Sequence[str], avals: Mapping[str, Aval]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a reference by path."""
+    arrays = {}
+    unknown = {}
+    for path, leaf in _leaves(reference, paths).items():
+        if path in avals:
+            arrays[path] = _array(path, leaf, avals[path])
+        elif path not in paths:
+            unknown[path] = "given"
+    shapes = _shapes_of(avals)
+    for path in avals.keys() - arrays.keys():
         # What a function changes in place may be left out.
-        if path in leaves or not path.startswith(("[1]", "[2]")):
-            shapes[path] = aval.shape
-    first_name = _output_name(next(iter(shapes), ""))
+        if path.startswith(("[1]", "[2]")):
+            del shapes[path]
+    first_name = _output_name(min(shapes, default=""))
     advice = (
         "Give it a tree shaped as what the function returns, or a dict of arrays by path: "
         f"reference={{{first_name!r}: array, ...}}."
     )
-    _check_outputs("a reference", own_shapes, shapes, advice)
+    _check_outputs("a reference", _shapes_of(arrays) | unknown, shapes, advice)
     return arrays
 
 
 def _check_outputs(
-    subject: str,
-    own_shapes: Mapping[str, object],
-    shapes: Mapping[str, object],
-    advice: str,
+    subject: str, own_shapes: Mapping[str, str], shapes: Mapping[str, str], advice: str
 ) -> None:
     """Checks the outputs of a reference against those of the function, by path."""
-    rows: list[tuple[str, str, str]] = []
+    rows = []
     for path in {**shapes, **own_shapes}:
-        own_shape = str(own_shapes.get(path, "missing"))
-        shape = str(shapes.get(path, "none"))
+        own_shape = own_shapes.get(path, "missing")
+        shape = shapes.get(path, "none")
         if own_shape != shape:
             rows.append((_output_name(path), own_shape, f"the function has {shape}"))
     if not rows:
@@ -140,39 +144,35 @@ def _check_outputs(
     head = f"audit_precision got {subject} with other outputs than the function:"
     listed = columns(rows[:_MOST_ROWS])
     listed += and_more(len(rows) - len(listed), "output")
-    raise ValueError("\n  ".join([head, *listed]) + f"\n{advice}")
+    table = "\n  ".join([head, *listed])
+    raise ValueError(f"{table}\n{advice}")
 
 
 def _leaves(reference: PyTree, paths: Sequence[str]) -> dict[str, Leaf]:
     """Returns the leaves of a reference by path."""
-    if "" in paths and not isinstance(reference, Mapping):
-        return {"": reference}  # also a list of numbers
     if not isinstance(reference, Mapping):
-        return _by_path_text(reference)
+        # Of the only output also a list of numbers.
+        return {"": reference} if "" in paths else _by_path_text(reference)
     # A dict is the tree itself, or has paths as its keys.
-    tree = dict(reference)
-    leaves = _by_path_text(tree)
-    if not leaves.keys().isdisjoint(paths):
-        return leaves
-    if "" in paths and _ONLY in tree:
-        tree[""] = tree.pop(_ONLY)
-    return tree
+    leaves = _by_path_text(dict(reference))
+    if leaves.keys().isdisjoint(paths):
+        leaves = {str(path): leaf for path, leaf in reference.items()}
+        if "" in paths and _ONLY in leaves:
+            leaves[""] = leaves.pop(_ONLY)
+    return leaves
 
 
 def _by_path_text(tree: PyTree) -> dict[str, Leaf]:
-    return {path_text(path): leaf for path, leaf in by_path(spread(tree)).items()}
+    leaves = {}
+    for path, leaf in by_path(spread(tree)).items():
+        leaves[path_text(path)] = leaf
+    return leaves
 
 
 def _array(path: str, leaf: Leaf, aval: Aval) -> np.ndarray:
     """Returns a leaf of a reference as an array of numbers."""
     wrong = f"audit_precision got {shown(leaf)} in the reference at {_output_name(path)}"
-    try:
-        array = np.asarray(leaf)
-    except Exception as error:
-        raise TypeError(
-            f"{wrong}, which NumPy cannot read: {error} Write a NumPy array, for a tensor "
-            "of PyTorch tensor.detach().cpu().float().numpy()."
-        ) from error
+    array = np.asarray(leaf)
     if kind(array.dtype) is None:
         raise TypeError(
             f"{wrong}. Write an array of numbers, such as x.astype(numpy.float32): files "

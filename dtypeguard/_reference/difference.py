@@ -82,7 +82,9 @@ class Divergence(NamedTuple):
     def __str__(self) -> str:
         begin = "The two are equal but for rounding up to"
         if math.isnan(self.apart):
-            last = "their inputs" if self.program is None else _line(self.program)
+            last = "their inputs"
+            if self.program is not None:
+                last = _line(self.program)
             return f"{begin} the results of {last}; what follows does not correspond."
         return (
             f"{begin} {_line(self.program)}; there the reference has "
@@ -94,7 +96,9 @@ def _line(origin: Origin | None) -> str:
     if origin is None:
         return "a line inside JAX"
     code = origin.users.code
-    return f"{origin.place} (`{code}`)" if code else origin.place
+    if not code:
+        return origin.place
+    return f"{origin.place} (`{code}`)"
 
 
 # The more serious, the later.
@@ -117,12 +121,10 @@ def headline_of(differences: Sequence[Difference]) -> str:
         says = f"rounding explains {explained}, and hides whether it is another computation"
     elif worst.verdict == "differs":
         says = f"rounding explains {explained}: another computation"
+    error = f"the reference differs by {percent(worst.error)}"
     if len(differences) == 1:
-        return f"the reference differs by {percent(worst.error)}; {says}."
-    return (
-        f"the reference differs by {percent(worst.error)} in {worst.name}; {says} in "
-        f"{count} of {len(differences)} outputs."
-    )
+        return f"{error}; {says}."
+    return f"{error} in {worst.name}; {says} in {count} of {len(differences)} outputs."
 
 
 def _worst(differences: Sequence[Difference]) -> tuple[Difference, int]:
@@ -150,26 +152,25 @@ def details_of(
         return []
     worst, _ = _worst(differences)
     is_only = len(differences) == 1
-    lines: list[str] = []
+    lines = []
     if worst.verdict != "rounding" and worst.at is not None:
         lines.append(_sentence(worst, worst.place, is_only))
+    hiding = []
     for difference in differences:
         if difference.reason:
-            text = difference.reason
-            if difference.verdict != "differs":
-                text = f"{text}; in {difference.shows_in} it would show"
-            lines.append(_sentence(difference, text, is_only))
+            lines.append(_sentence(difference, difference.reason, is_only))
+        # A float32 program is seldom run in float64 to know.
+        elif difference.verdict == "rounding" and difference.shows_in == "float32":
+            hiding.append(difference)
     # The verdicts of all outputs are in `differences`; a report is to be read.
     lines = lines[:_MOST_LINES]
-    # A float32 program is seldom run in float64 to know.
-    hiding = [x for x in differences if x.verdict == "rounding" and x.shows_in == "float32"]
     if hiding:
         most = max(hiding, key=attrgetter("rounding"))
         text = f"rounding would hide a difference of up to {percent(most.rounding)}"
         lines.append(_sentence(most, f"{text}; in float32 it would show", is_only))
     if divergence is not None:
-        return [*lines, str(divergence)]
-    if worst.verdict == "differs" and is_only:
+        lines.append(str(divergence))
+    elif worst.verdict == "differs" and is_only:
         lines.append(
             "To find where, return activations as well and give those of the reference, or "
             f"{_AS_FUNCTION}"
@@ -183,5 +184,7 @@ def details_of(
 
 
 def _sentence(difference: Difference, text: str, is_only: bool) -> str:
-    sentence = text if is_only else f"in {difference.output}, {text}"
-    return f"{sentence[:1].upper()}{sentence[1:]}."
+    if not is_only:
+        text = f"in {difference.output}, {text}"
+    first = text[:1].upper()
+    return f"{first}{text[1:]}."

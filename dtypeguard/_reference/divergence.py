@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from .._leaves.compat import set_x64
-from .._numbers.program import NumericProgram
 from .._numbers.sketches import SketchNode, sketches
 from .._source.origin import Origin
 from .._tracebacks.written import Written
@@ -69,63 +68,63 @@ class _ComparedProgram:
         nodes: its values.
         outputs: their numbers; None for a constant.
         groups: the group of each value; None if not known.
+        shared: the groups that both programs have.
     """
 
     def __init__(self, call: RunCall, groups: _Groups):
         # In float32, rounding would make equal values differ by more than `_SAME_ERROR`.
         with set_x64(True):
-            numeric = NumericProgram(call.program, IN_FLOAT64, call.traces, is_judged=True)
+            numeric = call.numeric(IN_FLOAT64)
             self.nodes, self.outputs = sketches(numeric, call.arrays)
-        self.groups = [groups.find(n, node) for n, node in enumerate(self.nodes)]
+        self.groups = []
+        for number, node in enumerate(self.nodes):
+            self.groups.append(groups.find(number, node))
+        self.shared: Collection[int | None] = ()
 
-    def way_to(
-        self, ends: Iterable[int | None], shared: Collection[int | None]
-    ) -> list[int]:
+    def way_to(self, ends: Iterable[int | None]) -> list[int]:
         """Returns the values on the way to some ends, from the shared ones on, in order."""
-        way: set[int] = set()
+        way = set()
         waiting = list(ends)
         while waiting:
             number = waiting.pop()
             # A constant has no number.
-            if number is None or number in way or self.groups[number] in shared:
+            if number is None or number in way or self.groups[number] in self.shared:
                 continue
             way.add(number)
             waiting += self.nodes[number].operands
         return sorted(way)
 
-    def own_values(
-        self, outputs: Iterable[int], shared: Collection[int | None]
-    ) -> dict[_Look, list[int]]:
-        """Returns values that only this program has, on the way to outputs, by look."""
-        ends = [self.outputs[output] for output in outputs]
-        made_of: dict[int, set[int]] = {}
-        values: dict[_Look, list[int]] = {}
+    def own_values(self, outputs: Iterable[int]) -> dict[_Look, int]:
+        """Returns values that only this program has, on the way to outputs, by look.
+
+        Of several in a row the last.
+        """
+        made_of = {}
+        values = {}
         # In the order of the program, operands come before what is made of them.
-        for number in self.way_to(ends, shared):
+        for number in self.way_to(self.outputs[output] for output in outputs):
             node = self.nodes[number]
-            made_of[number] = set()
+            sources = set()
             for operand in node.operands:
                 if operand is None:
                     continue
-                group = self.groups[operand]
-                if operand in made_of:
-                    made_of[number] |= made_of[operand]
-                elif group is not None:
-                    made_of[number].add(group)
+                # A value of both programs is its own source.
+                sources |= made_of.get(operand, {self.groups[operand]})
+            made_of[number] = sources - {None}
             if node.sketch is not None:
                 look = (frozenset(made_of[number]), math.prod(node.shape))
-                values.setdefault(look, []).append(number)
+                values[look] = number
         return values
 
-    def beginning(self, number: int, shared: Collection[int | None]) -> Origin | None:
+    def beginning(self, number: int) -> Origin | None:
         """Returns the first line on the way to a value that both programs do not have."""
-        return self.line(self.way_to([number], shared) or [number])
+        return self.line(self.way_to([number]) or [number])
 
     def line(self, numbers: Iterable[int]) -> Origin | None:
         """Returns the line of the first value with a line."""
         for number in numbers:
-            stack = self.nodes[number].stack
-            origin = Written(stack).origin if stack else None
+            # An input has no equation.
+            origin = Written(self.nodes[number].stack).origin
             if origin is not None:
                 return origin
         return None
@@ -137,51 +136,32 @@ def divergence(call: RunCall, reference: RunCall, outputs: Collection[int]) -> D
     program = _ComparedProgram(call, groups)
     compared = _ComparedProgram(reference, groups)
     shared = set(program.groups) & set(compared.groups) - {None}
-    own_values = program.own_values(outputs, shared)
-    reference_values = compared.own_values(outputs, shared)
-    pair = _corresponding(own_values, reference_values)
-    # One returns what the other computes further with, such as a factor that a port lacks.
-    if bool(own_values) != bool(reference_values):
-        pair = _first_output(program, compared, outputs)
-    if pair is None:
-        equal = [n for n, group in enumerate(program.groups) if group in shared]
-        return Divergence(program.line(reversed(equal)))
-    first, second = pair
-    sketch = np.asarray(program.nodes[first].sketch)
-    off = sketch - np.asarray(compared.nodes[second].sketch)
-    # Nothing is relative to zeros.
-    apart = np.linalg.norm(off) / (np.linalg.norm(sketch) or 1.0)
-    return Divergence(
-        program.beginning(first, shared),
-        compared.beginning(second, shared),
-        float(apart),
-    )
-
-
-def _corresponding(
-    values: dict[_Look, list[int]], reference_values: dict[_Look, list[int]]
-) -> tuple[int, int] | None:
-    """Returns values of two programs that are made of the same ones and are not equal.
-
-    The first ones, and of several in a row the last.
-    """
-    for look, numbers in values.items():
+    program.shared = shared
+    compared.shared = shared
+    values = program.own_values(outputs)
+    reference_values = compared.own_values(outputs)
+    # Those correspond that are made of the same ones and are not equal.
+    pairs = []
+    for look in values:
         if look in reference_values:
-            return numbers[-1], reference_values[look][-1]
-    return None
-
-
-def _first_output(
-    program: _ComparedProgram, compared: _ComparedProgram, outputs: Iterable[int]
-) -> tuple[int, int] | None:
-    """Returns an output of two programs, as its values; None if none has sketches."""
-    for output in outputs:
-        first = program.outputs[output]
-        second = compared.outputs[output]
+            pairs.append((values[look], reference_values[look]))
+    # One returns what the other computes further with, such as a factor that a port lacks.
+    if bool(values) != bool(reference_values):
+        for n in outputs:
+            pairs.append((program.outputs[n], compared.outputs[n]))
+    for first, second in pairs:
         # Constants have no number, and inputs no sketch.
         if first is None or second is None:
             continue
-        pair = program.nodes[first], compared.nodes[second]
-        if all(node.sketch is not None for node in pair):
-            return first, second
-    return None
+        sketch = program.nodes[first].sketch
+        reference_sketch = compared.nodes[second].sketch
+        if sketch is None or reference_sketch is None:
+            continue
+        # Nothing is relative to zeros.
+        norm = np.linalg.norm(sketch) or 1.0
+        apart = np.linalg.norm(sketch - reference_sketch) / norm
+        line = program.beginning(first)
+        reference_line = compared.beginning(second)
+        return Divergence(line, reference_line, float(apart))
+    equal = [n for n, group in enumerate(program.groups) if group in shared]
+    return Divergence(program.line(reversed(equal)))

@@ -81,8 +81,8 @@ class Curve:
         # curve.
         self._run(dataclasses.replace(self._default_plan, default=ALL))
         order = self._ranking.order()
-        for parts in (order[:1], order):
-            self._run(self._plan_of(parts))
+        self._run(self._plan_of(order[:1]))
+        self._run(self._plan_of(order))
         if self._tolerance is not None:
             self._reach(order, self._tolerance)
         self._explain(self._best_row())

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection
-from typing import NamedTuple
 
 from .._autocast.decide import by_plan
 from .._autocast.matching import MatchedLine, key_of_line, matches
@@ -18,7 +17,8 @@ from .switched import switched_program
 _LARGEST_ERROR = 1e18
 
 
-class Part(NamedTuple):
+@dataclasses.dataclass
+class Part:
     """An expression of the source that a plan may keep wide.
 
     Attributes:
@@ -126,6 +126,5 @@ def _narrow_parts(trials: Trials, widths: WidthPlan) -> list[Part]:
             # Lines that an entry cannot tell apart are one.
             part = parts.setdefault(line.loose, Part(line, [], 0.0))
             part.nodes.append(node.number)
-            work = part.work + trials.work[node.number]
-            parts[line.loose] = part._replace(work=work)
+            part.work += trials.work[node.number]
     return list(parts.values())

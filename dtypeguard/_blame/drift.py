@@ -147,9 +147,13 @@ def find(program: Program, beyond: LinesOfValue | None = None) -> Iterator[Drift
                 continue
             array, output = returned[path]
             for kind in _changed_kinds(graph.avals[value], graph.avals[output]):
-                lines = _lines_of_leaf(program, kind, value, output, beyond)
-                if lines.origin is None:  # no equation makes a literal
-                    lines = lines._replace(origin=line_of_tracer(array))
+                if kind == "weak_type" and is_weak(graph.avals[value]):
+                    lines = of_weak_leaf(program, graph.inputs.index(value))
+                else:
+                    matches = Has(kind, getattr(graph.avals[output], kind))
+                    lines = why(graph, output, matches, 1 << value, beyond)
+                    if lines.origin is None:  # no equation makes a literal
+                        lines = lines._replace(origin=line_of_tracer(array))
                 avals = (graph.avals[value], graph.avals[output])
                 yield drift_between((TreeName(name), *path), kind, *avals, where, lines)
     if program.is_optimizer:
@@ -184,17 +188,6 @@ def _changed_kinds(before: Aval, after: Aval) -> list[Kind]:
     if kinds[-1:] == ["weak_type"] and "dtype" in kinds:
         kinds.pop()
     return kinds
-
-
-def _lines_of_leaf(
-    program: Program, kind: Kind, value: int, output: int, beyond: LinesOfValue
-) -> Why:
-    """Returns the lines behind what changed from an input to an output."""
-    graph = program.step
-    if kind == "weak_type" and is_weak(graph.avals[value]):
-        return of_weak_leaf(program, graph.inputs.index(value))
-    matches = Has(kind, getattr(graph.avals[output], kind))
-    return why(graph, output, matches, 1 << value, beyond)
 
 
 def _drifts_of_updates(program: Program, beyond: LinesOfValue) -> Iterator[Drift]:

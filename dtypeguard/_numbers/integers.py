@@ -5,6 +5,7 @@ finds the equations to look at, but for those of whose results only bits are tak
 results are computed beside the run, in float64: what wraps is off by a power of two.
 """
 
+import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -88,6 +89,8 @@ def watched(program: NumericProgram) -> Watched:
     to_bits: list[int] = []
     to_integers: list[int] = []
     integers: list[int] = []
+    hashes: list[int] = []
+    holders = collections.defaultdict[int, list[int]](list)
     for value, equation in flow.made_by.items():
         if _makes_bits(equation):
             to_bits.extend(equation.inputs)
@@ -98,11 +101,14 @@ def watched(program: NumericProgram) -> Watched:
                 to_integers.extend(equation.inputs)
             if _may_wrap(equation):
                 integers.append(value)
+        if equation.primitive in _MAKE_BITS or _makes_bits(equation):
+            hashes.append(value)
+    for value in range(len(flow.avals)):
+        for source in flow.passed(value):
+            holders[source].append(value)
     # All arithmetic of hashed numbers is meant to wrap.
-    wrapping: list[int] = []
-    for value in integers:
-        if not any(_makes_hash(equation) for equation in flow.equations_behind([value])):
-            wrapping.append(flow.made_by[value].number)
+    hashed = set(flow.behind(hashes, lambda value: holders[value]))
+    wrapping = [flow.made_by[value].number for value in integers if value not in hashed]
     nodes = program.block.all_nodes()
     conversions = [node for node in nodes if node.name == "convert_element_type"]
     narrowings = frozenset(node.number for node in conversions if node.rounds)
@@ -143,14 +149,11 @@ class _Flow(Graph):
         places = _places_of_numbers(equation.primitive, len(inputs))
         return [inputs[place] for place in places]
 
-    def equations_behind(self, values: Iterable[int]) -> list[Equation]:
+    def numbers_behind(self, values: Iterable[int]) -> _Numbers:
         """Returns the equations whose results are in some values."""
         behind = self.behind(values, self.passed)
-        return [self.made_by[value] for value in behind if value in self.made_by]
-
-    def numbers_behind(self, values: Iterable[int]) -> _Numbers:
-        """Returns the numbers of these equations."""
-        return frozenset(equation.number for equation in self.equations_behind(values))
+        equations = [self.made_by[value] for value in behind if value in self.made_by]
+        return frozenset(equation.number for equation in equations)
 
 
 def _passes(equation: Equation) -> bool:
@@ -175,10 +178,6 @@ def _makes_bits(equation: Equation) -> bool:
     eqn = equation.stack[0]
     has_key = any(is_key(var.aval) for var in (*eqn.invars, *eqn.outvars))
     return has_key or equation.primitive in primitives.OF_BITS
-
-
-def _makes_hash(equation: Equation) -> bool:
-    return equation.primitive in _MAKE_BITS or _makes_bits(equation)
 
 
 def _may_wrap(equation: Equation) -> bool:

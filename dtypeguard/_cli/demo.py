@@ -1,8 +1,8 @@
 """`dtypeguard demo`: ten programs that fail, and what one call changes.
 
-Each file in `scenes/` is one, as a user would write it: its title, the `CALL`, and two
-functions. Of what they return or raise, the first sentence and the first line of source
-are shown.
+Each file in `scenes/` is one, as a user would write it: its title, the `CALL`, and a
+function that runs with or without it. Of what that returns or raises, the first sentence
+and the first line of source are shown.
 """
 
 import argparse
@@ -68,32 +68,23 @@ def play(name: str) -> tuple[Any, Played, Played]:
     scene = importlib.import_module(f".scenes.{name}", __package__)
     # As users have it, whatever the options of this process are.
     with set_x64(getattr(scene, "X64", False)), jax.numpy_dtype_promotion("standard"):
-        return scene, _play_half(scene.bare), _play_half(scene.guarded)
+        return scene, _play_half(scene.run, False), _play_half(scene.run, True)
 
 
-def _play_half(half: Callable[[], Any]) -> Played:
-    """Runs a half, which returns nothing, a report, or a text and a report."""
+def _play_half(run: Callable[[bool], object], has_call: bool) -> Played:
+    """Runs a scene with or without its call; it returns a report, or nothing."""
     try:
         with explain():
-            result = half()
+            report = str(run(has_call) or _KEEPS_TYPES)
     except Exception as error:
-        return _failed(error)
-    if result is None:
-        return Played(_KEEPS_TYPES, _KEEPS_TYPES)
-    if not isinstance(result, tuple):
-        result = (str(result).partition(": ")[2], result)
-    text, report = result
-    return Played(_first_sentence(text), str(report))
-
-
-def _failed(error: Exception) -> Played:
-    message = str(error)
-    # The note says more in its first sentence than JAX's message.
-    for note in notes_on(error):
-        message = note.text.removeprefix("dtypeguard: ")
-    text = _first_sentence(f"{type(error).__name__}: {message}")
-    report = "".join(traceback.format_exception_only(error)).rstrip()
-    return Played(text, report, is_error=True)
+        report = "".join(traceback.format_exception_only(error)).rstrip()
+        message = str(error)
+        # The note says more in its first sentence than JAX's message.
+        for note in notes_on(error):
+            message = note.text.removeprefix("dtypeguard: ")
+        text = _first_sentence(f"{type(error).__name__}: {message}")
+        return Played(text, report, is_error=True)
+    return Played(_first_sentence(report), report)
 
 
 def _first_sentence(text: str) -> str:
@@ -103,24 +94,21 @@ def _first_sentence(text: str) -> str:
 
 
 def demo_command(arguments: argparse.Namespace, stdout: TextIO) -> int:
-    """Runs all scenes, or shows one in full."""
+    """Runs all scenes, or shows one in full; returns 1 if one fails with the call."""
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")  # all of it is small
-    name = arguments.name
-    if name not in (None, *SCENES):
-        raise UsageError(f"no scene is called {name!r}. {right('demo')}")
+    if arguments.name not in (None, *SCENES):
+        raise UsageError(f"no scene is called {arguments.name!r}. {right('demo')}")
     write = printer(stdout)
     # A scene says itself what a warning would say.
     with warnings_ignored():
-        if name is not None:
-            return _show_in_full(write, name)
+        if arguments.name is not None:
+            return _show_in_full(write, arguments.name)
         releases = f"optax {optax.__version__}, jax {jax.__version__}"
         write(f"Ten programs, run here ({releases}): as they are, and with one call added.")
-        status = 0
-        for number, name in enumerate(SCENES, start=1):
-            status |= _show_in_short(write, number, name)
+        failed = [_show_in_short(write, i, name) for i, name in enumerate(SCENES, start=1)]
     write(_FURTHER)
-    return status
+    return max(failed)
 
 
 def _show_in_short(write: Print, number: int, name: str) -> int:
@@ -133,11 +121,10 @@ def _show_in_short(write: Print, number: int, name: str) -> int:
     line = _PLACE.search(_FOLDERS_OF_SCENES.sub("", bare.report.partition("\n")[2]))
     if line is not None:
         write(_cut(f"    line  {re.sub(' {2,}', '  ', line[0])}"))
-    if guarded.is_error:
-        write(_cut(f"    with  {scene.CALL}: FAILED: {guarded.text}"), "bold red")
-        return 1
-    write(_cut(f"    with  {scene.CALL}: {guarded.text}"), "green")
-    return 0
+    verdict = "FAILED: " if guarded.is_error else ""
+    style = "bold red" if guarded.is_error else "green"
+    write(_cut(f"    with  {scene.CALL}: {verdict}{guarded.text}"), style)
+    return int(guarded.is_error)
 
 
 def _show_in_full(write: Print, name: str) -> int:
@@ -154,4 +141,6 @@ def _show_in_full(write: Print, name: str) -> int:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 4].rstrip()} ..."
+    if len(text) <= _WIDTH:
+        return text
+    return f"{text[: _WIDTH - 4].rstrip()} ..."

@@ -32,12 +32,14 @@ def find_arguments(failure: Failure, complaint: Complaint) -> Finding | None:
         return None
     for candidates in _candidates(site):
         refused = _refused(candidates, complaint, site)
-        if refused:
-            finding = _finding_in_jax(refused, complaint, site)
-            has_users_line = any(users_line(leaf.why.root) for leaf in finding.leaves)
-            if is_installed(site.file) and not has_users_line and complaint.wanted is None:
-                return _find_in_call_of_package(failure, complaint) or finding
+        if not refused:
+            continue
+        finding = _finding_in_jax(refused, complaint, site)
+        if any(users_line(leaf.why.root) for leaf in finding.leaves):
             return finding
+        if is_installed(site.file) and complaint.wanted is None:
+            return _find_in_call_of_package(failure, complaint) or finding
+        return finding
     return None
 
 
@@ -72,7 +74,9 @@ def _that_differ(refused: Sequence[Argument], complaint: Complaint) -> Sequence[
     arrays = [x for x in refused if not is_python_number(x.value)]
     if complaint.refused <= {str(dtype_of(x.value)) for x in arrays}:
         refused = arrays
-    return refused if len({dtype_of(x.value) for x in refused}) > 1 else []
+    if len({dtype_of(x.value) for x in refused}) > 1:
+        return refused
+    return []
 
 
 def _finding_in_jax(
@@ -99,7 +103,10 @@ def _find_in_call_of_package(failure: Failure, complaint: Complaint) -> Finding 
     # Ints beside floats, or one type alone, may be no part of what a package refuses.
     dtypes = {leaf.dtype for leaf in finding.leaves}
     kinds = {kind(dtype) for dtype in dtypes}
-    return finding if len(dtypes) > 1 and len(kinds) == 1 else None
+    is_one_kind = len(kinds) == 1
+    if is_one_kind and len(dtypes) > 1:
+        return finding
+    return None
 
 
 def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
@@ -113,9 +120,10 @@ def find_checked(failure: Failure, complaint: Complaint) -> Finding | None:
             wanted = _dtype_that_is_expected(refused, complaint)
             leaves = [leaf_of(x, x.text + x.name, wanted, site) for x in refused]
             return refused_call(site, leaves)
-        is_of_jax = any(not is_users(x.f_code.co_filename) for x in site.called_frames[:1])
-        if is_of_jax and complaint.wanted is None:
-            return None  # it was raised in a function that JAX calls
+        for frame in site.called_frames[:1]:
+            is_of_jax = not is_users(frame.f_code.co_filename)
+            if is_of_jax and complaint.wanted is None:
+                return None  # it was raised in a function that JAX calls
     return None
 
 
@@ -127,7 +135,9 @@ def _dtype_that_is_expected(
     missing = set(complaint.refused) - {str(dtype_of(x.value)) for x in refused}
     if len(complaint.refused) == 2 and len(missing) == 1:
         return jnp.dtype(missing.pop())
-    return complaint.wanted if len(refused) == 1 else None
+    if len(refused) == 1:
+        return complaint.wanted
+    return None
 
 
 def refused_call(site: Site, leaves: Sequence[RefusedLeaf]) -> Finding:
@@ -152,11 +162,15 @@ def _source_of(argument: Argument, why: Why, wanted: DType | None) -> Why:
     if is_python_number(argument.value) and why.origin and name:
         origin = why.origin.users
         line = line_of_option(origin.file, origin.line, name)
-        return why if line is None else Why(origin_at(origin.file, line, origin.function))
+        if line is None:
+            return why
+        return Why(origin_at(origin.file, line, origin.function))
     if kind(wanted) == "int":
         # `floor` before an index, and not what it was computed of.
         origin = origin_of_whole_numbers(argument.value)
-        return Why(origin) if users_line(origin) else why
+        if users_line(origin):
+            return Why(origin)
+        return why
     return why
 
 
@@ -167,4 +181,6 @@ def _label(argument: Argument, site: Site) -> str:
     if not text or len(text) > _LONGEST_LABEL or is_operand:
         return text[:_LONGEST_LABEL] or argument.name
     name = "index" if isinstance(site.node, ast.Subscript) else argument.name
-    return name if text == argument.name else f"{name} = {text}"
+    if text == argument.name:
+        return name
+    return f"{name} = {text}"

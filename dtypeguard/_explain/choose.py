@@ -24,16 +24,16 @@ from .derivatives import differentiated
 from .finding import Finding, RefusedCall, RefusedLeaf, SharedArrays, users_line, width
 from .frames import ControlFlow
 from .remedies import (
+    NAMES,
     Remedy,
     begin_as,
-    cast_argument,
-    cast_back,
+    cast,
     give_number,
     guard_body,
     guard_optimizer,
+    keep,
     leave_out_of_grad,
     own_arrays,
-    return_from_branches,
 )
 from .trial import drifts_with
 
@@ -89,9 +89,15 @@ def _is_of_optimizer(finding: Finding, sites: Sequence[Site]) -> bool:
         return True
     if isinstance(finding.cause, RefusedCall):
         return False
-    # What a branch passes on was not made by its optimizer.
-    changed = [leaf for leaf in finding.leaves if leaf.why.origin and not leaf.passed_on]
-    return bool(changed) and all(leaf.is_of_optimizer for leaf in changed)
+    is_of_optimizer = False
+    for leaf in finding.leaves:
+        # What a branch passes on was not made by its optimizer.
+        if leaf.why.origin is None or leaf.passed_on:
+            continue
+        if not leaf.is_of_optimizer:
+            return False
+        is_of_optimizer = True
+    return is_of_optimizer
 
 
 # Loops
@@ -149,13 +155,15 @@ def _candidates_for_loop(loop: ControlFlow, leaves: Leaves) -> list[Candidate]:
     begins = [_begin(leaf, loop) for leaf in leaves]
     if loop.is_of_jax or (is_installed(loop.file) and function is None):
         # Nobody edits its body: a leaf can only begin otherwise, where it begins.
-        return [begins] if all(users_line(leaf.why.begun) for leaf in leaves) else []
+        if all(users_line(leaf.why.begun) for leaf in leaves):
+            return [begins]
+        return []
     changes = []
     for leaf, begin in zip(leaves, begins):
         if leaf.is_of_optimizer:
             continue  # no line of the user is wrong
         is_cast = leaf.is_odd_after or not leaf.widens
-        changes.append(cast_back(leaf, users_line(leaf.why.origin)) if is_cast else begin)
+        changes.append(_cast_back(leaf) if is_cast else begin)
     guard = _guard_remedy(loop, leaves, function)
     if guard is None or not all(leaf.is_castable for leaf in leaves):
         return [changes]  # no guard casts a shape or a kind back
@@ -163,13 +171,21 @@ def _candidates_for_loop(loop: ControlFlow, leaves: Leaves) -> list[Candidate]:
         return [changes, begins]
     if any(leaf.is_of_optimizer for leaf in leaves):
         changes.append(guard)  # the optimizer's leaves are left to it
-    return [changes] if changes == [guard] else [changes, [guard]]
+    return [changes, [guard]]
 
 
 def _begin(leaf: RefusedLeaf, loop: ControlFlow) -> Remedy:
     # Where the line of the first value is not known, the call of the loop has it.
     line = users_line(leaf.why.begun) or users_line(loop.line)
     return begin_as(leaf, line, leaf.dtype)
+
+
+def _cast_back(leaf: RefusedLeaf) -> Remedy:
+    before = leaf.dtypes[0]
+    line = users_line(leaf.why.origin)
+    if leaf.is_narrower_than(before):
+        return keep(leaf, line, before)
+    return cast(leaf, line, before, f"cast {NAMES} back to {before}")
 
 
 def _guard_remedy(
@@ -234,7 +250,13 @@ def _candidates_for_result(results: Leaves) -> list[Candidate]:
         # What a branch passes on was made elsewhere, which is no line to cast it on.
         is_on_one_line = len(changed) == 1 and not changed[0].passed_on
         line = users_line(changed[0].why.origin) if is_on_one_line else ""
-        candidates.append([return_from_branches(changed, line, dtype)])
+        if changed[0].why.is_promoted and changed[0].is_narrower_than(dtype):
+            remedy = keep(changed[0], line, dtype)
+        else:
+            branches = " and ".join(leaf.branch for leaf in changed)
+            write = f"let {branches} return {NAMES} as {dtype}"
+            remedy = cast(changed[0], line, dtype, write)
+        candidates.append([remedy])
     return candidates
 
 
@@ -311,17 +333,16 @@ def _as_argument(leaf: RefusedLeaf, dtype: DType, site: Site) -> Remedy:
         return give_number(leaf, line, dtype)
     if made_at and is_for_call:
         return begin_as(leaf, line, dtype)
-    return cast_argument(leaf, line, dtype)
+    return cast(leaf, line, dtype, f"cast {NAMES} to {dtype}")
 
 
 def _is_made_for_it(leaf: RefusedLeaf, dtype: DType) -> bool:
     """Returns whether the line that made an argument is to be changed, not the call."""
     if leaf.why.cause is not None:
         return False  # it was computed of others
-    is_of_one_kind = kind(dtype) == kind(leaf.dtype)
-    if is_of_one_kind and width(dtype) > width(leaf.dtype):
+    if leaf.is_narrower_than(dtype):
         return True  # no later cast brings back the digits that this line has rounded
     if leaf.why.is_promoted:
         return False
     is_of_host = isinstance(leaf.values[-1], (int, float, complex, np.ndarray, np.generic))
-    return is_of_host or not leaf.is_whole or not is_of_one_kind
+    return is_of_host or not leaf.is_whole or kind(dtype) != kind(leaf.dtype)

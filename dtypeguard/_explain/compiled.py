@@ -34,7 +34,9 @@ def find_in_compiled(failure: Failure) -> Finding | None:
         if dtype_of(argument.value) != info.dtype and len(leaves) < len(paths):
             path = paths[len(leaves)]
             leaves.append(leaf_of(argument, path, info.dtype, site))
-    return refused_call(site, leaves) if leaves else None
+    if leaves:
+        return refused_call(site, leaves)
+    return None
 
 
 def _leaves_compiled_for(site: Site) -> Sequence[jax.stages.ArgInfo]:

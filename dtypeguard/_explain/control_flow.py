@@ -39,21 +39,21 @@ def find_in_control_flow(failure: Failure) -> Finding | None:
 def _find_in_loop(call: ControlFlow, failure: Failure) -> Finding:
     """Returns the leaves of a carry that come back in another dtype or shape."""
     body = call.bodies["body"]
-    places = [body.name + path for path in body.carried.paths]
+    paths = [body.name + path for path in body.carried.paths]
     drifts = _refused_drifts(call, failure)
     right_arrays = set()
-    for path, array in zip(places, call.first):
-        if path not in drifts:
+    for path, array in zip(paths, call.first):
+        if path not in drifts and not is_python_number(array):
             right_arrays.add(id(array))
     leaves = []
     for drift in drifts.values():
-        place = places.index(drift.path) if drift.path in places else None
+        place = paths.index(drift.path) if drift.path in paths else None
         first = None if place is None else call.first[place]
         # No line in what JAX wrote is anything to the user.
         origin = drift.origin or (call.line if call.is_of_jax else None)
         # To change the line that made an array would change other leaves that hold it as
         # well, as the params of an average.
-        is_shared = not is_python_number(first) and id(first) in right_arrays
+        is_shared = id(first) in right_arrays
         begins_at = None
         if first is not None and not is_shared:
             begins_at = _line_of_first(first, drift, call)
@@ -142,11 +142,11 @@ def _begins_as_rarer(leaf: RefusedLeaf, call: ControlFlow) -> bool:
 
 def _find_in_branches(call: ControlFlow, failure: Failure) -> Finding:
     """Returns the leaves that differ, as each branch returns them."""
-    branches = {}
-    for name, body in call.bodies.items():
-        results = body.results()
-        if results is not None:
-            branches[name] = results
+    branches = {
+        name: results
+        for name, body in call.bodies.items()
+        if (results := body.results()) is not None
+    }
     # Branches that return different trees have no leaves to compare.
     counts = {len(results.graph.outputs) for results in branches.values()}
     differing = []

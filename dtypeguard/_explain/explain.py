@@ -4,8 +4,6 @@ import contextlib
 from types import TracebackType
 from typing import TypeVar, overload
 
-import jax
-
 from .._blame.provenance import TRACES_SO_FAR
 from .._leaves.arguments import runs_later, shown
 from .._leaves.compat import check_release
@@ -76,7 +74,9 @@ def explain(
         dtypeguard: 1 leaf of the carry of scan comes back in another type.
     """
     check_release("explain")
-    return _Explaining(all) if function is None else _Explaining(all)(function)
+    if function is None:
+        return _Explaining(all)
+    return _Explaining(all)(function)
 
 
 class _Explaining(contextlib.ContextDecorator):
@@ -111,17 +111,6 @@ class _Explaining(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-# A compiled function that is given an array twice to donate raises JAX's own error. Before
-# JAX 0.5 it had no public name; there `explain` says which release it needs.
-_EXPLAINED = (
-    TypeError,
-    ValueError,
-    AssertionError,
-    IndexError,
-    getattr(jax.errors, "JaxRuntimeError", RuntimeError),
-)
-
-
 def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") -> None:
     """Adds notes to an error, its causes and the members of its groups.
 
@@ -133,7 +122,7 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
     for part in printed(error):
         notes = map(str, getattr(part, "__notes__", ()))
         is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, _EXPLAINED) and not is_explained:
+        if isinstance(part, Exception) and not is_explained:
             with contextlib.suppress(Exception):  # better no note than another error
                 _explain_part(part, is_whole, hint)
     TRACES_SO_FAR.clear()
@@ -161,5 +150,7 @@ def _finding(failure: Failure) -> Finding | None:
     # Any message may name dtypes: last, and only if another library has raised it.
     if finding is None and about is None and failure.may_be_a_check:
         about = complaint_of_a_package(failure.message)
-        return find_checked(failure, about) if about else None
+        if about:
+            return find_checked(failure, about)
+        return None
     return finding

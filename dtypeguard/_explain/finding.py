@@ -133,6 +133,10 @@ class RefusedLeaf:
             return True
         return width(self.dtype) > width(self.dtypes[0])
 
+    def is_narrower_than(self, dtype: DType) -> bool:
+        """Returns whether another dtype of its kind holds more than the refused one."""
+        return kind(self.dtype) == kind(dtype) and width(self.dtype) < width(dtype)
+
     @property
     def is_of_optimizer(self) -> bool:
         """Whether an optimizer, or what adds its updates, gave the leaf its type."""

@@ -98,7 +98,9 @@ class ControlFlow:
     @property
     def file(self) -> str:
         """The file of the caller."""
-        return self.line.file if self.line else ""
+        if self.line:
+            return self.line.file
+        return ""
 
     def count_of(self, dtype: DType) -> int:
         """Returns how many of the first values have a dtype."""

@@ -12,7 +12,7 @@ from .._leaves.cast_text import lost
 from .._leaves.dtypes import dtype_of, is_weak, kind
 from .._leaves.leaf_type import type_text
 from .._leaves.types import DType
-from .finding import RefusedLeaf, width
+from .finding import RefusedLeaf
 
 # Stands in a sentence for the names of the leaves: one sentence may be for several.
 NAMES = "{names}"
@@ -50,19 +50,22 @@ def begin_as(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
     return Remedy([leaf], line, f"begin {NAMES} as {type_}", begins=True)
 
 
-def cast_back(leaf: RefusedLeaf, line: str) -> Remedy:
-    """Returns the remedy to cast a leaf back at the line that changed its dtype."""
-    target, source = leaf.dtypes
-    if kind(source) == kind(target) and width(source) < width(target):
-        # In a sum or an average it would be rounded in each turn, and stall.
-        return _keep([leaf], line, target)
-    sentence = f"cast {NAMES} back to {target}: {_cast_advice(source, target)}"
-    return Remedy([leaf], line, sentence, frozenset([target]))
+def cast(leaf: RefusedLeaf, line: str, dtype: DType, write: str) -> Remedy:
+    """Returns the remedy to cast a leaf, in the words of what is to be written."""
+    real = ""
+    if kind(leaf.dtype) == "complex" and kind(dtype) != "complex":
+        real = ".real"
+    code = f'{real}.astype("{dtype}"){lost(leaf.dtype, dtype)}'
+    if leaf.branch and is_weak(leaf.values[-1]):  # a number has no method to cast it
+        code = f'jnp.asarray(..., "{dtype}")'
+    return Remedy([leaf], line, f"{write}: {code}", frozenset([dtype]))
 
 
-def _keep(leaves: Sequence[RefusedLeaf], line: str, dtype: DType) -> Remedy:
+def keep(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
+    """Returns the remedy not to round a leaf at all, where a line rounds it."""
+    # In a sum or an average a leaf that is cast back is rounded in each turn, and stalls.
     sentence = f"keep {NAMES} in {dtype}: a cast back restores no digits"
-    return Remedy(leaves, line, sentence, frozenset([dtype]))
+    return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 
 def guard_body(
@@ -87,12 +90,6 @@ def guard_optimizer(leaves: Sequence[RefusedLeaf]) -> Remedy:
 
 def _dtypes_cast_back(leaves: Sequence[RefusedLeaf]) -> frozenset[DType]:
     return frozenset(leaf.dtypes[0] for leaf in leaves if leaf.is_castable)
-
-
-def cast_argument(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
-    """Returns the remedy to cast an argument of a call."""
-    sentence = f"cast {NAMES} to {dtype}: {_cast_advice(leaf.dtype, dtype)}"
-    return Remedy([leaf], line, sentence, frozenset([dtype]))
 
 
 def give_number(leaf: RefusedLeaf, line: str, dtype: DType) -> Remedy:
@@ -121,23 +118,3 @@ def own_arrays(leaves: Sequence[RefusedLeaf], holder: str) -> Remedy:
     call = f"dtypeguard.strong({holder})"
     sentence = f"before the first call give each leaf an array of its own: {call}"
     return Remedy(leaves, "", sentence)
-
-
-def return_from_branches(leaves: Sequence[RefusedLeaf], line: str, dtype: DType) -> Remedy:
-    """Returns the remedy to return a result in another dtype, from some branches."""
-    leaf = leaves[0]
-    if leaf.why.is_promoted and width(leaf.dtype) < width(dtype):  # a cast rounded it
-        return _keep([leaf], line, dtype)
-    cast = _cast_advice(leaf.dtype, dtype)
-    if is_weak(leaf.values[-1]):  # a Python number has no method to cast it
-        cast = f'jnp.asarray(..., "{dtype}")'
-    branches = " and ".join(result.branch for result in leaves)
-    sentence = f"let {branches} return {NAMES} as {dtype}: {cast}"
-    return Remedy([leaf], line, sentence, frozenset([dtype]))
-
-
-def _cast_advice(source: DType, target: DType) -> str:
-    """Returns a cast as code without an import, and the digits lost by it."""
-    is_real_part = kind(source) == "complex" and kind(target) != "complex"
-    real = ".real" if is_real_part else ""
-    return f'{real}.astype("{target}"){lost(source, target)}'

@@ -120,7 +120,9 @@ def _names(group: Sequence[_Unit], is_whole: bool) -> list[str]:
 
 
 def _name_of_leaves(paths: Sequence[str]) -> str:
-    return joined(paths) if len(paths) <= FEW else of_holders(paths)
+    if len(paths) <= FEW:
+        return joined(paths)
+    return of_holders(paths)
 
 
 def _rows(unit: _Unit, has_shapes: bool = False) -> list[tuple[str, str, str]]:
@@ -141,21 +143,21 @@ def _rows(unit: _Unit, has_shapes: bool = False) -> list[tuple[str, str, str]]:
 def _facts(leaf: RefusedLeaf, has_shapes: bool) -> list[tuple[str, Origin | None]]:
     """Returns what each line behind the type of a leaf did, the one to change first."""
     why = leaf.why
-    is_reshaped = leaf.is_reshaped or (has_shapes and leaf.branch != "")
-    before = _type_of(leaf.values[0], is_reshaped)
-    after = _type_of(leaf.values[-1], is_reshaped)
-    # A line that did both stands once.
-    cause = None if why.cause == why.origin and not leaf.branch else why.cause
-    forced = (f"because of {leaf.dtype}", cause)
     if leaf.branch:
-        result = f"{leaf.branch} gives {after}"
+        result = f"{leaf.branch} gives {_type_of(leaf.values[-1], has_shapes)}"
         if leaf.passed_on:
             result += f" ({leaf.passed_on})"
-        forced = (f"  because of {leaf.dtype}", cause)
-        return [(result, why.origin), forced] if cause else [(result, why.origin)]
+        facts = [(result, why.origin)]
+        if why.cause:
+            facts.append((f"  because of {leaf.dtype}", why.cause))
+        return facts
+    before = _type_of(leaf.values[0], leaf.is_reshaped)
+    after = _type_of(leaf.values[-1], leaf.is_reshaped)
+    # A line that did both stands once.
+    cause = None if why.cause == why.origin else why.cause
+    forced = (f"because of {after}", cause)
     begins = (f"begins as {before}", why.begun)
-    is_change = why.is_promoted or why.cause or len(leaf.values) > 1
-    becomes = (f"becomes {after}" if is_change else f"is {after}", why.origin)
+    becomes = (f"becomes {after}", why.origin)
     if leaf.begins_as_rarer:
         return [begins, forced, becomes]
     if leaf.is_of_optimizer:  # a guard around it changes no line of the user's
@@ -168,7 +170,9 @@ def _type_of(value: Leaf, has_shape: bool = True) -> str:
         return type(value).__name__
     if getattr(value, "dtype", None) == float0:  # NumPy prints it as a list of fields
         return "float0"
-    return type_text(value) if has_shape else type_text(value).partition("[")[0]
+    if has_shape:
+        return type_text(value)
+    return type_text(value).partition("[")[0]
 
 
 # What to write

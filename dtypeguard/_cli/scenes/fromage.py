@@ -6,11 +6,12 @@ import optax
 import dtypeguard
 
 CALL = "dtypeguard.fromage(rate)"
-RATE = optax.linear_schedule(3e-4, 0.0, 1000)
 
 
-def shrinkage(opt):
-    """The part of an update along the params, where the gradient has none."""
+def run(has_call):
+    rate = optax.linear_schedule(3e-4, 0.0, 1000)
+    opt = dtypeguard.fromage(rate) if has_call else optax.fromage(rate)
+    # The part of an update along the params, where the gradient has none.
     params = jnp.array([3.0, 4.0])
     grads = jnp.array([-4.0, 3.0])
 
@@ -19,14 +20,5 @@ def shrinkage(opt):
         return jnp.vdot(params, updates)
 
     report = dtypeguard.audit_precision(along_params, params, grads)
-    return f"the shrinkage is {100 * report.error:.3g}% off", report
-
-
-def bare():
-    return shrinkage(optax.fromage(RATE))
-
-
-def guarded():
-    text, report = shrinkage(dtypeguard.fromage(RATE))
-    assert report.error < 1e-3, report
-    return text, report
+    assert report.error < 1e-3 or not has_call, report
+    return f"the shrinkage is {100 * report.error:.3g}% off.\n{report}"

@@ -13,18 +13,12 @@ def loss(params):
     return jnp.sum((params - 1) ** 2)
 
 
-def audit(opt):
+def run(has_call):
+    opt = optax.lbfgs()
+    if has_call:
+        opt = dtypeguard.guard(opt)
     params = jnp.zeros(3, jnp.float32)
     line_search = {"value": loss(params), "grad": params, "value_fn": loss}
     report = dtypeguard.audit(opt, params, extra_args=line_search)
-    return f"{len(report.wide_operations)} operations in 64 bits", report
-
-
-def bare():
-    return audit(optax.lbfgs())
-
-
-def guarded():
-    text, report = audit(dtypeguard.guard(optax.lbfgs()))
-    assert report.ok, report
-    return text, report
+    assert report.ok or not has_call, report
+    return f"{len(report.wide_operations)} operations in 64 bits.\n{report}"

@@ -23,21 +23,11 @@ def step(params, x, has_cast):
     return norm(x @ params, has_cast).astype(x.dtype)
 
 
-def check(has_cast):
-    """Against the lock of the step with the cast."""
+def run(has_call):
     x = jax.ShapeDtypeStruct((16, 16), jnp.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "step.lock")
         with mock.patch.dict(os.environ, DTYPEGUARD_UPDATE="1"):  # writes the lock
             check_lock(functools.partial(step, has_cast=True), x, x, path=path)
-        check_lock(functools.partial(step, has_cast=has_cast), x, x, path=path)
-    text = "as locked: `dtypeguard lock --check` in CI finds the next one"
-    return text, text
-
-
-def bare():
-    return check(has_cast=False)
-
-
-def guarded():
-    return check(has_cast=True)
+        check_lock(functools.partial(step, has_cast=has_call), x, x, path=path)
+    return "as locked: `dtypeguard lock --check` in CI finds the next one"

@@ -11,7 +11,10 @@ CALL = "dtypeguard.guard(opt)"
 X64 = True
 
 
-def train(opt):
+def run(has_call):
+    opt = optax.contrib.prodigy()
+    if has_call:
+        opt = dtypeguard.guard(opt)
     params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(3, jnp.float32)}
 
     def step(carry, _):
@@ -20,12 +23,4 @@ def train(opt):
         updates, state = opt.update(grads, state, params)
         return (optax.apply_updates(params, updates), state), None
 
-    return jax.lax.scan(step, (params, opt.init(params)), None, length=10)
-
-
-def bare():
-    train(optax.contrib.prodigy())
-
-
-def guarded():
-    train(dtypeguard.guard(optax.contrib.prodigy()))
+    jax.lax.scan(step, (params, opt.init(params)), None, length=10)

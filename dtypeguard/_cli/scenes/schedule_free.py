@@ -10,20 +10,10 @@ CALL = "dtypeguard.guard(opt)"
 X64 = True
 
 
-def optimizer():
-    return optax.MultiSteps(optax.contrib.schedule_free_adamw(1e-3), 4)
-
-
-def audit(opt):
+def run(has_call):
+    opt = optax.MultiSteps(optax.contrib.schedule_free_adamw(1e-3), 4)
+    if has_call:
+        opt = dtypeguard.guard(opt)
     report = dtypeguard.audit(opt, {"w": jnp.ones(3, jnp.bfloat16)})
-    return f"{len(report.wide_operations)} operations in 64 bits", report
-
-
-def bare():
-    return audit(optimizer())
-
-
-def guarded():
-    text, report = audit(dtypeguard.guard(optimizer()))
-    assert report.ok, report
-    return text, report
+    assert report.ok or not has_call, report
+    return f"{len(report.wide_operations)} operations in 64 bits.\n{report}"

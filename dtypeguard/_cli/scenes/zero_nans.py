@@ -9,7 +9,10 @@ import dtypeguard
 CALL = "dtypeguard.guard(opt)"
 
 
-def train(opt):
+def run(has_call):
+    opt = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 2)
+    if has_call:
+        opt = dtypeguard.guard(opt)
     params = {"w": jnp.ones(3, jnp.bfloat16)}
 
     def step(carry, _):
@@ -18,16 +21,4 @@ def train(opt):
         updates, state = opt.update(grads, state, params)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
-    return jax.lax.scan(step, (params, opt.init(params)), None, length=10)
-
-
-def optimizer():
-    return optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 2)
-
-
-def bare():
-    train(optimizer())
-
-
-def guarded():
-    train(dtypeguard.guard(optimizer()))
+    jax.lax.scan(step, (params, opt.init(params)), None, length=10)

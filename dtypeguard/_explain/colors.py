@@ -49,13 +49,8 @@ def ansi(text: str, stream: TextIO) -> str:
 def color_notes(errors: Iterable[BaseException]) -> None:
     """Gives the notes of dtypeguard the colors of the terminal that errors are shown on."""
     for error in errors:
-        notes = getattr(error, "__notes__", None)
-        if type(notes) is list:
-            # In place: whoever prints the error reads this list.
-            notes[:] = [_with_colors(note) for note in notes]
-
-
-def _with_colors(note: object) -> object:
-    if isinstance(note, str) and note.startswith("dtypeguard: "):
-        return ansi(note, sys.stderr)
-    return note
+        # In place: whoever prints the error reads this list.
+        notes = getattr(error, "__notes__", [])
+        for place, note in enumerate(notes):
+            if isinstance(note, str) and note.startswith("dtypeguard: "):
+                notes[place] = ansi(note, sys.stderr)

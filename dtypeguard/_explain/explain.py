@@ -120,9 +120,7 @@ def explain_error(error: BaseException, is_whole: bool = False, hint: str = "") 
         hint: a sentence for notes in which the line of a value is missing.
     """
     for part in printed(error):
-        notes = map(str, getattr(part, "__notes__", ()))
-        is_explained = any(text.startswith("dtypeguard: ") for text in notes)
-        if isinstance(part, Exception) and not is_explained:
+        if isinstance(part, Exception) and not hasattr(part, "dtypeguard_rows"):
             with contextlib.suppress(Exception):  # better no note than another error
                 _explain_part(part, is_whole, hint)
     TRACES_SO_FAR.clear()

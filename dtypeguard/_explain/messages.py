@@ -18,7 +18,6 @@ _WANTED = rf"(?P<wanted>{_TYPE})"
 _GIVEN = re.compile(rf"(?:dtype|got|type|as|with)[:=]? ?({_TYPE})")
 _SHORT_INTS = frozenset(["int2", "uint2", "int4", "uint4"])
 _GRADIENTS_OF_INTS = frozenset([str(jax.dtypes.float0)])
-_IN_64_BITS = {"float64": "complex128"}
 
 # The parameters that say where or which: their types have nothing to do with the others'.
 _STARTS = frozenset(["start_index", "start_indices", "scatter_indices"])
@@ -172,7 +171,7 @@ def _complaint_of_role(role: Role, match: re.Match[str]) -> Complaint | None:
     if "wanted" in groups and not refused:
         return None  # they differ in something else, such as their shapes
     if role.wanted == "complex64":  # which loses half of the digits of a float64
-        wanted = _IN_64_BITS.get(refused[0], wanted)
+        wanted = jnp.promote_types(wanted, refused[0])
     types_refused = frozenset(refused[:1]) or role.refused
     return Complaint(types_refused, jnp.dtype(wanted), parameters, role.is_checked)
 

@@ -9,7 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from .._leaves.dtypes import dtype_of, is_python_number, kind
+from .._leaves.dtypes import dtype_of, is_python_number, kind, promoted
 from .._leaves.types import DType, Leaf
 
 _TYPE = r"(?:bool|u?int\d+|bfloat16|float[1-9]\w*|complex\d+)\b"
@@ -171,7 +171,7 @@ def _complaint_of_role(role: Role, match: re.Match[str]) -> Complaint | None:
     if "wanted" in groups and not refused:
         return None  # they differ in something else, such as their shapes
     if role.wanted == "complex64":  # which loses half of the digits of a float64
-        wanted = jnp.promote_types(wanted, refused[0])
+        wanted = promoted(jnp.dtype(wanted), jnp.dtype(refused[0]))
     types_refused = frozenset(refused[:1]) or role.refused
     return Complaint(types_refused, jnp.dtype(wanted), parameters, role.is_checked)
 

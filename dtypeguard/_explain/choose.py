@@ -313,9 +313,12 @@ def _as_arguments(leaves: Leaves, site: Site, dtype: DType | None = None) -> Can
     remedies = []
     for leaf in leaves:
         wanted = leaf.wanted or dtype
-        # Only what the user made can be changed in the call of a package.
-        is_users = not is_installed(site.file) or users_line(leaf.why.origin)
-        if wanted and wanted != leaf.dtype and is_users:
+        if wanted is None or wanted == leaf.dtype:
+            continue
+        # Only what the user made can be changed in the call of a package, or where JAX
+        # has put it into a list itself.
+        is_foreign = is_installed(site.file) or leaf.is_in_unwritten_container
+        if users_line(leaf.why.origin) or not is_foreign:
             remedies.append(_as_argument(leaf, wanted, site))
     return remedies
 

@@ -104,6 +104,12 @@ class RefusedLeaf:
         return self.argument is None or self.argument.is_whole
 
     @property
+    def is_in_unwritten_container(self) -> bool:
+        """Whether a container holds the argument that the call does not write."""
+        argument = self.argument
+        return argument is not None and argument.source is None and argument.path != ()
+
+    @property
     def written(self) -> str:
         """The leaf as the call writes it, else its path."""
         if self.argument is not None and self.argument.is_whole:

@@ -247,6 +247,18 @@ def a_float_that_is_made_an_int(fixed):
     return lax.while_loop(lambda x: x[0] < 3, body, jnp.ones(3))
 
 
+@noted("cast", checked=False)
+def a_table_in_64_bits_among_floats_of_32(fixed):
+    with jax.enable_x64(True):
+        table, start = np.arange(3.0), jnp.ones(3, F32)
+
+        def step(carry, x):
+            moved = carry[1] + carry[0] * table  # first
+            return (carry[0], moved.astype("float32") if fixed else moved), None
+
+        return lax.scan(step, (start, start * 2), None, 2)
+
+
 # ... and an optimizer is wrapped ----------------------------------------------------------
 
 
@@ -296,6 +308,12 @@ def two_widths_of_which_one_loses_nothing(fixed):
         lambda: (HALF * 2).astype("float32") if fixed else HALF * 2,  # first
         lambda: WIDE + 1,  # named
     )
+
+
+@noted("keep")
+def a_branch_that_rounds_its_result(fixed):
+    narrow = lambda x: x if fixed else x.astype(BF16)  # first
+    return lax.cond(True, narrow, lambda x: x, WIDE)
 
 
 @noted("return")
@@ -623,6 +641,13 @@ def test_the_lines_and_the_remedy_of_a_note(name):
     assert not re.search(r"  because of .*(  \S+:\d+ .*)\n.*  becomes .*\1", note), note
     assert (CHECKED in remedies) == is_checked, note
     program(fixed=True)
+
+
+def test_every_branch_that_returns_another_dtype_is_to_be_changed():
+    same, wide = (lambda x: x), (lambda x: x * SCALE)
+    note = note_on(lambda: lax.switch(1, [same, wide, same], HALF))
+    assert "Let branches[0] and branches[2] return result as float32" in note, note
+    assert "closed over" not in note_on(lambda: lax.cond(True, wide, same, operand=HALF))
 
 
 def test_an_array_that_is_given_twice_is_written_twice():

@@ -148,6 +148,7 @@ WHOLE = jnp.ones((2, 3), int)
         (lambda: divmod(A, B), "self = B"),
         (lambda: functools.partial(lax.dynamic_update_slice, A)(B, (0, 0)), r"\(\(0, 0"),
         (lambda: lax.concatenate((A, WHOLE), 0), "= 0|place of 0"),
+        (lambda: lax.associative_scan(lambda x, y: x * y * B[0], A), r"cast operands\[0"),
     ],
 )
 def test_what_stands_in_a_call_is_not_taken_for_what_it_passes_on(call, wrong):

@@ -23,6 +23,7 @@ from jax.extend import core
 from .._blame.body import Body
 from .._carry.split import SplitTree
 from .._leaves.dtypes import dtype_of
+from .._leaves.table import grouped
 from .._leaves.types import DType, Function, Jaxpr, Kwargs, Leaf, PyTree
 from .._program.trace import strong_type
 from .._source.files import is_users, package
@@ -215,11 +216,14 @@ def _read_branches(
     operands = tuple(arguments.get("operands", ()))
     if "operand" in arguments:
         operands = (arguments["operand"],)
-    # JAX may trace them to jaxprs with constants first, and takes those out.
-    jaxprs = {id(jaxpr): jaxpr for _, jaxpr in _jaxprs(frames)}
-    latest_jaxprs = list(jaxprs.values())[-len(functions) :]
+    named_jaxprs = list(_jaxprs(frames))
+    latest_jaxprs = named_jaxprs[-len(functions) :]
+    # JAX holds them one by one, or in a list: the last list of that length.
+    for of_variable in grouped(named_jaxprs, lambda pair: pair[0]):
+        if len(of_variable) == len(functions):
+            latest_jaxprs = of_variable
     bodies = {}
-    for (name, function), jaxpr in zip(functions.items(), latest_jaxprs, strict=True):
+    for (name, function), (_, jaxpr) in zip(functions.items(), latest_jaxprs, strict=True):
         if function is not None:
             bodies[name] = Body(function, operands, jaxprs=[jaxpr])
     return ControlFlow(kind, line, kind.carry, bodies)

@@ -20,6 +20,7 @@ _ResultKey = tuple[int, str]
 # By a result: how many of its elements are not finite, and how often that is new.
 _Counts = dict[_ResultKey, np.ndarray]
 _Results = set[_ResultKey]
+_NONE = np.zeros(2)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -43,26 +44,26 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     counts as finite.
     """
     program = measures.program
-    written = _counts_of_not_finite(measures, plans.written(program))
-    wide = _counts_of_not_finite(measures, plans.rounding(program, ()))
-    lost: _Results = set()
-    lost_here: _Results = set()
-    for key, (count, births) in written.items():
-        if count > wide.get(key, (0, 0))[0]:
-            lost.add(key)
-            if births:
-                lost_here.add(key)
-    bad = {key for key, (count, _) in wide.items() if count}
-    born = {key for key, (_, births) in wide.items() if births}
-    # What an infinite input, rounded or not, leads to is born of nothing.
+    given = measures.given
+    written = _counts(measures, plans.written(program), given)
+    wide = _counts(measures, plans.rounding(program, ()), given)
+    lost = {key for key, count in written.items() if count[0] > wide.get(key, _NONE)[0]}
+    bad = {key for key, count in wide.items() if count[0]}
     graph = Graph(program.block)
-    birth = _first_birth(graph, lost, lost_here) or _first_birth(graph, lost, lost)
+    # What an infinite input, rounded or not, leads to is born of nothing.
+    birth = _first_birth(graph, lost, lost & _born(written))
+    birth = birth or _first_birth(graph, lost, lost)
     nan_inputs: list[int] = []
     for place, array in enumerate(measures.arrays):
         # Infinity may be a mask, but no program means NaN.
         if is_inexact(array) and np.isnan(array).any():
             nan_inputs.append(place)
-    return birth, _first_birth(graph, bad, born, nan_inputs)
+    return birth, _first_birth(graph, bad, _born(wide), nan_inputs)
+
+
+def _born(counts: _Counts) -> _Results:
+    """Returns the results that are not finite, though what they are made of is."""
+    return {key for key, (_, births) in counts.items() if births}
 
 
 def _first_birth(
@@ -94,20 +95,19 @@ def _first_birth(
 
 def count_births(measures: Measures, arrays: Sequence[Leaf]) -> int:
     """Returns how often wide types make a value that is not finite of values that are."""
+    counts = _counts(measures, plans.wide(measures.program), arrays=arrays)
+    return sum(int(births) for _, births in counts.values())
+
+
+def _counts(
+    measures: Measures,
+    plan: plans.WidthPlan,
+    followed: Noted | None = None,
+    arrays: Sequence[Leaf] | None = None,
+) -> _Counts:
+    """Returns the counts of a run by a plan, over all turns of loops."""
     noted: Noted = {}
-    measures.run(plans.wide(measures.program), Probes(noted, _note), arrays=arrays)
-    return sum(int(births) for _, births in _over_turns(noted).values())
-
-
-def _counts_of_not_finite(measures: Measures, plan: plans.WidthPlan) -> _Counts:
-    """Returns the counts of a run by a plan."""
-    noted: Noted = {}
-    measures.run(plan, Probes(noted, _note, measures.given))
-    return _over_turns(noted)
-
-
-def _over_turns(noted: Noted) -> _Counts:
-    """Returns the counts over all turns of the loops around each equation."""
+    measures.run(plan, Probes(noted, _note, followed), arrays)
     counts: _Counts = {}
     for key, figures in noted.items():
         # How often a loop turns is no result.
@@ -120,12 +120,11 @@ def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     """Returns how many elements are not finite, and whether all operands are finite."""
     if not is_inexact(array):
         return None
-    is_finite = jnp.isfinite(array)
-    floats = [operand for operand in operands if is_inexact(operand)]
     # A number that is not one may come of infinity alone, which makes it new.
     has_nan = jnp.any(jnp.isnan(array))
-    is_born = jnp.any(~is_finite)
-    for operand in floats:
+    is_born = jnp.any(~jnp.isfinite(array))
+    for operand in filter(is_inexact, operands):
         has_nan &= ~jnp.any(jnp.isnan(operand))
         is_born &= jnp.all(jnp.isfinite(operand))
-    return jnp.stack([jnp.sum(~is_finite), (has_nan | is_born).astype(int)])
+    count = jnp.sum(~jnp.isfinite(array))
+    return jnp.stack([count, (has_nan | is_born).astype(int)])

@@ -194,8 +194,9 @@ class ByPlan(Propagation[PlannedType]):
         shared = _widest_of_each(values[:count], node.eqn.invars)
         return shared + values[count:]
 
-    def leaving(self, block, values):
-        return list(map(self.crossing, values, avals_of(block.outputs)))
+    def inside(self, block, arguments):
+        results = self.block(block, arguments)
+        return list(map(self.crossing, results, avals_of(block.outputs)))
 
     # Equations
 

@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .._leaves.compat import Primitive, x64_enabled
 from .._leaves.types import Aval, DType, Jaxpr, Leaf
-from .._numbers.evaluate import RetypedWalk, as_dtype, bound_product, current_mesh
+from .._numbers.evaluate import Computes, RetypedWalk, as_dtype, bound_product, current_mesh
 from .._numbers.primitives import AUTOCAST_PRODUCT
 from .._program.jaxprs import open_jaxpr
 from .._program.program import Block
@@ -117,7 +117,7 @@ def _transposed(cotangent, *operands, product: Product, place: int, jaxpr: Jaxpr
     transpose = _transpose_jaxpr(
         narrow_product, place, narrow_linear, _operand_types(rounded), _context()
     )
-    walk = RetypedWalk({product.dtype: linear.dtype})
+    walk = RetypedWalk(Computes(product.dtype, linear.dtype).of)
     (derivative,) = walk.block(Block(transpose), rounded)
     return derivative
 

@@ -132,23 +132,17 @@ def _retyped_param(name: str, value: Any, dtype_of: DtypeOf) -> object:
     jaxpr = open_jaxpr(value)
     if dtype_of is unchanged_dtype or not hasattr(jaxpr, "eqns"):
         return value
-    variables = list(jaxpr.invars)
-    for eqn in jaxpr.eqns:
-        variables.extend(eqn.outvars)
-    dtypes = [(var.aval.dtype, dtype_of(var.aval.dtype)) for var in variables]
-    return _retyped_jaxpr(value, tuple(dtypes), current_mesh(), x64_enabled())
+    return _retyped_jaxpr(value, dtype_of, current_mesh(), x64_enabled())
 
 
 @functools.lru_cache(256)  # JAX compiles an equation anew for each program inside of it
-def _retyped_jaxpr(
-    jaxpr: Jaxpr, dtypes: tuple[tuple[DType, DType], ...], *_: object
-) -> Jaxpr:
+def _retyped_jaxpr(jaxpr: Jaxpr, dtype_of: DtypeOf, *_: object) -> Jaxpr:
     """Returns a jaxpr without constants, such as a sum of two numbers, in other dtypes."""
-    walk = RetypedWalk(dict(dtypes))
+    walk = RetypedWalk(dtype_of)
     block = Block(jaxpr)
     arguments: list[Leaf] = []
     for var in block.inputs:
-        dtype = walk.dtype_of(var.aval.dtype)
+        dtype = dtype_of(var.aval.dtype)
         arguments.append(jax.ShapeDtypeStruct(var.aval.shape, dtype))
     retyped = jax.make_jaxpr(lambda *arrays: walk.block(block, arrays))(*arguments)
     # A parameter stays open or closed as JAX expects it.
@@ -159,11 +153,8 @@ def _retyped_jaxpr(
 class RetypedWalk(Walk[Leaf]):
     """Evaluates a jaxpr in other dtypes."""
 
-    def __init__(self, dtypes: dict[DType, DType]):
-        self._dtypes = dtypes
-
-    def dtype_of(self, dtype: DType) -> DType:
-        return self._dtypes.get(dtype, dtype)
+    def __init__(self, dtype_of: DtypeOf):
+        self.dtype_of = dtype_of
 
     def constant(self, var, array):
         return jnp.asarray(array, self.dtype_of(var.aval.dtype))

@@ -12,6 +12,7 @@ import numpy as np
 from .._leaves.types import Aval
 from .._program.program import Node
 from .._program.walk import Walk
+from .._tracebacks.written import Written
 from .evaluate import Computes
 from .primitives import IN_PLACE, is_inexact
 from .program import NumericProgram
@@ -204,7 +205,8 @@ def wide_lines(program: NumericProgram, lines: Collection[int], keeps: bool) -> 
         # JAX makes the backward pass of a line: the source has no other line for it.
         if node.is_backward and node.line is not None:
             return node.line in all_wide
-        if not keeps or node.is_of_ours or not has_wide:
+        is_ours = Written(node.stack).cast_of_ours is not None
+        if not keeps or is_ours or not has_wide:
             return False
         if not node.is_backward and _asks_for_narrow(program, node):
             return False

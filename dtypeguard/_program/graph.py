@@ -72,7 +72,6 @@ class Graph(Walk[int]):
         self.variables: dict[int, Variable] = {}
         self.regions: dict[Any, Any] = {}
         self._unshared = math.inf
-        # With the jaxprs, which keep their identities.
         self._shared: dict[int, tuple[list[int], list[int], Jaxpr]] = {}
         if isinstance(program, Block):
             block = program
@@ -218,12 +217,12 @@ class Graph(Walk[int]):
             entered: list[int] = []
             for var, value in zip(open_jaxpr(block.jaxpr).invars, operands):
                 entered.append(self._new(var.aval, [value]))
+            # With the jaxpr, which keeps its identity.
             self._shared[key] = (entered, self.block(block, entered), block.jaxpr)
-        else:
-            entered, _, _ = self._shared[key]
-            for value, source in zip(entered, operands):
-                self.same[value].append(source)
-        _, results, _ = self._shared[key]
+            return self.left(node, self._shared[key][1])
+        entered, results, _ = self._shared[key]
+        for value, source in zip(entered, operands):
+            self.same[value].append(source)
         return self.left(node, results)
 
     def condition(self, block, arguments):

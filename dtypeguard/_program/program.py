@@ -135,11 +135,6 @@ class Node:
         return Written(self.stack).is_backward
 
     @functools.cached_property
-    def is_of_ours(self) -> bool:
-        """Whether it is a cast of dtypeguard."""
-        return Written(self.stack).cast_of_ours is not None
-
-    @functools.cached_property
     def is_asked(self) -> bool:
         """Whether the source asks for the target of this conversion."""
         return self.follows is not True and Written(self.stack).is_explicit

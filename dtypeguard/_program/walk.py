@@ -46,10 +46,6 @@ class Walk(Generic[_T]):
         """Returns the operands of a loop, of branches or of shards inside of it."""
         return operands
 
-    def leaving(self, block: Block, results: list[_T], /) -> list[_T]:
-        """Returns the results of a body, of a branch or of shards."""
-        return results
-
     # The way through a program
 
     def block(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
@@ -81,10 +77,8 @@ class Walk(Generic[_T]):
         variables: Sequence[Variable],
         values: dict[Variable, _T],
     ) -> list[_T]:
-        operands: list[_T] = []
-        for place, var in enumerate(variables):
-            operands.append(self.read(user, place, var, values))
-        return operands
+        places = enumerate(variables)
+        return [self.read(user, place, var, values) for place, var in places]
 
     def read(
         self, user: Node | Block, place: int, var: Variable, values: dict[Variable, _T]
@@ -144,7 +138,8 @@ class Walk(Generic[_T]):
         self.block(block, arguments)
 
     def inside(self, block: Block, arguments: Sequence[_T]) -> list[_T]:
-        return self.leaving(block, self.block(block, arguments))
+        """Returns the results of a body, of a branch or of shards."""
+        return self.block(block, arguments)
 
     def left(self, node: Node, results: list[_T], /) -> list[_T]:
         """Returns the results of a loop, of branches or of shards outside of it."""

@@ -20,7 +20,7 @@ _ResultKey = tuple[int, str]
 # By a result: how many of its elements are not finite, and how often that is new.
 _Counts = dict[_ResultKey, np.ndarray]
 _Results = set[_ResultKey]
-_NONE = np.zeros(2)
+_UNCOUNTED = np.zeros(2)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -44,10 +44,12 @@ def not_finite(measures: Measures) -> tuple[Birth | None, Birth | None]:
     counts as finite.
     """
     program = measures.program
-    given = measures.given
-    written = _counts(measures, plans.written(program), given)
-    wide = _counts(measures, plans.rounding(program, ()), given)
-    lost = {key for key, count in written.items() if count[0] > wide.get(key, _NONE)[0]}
+    decisions = measures.given
+    written = _counts(measures, plans.written(program), decisions)
+    wide = _counts(measures, plans.rounding(program, ()), decisions)
+    lost = {
+        key for key, count in written.items() if count[0] > wide.get(key, _UNCOUNTED)[0]
+    }
     bad = {key for key, count in wide.items() if count[0]}
     graph = Graph(program.block)
     # What an infinite input, rounded or not, leads to is born of nothing.
@@ -123,8 +125,9 @@ def _note(array: Leaf, operands: Sequence[Leaf]) -> Leaf | None:
     # A number that is not one may come of infinity alone, which makes it new.
     has_nan = jnp.any(jnp.isnan(array))
     is_born = jnp.any(~jnp.isfinite(array))
-    for operand in filter(is_inexact, operands):
-        has_nan &= ~jnp.any(jnp.isnan(operand))
-        is_born &= jnp.all(jnp.isfinite(operand))
+    for operand in operands:
+        if is_inexact(operand):
+            has_nan &= ~jnp.any(jnp.isnan(operand))
+            is_born &= jnp.all(jnp.isfinite(operand))
     count = jnp.sum(~jnp.isfinite(array))
     return jnp.stack([count, (has_nan | is_born).astype(int)])

@@ -230,8 +230,8 @@ class Run(Interpreter):
             plan = plan.with_all(WIDE)
 
         def traced(scale, flags, followed, operands):
-            inside = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
-            run = Run(plan, probes.empty(followed), inside, flags)
+            in_trace = dataclasses.replace(arithmetic, is_traced=True, scale=scale)
+            run = Run(plan, probes.empty(followed), in_trace, flags)
             return compute(run, operands), run.probes.noted or {}
 
         part = plan.part(numbers.start, numbers.stop)

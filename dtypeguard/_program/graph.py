@@ -113,7 +113,7 @@ class Graph(Walk[int]):
         return self.same_as(value) if equation is None else equation.inputs
 
     def same_as(self, value: int) -> Sequence[int]:
-        """Returns the values that one may be, on the other side of a boundary."""
+        """Returns the sources of a value that crosses a boundary."""
         return self.same.get(value, ())
 
     def origins(self, value: int) -> list[int]:

@@ -27,15 +27,15 @@ def of_argument(argument: Argument, site: Site) -> Why:
     """Returns the lines behind an argument of a call."""
     value = argument.value
     source = argument.source
+    if not is_python_number(value):
+        return of_value(value, site.frame)
     # The record knows numbers by their text and names: they have no identity.
-    if is_python_number(value) and source is not None:
+    if source is not None:
         name = getattr(source, "attr", getattr(source, "id", ""))
         return Why(of_number(name, value))
-    if is_python_number(value):  # the line writes it, or computes it
-        if not is_recorded(site.file):
-            return Why()
-        return Why(origin_of_frame(site.frame, site.line))
-    return of_value(value, site.frame)
+    if not is_recorded(site.file):
+        return Why()
+    return Why(origin_of_frame(site.frame, site.line))  # which writes it, or computes it
 
 
 def of_leaf(leaf: Leaf, name: str = "") -> Origin | None:

@@ -20,8 +20,8 @@ class Failure:
 
     def __init__(self, error: BaseException):
         self.message = str(error)
-        self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self._trace = error.__traceback__
+        self.frames = [frame for frame, _ in traceback.walk_tb(self._trace)]
         self._is_runtime_error = isinstance(error, RuntimeError)
 
     # They read and parse source, which an error about something else does not need.

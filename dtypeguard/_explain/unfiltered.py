@@ -73,7 +73,8 @@ def hide_jax(error: BaseException) -> None:
         return
     for part in printed(error):
         with contextlib.suppress(Exception):  # an error may be frozen
-            part.__traceback__ = _without_jax(part.__traceback__)
+            trace = part.__traceback__
+            part.__traceback__ = _without_jax(trace)
 
 
 def _without_jax(trace: TracebackType | None) -> TracebackType | None:

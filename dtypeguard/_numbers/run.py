@@ -269,7 +269,7 @@ class Run(Interpreter):
 
     # Loops, branches and shards
 
-    def visit_scan(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_scan(self, node, operands):
         _, shared, carry, scanned = self._entered(node, operands)
         count = len(carry)
 
@@ -287,7 +287,7 @@ class Run(Interpreter):
         self.probes.add(notes)
         return [*carry, *rows]
 
-    def visit_while(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_while(self, node, operands):
         """Runs a `while` loop, with room for the notes of some turns.
 
         Under `vmap` each element of the batch has turns of its own.
@@ -327,7 +327,7 @@ class Run(Interpreter):
         self.probes.add({**notes, (node.number, DECISION): turns})
         return carry
 
-    def visit_cond(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_cond(self, node, operands):
         """Runs the branch that is taken; the others have notes of zeros."""
         index, *arguments = operands
         followed = self.probes.followed_inside(node)
@@ -348,13 +348,13 @@ class Run(Interpreter):
         self.probes.add(notes)
         return results
 
-    def visit_shard_map(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_shard_map(self, node, operands):
         """Runs shards as they stand."""
         # Collectives inside need their mesh, which op by op does not have.
         self.program.leave_out(node.stack)
         return self.visit_own(node, operands)
 
-    def visit_call(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_call(self, node, operands):
         results = self.block(node.inner[0], operands)
         if node.number not in self.plan.carried:
             return results
@@ -362,7 +362,7 @@ class Run(Interpreter):
 
     # Equations
 
-    def computed(self, node: Node, operands: list[Value]) -> list[Value]:
+    def computed(self, node, operands):
         """Computes an equation in the dtypes of the plan."""
         entry = self.entry(node)
         decision = self.probes.followed_at(node)
@@ -377,14 +377,14 @@ class Run(Interpreter):
         self.probes.decide(node, lambda: decision_of(node, settled, results))
         return list(self.probes.checked(node, settled, results))
 
-    def visit_own(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_own(self, node, operands):
         """Computes an equation as it stands."""
         # An equation without a wide form gets what wide equations made, if all is wide.
         if self.entry(node) != WIDE:
             operands = [own_form(operand) for operand in operands]
         return list(self.arithmetic.own(node, operands))
 
-    def visit_sample(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_sample(self, node, operands):
         results = self.arithmetic.own(node, operands)
         return [self.arithmetic.sample(result) for result in results]
 
@@ -393,10 +393,10 @@ class Run(Interpreter):
     def _is_left_out(self, node: Node) -> bool:
         return self.entry(node) == WIDE and not self.arithmetic.formats.is_own
 
-    def visit_reduce_precision(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_reduce_precision(self, node, operands):
         return operands if self._is_left_out(node) else self.computed(node, operands)
 
-    def visit_stochastic(self, node: Node, operands: list[Value]) -> list[Value]:
+    def visit_stochastic(self, node, operands):
         """Rounds the first floating operand at random, as dtypeguard does."""
         is_left_out = self._is_left_out(node)
         if is_left_out:

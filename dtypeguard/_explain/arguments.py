@@ -58,8 +58,8 @@ def _refused(
     candidates: Sequence[Argument], complaint: Complaint, site: Site
 ) -> Sequence[Argument]:
     """Returns the arguments of the types that a message refuses."""
-    meant = [x for x in candidates if x.base in complaint.parameters]
-    refused = [x for x in meant or candidates if complaint.refuses(x.value)]
+    by_name = [x for x in candidates if x.base in complaint.parameters]
+    refused = [x for x in by_name or candidates if complaint.refuses(x.value)]
     if complaint.wanted is None:
         return _that_differ(refused, complaint)
     # What is differentiated may be in a function that is given to another one.

@@ -194,7 +194,7 @@ def _run_script(file: str) -> None:
     # What Python itself sets; pickle and logging read it.
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    main.__cached__ = None
+    vars(main)["__cached__"] = None
     sys.modules["__main__"] = main
     # Without `dont_inherit` the script would have this file's `from __future__`.
     exec(compile(text, path, "exec", dont_inherit=True), vars(main))

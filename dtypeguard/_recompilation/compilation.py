@@ -139,9 +139,9 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
     # Another shape compiles anew in any type.
     if old is not None and new is not None and old.shape == new.shape:
         change = TypeChange(old, new)
-    begun = _lines_of_part(old_part, before, after).root
-    if begun is None and old is not None and old.weak and len(path) == 1:
-        begun = before.caller  # which writes the number
+    begin_line = _lines_of_part(old_part, before, after).root
+    if begin_line is None and old is not None and old.weak and len(path) == 1:
+        begin_line = before.caller  # which writes the number
     returned = before.returned.get(path)
     if returned is not None and returned.leaf_type == new:
         why = returned.why
@@ -153,7 +153,7 @@ def _difference(before: Compilation, after: Compilation, path: KeyPath) -> CallD
         path=path,
         before=old_part,
         after=new_part,
-        why=why._replace(begun=begun),
+        why=why._replace(begun=begin_line),
         caller=after.caller,
         change=change,
         returned=returned,

@@ -95,10 +95,10 @@ class Compilations:
         self._last[key] = (weakref.ref(function), after)
         # A function that is gone may have had the same identity.
         if reference is None or before is None or reference() is not function:
-            types = tuple((path, part.leaf_type) for path, part in after.parts.items())
+            types = [part.leaf_type for part in after.parts.values()]
+            kind = (after.name, str(after.caller), *after.parts, *types)
             new = RecompiledFunction(after, times=0)
-            new = self._new.setdefault((after.name, str(after.caller), types), new)
-            new.times += 1
+            self._new.setdefault(kind, new).times += 1
             return
         # Two lines may use a package, or give other trees, for two purposes.
         is_of_package = is_installed(after.line.file)

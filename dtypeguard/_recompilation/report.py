@@ -28,7 +28,7 @@ def lines_of_differences(
         is_whole: whether to list all.
     """
     in_order = sorted(differences, key=lambda difference: difference.change is None)
-    groups = grouped(in_order, lambda difference: (_text(difference), *_facts(difference)))
+    groups = grouped(in_order, lambda x: (_text(x), *_facts(x)))
     listed = groups if is_whole else groups[:CAUSES]
     lines = []
     for group in listed:
@@ -68,16 +68,22 @@ def _facts(difference: CallDifference) -> list[Fact]:
     else:
         before = change.before.without_shape
         after = change.after.without_shape
-        lines = [(f"becomes {after}", why.origin), (f"because of {after}", why.cause)]
+        begins = (f"begins as {before}", why.begun)
+        becomes = (f"becomes {after}", why.origin)
+        because = (f"because of {after}", why.cause)
+        lines = [becomes, because, begins]
         # A Python number takes any type: where it begins is to be edited.
-        place = 0 if change.before.weak else len(lines)
-        lines.insert(place, (f"begins as {before}", why.begun))
+        if change.before.weak:
+            lines = [begins, becomes, because]
     facts: dict[str, Fact] = {}
     for words, line in lines:
         # A line that did two things stands once.
         if line is not None:
             facts.setdefault(line.place, (words, line.place, line.users.code))
-    return list(facts.values()) or [("called", str(difference.caller or ""), "")]
+    if facts:
+        return list(facts.values())
+    caller = str(difference.caller or "")
+    return [("called", caller, "")]
 
 
 def _advice(differences: Sequence[CallDifference]) -> list[str]:
@@ -158,5 +164,6 @@ def _advice_for_leaf(difference: CallDifference, change: TypeChange) -> str:
         return f"Cast it at {why.origin.users}: {cast_text(before)}."
     # A guard refuses to cast what the step itself gave back in another kind.
     if difference.returned is not None:
-        return f"{begin}{lost(before, after)}, or {return_as(before, after)}."
+        loss = lost(before, after)
+        return f"{begin}{loss}, or {return_as(before, after)}."
     return ""

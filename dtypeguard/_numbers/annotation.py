@@ -12,7 +12,7 @@ from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_number, is_plain, shortest_decimal
+from .constants import is_plain, is_scalar_literal, shortest_decimal
 from .formats import Formats
 from .nodes import (
     OWN,
@@ -130,7 +130,7 @@ class Annotation(Walk[bool]):
                 continue
             value = traces.wide.intended_constant(user, place, self._is_judged)
             # A float32 number has lost digits of the source's decimal in any trace.
-            if value is None and is_number(var) and var.aval.dtype == np.float32:
+            if value is None and is_scalar_literal(var) and var.aval.dtype == np.float32:
                 value = np.asarray(var.val)
             if value is None:
                 continue
@@ -149,7 +149,7 @@ class Annotation(Walk[bool]):
         unknown: list[np.ndarray] = []
         for place, var in enumerate(node.eqn.invars):
             value = aligned.doubtful_constant(node.eqn, place)
-            if is_number(var) and aligned.partner(node.eqn) is None:
+            if is_scalar_literal(var) and aligned.partner(node.eqn) is None:
                 value = np.asarray(var.val, var.aval.dtype)
             # 2.0 and 0.5 are the same in any dtype.
             if value is not None and 0 < bits(value.dtype) < 32 and not is_plain(value):

@@ -45,7 +45,7 @@ class Either(NamedTuple):
 
 Value = Leaf | Either
 # What an equation computes in: `WRITTEN`, `WIDE`, `ROUNDED` or the dtypes of a plan.
-Entry = int | Computes
+Width = int | Computes
 
 
 def own_form(value: Value) -> Leaf:
@@ -137,7 +137,7 @@ class Arithmetic:
         array = wide_form(value) if self.scale is None else own_form(value)
         return as_dtype(array, self.formats.widened(dtype))
 
-    def _operands(self, node: Node, values: Sequence[Value], entry: Entry) -> list[Leaf]:
+    def _operands(self, node: Node, values: Sequence[Value], entry: Width) -> list[Leaf]:
         """Returns the operands of an equation as its entry has them."""
         if isinstance(entry, Computes):
             return [entry.settled(value) for value in values]
@@ -155,7 +155,7 @@ class Arithmetic:
         return [self._fenced(result) for result in results]
 
     def computed(
-        self, node: Node, values: Sequence[Value], entry: Entry
+        self, node: Node, values: Sequence[Value], entry: Width
     ) -> tuple[list[Leaf], list[Leaf]]:
         """Returns the operands and the results of an equation that computes."""
         if entry not in (WRITTEN, WIDE):
@@ -184,7 +184,7 @@ class Arithmetic:
             results = self._rounded_as_if_scaled(results, dtypes)
         return operands, results
 
-    def _results(self, node: Node, operands: list[Leaf], entry: Entry) -> list[Leaf]:
+    def _results(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         if entry == WRITTEN:
             return self._written(node, operands)
         if entry == ROUNDED and node.rounds:
@@ -199,7 +199,7 @@ class Arithmetic:
         # Nothing computes in 8 bits: results are rounded to them.
         return [self.as_written(x, x.dtype) for x in self.own(node, operands)]
 
-    def _evaluated(self, node: Node, operands: list[Leaf], entry: Entry) -> list[Leaf]:
+    def _evaluated(self, node: Node, operands: list[Leaf], entry: Width) -> list[Leaf]:
         """Returns the results of an equation; outside of a trace, compiled.
 
         To bind a primitive takes twice as long as to call what JAX compiles of it.

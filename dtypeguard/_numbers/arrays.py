@@ -16,7 +16,7 @@ def size_of(array: Leaf) -> float:
     if not is_inexact(array):
         return float(array.size)
     numbers = _in_float64(array)
-    return _norm(np.where(np.isfinite(numbers), numbers, 0))
+    return _norm_of(np.where(np.isfinite(numbers), numbers, 0))
 
 
 def distance(array: Leaf, exact: Leaf) -> float:
@@ -28,7 +28,7 @@ def distance(array: Leaf, exact: Leaf) -> float:
         return float(jnp.sum(array != exact))
     error = _difference(array, exact)
     # One number that is lost makes the whole output as good as lost.
-    return _norm(error) if np.isfinite(error).all() else math.inf
+    return _norm_of(error) if np.isfinite(error).all() else math.inf
 
 
 @np.errstate(all="ignore")  # of what is not finite
@@ -44,7 +44,7 @@ def _in_float64(array: Leaf) -> np.ndarray:
     return numbers.astype(np.promote_types(numbers.dtype, np.float64))
 
 
-def _norm(array: Leaf) -> float:
+def _norm_of(array: Leaf) -> float:
     # NumPy's own norm asks BLAS, whose threads wait for each other.
     return math.sqrt(np.sum(np.square(np.abs(array))))
 

@@ -50,6 +50,6 @@ def most_changed(constant: np.ndarray, dtype: DType) -> float:
     return float(numbers[np.argmax(changes)])
 
 
-def is_number(var: Any) -> bool:
+def is_scalar_literal(var: Any) -> bool:
     """Returns whether an operand is a number that stands in its equation."""
     return is_literal(var) and not np.ndim(var.val)

@@ -14,7 +14,7 @@ from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation
-from .constants import is_number, most_changed, number_in_dtype
+from .constants import is_scalar_literal, most_changed, number_in_dtype
 from .formats import Formats
 from .lines import Line, Lines
 from .nodes import COMPUTED, ROUNDINGS
@@ -130,7 +130,7 @@ class NumericProgram:
                 # A limit of a dtype does not round to that of another one.
                 rounded = float(var.val)
             self._note_number(node, number, rounded, dtype)
-        if node.name != "convert_element_type" or not is_number(node.eqn.invars[0]):
+        if node.name != "convert_element_type" or not is_scalar_literal(node.eqn.invars[0]):
             return
         (result,) = self._types_as_written(node.eqn.outvars)
         if kind(result.dtype) == "float" and self.formats.rounds(result.dtype):

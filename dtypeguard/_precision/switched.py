@@ -14,7 +14,7 @@ from jax import lax
 
 from .._leaves.dtypes import bits, kind
 from .._leaves.types import DType, Leaf
-from .._numbers.arithmetic import Arithmetic, Entry, Value, own_form
+from .._numbers.arithmetic import Arithmetic, Value, Width, own_form
 from .._numbers.compiled import call_compiled
 from .._numbers.evaluate import round_to
 from .._numbers.formats import Formats
@@ -36,7 +36,7 @@ class _SwitchedArithmetic(Arithmetic):
 
     is_wide: Leaf
 
-    def computed(self, node: Node, values: Sequence[Value], entry: Entry):
+    def computed(self, node: Node, values: Sequence[Value], entry: Width):
         if not isinstance(entry, Computes):
             return super().computed(node, values, entry)
         operands = [self._with_switch(node, own_form(x), entry.dtype) for x in values]

@@ -33,7 +33,7 @@ WIDER = {_BFLOAT16: np.dtype("float32"), _FLOAT16: np.dtype("float32")}
 
 Retype = Mapping[np.dtype, np.dtype]
 # An operand of an equation by its identity and place, or an output of a jaxpr.
-_Place = tuple[int, int]
+_UseKey = tuple[int, int]
 
 
 def sibling_dtypes(arrays: Sequence[Leaf]) -> Retype:
@@ -100,8 +100,8 @@ class Alignment:
         self._first = first
         self._jaxprs: set[int] = set()
         self._partners: dict[int, Equation] = {}
-        self._changed: dict[_Place, tuple[np.ndarray, np.ndarray]] = {}
-        self._unchanged: dict[_Place, np.ndarray] = {}
+        self._changed: dict[_UseKey, tuple[np.ndarray, np.ndarray]] = {}
+        self._unchanged: dict[_UseKey, np.ndarray] = {}
         self._moves: dict[int, bool] = {}
         self._ends = collections.defaultdict[int, set[int]](set)
         if first is not None and second is not None:
@@ -204,7 +204,7 @@ class Alignment:
             if use.value is not None and second.value is not None:
                 self._compare_constants(key, use.value, second.value)
 
-    def _compare_constants(self, place: _Place, value: Leaf, second_value: Leaf) -> None:
+    def _compare_constants(self, place: _UseKey, value: Leaf, second_value: Leaf) -> None:
         if value is second_value and np.size(value) > 1:
             return  # an array that the function closes over is as it is
         first = np.asarray(value)

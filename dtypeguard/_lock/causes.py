@@ -1,6 +1,7 @@
 """The lines of source behind the differences between a lock and a step."""
 
 import ast
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
 from typing import NamedTuple
@@ -33,30 +34,34 @@ def find_causes(
 ) -> list[LockCause]:
     """Finds the lines behind differences, but for functions that only moved."""
     changes = {change.function: change for change in functions if change.rows}
-    inputs = {}
     rows = []
     values = set()
+    changed_inputs = []
     odd_values = set()
     for change in leaves:
         rows.append(change.row)
         values |= change.values
-        if change.table != INPUTS or not change.row.locked:
-            continue
-        for call in step.computations:
-            # An input has no line of its own: it stands at the first that takes it.
-            if not change.values.isdisjoint(call.takes):
-                rows_of_line = inputs.setdefault(call.line, [])
-                rows_of_line.append(change.row)
-                odd_values |= change.values
-                break
+        if change.table == INPUTS and change.row.locked:
+            changed_inputs.append(change)
+            odd_values |= change.values
     causes = _causes_in_functions(changes, odd_values, step)
-    for line, rows_of_line in inputs.items():
-        causes.append(LockCause([line], None, rows_of_line))
+    causes += _causes_in_inputs(changed_inputs, step)
     if causes or not rows:
         return causes
     # All functions compute as locked, so the step returns another of their values.
     lines = [maker.line for maker in step.makers(values)]
     return [LockCause(lines[:1], None, rows)]
+
+
+def _causes_in_inputs(
+    changed_inputs: Iterable[LeavesChange], step: TracedStep
+) -> list[LockCause]:
+    rows_of_line = collections.defaultdict(list)
+    for change in changed_inputs:
+        # An input has no line of its own: it stands at the first that takes it.
+        for taker in step.takers(change.values)[:1]:
+            rows_of_line[taker.line].append(change.row)
+    return [LockCause([line], None, rows) for line, rows in rows_of_line.items()]
 
 
 def _causes_in_functions(
@@ -136,7 +141,7 @@ def _place(
             return call.function, call.line
     # What made an operand stands where the cast was.
     chain = list(call.chain)
-    for maker in step.makers(call.takes):
+    for maker in step.makers(call.takes.keys()):
         chain += maker.chain
     for code, instruction in chain:
         function = step.function_of(code)

@@ -12,7 +12,15 @@ from .computations import (
     LockEntry,
     no_entries,
 )
-from .step import TABLES, Lock, TracedStep, TypedLeaf, covering, leaves_by_node, type_texts
+from .step import (
+    TABLES,
+    LeavesOfPath,
+    Lock,
+    TracedStep,
+    TypedLeaf,
+    leaves_by_node,
+    type_texts,
+)
 
 
 class ChangedRow(NamedTuple):
@@ -148,16 +156,19 @@ def _changes_of_table(
     table: str, types: Mapping[str, str], leaves: Sequence[TypedLeaf]
 ) -> list[LeavesChange]:
     """Returns the leaves of a table that changed their type, by path in the lock."""
-    groups: dict[str, list[TypedLeaf]] = {}
     # New leaves are below no path of the lock.
-    for path in (*types, ""):
-        groups[path] = []
+    groups: LeavesOfPath = {path: [] for path in (*types, "")}
     for leaf in leaves:
-        groups[covering(types, leaf)].append(leaf)
+        covering = ""
+        for node in leaf.nodes:
+            if node in types:
+                covering = node
+        groups[covering].append(leaf)
     changes = []
     for path, group in groups.items():
         locked = types.get(path, "")
-        nodes = leaves_by_node(group, path)
+        # Without leaves, those of the lock are gone.
+        nodes = leaves_by_node(group, path) or {path: []}
         for node, types_after in type_texts(nodes).items():
             if types_after != locked:
                 row = ChangedRow(f"{table} {node}", locked, types_after)

@@ -1,11 +1,12 @@
 """Traces a step and makes its lock: computations by function, types by path."""
 
+import collections
 import contextlib
 import functools
 import inspect
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from .._costs.costs import input_names
 from .._leaves.compat import check_release, set_x64
 from .._leaves.dtypes import is_weak
 from .._leaves.quiet import warnings_ignored
-from .._leaves.table import grouped
 from .._leaves.types import Step
 from .._program.graph import Graph
 from .._program.trace import Program, TraceFailed, trace
@@ -35,26 +35,21 @@ TypeOfPath = dict[str, str]
 INPUTS = "inputs"
 OUTPUTS = "outputs"
 TABLES = (INPUTS, OUTPUTS)
-_INDEX = re.compile(r"\[\d+\]")
+# The results of a step are told apart, as its arguments are.
 _RESULT = re.compile(r"result\[\d+\]")
 _NUMBER = re.compile(r"\d+")
-
-
-def fold(path: str) -> str:
-    """Returns a part of a path with `*` for its numbers."""
-    return _NUMBER.sub("*", path)
 
 
 class TypedLeaf(NamedTuple):
     """A leaf of the inputs or outputs.
 
     Attributes:
-        parts: of its path.
+        nodes: the paths of the nodes that lead to it, and its own, as a lock has them.
         name: of its type, `bfloat16` or `weak float32`.
         value: its number in the graph.
     """
 
-    parts: Sequence[str]
+    nodes: Sequence[str]
     name: str
     value: int
 
@@ -90,13 +85,13 @@ class TracedStep(NamedTuple):
     leaves: dict[str, list[TypedLeaf]]
     function_of: FunctionOfCode
 
-    def makers(self, values: Iterable[int]) -> list[Computation]:
+    def makers(self, values: AbstractSet[int]) -> list[Computation]:
         """Returns the calls that give any of these values."""
-        calls = []
-        for call in self.computations:
-            if not call.gives.keys().isdisjoint(values):
-                calls.append(call)
-        return calls
+        return [call for call in self.computations if call.gives.keys() & values]
+
+    def takers(self, values: AbstractSet[int]) -> list[Computation]:
+        """Returns the calls that take any of these values."""
+        return [call for call in self.computations if call.takes.keys() & values]
 
 
 def lock_of(
@@ -188,17 +183,23 @@ def _typed_leaves(
         name = str(aval.dtype)
         if is_weak(aval):
             name = f"weak {name}"
-        leaves.append(TypedLeaf(_split_path(path), name, value))
+        leaf = TypedLeaf(_nodes_of(path), name, value)
+        leaves.append(leaf)
     return leaves
 
 
-def _split_path(path: str) -> Sequence[str]:
-    names = parts(path)
-    if _RESULT.match(path) is None:
-        return names
-    # Items of a result are no more alike than results are.
-    result, index, *rest = names
-    return (result + index, *rest)
+def _nodes_of(path: str) -> list[str]:
+    """Returns the paths that lead to a leaf: `params`, `params['layer_*']`, and so on."""
+    names = list(parts(path))
+    if _RESULT.match(path):
+        names[:2] = ["".join(names[:2])]
+    first, *keys = names
+    nodes = [first]
+    for key in keys:
+        # Layers are alike: how many there are is no matter of types.
+        folded_key = _NUMBER.sub("*", key)
+        nodes.append(nodes[-1] + folded_key)
+    return nodes
 
 
 LeavesOfPath = dict[str, list[TypedLeaf]]
@@ -213,57 +214,18 @@ def type_texts(leaves_of_path: LeavesOfPath) -> TypeOfPath:
     return types
 
 
-def leaves_by_node(leaves: Sequence[TypedLeaf], node: str = "") -> LeavesOfPath:
-    """Returns leaves below a node by path: one for all below a node that are alike.
-
-    Numbers are `*`: `params['layer_3'][0]` is `params['layer_*'][*]`. Indices stay where
-    no two of them hold the same, as in `(params, opt_state)`.
-    """
-    depth = len(_split_path(node))
-    is_end = all(len(leaf.parts) == depth for leaf in leaves)
-    is_alike = len({leaf.name for leaf in leaves}) == 1
-    if node and (is_end or is_alike):
-        return {node: list(leaves)}
-    children = grouped(leaves, lambda leaf: leaf.parts[depth : depth + 1])
-    # In `(params, opt_state)` an index tells; in a list of layers it does not.
-    keeps_indices = _differ(children, depth + 1)
-
-    def name_of_child(leaf: TypedLeaf) -> str:
-        part = "".join(leaf.parts[depth : depth + 1])
-        # The first part is the name of an argument, which is not one of many.
-        stays = not node or (keeps_indices and _INDEX.fullmatch(part))
-        return node + (part if stays else fold(part))
-
-    nodes = {}
-    for child in grouped(leaves, name_of_child):
-        nodes |= leaves_by_node(child, name_of_child(child[0]))
-    return nodes
-
-
-def _differ(children: Iterable[Sequence[TypedLeaf]], depth: int) -> bool:
-    """Returns whether no two of several children hold the same."""
-    contents = []
-    for leaves in children:
-        folded = set()
-        for leaf in leaves:
-            path = "".join(leaf.parts[depth:])
-            folded.add((fold(path), leaf.name))
-        if folded in contents:
-            return False
-        contents.append(folded)
-    # An only child says nothing of what two would hold.
-    return len(contents) > 1
-
-
-def covering(paths: Iterable[str], leaf: TypedLeaf) -> str:
-    """Returns the path in a lock that covers a leaf; "" if there is none."""
-    covers = [""]
-    for path in paths:
-        names = _split_path(path)
-        above = leaf.parts[: len(names)]
-        pairs = zip(names, above)
-        is_above = all(name in (part, fold(part)) for name, part in pairs)
-        if is_above and len(above) == len(names):
-            covers.append(path)
-    # The longest says most of the leaf; of `a[0]` and `a[*]` the former is for it alone.
-    return max(covers, key=lambda path: (len(path), path))
+def leaves_by_node(leaves: Sequence[TypedLeaf], above: str = "") -> LeavesOfPath:
+    """Returns leaves by the path of the first node, from one on, that has a single type."""
+    names_below = collections.defaultdict(set)
+    for leaf in leaves:
+        for node in leaf.nodes:
+            names_below[node].add(leaf.name)
+    leaves_of_path = collections.defaultdict(list)
+    for leaf in leaves:
+        path = leaf.nodes[-1]
+        for node in leaf.nodes:
+            if node.startswith(above) and len(names_below[node]) == 1:
+                path = node
+                break
+        leaves_of_path[path].append(leaf)
+    return leaves_of_path

@@ -157,7 +157,7 @@ def test_what_jax_transforms():
     }
 
 
-def test_items_of_other_types_stay_apart_and_numbers_fold():
+def test_numbers_in_keys_fold():
     def f(batch, params):
         return jax.tree.map(jnp.negative, params)
 
@@ -165,8 +165,7 @@ def test_items_of_other_types_stay_apart_and_numbers_fold():
     params = {f"layer_{n}": {"w": jnp.ones(2, BF16), "b": jnp.ones(2)} for n in range(3)}
     lock, _ = lines(f, batch, params)
     assert lock.inputs == {
-        "batch[0]": "uint8",
-        "batch[1]": "int32",
+        "batch[*]": "int32, uint8",
         "params['layer_*']['b']": "float32",
         "params['layer_*']['w']": "bfloat16",
     }

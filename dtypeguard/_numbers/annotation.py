@@ -4,17 +4,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .._leaves.dtypes import bits
+from .._leaves.dtypes import bits, kind
 from .._leaves.types import Aval, Equation, Jaxpr
 from .._program.aligned import SecondTraces
-from .._program.jaxprs import Stack, Variable, open_jaxpr
+from .._program.jaxprs import Stack, Variable, open_jaxpr, value_kind
 from .._program.program import Block, Node
 from .._program.walk import Walk
 from .._tracebacks.written import Written
 from . import primitives
-from .constants import is_plain, is_scalar_literal, shortest_decimal
+from .constants import is_plain, is_scalar_literal, number_in_dtype, shortest_decimal
 from .formats import Formats
 from .nodes import (
+    COMPUTED,
     OWN,
     SAMPLE,
     WITHOUT_BLOCKS,
@@ -24,12 +25,13 @@ from .nodes import (
 )
 from .primitives import is_inexact
 
+# Of a value before the program runs: whether it is fixed, so that no line rounds it, or the
+# Python number that it is, which is fixed.
+_Known = bool | float
 
-class Annotation(Walk[bool]):
+
+class Annotation(Walk[_Known]):
     """Notes how each equation is run, and its constants as they were meant.
-
-    Of a value it is known before the program runs whether it is fixed, so that no line
-    rounds it.
 
     Args:
         formats: the dtypes of the program.
@@ -63,7 +65,8 @@ class Annotation(Walk[bool]):
 
     def constant(self, var, array):
         # What a function closes over was rounded, if at all, before the program began.
-        return True
+        is_float = value_kind(var.aval) == "float"
+        return float(array) if is_float and is_scalar_literal(var) else True
 
     def joined(self, values, attempt):
         return False
@@ -72,7 +75,7 @@ class Annotation(Walk[bool]):
         # What enters a loop or a branch may be another value each time.
         return False
 
-    def entering(self, node, operands) -> list[bool]:
+    def entering(self, node, operands) -> list[_Known]:
         return [False for _ in operands]
 
     def computed(self, node, operands):
@@ -100,6 +103,8 @@ class Annotation(Walk[bool]):
             node.inner = ()
         if node.rule == OWN and has_no_wide_form(node.eqn):
             self._leave_out(node.stack)
+        if node.name == "convert_element_type" and node.rule == COMPUTED:
+            node.constant = self._rounded_number(node, operands[0])
         super().node(node, operands)
         # A sample is the same on both sides, whatever dtypes the program has.
         return [node.rule == SAMPLE for _ in node.eqn.outvars]
@@ -156,10 +161,20 @@ class Annotation(Walk[bool]):
                 unknown.append(value)
         return unknown
 
+    def _rounded_number(self, node: Node, operand: _Known) -> float | None:
+        """Returns the number that a conversion rounds, if it does."""
+        dtype = self._formats.written(node.eqn.outvars[0].aval.dtype)
+        rounds = self._formats.rounds(dtype) and kind(dtype) == "float"
+        if isinstance(operand, bool) or not rounds:
+            return None
+        # As it was meant, where a dtype of the arguments has rounded it before.
+        number = float(node.intended.get(0, operand))
+        return None if number_in_dtype(number, dtype) == number else number
 
-def _are_fixed(node: Node, operands: Sequence[bool]) -> bool:
+
+def _are_fixed(node: Node, operands: Sequence[_Known]) -> bool:
     """Returns whether no line rounds an operand."""
-    for var, is_fixed in zip(node.eqn.invars, operands):
-        if is_inexact(var.aval) and not is_fixed:
+    for var, operand in zip(node.eqn.invars, operands):
+        if operand is False and is_inexact(var.aval):
             return False
     return True

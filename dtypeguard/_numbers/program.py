@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._leaves.dtypes import bits, kind
+from .._leaves.dtypes import bits
 from .._leaves.types import Aval, DType, Jaxpr
 from .._program.aligned import SecondTraces
 from .._program.jaxprs import Stack, Variable, is_literal
@@ -14,7 +14,7 @@ from .._program.program import WHILE, Block, Node
 from .._source.origin import Origin
 from .._tracebacks.written import Written
 from .annotation import Annotation
-from .constants import is_scalar_literal, most_changed, number_in_dtype
+from .constants import most_changed, number_in_dtype
 from .formats import Formats
 from .lines import Line, Lines
 from .nodes import COMPUTED, ROUNDINGS
@@ -130,14 +130,10 @@ class NumericProgram:
                 # A limit of a dtype does not round to that of another one.
                 rounded = float(var.val)
             self._note_number(node, number, rounded, dtype)
-        if node.name != "convert_element_type" or not is_scalar_literal(node.eqn.invars[0]):
-            return
-        (result,) = self._types_as_written(node.eqn.outvars)
-        if kind(result.dtype) == "float" and self.formats.rounds(result.dtype):
-            # As it was meant, where a dtype of the arguments has rounded it before.
-            number = float(node.intended.get(0, node.eqn.invars[0].val))
-            rounded = number_in_dtype(number, result.dtype)
-            self._note_number(node, number, rounded, result.dtype)
+        if node.constant is not None:
+            (result,) = self._types_as_written(node.eqn.outvars)
+            rounded = number_in_dtype(node.constant, result.dtype)
+            self._note_number(node, node.constant, rounded, result.dtype)
 
     def _note_number(self, node: Node, number: float, rounded: float, dtype: DType) -> None:
         line = self._line_of(node)

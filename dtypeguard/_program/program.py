@@ -74,6 +74,7 @@ class Node:
         line: the number of its line; None if nothing rounds there.
         rounds: whether it rounds as written, where it has a wide form.
         intended: the constants among its operands as they were meant, by operand.
+        constant: the Python number that it rounds, if it is the conversion of one.
         doubtful: its constants of 16 bits that may have been rounded before the trace.
         last: the variables that nothing after it uses.
         room: for the notes of how many turns it has room, if it is a `while` loop.
@@ -83,6 +84,7 @@ class Node:
     line: int | None = None
     rounds = False
     intended: Mapping[int, np.ndarray] = types.MappingProxyType({})
+    constant: float | None = None
     doubtful: Sequence[np.ndarray] = ()
     last: Sequence[Variable] = ()
     room = 16

@@ -116,7 +116,7 @@ def _checked_plan(plan: _AnyPlan, dtype: DType) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
-        return Plan(jnp.bfloat16, entries=tuple(entries_of("autocast", plan)))
+        return Plan(jnp.bfloat16, entries=tuple(entries_of(plan)))
     if isinstance(plan, (str, os.PathLike)) and plan not in NARROW:
         return Plan.load(plan)
     narrow: Any = plan if dtype is None else dtype  # which the plan checks

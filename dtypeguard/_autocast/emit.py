@@ -178,7 +178,7 @@ class Emission(Interpreter):
         """
         for inner in node.inner[0].all_nodes():
             entry = self._emitter.use.entry(inner.stack)
-            if entry is not None and entry.expression is None:
+            if entry is not None and not entry.expression:
                 return entry
         return None
 

@@ -5,11 +5,11 @@ that was written for a program matches it.
 """
 
 import ast
+import dataclasses
 import difflib
 import functools
 import os
 from types import CodeType
-from typing import NamedTuple
 
 from .._program.jaxprs import Stack
 from .._source.files import file_text, is_installed, short_path
@@ -22,51 +22,30 @@ from .plan import Plan, PlanEntry, PlanError
 _ANY_NUMBER = "any_number"
 
 
-class MatchedLine(NamedTuple):
-    """Where an equation comes from, as plans name it.
-
-    Attributes:
-        place: the user's file and function; "" if no line of the user's led to it.
-        expression: the text of the expression; None if the source is not known.
-        scope: of `jax.named_scope`; "" outside of all.
-    """
-
-    place: str
-    expression: str | None
-    scope: str
-
-    @property
-    def loose(self) -> "MatchedLine":
-        """The line with any number for each of its floats, as entries read it."""
-        return self._replace(expression=_without_floats(self.expression or ""))
-
-    def __str__(self) -> str:
-        if self.expression is None:
-            return self.place
-        return f"{self.place}: {self.expression}"
-
-
-def key_of_line(stack: Stack) -> MatchedLine:
+def key_of_line(stack: Stack) -> PlanEntry:
     """Returns the user's function and expression that an equation comes from.
 
     Lines in packages count for the user's line that calls them, and the backward pass of a
-    line for the line.
+    line for the line. The place is "" if no line of the user's led to the equation.
     """
     scope = "/".join(Written(stack).scope)
     for calls in calls_by_jaxpr(stack):
         for code, instruction in calls:
             if not is_installed(code.co_filename):
-                place, text = _place_and_text(code, instruction)
-                return MatchedLine(place, text, scope)
-    return MatchedLine("", None, scope)
+                line = _line_of_code(code, instruction)
+                return dataclasses.replace(line, scope=scope)
+    return PlanEntry("", scope=scope)
 
 
 @functools.lru_cache(10_000)
-def _place_and_text(code: CodeType, instruction: int) -> tuple[str, str | None]:
-    place = f"{file_name(code.co_filename)}:{function_name(code)}"
+def _line_of_code(code: CodeType, instruction: int) -> PlanEntry:
+    file = file_name(code.co_filename)
+    place = f"{file}:{function_name(code)}"
     node = expression(code, instruction)
+    if node is None:
+        return PlanEntry(place)
     # Unparsed, spaces, brackets and line breaks of the source do not matter.
-    return place, None if node is None else ast.unparse(node)
+    return PlanEntry(place, ast.unparse(node))
 
 
 @functools.cache
@@ -97,12 +76,12 @@ class PlanUse:
         self.plan = plan
         self.notes: dict[str, None] = {}
         self.has_product = False
-        self._entry_of_line: dict[MatchedLine, PlanEntry | None] = {}
+        self._entry_of_line: dict[PlanEntry, PlanEntry | None] = {}
         self._matched: set[PlanEntry] = set()
 
     def note(self, stack: Stack, reason: str) -> None:
         """Notes a line that computes as written though the plan makes it narrow."""
-        line = str(key_of_line(stack)) or "inside JAX"
+        line = key_of_line(stack).key or "inside JAX"
         self.notes[f"{line}: kept {reason}"] = None
 
     def entry(self, stack: Stack) -> PlanEntry | None:
@@ -111,14 +90,12 @@ class PlanUse:
             return None
         line = key_of_line(stack)
         if line not in self._entry_of_line:
-            self._entry_of_line[line] = self._find_entry(line)
+            matching = [entry for entry in self.plan.entries if matches(entry, line)]
+            self._matched.update(matching)
+            # An entry of an expression is an exception from that of its function.
+            entry = max(matching, key=_precision_of_entry, default=None)
+            self._entry_of_line[line] = entry
         return self._entry_of_line[line]
-
-    def _find_entry(self, line: MatchedLine) -> PlanEntry | None:
-        matching = [entry for entry in self.plan.entries if matches(entry, line)]
-        self._matched.update(matching)
-        # An entry of an expression is an exception from that of its function.
-        return max(matching, key=_precision_of_entry, default=None)
 
     def check(self) -> None:
         """Checks that each entry has matched an equation.
@@ -126,41 +103,44 @@ class PlanUse:
         Raises:
             ValueError: names all that did not, with the nearest line of the program.
         """
+        entries = self.plan.entries
         rows: list[str] = []
-        for entry in self.plan.entries:
-            if entry not in self._matched:
-                rows.append(f"  {entry}{self._nearest(entry)}")
+        for entry in entries:
+            if entry in self._matched:
+                continue
+            row = f"  {entry}"
+            # Even a poor match shows how lines of this program are named.
+            names = self._names_like(entry)
+            for name in difflib.get_close_matches(str(entry), names, 1, 0.0):
+                row += f': the nearest there is "{name}"'
+            rows.append(row)
         if rows:
-            count = f"{len(rows)} of {len(self.plan.entries)} entries of the plan"
-            head = f"{count} match nothing in this program:"
+            count = f"{len(rows)} of {len(entries)} entries"
+            head = f"{count} of the plan match nothing in this program:"
             raise PlanError("\n".join([head, *rows]))
 
-    def _nearest(self, entry: PlanEntry) -> str:
-        """Returns what to write in place of an entry that matches nothing."""
+    def _names_like(self, entry: PlanEntry) -> list[str]:
+        """Returns the lines of the program, named as an entry names one."""
         names: set[str] = set()
         for line in self._entry_of_line:
+            expression = line.expression if entry.expression else ""
+            scope = line.scope if entry.scope else ""
             if line.place:
-                name = line.place if entry.expression is None else str(line)
-                names.add(f"{name} in scope {line.scope}" if entry.scope else name)
-        # Even a poor match shows how lines of this program are named.
-        nearest = difflib.get_close_matches(str(entry), sorted(names), 1, 0.0)
-        if not nearest:
-            return ""
-        return f': the nearest there is "{nearest[0]}"'
+                names.add(str(PlanEntry(line.place, expression, scope)))
+        return sorted(names)
 
 
 def _precision_of_entry(entry: PlanEntry) -> tuple[bool, int]:
-    return entry.expression is not None, len(str(entry))
+    return bool(entry.expression), len(str(entry))
 
 
-def matches(entry: PlanEntry, line: MatchedLine) -> bool:
+def matches(entry: PlanEntry, line: PlanEntry) -> bool:
     """Returns whether an entry of a plan names a line."""
-    if entry.scope is not None and f"/{entry.scope}/" not in f"/{line.scope}/":
+    if entry.scope and f"/{entry.scope}/" not in f"/{line.scope}/":
         return False
-    if entry.expression is not None:
-        text = _without_floats(entry.expression)
-        if text != line.loose.expression:
-            return False
+    text = without_floats(entry.expression)
+    if text and text != without_floats(line.expression):
+        return False
     entry_file, _, entry_function = entry.place.partition(":")
     file, _, function = line.place.partition(":")
     # The plan may have been written from another folder of the project.
@@ -171,7 +151,7 @@ def matches(entry: PlanEntry, line: MatchedLine) -> bool:
 
 
 @functools.lru_cache(10_000)
-def _without_floats(text: str) -> str:
+def without_floats(text: str) -> str:
     """Returns the text of an expression with `?`, any number, for each of its floats."""
     try:
         tree = parse_quietly(text.strip().replace("?", _ANY_NUMBER))

@@ -6,7 +6,7 @@ The text that a plan is read from may have been changed by an editor.
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,7 +23,13 @@ _VERSION = 1
 _NUMBER_KEYS = ("tolerance", "error", "held_out", "share", "loss_scale")
 NARROW = ("bfloat16", "float16")
 _PLAN_DTYPES = ("float32", *NARROW)
-_KEYS = {"version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS}
+_KEYS = ("version", "narrow", "default", "measured", "entries", "scope", *_NUMBER_KEYS)
+_FORM_OF_TABLE = (
+    "[entries], or [scope.NAME] with the name of a jax.named_scope, and entries below it"
+)
+_FORM_OF_ENTRY = (
+    'a function of a file, "model.py:norm", or an expression of it, "model.py:norm: x / y"'
+)
 # A file, a function and an expression. Python names a lambda `<lambda>`, and what is in a
 # function `<locals>`.
 _KEY_OF_ENTRY = re.compile(r"(.+?):\s*([\w.<>]+)\s*(?::\s*(.+?)\s*)?", re.DOTALL)
@@ -36,23 +42,24 @@ class PlanError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class PlanEntry:
-    """A function, or an expression of it, that computes in a dtype of its own.
+    """A function or one of its expressions, with the dtype of its computation.
 
     Its figures are for a reader: a file has them as comments, which are not read again.
+    The line of an equation has the same names.
 
     Attributes:
         place: the file, from the working directory or by its name, and the qualified name
             of the function: `"model.py:Attention.__call__"`.
-        expression: the text of one expression; None for all of the function.
-        scope: of `jax.named_scope`, if only what is computed in that is meant.
+        expression: the text of one expression; "" for all of the function.
+        scope: of `jax.named_scope`; "" for all of them.
         dtype: what it computes in.
         error: the error of the program without the entry, as measured.
         share: of the multiply-adds of the program, the part that it makes wide.
     """
 
     place: str
-    expression: str | None = None
-    scope: str | None = None
+    expression: str = ""
+    scope: str = ""
     dtype: np.dtype = _WIDE_DTYPE
     error: float | None = dataclasses.field(default=None, compare=False)
     share: float | None = dataclasses.field(default=None, compare=False)
@@ -60,7 +67,7 @@ class PlanEntry:
     @property
     def key(self) -> str:
         """The function and the expression as a plan names them."""
-        if self.expression is None:
+        if not self.expression:
             return self.place
         return f"{self.place}: {self.expression}"
 
@@ -78,8 +85,9 @@ class PlanEntry:
         if self.share is not None:
             share = 100 * self.share
             figures.append(f"makes {share:.3g}% of the multiply-adds wide")
+        key = quoted(self.key)
         dtype = quoted(str(self.dtype))
-        line = f"{quoted(self.key)} = {dtype}"
+        line = f"{key} = {dtype}"
         if not figures:
             return [line]
         comment = ", ".join(figures)
@@ -129,10 +137,7 @@ class Plan:
             )
         # A name and a scalar type are dtypes as well; the field is a dtype always.
         object.__setattr__(self, "narrow", jnp.dtype(narrow))
-        if self.default not in _DEFAULTS:
-            raise PlanError(
-                f"Plan got default={self.default!r}. Write one of {', '.join(_DEFAULTS)}."
-            )
+        _check_choice("default", self.default, _DEFAULTS)
 
     def text(self) -> str:
         """The plan as TOML."""
@@ -153,7 +158,7 @@ class Plan:
                 digits = float(number) if key == "loss_scale" else f"{number:.4g}"
                 lines.append(f"{key} = {digits}")
         title = ""
-        for entry in sorted(self.entries, key=lambda entry: entry.scope or ""):
+        for entry in sorted(self.entries, key=lambda entry: entry.scope):
             table = f"[scope.{quoted(entry.scope)}]" if entry.scope else "[entries]"
             if table != title:
                 lines += ["", table]
@@ -176,83 +181,66 @@ class Plan:
         """
         name = os.fspath(path)
         try:
-            data = read_toml(name, "version", _VERSION)
+            return _plan_of_data(read_toml(name, "version", _VERSION))
         except FileNotFoundError:
             raise PlanError(
                 f"{name} does not exist. `dtypeguard precision FILE.py:FUNCTION --out "
                 f"{name}` writes a plan; the dtypes of autocast are bfloat16 and float16."
             ) from None
+        except PlanError as error:
+            raise PlanError(f"{name}: {error}") from None
         except (OSError, ValueError) as error:
             raise PlanError(
                 f"{name} is no plan that can be read: {error}. Write it anew with "
                 "`dtypeguard precision --out`."
             ) from None
-        return _plan_of_data(name, data)
 
 
-def _plan_of_data(name: str, data: dict[str, Any]) -> Plan:
-    unknown = sorted(data.keys() - _KEYS)
-    if unknown:
-        raise PlanError(
-            f"{name} has {unknown[0]!r}, which is no part of a plan. Entries stand under "
-            f"[entries] or [scope.NAME]; the other keys are {', '.join(sorted(_KEYS))}."
-        )
-    entries = list(entries_of(name, data.get("entries", {})))
-    for scope, dtype_of_key in _table(name, data.get("scope", {})).items():
-        entries.extend(entries_of(name, dtype_of_key, scope))
-    numbers: dict[str, Any] = {}
+def _plan_of_data(data: dict[str, Any]) -> Plan:
+    for key in data:
+        _check_choice("key", key, _KEYS)
+    _check_choice("narrow", data.get("narrow"), NARROW)
     for key in _NUMBER_KEYS:
-        if key in data:
-            numbers[key] = _figure(name, key, data[key])
-    return Plan(
-        narrow=jnp.dtype(_one_of(name, "narrow", data.get("narrow"), NARROW)),
-        default=_one_of(name, "default", data.get("default", PRODUCTS), _DEFAULTS),
-        entries=tuple(entries),
-        measured=str(data.get("measured", "")),
-        **numbers,
-    )
+        # A program may have been infinitely far off.
+        number = data.get(key, 0.0)
+        is_number = isinstance(number, (int, float)) and number >= 0
+        _require(is_number, key, number, "a number from 0 up, or take the line out")
+    fields = dict(data)
+    del fields["version"]
+    table_of_scope = fields.pop("scope", {})
+    _check_table(table_of_scope)
+    entries = list(entries_of(fields.pop("entries", {})))
+    for scope, table in table_of_scope.items():
+        entries.extend(entries_of(table, scope))
+    return Plan(entries=tuple(entries), **fields)
 
 
-def _figure(name: str, key: str, value: Any) -> float:
-    # A program may have been infinitely far off.
-    if isinstance(value, (int, float)) and value >= 0:
-        return float(value)
-    raise PlanError(
-        f"{name} has {key} = {value!r}. Write a number from 0 up, or take the line out."
-    )
-
-
-def _table(name: str, value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
-        return value
-    raise PlanError(
-        f"{name} has {value!r} in place of a table of entries. Write [entries], or "
-        "[scope.NAME] with the name of a jax.named_scope, and entries below it."
-    )
-
-
-def entries_of(
-    name: str, dtype_of_key: Any, scope: str | None = None
-) -> Iterator[PlanEntry]:
+def entries_of(dtype_of_key: Any, scope: str = "") -> Iterator[PlanEntry]:
     """Yields the entries of functions, and of expressions in them.
 
     Raises:
         ValueError: if a name or a dtype cannot be used.
     """
-    for key, value in _table(name, dtype_of_key).items():
-        dtype = jnp.dtype(_one_of(name, quoted(key), value, _PLAN_DTYPES))
+    _check_table(dtype_of_key)
+    for key, dtype in dtype_of_key.items():
         match = _KEY_OF_ENTRY.fullmatch(key)
         if match is None:
-            raise PlanError(
-                f"{name} has the entry {quoted(key)}. Write a function of a file, "
-                '"model.py:norm", or an expression of it, "model.py:norm: x / y".'
-            )
-        file, function, expression = match.groups()
-        yield PlanEntry(f"{file}:{function}", expression, scope, dtype)
+            name = quoted(key)
+            raise PlanError(f"the plan has the entry {name}. Write {_FORM_OF_ENTRY}.")
+        _check_choice(quoted(key), dtype, _PLAN_DTYPES)
+        file, function, expression = match.groups("")
+        yield PlanEntry(f"{file}:{function}", expression, scope, jnp.dtype(dtype))
 
 
-def _one_of(name: str, key: str, value: object, allowed: Sequence[str]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        choices = ", ".join(allowed)
-        raise PlanError(f"{name} has {key} = {value!r}. Write one of {choices}.")
-    return value
+def _check_table(table: object) -> None:
+    _require(isinstance(table, Mapping), "entries", table, _FORM_OF_TABLE)
+
+
+def _check_choice(key: str, value: object, choices: Collection[str]) -> None:
+    names = ", ".join(choices)
+    _require(value in choices, key, value, f"one of {names}")
+
+
+def _require(is_usable: bool, key: str, value: object, form: str) -> None:
+    if not is_usable:
+        raise PlanError(f"the plan has {key} = {value!r}. Write {form}.")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 
 from .._autocast.decide import by_plan
-from .._autocast.matching import MatchedLine, key_of_line, matches
+from .._autocast.matching import key_of_line, matches, without_floats
 from .._autocast.plan import Plan, PlanEntry
 from .._numbers.plans import WidthPlan
 from .planned import Trials, is_narrow
@@ -27,19 +27,15 @@ class Part:
         work: its share of the multiply-adds.
     """
 
-    line: MatchedLine
+    line: PlanEntry
     nodes: list[int]
     work: float
 
     @property
     def entries(self) -> list[PlanEntry]:
         """The entries of its function, its expression, and the expression in its scope."""
-        place, expression, scope = self.line
-        return [
-            PlanEntry(place),
-            PlanEntry(place, expression),
-            PlanEntry(place, expression, scope or None),
-        ]
+        place = self.line.place
+        return [PlanEntry(place), PlanEntry(place, self.line.expression), self.line]
 
 
 class Ranking:
@@ -117,14 +113,16 @@ class Ranking:
 
 def _narrow_parts(trials: Trials, widths: WidthPlan) -> list[Part]:
     """Returns the narrow equations that round, by what an entry can name."""
-    parts: dict[MatchedLine, Part] = {}
+    parts: dict[PlanEntry, Part] = {}
     for node in trials.program.block.all_nodes():
         is_planned = widths.entries[node.number] and is_narrow(node, widths)
         line = key_of_line(node.stack)
         # What has no place in the source cannot be named by an entry.
         if node.rounds and is_planned and line.place:
             # Lines that an entry cannot tell apart are one.
-            part = parts.setdefault(line.loose, Part(line, [], 0.0))
+            expression = without_floats(line.expression)
+            key = dataclasses.replace(line, expression=expression)
+            part = parts.setdefault(key, Part(line, [], 0.0))
             part.nodes.append(node.number)
             part.work += trials.work[node.number]
     return list(parts.values())

@@ -184,7 +184,7 @@ def test_functions_with_their_dtypes():
     outer = lambda w, x: layer(w, x) @ w
     cast = dtypeguard.autocast(outer, {"test_autocast.py:layer": "float32"})
     assert dots(cast, _W, _X) == [_WIDE, _NARROW]
-    with pytest.raises(ValueError, match=r"autocast has .* = 'int8'. Write one of float32"):
+    with pytest.raises(ValueError, match=r"plan has .* = 'int8'. Write one of float32"):
         dtypeguard.autocast(outer, {"test_autocast.py:layer": "int8"})
 
 

@@ -46,7 +46,7 @@ _BAD = {
     "version": ("version = 2", "has version 2, and this dtypeguard reads version 1"),
     "narrow": ("version = 1\nnarrow = 'int8'", "Write one of bfloat16, float16"),
     "default": (f"{_HEAD}default = 'some'", "Write one of products, all"),
-    "key": (f"{_HEAD}[entrys]", "has 'entrys', which is no part"),
+    "key": (f"{_HEAD}[entrys]", "bad.plan: .* has key = 'entrys'. Write one of version"),
     "dtype": (f"{_HEAD}[entries]\n'a.py:f' = 'int32'", "Write one of float32, bfloat16"),
     "entry": (f"{_HEAD}[entries]\n'a.py' = 'float32'", "Write a function of a file"),
     "expression of no function": (
@@ -55,10 +55,13 @@ _BAD = {
     ),
     "scope": (
         f"{_HEAD}scope = 'layer0'",
-        r"has 'layer0' in place of a table of entries. Write \[entries\]",
+        r"has entries = 'layer0'. Write \[entries\], or \[scope.NAME\]",
     ),
-    "no number": (f"{_HEAD}error = 'a'", f"bad.plan has error = 'a'. {_NUMBER}"),
-    "nan": (f"{_HEAD}tolerance = nan", f"bad.plan has tolerance = nan. {_NUMBER}"),
+    "no number": (f"{_HEAD}error = 'a'", f"bad.plan: the plan has error = 'a'. {_NUMBER}"),
+    "nan": (
+        f"{_HEAD}tolerance = nan",
+        f"bad.plan: .* tolerance = nan. {_NUMBER}",
+    ),
     "negative": (f"{_HEAD}tolerance = -0.1", f"has tolerance = -0.1. {_NUMBER}"),
     "minus infinity": (f"{_HEAD}error = -inf", f"has error = -inf. {_NUMBER}"),
 }
